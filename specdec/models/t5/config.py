@@ -1,0 +1,76 @@
+"""Shape and variant of a T5 model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Activation = Literal["relu", "gelu", "silu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """Everything that fixes a T5 network's arithmetic, T5 v1.0 and v1.1 alike.
+
+    v1.1 (Flan, mT5) is ``activation="gelu", gated=True, tied_logits=False``;
+    v1.0 is ``activation="relu", gated=False, tied_logits=True``. Source: Raffel et al. 2020
+    and the T5 v1.1 notes in the T5X repository.
+
+    Attributes:
+      vocab_size: rows of the embedding, V. May exceed the vocabulary's own size (padding rows).
+      d_model: width of the residual stream, D.
+      num_encoder_layers, num_decoder_layers: depths; need not be equal.
+      num_heads, head_dim: H and K. H * K need not equal D.
+      d_ff: hidden width of the feed-forward block, F.
+      activation: non-linearity of the feed-forward block; "gelu" is the tanh approximation.
+      gated: whether the feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
+      tied_logits: whether logits are h @ embedding.T scaled by D**-0.5 (v1.0) instead of a
+        separate ``logits_dense`` without scaling (v1.1).
+      relative_attention_num_buckets, relative_attention_max_distance: T5's position biases.
+      layer_norm_epsilon: added to the mean square in RMSNorm.
+      dropout_rate: used in training only; broadcast along length as T5X does.
+      dtype: activations in training and encoding, "float32" or "bfloat16".
+      pad_id, eos_id, decoder_start_id: special token ids.
+    """
+
+    vocab_size: int
+    d_model: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    num_heads: int
+    head_dim: int
+    d_ff: int
+    activation: Activation = "gelu"
+    gated: bool = True
+    tied_logits: bool = False
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+    dropout_rate: float = 0.0
+    dtype: str = "float32"
+    pad_id: int = 0
+    eos_id: int = 1
+    decoder_start_id: int = 0
+
+    def __post_init__(self):
+        sizes = (
+            "vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers",
+            "num_heads", "head_dim", "d_ff", "relative_attention_num_buckets",
+        )  # fmt: skip
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"T5Config.{name} must be at least 1, got {getattr(self, name)}.")
+        if self.activation not in ("relu", "gelu", "silu"):
+            raise ValueError(
+                f"T5Config.activation must be 'relu', 'gelu' or 'silu', got {self.activation!r}."
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"T5Config.dtype must be 'float32' or 'bfloat16', got {self.dtype!r}."
+            )
+        for name in ("pad_id", "eos_id", "decoder_start_id"):
+            if not 0 <= getattr(self, name) < self.vocab_size:
+                raise ValueError(
+                    f"T5Config.{name}={getattr(self, name)} is outside the vocabulary "
+                    f"[0, {self.vocab_size})."
+                )

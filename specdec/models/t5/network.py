@@ -1,0 +1,308 @@
+"""T5 encoder-decoder in Flax linen: training, encoding and the teacher-forced reference.
+
+The parameter tree is T5X's (``t5x.examples.t5.network``): ``token_embedder``, ``encoder`` and
+``decoder`` with ``layers_<i>``, ``attention`` / ``self_attention`` / ``encoder_decoder_attention``,
+``mlp``, ``pre_*_layer_norm``, ``relpos_bias``, ``logits_dense``. Kernels are [in, out].
+
+Arithmetic (Raffel et al. 2020; T5 v1.1): pre-RMSNorm without bias, relative position bias shared by
+all layers of a stack, no 1/sqrt(K) in attention, softmax and logits in float32.
+Shapes: B batch, S input length, T output length, D d_model, H heads, K head_dim, F d_ff, V vocab.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec.models.t5.config import T5Config
+
+NEG_INF = -1e10  # T5X's mask value: finite in bfloat16, exp() of it is exactly 0.
+
+
+def relative_position_buckets(
+    relative_position: Int[Array, "*shape"], config: T5Config, *, bidirectional: bool
+) -> Int[Array, "*shape"]:
+    """Buckets ``key_position - query_position``: exact when near, logarithmic when far.
+
+    Source: Raffel et al. 2020, section 2.1; the constants follow Mesh TensorFlow's T5. The
+    logarithms are taken once, at trace time, so that every backend rounds them alike.
+    """
+    num_buckets, farthest = (
+        config.relative_attention_num_buckets,
+        config.relative_attention_max_distance,
+    )
+    if bidirectional:
+        num_buckets //= 2
+    max_exact = num_buckets // 2
+    distance = np.arange(farthest + 1)
+    log_ratio = np.log(
+        np.maximum(distance, 1).astype(np.float32) / max_exact + np.finfo(np.float32).eps
+    ) / np.log(farthest / max_exact)
+    far = max_exact + (log_ratio * (num_buckets - max_exact)).astype(np.int32)
+    table = np.where(distance < max_exact, distance, np.minimum(far, num_buckets - 1))
+
+    behind = jnp.clip(-relative_position, 0, farthest)
+    bucket = jnp.asarray(table, jnp.int32)[behind]
+    if bidirectional:
+        ahead = jnp.asarray(table, jnp.int32)[jnp.clip(relative_position, 0, farthest)]
+        bucket = jnp.where(relative_position > 0, num_buckets + ahead, bucket)
+    return bucket
+
+
+def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
+    """x / rms(x) * scale, the mean square in float32; no mean subtraction, no bias."""
+    x32 = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
+    return (x32 * inverse).astype(x.dtype) * scale.astype(x.dtype)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": nn.relu,
+    "gelu": functools.partial(nn.gelu, approximate=True),
+    "silu": nn.silu,
+}
+
+
+def _param(module: nn.Module, name: str, init, shape: tuple[int, ...], axes: tuple[str, ...]):
+    return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
+
+
+class Dense(nn.Module):
+    """x [..., in] @ kernel [in, out], no bias."""
+
+    features: int
+    init_stddev: float
+    axes: tuple[str, str]
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... d_in"]) -> Float[Array, "... d_out"]:
+        init = nn.initializers.normal(self.init_stddev)
+        kernel = _param(self, "kernel", init, (x.shape[-1], self.features), self.axes)
+        return x.astype(self.dtype) @ kernel.astype(self.dtype)
+
+
+class RMSNorm(nn.Module):
+    """T5's layer norm."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        scale = _param(self, "scale", nn.initializers.ones, (x.shape[-1],), ("embed",))
+        return rms_norm(x, scale, self.epsilon)
+
+
+class RelativePositionBias(nn.Module):
+    """Bias [1, H, Q, K] added to attention logits; the table is [H, num_buckets] as in T5X."""
+
+    config: T5Config
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, query_length: int, key_length: int) -> Float[Array, "1 h q k"]:
+        cfg = self.config
+        table = _param(
+            self, "rel_embedding", nn.initializers.normal(0.1),
+            (cfg.num_heads, cfg.relative_attention_num_buckets), ("heads", "relpos_buckets"),
+        )  # fmt: skip
+        relative = jnp.arange(key_length)[None, :] - jnp.arange(query_length)[:, None]
+        bucket = relative_position_buckets(relative, cfg, bidirectional=self.bidirectional)
+        return table[:, bucket][None]
+
+
+class Attention(nn.Module):
+    """Multi-head dot-product attention without scaling (folded into the initialisation)."""
+
+    config: T5Config
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs_q: Float[Array, "b q d"],
+        inputs_kv: Float[Array, "b k d"],
+        mask: Bool[Array, "b 1 #q k"],
+        bias: Float[Array, "1 h q k"] | None,
+        deterministic: bool,
+    ) -> Float[Array, "b q d"]:
+        cfg = self.config
+        dtype = jnp.dtype(cfg.dtype)
+        inner = cfg.num_heads * cfg.head_dim
+        into = ("embed", "joined_kv")
+        project = functools.partial(
+            Dense, inner, axes=into, dtype=dtype, init_stddev=cfg.d_model**-0.5
+        )
+        split = (cfg.num_heads, cfg.head_dim)
+        # The query's 1/sqrt(K) lives in its initialisation, as in Mesh TensorFlow.
+        query = Dense(inner, (cfg.d_model * cfg.head_dim) ** -0.5, into, dtype, name="query")(inputs_q)
+        key = project(name="key")(inputs_kv)
+        value = project(name="value")(inputs_kv)
+        query, key, value = (a.reshape(*a.shape[:-1], *split) for a in (query, key, value))
+
+        logits = jnp.einsum("bqhc,bkhc->bhqk", query, key).astype(jnp.float32)
+        if bias is not None:
+            logits += bias
+        logits = jnp.where(mask, logits, NEG_INF)
+        weights = jax.nn.softmax(logits, axis=-1).astype(dtype)
+        weights = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(weights, deterministic)
+        out = jnp.einsum("bhqk,bkhc->bqhc", weights, value)
+        out = out.reshape(*out.shape[:2], inner)
+        return Dense(cfg.d_model, inner**-0.5, ("joined_kv", "embed"), dtype, name="out")(out)
+
+
+class MlpBlock(nn.Module):
+    """act(x wi) wo, or act(x wi_0) * (x wi_1) wo when gated."""
+
+    config: T5Config
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d"], deterministic: bool) -> Float[Array, "b t d"]:
+        cfg = self.config
+        dtype = jnp.dtype(cfg.dtype)
+        act = ACTIVATIONS[cfg.activation]
+        into = functools.partial(
+            Dense, cfg.d_ff, cfg.d_model**-0.5, ("embed", "mlp"), dtype
+        )
+        if cfg.gated:
+            hidden = act(into(name="wi_0")(x)) * into(name="wi_1")(x)
+        else:
+            hidden = act(into(name="wi")(x))
+        hidden = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(hidden, deterministic)
+        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        return Dense(cfg.d_model, cfg.d_ff**-0.5, ("mlp", "embed"), dtype, name="wo")(hidden)
+
+
+class Layer(nn.Module):
+    """One encoder layer (``cross=False``) or decoder layer (``cross=True``)."""
+
+    config: T5Config
+    cross: bool
+
+    @nn.compact
+    def __call__(self, x, mask, bias, encoded, encoded_mask, deterministic):
+        cfg = self.config
+        norm = functools.partial(RMSNorm, cfg.layer_norm_epsilon)
+        dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
+        self_name = "self_attention" if self.cross else "attention"
+
+        h = norm(name=f"pre_{self_name}_layer_norm")(x)
+        x = x + dropout(Attention(cfg, name=self_name)(h, h, mask, bias, deterministic))
+        if self.cross:
+            h = norm(name="pre_cross_attention_layer_norm")(x)
+            cross = Attention(cfg, name="encoder_decoder_attention")
+            x = x + dropout(cross(h, encoded, encoded_mask, None, deterministic))
+        h = norm(name="pre_mlp_layer_norm")(x)
+        x = x + dropout(MlpBlock(cfg, name="mlp")(h, deterministic))
+        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+
+class Stack(nn.Module):
+    """Embedding, layers, final norm; with ``cross`` the decoder, whose output is logits."""
+
+    config: T5Config
+    num_layers: int
+    cross: bool
+    embedder: nn.Module
+
+    @nn.compact
+    def __call__(self, tokens, mask, encoded=None, encoded_mask=None, deterministic=True):
+        cfg = self.config
+        dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
+        length = tokens.shape[1]
+        bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
+        x = dropout(self.embedder(tokens))
+        for i in range(self.num_layers):
+            layer = Layer(cfg, self.cross, name=f"layers_{i}")
+            x = layer(x, mask, bias, encoded, encoded_mask, deterministic)
+        norm_name = "decoder_norm" if self.cross else "encoder_norm"
+        x = dropout(RMSNorm(cfg.layer_norm_epsilon, name=norm_name)(x))
+        if not self.cross:
+            return x
+        if cfg.tied_logits:
+            return self.embedder.attend(x)
+        dense = Dense(
+            cfg.vocab_size, cfg.d_model**-0.5, ("embed", "vocab"), jnp.dtype(cfg.dtype), name="logits_dense"
+        )
+        return dense(x).astype(jnp.float32)
+
+
+class Embed(nn.Module):
+    """Token embedding [V, D]; ``attend`` gives v1.0's tied, scaled logits."""
+
+    config: T5Config
+
+    def setup(self):
+        cfg = self.config
+        # v1.0 ties the logits and scales them by D**-0.5, hence unit variance here in both variants.
+        self.embedding = _param(
+            self, "embedding", nn.initializers.normal(1.0),
+            (cfg.vocab_size, cfg.d_model), ("vocab", "embed"),
+        )  # fmt: skip
+
+    def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
+        return self.embedding.astype(jnp.dtype(self.config.dtype))[tokens]
+
+    def attend(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        x = x * self.config.d_model**-0.5
+        table = self.embedding.astype(x.dtype)
+        return jnp.einsum("btd,vd->btv", x, table).astype(jnp.float32)
+
+
+class Transformer(nn.Module):
+    """T5. ``__call__`` is teacher-forced; ``encode`` and ``decode`` are its two halves."""
+
+    config: T5Config
+
+    def setup(self):
+        cfg = self.config
+        self.token_embedder = Embed(cfg)
+        self.encoder = Stack(cfg, cfg.num_encoder_layers, False, self.token_embedder)
+        self.decoder = Stack(cfg, cfg.num_decoder_layers, True, self.token_embedder)
+
+    def encode(
+        self, inputs: Int[Array, "b s"], *, deterministic: bool = True
+    ) -> Float[Array, "b s d"]:
+        """Encoder output; positions holding ``pad_id`` are never attended to."""
+        mask = (inputs != self.config.pad_id)[:, None, None, :]
+        return self.encoder(inputs, mask, deterministic=deterministic)
+
+    def decode(
+        self,
+        encoded: Float[Array, "b s d"],
+        inputs: Int[Array, "b s"],
+        decoder_inputs: Int[Array, "b t"],
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:
+        """Float32 logits for every position of ``decoder_inputs`` under a causal mask."""
+        length = decoder_inputs.shape[1]
+        causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
+        cross_mask = (inputs != self.config.pad_id)[:, None, None, :]
+        return self.decoder(decoder_inputs, causal, encoded, cross_mask, deterministic)
+
+    def __call__(
+        self,
+        inputs: Int[Array, "b s"],
+        decoder_inputs: Int[Array, "b t"],
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:
+        encoded = self.encode(inputs, deterministic=deterministic)
+        return self.decode(encoded, inputs, decoder_inputs, deterministic=deterministic)
+
+
+def shift_right(targets: Int[Array, "b t"], decoder_start_id: int) -> Int[Array, "b t"]:
+    """Decoder inputs for teacher forcing: the targets one place later, ``decoder_start_id`` first."""
+    return jnp.pad(targets, ((0, 0), (1, 0)), constant_values=decoder_start_id)[:, :-1]
+
+
+def init_params(config: T5Config, key: jax.Array) -> dict:
+    """Random parameters in T5X's tree, float32, unboxed (plain arrays)."""
+    tokens = jnp.ones((1, 4), jnp.int32)
+    return nn.unbox(Transformer(config).init(key, tokens, tokens)["params"])

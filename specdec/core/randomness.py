@@ -1,0 +1,85 @@
+"""Keys by (seed, row, block, purpose), and drawing tokens from one uniform number each.
+
+A row's numbers depend on its own id alone, never on its neighbours in the batch or the number of
+devices. Blocks, not token positions, index the keys: a position can be drafted more than once, and
+reusing its numbers biases verifiers that look at the whole block.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.types import Distribution, PointMass, Purpose, pytree
+
+_SEGMENT = 64  # Width of one segment of the two-level inverse CDF.
+
+
+def row_keys(seed: Int[Array, ""] | int, row_ids: Int[Array, " b"]) -> Array:
+    """One key a row, [B]."""
+    key = jax.random.key(seed)
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(row_ids)
+
+
+@pytree
+class BlockRandom:
+    """A block's :class:`~specdec.types.RandomSource`: ``keys`` [B] already folded with the block."""
+
+    keys: Array
+
+    @classmethod
+    def of(cls, keys: Array, block: Int[Array, ""]) -> BlockRandom:
+        """Folds the block number into the rows' keys."""
+        return cls(jax.vmap(lambda key: jax.random.fold_in(key, block))(keys))
+
+    def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
+        """``count`` numbers in [0, 1) a row, independent across purposes."""
+
+        def draw(key):
+            return jax.random.uniform(jax.random.fold_in(key, int(purpose)), (count,))
+
+        return jax.vmap(draw)(self.keys)
+
+
+def _first_beyond(weights: Float[Array, "b v"], point: Float[Array, " b"]) -> Int[Array, " b"]:
+    """First index with positive weight whose cumulative weight exceeds ``point``.
+
+    Rounding can leave none; then the heaviest index, which always has positive weight.
+    """
+    beyond = (jnp.cumsum(weights, axis=-1) > point[:, None]) & (weights > 0)
+    return jnp.where(
+        jnp.any(beyond, axis=-1), jnp.argmax(beyond, axis=-1), jnp.argmax(weights, axis=-1)
+    ).astype(jnp.int32)
+
+
+def draw(weights: Float[Array, "b v"], uniform: Float[Array, " b"]) -> Int[Array, " b"]:
+    """Inverse-CDF draw from unnormalised weights: token x with probability weights[x] / sum.
+
+    One uniform a row instead of V Gumbel numbers; the CDF is inverted in two levels (segments of
+    64, then inside one) because a cumulative sum over a 32k vocabulary costs more than a small
+    draft model. A token of zero weight is never drawn.
+
+    Args:
+      weights: [B, V], non-negative, not all zero in a row.
+      uniform: [B], in [0, 1).
+    """
+    batch, vocab = weights.shape
+    segments = jnp.pad(weights, ((0, 0), (0, -vocab % _SEGMENT))).reshape(batch, -1, _SEGMENT)
+    mass = jnp.sum(segments, axis=-1)
+    cumulative = jnp.cumsum(mass, axis=-1)
+    point = uniform * cumulative[:, -1]
+    segment = _first_beyond(mass, point)
+    rows = jnp.arange(batch)
+    before = cumulative[rows, segment] - mass[rows, segment]
+    inside = _first_beyond(segments[rows, segment], point - before)
+    return segment * _SEGMENT + inside
+
+
+def draw_from(distribution: Distribution, uniforms: Float[Array, "b n"]) -> Int[Array, "b n"]:
+    """A token from each distribution [B, N, V]; point masses need no random number."""
+    if isinstance(distribution, PointMass):
+        return distribution.tokens
+    batch, count, vocab = distribution.shape
+    flat = draw(distribution.reshape(batch * count, vocab), uniforms.reshape(-1))
+    return flat.reshape(batch, count)

@@ -1,0 +1,64 @@
+"""Logits to the distribution that is sampled. One function for target, draft and reference alike."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.types import Distribution, PointMass, SamplingConfig
+
+
+def argmax(logits: Float[Array, "*shape v"]) -> Int[Array, "*shape"]:
+    """Index of the largest entry, the lowest among equals.
+
+    The same result as ``jnp.argmax``; two plain reductions vectorise on CPU where XLA's
+    pairwise (value, index) reduction does not.
+    """
+    size = logits.shape[-1]
+    peak = jnp.max(logits, axis=-1, keepdims=True)
+    index = jnp.arange(size, dtype=jnp.int32)
+    # A row of NaN equals nothing; clamp so that the result is a token all the same.
+    return jnp.minimum(jnp.min(jnp.where(logits == peak, index, size), axis=-1), size - 1)
+
+
+def warp(logits: Float[Array, "*shape v"], sampling: SamplingConfig) -> Float[Array, "*shape v"]:
+    """Logits after temperature, top-k and top-p in that order; removed tokens are -inf.
+
+    Tokens tied with the last one kept are kept too, so that the result does not depend on the
+    order of the vocabulary. Source: Leviathan et al. 2023, section 2.2 ("standardized sampling").
+
+    Args:
+      logits: [..., V], any float dtype; computed in float32.
+      sampling: temperature must be positive.
+
+    Raises:
+      ValueError: if ``sampling`` is greedy.
+    """
+    if sampling.greedy:
+        raise ValueError("warp() needs a positive temperature; argmax is standardize()'s.")
+    logits = logits.astype(jnp.float32) / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        kth = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
+        logits = jnp.where(logits >= kth, logits, -jnp.inf)
+    if sampling.top_p < 1:
+        ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+        probs = jax.nn.softmax(ordered, axis=-1)
+        mass_before = jnp.cumsum(probs, axis=-1) - probs
+        # The first token is kept always: its mass before is 0 < top_p.
+        last_kept = jnp.min(
+            jnp.where(mass_before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True
+        )
+        logits = jnp.where(logits >= last_kept, logits, -jnp.inf)
+    return logits
+
+
+def standardize(logits: Float[Array, "b n v"], sampling: SamplingConfig) -> Distribution:
+    """The distribution to sample from, [B, N, V] in float32, or point masses when greedy.
+
+    softmax(top_p(top_k(logits / temperature))); argmax at temperature 0.
+    Source: Leviathan et al. 2023, section 2.2.
+    """
+    if sampling.greedy:
+        return PointMass(argmax(logits))
+    return jax.nn.softmax(warp(logits, sampling), axis=-1)

@@ -1,0 +1,276 @@
+"""T5 as the decode loop's :class:`~specdec.models.base.Model`: packed weights and a cache.
+
+The arithmetic is ``network.py``'s; only the layout differs. One decode step is bound by reading
+the weights once, so they are packed once at load: query, key and value fused into one product,
+wi_0 and wi_1 into another, every layer's cross-attention K/V projected in one product at encode
+time. On CPU each kernel is stored [out, in], because XLA's CPU product of a few tokens with an
+[in, out] kernel costs up to 2.5 times as much at 8 tokens as at one.
+
+Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec.models import cache as kv
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import (
+    ACTIVATIONS,
+    NEG_INF,
+    Transformer,
+    relative_position_buckets,
+    rms_norm,
+)
+from specdec.types import Params, Topology, pytree
+
+Layout = Literal["out_in", "in_out"]
+
+
+def best_layout() -> Layout:
+    """The kernel layout for the default backend."""
+    return "out_in" if jax.default_backend() == "cpu" else "in_out"
+
+
+@pytree
+class PackedLayer:
+    """One decoder layer; kernels in the model's layout.
+
+    Attributes:
+      self_qkv: D -> 3I; self_out: I -> D; cross_query: D -> I; cross_out: I -> D;
+      wi: D -> F or 2F when gated; wo: F -> D. Norm scales are [D].
+    """
+
+    self_norm: Float[Array, " d"]
+    self_qkv: Float[Array, "_ _"]
+    self_out: Float[Array, "_ _"]
+    cross_norm: Float[Array, " d"]
+    cross_query: Float[Array, "_ _"]
+    cross_out: Float[Array, "_ _"]
+    mlp_norm: Float[Array, " d"]
+    wi: Float[Array, "_ _"]
+    wo: Float[Array, "_ _"]
+
+
+@pytree
+class PackedT5:
+    """Decode parameters.
+
+    Attributes:
+      encoder: the checkpoint's ``encoder`` subtree, as it is.
+      embedding: [V, D]; shared with the logits when they are tied.
+      cross_kv: D -> 2 * layers * I, every decoder layer's cross-attention keys and values.
+      layers: the decoder.
+      relpos: [H, num_buckets], the decoder's position biases.
+      final_norm: [D].
+      logits: D -> V, or None when tied.
+    """
+
+    encoder: Params
+    embedding: Float[Array, "v d"]
+    cross_kv: Float[Array, "_ _"]
+    layers: tuple[PackedLayer, ...]
+    relpos: Float[Array, "h r"]
+    final_norm: Float[Array, " d"]
+    logits: Float[Array, "_ _"] | None
+
+
+@pytree
+class EncodedT5:
+    """Cross-attention keys and values [B, H, S, K] for each layer, and the inputs' mask [B, S]."""
+
+    keys: tuple[Float[Array, "b h s k"], ...]
+    values: tuple[Float[Array, "b h s k"], ...]
+    mask: Bool[Array, "b s"]
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Model:
+    """A T5 that can be extended, committed and rolled back.
+
+    Attributes:
+      config: its shape. ``config.dtype`` is that of weights, activations and cache.
+      layout: how packed kernels are stored; see :func:`best_layout`.
+    """
+
+    config: T5Config
+    layout: Layout = dataclasses.field(default_factory=best_layout)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def pad_id(self) -> int:
+        return self.config.pad_id
+
+    @property
+    def eos_id(self) -> int:
+        return self.config.eos_id
+
+    @property
+    def decoder_start_id(self) -> int:
+        return self.config.decoder_start_id
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of weights, activations and cache."""
+        return jnp.dtype(self.config.dtype)
+
+    def pack(self, params: Params) -> PackedT5:
+        """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out])."""
+        decoder = params["decoder"]
+        layers = [decoder[f"layers_{i}"] for i in range(self.config.num_decoder_layers)]
+        wi = ("wi_0", "wi_1") if self.config.gated else ("wi",)
+
+        def fuse(*kernels):
+            joined = jnp.concatenate([jnp.asarray(k["kernel"], self.dtype) for k in kernels], axis=1)
+            return joined.T if self.layout == "out_in" else joined
+
+        def scale(module):
+            return jnp.asarray(module["scale"], self.dtype)
+
+        def pack_layer(layer):
+            own, cross, mlp = (
+                layer["self_attention"], layer["encoder_decoder_attention"], layer["mlp"],
+            )  # fmt: skip
+            return PackedLayer(
+                self_norm=scale(layer["pre_self_attention_layer_norm"]),
+                self_qkv=fuse(own["query"], own["key"], own["value"]),
+                self_out=fuse(own["out"]),
+                cross_norm=scale(layer["pre_cross_attention_layer_norm"]),
+                cross_query=fuse(cross["query"]),
+                cross_out=fuse(cross["out"]),
+                mlp_norm=scale(layer["pre_mlp_layer_norm"]),
+                wi=fuse(*(mlp[name] for name in wi)),
+                wo=fuse(mlp["wo"]),
+            )
+
+        crosses = [layer["encoder_decoder_attention"] for layer in layers]
+        return PackedT5(
+            encoder=jax.tree.map(lambda a: jnp.asarray(a, self.dtype), params["encoder"]),
+            embedding=jnp.asarray(params["token_embedder"]["embedding"], self.dtype),
+            cross_kv=fuse(*(c["key"] for c in crosses), *(c["value"] for c in crosses)),
+            layers=tuple(pack_layer(layer) for layer in layers),
+            relpos=jnp.asarray(decoder["relpos_bias"]["rel_embedding"], jnp.float32),
+            final_norm=scale(decoder["decoder_norm"]),
+            logits=None if self.config.tied_logits else fuse(decoder["logits_dense"]),
+        )
+
+    def encode(self, params: PackedT5, inputs: Int[Array, "b s"]) -> EncodedT5:
+        """Runs the encoder and projects its output to every layer's cross-attention K/V."""
+        cfg = self.config
+        tree = {
+            "encoder": params.encoder,
+            "token_embedder": {"embedding": params.embedding},
+        }
+        output = Transformer(cfg).apply({"params": tree}, inputs, method="encode")
+        batch, length, _ = output.shape
+        projected = self._linear(params.cross_kv, output)
+        split = projected.reshape(
+            batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
+        ).transpose(2, 3, 0, 4, 1, 5)
+        layers = range(cfg.num_decoder_layers)
+        return EncodedT5(
+            tuple(split[0, i] for i in layers),
+            tuple(split[1, i] for i in layers),
+            inputs != cfg.pad_id,
+        )
+
+    def init_cache(self, batch_size: int, max_len: int) -> kv.KVCache:
+        """An empty cache."""
+        cfg = self.config
+        return kv.init_cache(
+            cfg.num_decoder_layers, batch_size, cfg.num_heads, max_len, cfg.head_dim, self.dtype
+        )
+
+    def extend(
+        self,
+        params: PackedT5,
+        encoded: EncodedT5,
+        cache: kv.KVCache,
+        tokens: Int[Array, "b t"],
+        topology: Topology | None = None,
+    ) -> tuple[Float[Array, "b t v"], kv.KVCache]:
+        """See :meth:`specdec.models.base.Model.extend`."""
+        cfg = self.config
+        topology = topology or Topology.chain(tokens.shape[1])
+        max_len = cache.keys[0].shape[2]
+        mask = kv.block_mask(topology, cache.length, max_len)
+        bias = self._bias(params, topology, cache.length, max_len)
+        self_bias = jnp.where(mask[:, None], bias, NEG_INF)
+        cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
+
+        x = params.embedding[tokens]
+        keys, values = [], []
+        for layer, cross_key, cross_value, old_key, old_value in zip(
+            params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True
+        ):
+            h = rms_norm(x, layer.self_norm, cfg.layer_norm_epsilon)
+            query, key, value = jnp.split(self._linear(layer.self_qkv, h), 3, axis=-1)
+            keys.append(kv.write(old_key, self._heads(key), cache.length))
+            values.append(kv.write(old_value, self._heads(value), cache.length))
+            h = self._attend(self._heads(query), keys[-1], values[-1], self_bias)
+            x = x + self._linear(layer.self_out, h)
+
+            h = rms_norm(x, layer.cross_norm, cfg.layer_norm_epsilon)
+            query = self._heads(self._linear(layer.cross_query, h))
+            h = self._attend(query, cross_key, cross_value, cross_bias)
+            x = x + self._linear(layer.cross_out, h)
+
+            h = rms_norm(x, layer.mlp_norm, cfg.layer_norm_epsilon)
+            x = x + self._mlp(layer, h)
+        x = rms_norm(x, params.final_norm, cfg.layer_norm_epsilon)
+        return self._logits(params, x), kv.KVCache(tuple(keys), tuple(values), cache.length)
+
+    def commit(
+        self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
+    ) -> kv.KVCache:
+        """See :func:`specdec.models.cache.commit`."""
+        return kv.commit(cache, path, count)
+
+    def _linear(self, kernel: Array, x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
+        if self.layout == "in_out":
+            return x @ kernel
+        # Tokens as the product's minor axis: the fast shape on CPU.
+        flat = x.reshape(-1, x.shape[-1])
+        return jnp.einsum("oi,ti->ot", kernel, flat).T.reshape(*x.shape[:-1], kernel.shape[0])
+
+    def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
+        split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
+        return split.transpose(0, 2, 1, 3)
+
+    def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
+        logits = jnp.einsum("bhtk,bhmk->bhtm", query, keys).astype(jnp.float32) + bias
+        weights = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
+        out = jnp.einsum("bhtm,bhmk->bhtk", weights, values).transpose(0, 2, 1, 3)
+        return out.reshape(*out.shape[:2], -1)
+
+    def _mlp(self, layer: PackedLayer, h: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        act = ACTIVATIONS[self.config.activation]
+        hidden = self._linear(layer.wi, h)
+        if self.config.gated:
+            gate, hidden = jnp.split(hidden, 2, axis=-1)
+            return self._linear(layer.wo, act(gate) * hidden)
+        return self._linear(layer.wo, act(hidden))
+
+    def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        if params.logits is not None:
+            return self._linear(params.logits, x).astype(jnp.float32)
+        x = x * self.config.d_model**-0.5
+        flat = x.reshape(-1, x.shape[-1])
+        logits = jnp.einsum("vd,td->vt", params.embedding, flat).T
+        return logits.reshape(*x.shape[:2], -1).astype(jnp.float32)
+
+    def _bias(self, params, topology, length, max_len) -> Float[Array, "b h t m"]:
+        query = length[:, None] + jnp.asarray(kv.depths(topology))
+        slots = kv.slot_positions(topology, length, max_len)
+        buckets = relative_position_buckets(
+            slots[:, None, :] - query[:, :, None], self.config, bidirectional=False
+        )
+        return params.relpos[:, buckets].transpose(1, 0, 2, 3)

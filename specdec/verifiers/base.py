@@ -1,0 +1,26 @@
+"""What a verifier is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from specdec.types import Distribution, Draft, RandomSource, Verdict
+
+
+class Verifier(Protocol):
+    """Keeps a prefix of the draft so that what is emitted follows the target (if lossless)."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output's law is exactly the target's."""
+        ...
+
+    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
+        """Verifies one block.
+
+        Args:
+          random: this block's random numbers.
+          target: the target's distributions at the N drafted positions and the one after, N + 1.
+          draft: N guesses with the exact q they were drawn from.
+        """
+        ...

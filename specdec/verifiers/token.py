@@ -1,0 +1,64 @@
+"""Token verification: Algorithm 1 of Leviathan, Kalman and Matias (2023)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from specdec.core.randomness import draw
+from specdec.core.residuals import leading_true, residual_weights, take
+from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenVerifier:
+    """Accepts guess x_i while u_i < p_i(x_i) / q_i(x_i), then draws one more token.
+
+    That token comes from norm(max(0, p - q)) at the first rejection (correction) or from p after
+    the last guess (bonus), so the output follows the target's law exactly (appendix A.1). A block
+    emits 1..gamma+1 tokens.
+
+    Notation: p is ``target``, q is ``draft.probs``, gamma is N. Point-mass drafts are accepted
+    with probability p(x), and x is removed from p at a rejection. Point-mass targets (temperature
+    0) accept a guess if it is the target's own token and draw nothing.
+
+    Raises:
+      ValueError: if the draft is not a chain.
+    """
+
+    lossless: bool = dataclasses.field(default=True, init=False)
+
+    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
+        if not draft.topology.is_chain:
+            raise ValueError(
+                "Token verification needs a chain of guesses; this draft is a tree with parents "
+                f"{draft.topology.parents}."
+            )
+        batch, gamma = draft.tokens.shape
+        if isinstance(target, PointMass):
+            accepted = draft.tokens == target.tokens[:, :gamma]
+            num_accepted = leading_true(accepted)
+            final = jnp.take_along_axis(target.tokens, num_accepted[:, None], axis=1)[:, 0]
+        else:
+            p = take(target[:, :gamma], draft.tokens)
+            q = 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
+            u = random.uniforms(Purpose.ACCEPTANCE, gamma)
+            # u < p/q without the division; strict, so that p = 0 is never accepted.
+            num_accepted = leading_true(u * q < p)
+            final = self._final_token(random, target, draft, num_accepted)
+        guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
+        slots = jnp.arange(gamma + 1)
+        tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
+        path = jnp.broadcast_to(slots, (batch, gamma + 1))
+        return Verdict(tokens, num_accepted + 1, num_accepted, path)
+
+    def _final_token(self, random, target, draft, num_accepted):
+        gamma = draft.tokens.shape[1]
+        rows = jnp.arange(num_accepted.shape[0])
+        at = jnp.minimum(num_accepted, gamma - 1)
+        p = target[rows, num_accepted]
+        q = None if draft.probs is None else draft.probs[rows, at]
+        correction = residual_weights(p, q, draft.tokens[rows, at])
+        weights = jnp.where((num_accepted < gamma)[:, None], correction, p)
+        return draw(weights, random.uniforms(Purpose.FINAL, 1)[:, 0])

@@ -1,0 +1,359 @@
+"""The Python interface: load a pair of models, generate text."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.checkpoints import find_vocabulary, load_huggingface
+from specdec.core.stats import RunStats
+from specdec.data.vocabulary import Vocabulary
+from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.speculative import speculative_decode
+from specdec.drafters.model import ModelDrafter
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.model import PackedT5, T5Model
+from specdec.types import BlockInfo, DecodeResult, Params, SamplingConfig
+from specdec.verifiers.token import TokenVerifier
+
+Method = Literal["speculative", "autoregressive"]
+Text = str | Sequence[int]
+BUNDLED = ("quickstart",)
+_SMALLEST_BUCKET = 16
+
+
+def bucket(length: int) -> int:
+    """The static size that ``length`` is padded to: a power of two, at least 16.
+
+    One program is compiled for each bucket, not for each length.
+    """
+    return max(_SMALLEST_BUCKET, 1 << (length - 1).bit_length())
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Rows that are decoded together.
+
+    Attributes:
+      inputs: [B, S] int32, padded with ``pad_id``.
+      row_ids: [B] indices into the texts; -1 for rows that only fill the batch up.
+    """
+
+    inputs: np.ndarray
+    row_ids: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateOutput:
+    """What :meth:`Pair.generate` returns.
+
+    Attributes:
+      texts: one string a row; None for a pair without a vocabulary.
+      tokens: one int32 array a row, EOS included, without padding.
+      stats: totals over all rows.
+      traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
+    """
+
+    texts: list[str] | None
+    tokens: list[np.ndarray]
+    stats: RunStats
+    traces: list[list[Block]] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One block of one row, for people to look at.
+
+    Attributes:
+      accepted: guesses kept.
+      rejected: guesses thrown away (after the end of the row: not looked at).
+      correction: the verifier's own token, or None where the row ended inside the guesses.
+    """
+
+    accepted: list[int]
+    rejected: list[int]
+    correction: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A model with its packed parameters and where it came from."""
+
+    model: T5Model
+    params: PackedT5
+    source: str
+
+    @classmethod
+    def of(cls, config: T5Config, params: Params, source: str) -> LoadedModel:
+        """Packs a checkpoint tree for decoding."""
+        model = T5Model(config)
+        return cls(model, model.pack(params), source)
+
+
+class Pair:
+    """A target, a draft and the vocabulary they share. Make one with :func:`load_pair`.
+
+    Attributes:
+      target, draft: the two models.
+      vocabulary: None where the checkpoints have none; then texts are token ids.
+      name: for results and tables.
+
+    Raises:
+      ValueError: target and draft do not share a vocabulary.
+    """
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        draft: LoadedModel,
+        vocabulary: Vocabulary | None,
+        name: str = "custom",
+    ):
+        _check_same_vocabulary(target, draft)
+        self.target, self.draft = target, draft
+        self.vocabulary = vocabulary
+        self.name = name
+
+    def generate(
+        self,
+        texts: Sequence[Text],
+        *,
+        method: Method = "speculative",
+        gamma: int = 4,
+        sampling: SamplingConfig = SamplingConfig(temperature=0.0),
+        max_decode_len: int = 64,
+        seed: int = 0,
+        batch_size: int = 1,
+        max_input_len: int = 512,
+        trace: bool = False,
+    ) -> GenerateOutput:
+        """Generates an output for each text.
+
+        With ``method="speculative"`` outputs follow the same law as with "autoregressive": the
+        same tokens at temperature 0, the same distribution above it. A row's output depends on the
+        seed and on its place in ``texts``, not on the rows it shares a batch with.
+
+        Args:
+          texts: strings, or token ids with EOS at the end.
+          method: "speculative" or "autoregressive".
+          gamma: guesses a block, in 1..max_decode_len - 1.
+          sampling: temperature (0: argmax), top-k and top-p.
+          max_decode_len: tokens a row may emit, EOS included.
+          seed: of the random numbers.
+          batch_size: rows decoded together.
+          max_input_len: tokens an input may have, EOS included.
+          trace: return every row's blocks.
+
+        Raises:
+          ValueError: an argument out of range; an empty text, or one longer than max_input_len.
+        """
+        check_arguments(method, gamma, max_decode_len, batch_size)
+        ids = self.token_ids(texts, max_input_len=max_input_len)
+        tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
+        traces: list[list[Block]] = [[] for _ in ids]
+        stats = []
+        for batch in make_batches(ids, batch_size, self.target.model.pad_id):
+            result = self.decode(
+                batch, method=method, gamma=gamma, sampling=sampling,
+                max_decode_len=max_decode_len, seed=seed, trace=trace,
+            )  # fmt: skip
+            for place, row in enumerate(batch.row_ids):
+                if row >= 0:
+                    tokens[row] = result.tokens[place, : result.num_tokens[place]]
+                    if result.trace is not None:
+                        traces[row] = blocks_of(result.trace, place)
+            stats.append(result.stats)
+        return GenerateOutput(
+            texts=self.text(tokens),
+            tokens=tokens,
+            stats=RunStats.total(stats, len(ids), gamma if method == "speculative" else 0),
+            traces=traces if trace else None,
+        )
+
+    def decode(
+        self,
+        batch: Batch,
+        *,
+        method: Method,
+        gamma: int,
+        sampling: SamplingConfig,
+        max_decode_len: int,
+        seed: int,
+        trace: bool = False,
+        width: int = 1,
+    ) -> DecodeResult:
+        """Decodes one batch and brings the result to the host as NumPy arrays.
+
+        ``width`` is the autoregressive reference's; see
+        :func:`specdec.decoding.autoregressive.autoregressive_decode`.
+        """
+        common = dict(
+            sampling=sampling, output_bucket=bucket(max_decode_len), trace=trace
+        )
+        inputs, row_ids = jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids)
+        if method == "autoregressive":
+            result = autoregressive_decode(
+                self.target.model, self.target.params, inputs, row_ids, max_decode_len, seed,
+                width=width, **common,
+            )  # fmt: skip
+        else:
+            result = speculative_decode(
+                self.target.model,
+                ModelDrafter(self.draft.model, gamma, sampling),
+                TokenVerifier(),
+                self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
+                **common,
+            )  # fmt: skip
+        return jax.tree.map(np.asarray, result)
+
+    def token_ids(self, texts: Sequence[Text], *, max_input_len: int) -> list[np.ndarray]:
+        """Token ids of each text, EOS included.
+
+        Raises:
+          ValueError: naming the text by its index: empty, too long, not a token of the vocabulary,
+            or a string where there is no vocabulary.
+        """
+        if isinstance(texts, str):
+            raise ValueError("texts must be a list of texts, got one string; wrap it in a list.")
+        return [self._token_ids(text, f"text {i}", max_input_len) for i, text in enumerate(texts)]
+
+    def _token_ids(self, text: Text, name: str, max_input_len: int) -> np.ndarray:
+        if isinstance(text, str):
+            if not text.strip():
+                raise ValueError(f"{name} is empty.")
+            if self.vocabulary is None:
+                raise ValueError(
+                    f"{name} is a string, but this pair has no vocabulary (no spiece.model beside "
+                    "the target); give token ids."
+                )
+            ids = np.asarray(self.vocabulary.encode(text, add_eos=True), np.int32)
+        else:
+            ids = np.asarray(text)
+            if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+                raise ValueError(f"{name} must be a string or a non-empty list of token ids.")
+            vocab_size = self.target.model.vocab_size
+            if ids.min() < 0 or ids.max() >= vocab_size:
+                raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
+            ids = ids.astype(np.int32)
+        if len(ids) > max_input_len:
+            raise ValueError(
+                f"{name} has {len(ids)} tokens, more than max_input_len = {max_input_len}; "
+                "shorten it or raise max_input_len."
+            )
+        return ids
+
+    def text(self, tokens: Sequence[np.ndarray]) -> list[str] | None:
+        """Detokenized rows, or None without a vocabulary."""
+        if self.vocabulary is None:
+            return None
+        return [self.vocabulary.decode(row) for row in tokens]
+
+
+def load_pair(
+    name: str | None = None,
+    *,
+    target: str | os.PathLike | None = None,
+    draft: str | os.PathLike | None = None,
+    dtype: str = "float32",
+) -> Pair:
+    """Loads a pair of T5 models, bundled or from Hugging Face checkpoints.
+
+    Args:
+      name: a bundled pair ("quickstart"); or give both target and draft.
+      target, draft: a directory with config.json and safetensors, or a hub id.
+      dtype: of weights, activations and caches, "float32" or "bfloat16".
+
+    Raises:
+      ValueError: an unknown name, a missing argument, or models that do not share a vocabulary.
+      CheckpointError: a checkpoint cannot be read.
+    """
+    if name is not None:
+        if target is not None or draft is not None:
+            raise ValueError("Give either the name of a bundled pair or target and draft.")
+        if name not in BUNDLED:
+            raise ValueError(f"No bundled pair {name!r}; there is {', '.join(BUNDLED)}.")
+        root = Path(str(importlib.resources.files("specdec"))) / "bundled" / name
+        target, draft = root / "target", root / "draft"
+    if target is None or draft is None:
+        raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
+    models = [_load(source, dtype) for source in (target, draft)]
+    vocabularies = [find_vocabulary(source) for source in (target, draft)]
+    if all(vocabularies) and vocabularies[0].read_bytes() != vocabularies[1].read_bytes():
+        raise ValueError(
+            f"Target and draft have different vocabularies: {vocabularies[0]} and "
+            f"{vocabularies[1]} are not the same file. A draft must speak the target's tokens."
+        )
+    vocabulary = None if vocabularies[0] is None else Vocabulary(vocabularies[0])
+    return Pair(*models, vocabulary, name or f"{Path(target).name}+{Path(draft).name}")
+
+
+def _load(source: str | os.PathLike, dtype: str) -> LoadedModel:
+    config, params = load_huggingface(source, dtype=dtype)
+    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, str(source))
+
+
+def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
+    for field in ("vocab_size", "pad_id", "eos_id", "decoder_start_id"):
+        ours, theirs = getattr(target.model, field), getattr(draft.model, field)
+        if ours != theirs:
+            raise ValueError(
+                f"Target and draft have different vocabularies: {field} is {ours} for the target "
+                f"({target.source}) and {theirs} for the draft ({draft.source})."
+            )
+
+
+def check_arguments(method: str, gamma: int, max_decode_len: int, batch_size: int) -> None:
+    """Raises ValueError for arguments of :meth:`Pair.generate` that are out of range."""
+    if method not in ("speculative", "autoregressive"):
+        raise ValueError(f'method must be "speculative" or "autoregressive", got {method!r}.')
+    if max_decode_len < 1:
+        raise ValueError(f"max_decode_len must be at least 1, got {max_decode_len}.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if method == "speculative" and not 1 <= gamma < max_decode_len:
+        raise ValueError(
+            f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got {gamma}; "
+            'for plain decoding use method="autoregressive".'
+        )
+
+
+def make_batches(ids: Sequence[np.ndarray], batch_size: int, pad_id: int) -> Iterator[Batch]:
+    """Rows of the same input bucket, ``batch_size`` at a time, the last filled up with padding."""
+    by_bucket: dict[int, list[int]] = {}
+    for row, tokens in enumerate(ids):
+        by_bucket.setdefault(bucket(len(tokens)), []).append(row)
+    for size in sorted(by_bucket):
+        rows = by_bucket[size]
+        for start in range(0, len(rows), batch_size):
+            chosen = rows[start : start + batch_size]
+            inputs = np.full((batch_size, size), pad_id, np.int32)
+            row_ids = np.full(batch_size, -1, np.int32)
+            for place, row in enumerate(chosen):
+                inputs[place, : len(ids[row])] = ids[row]
+                row_ids[place] = row
+            yield Batch(inputs, row_ids)
+
+
+def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
+    """One row's blocks out of a trace whose leaves are [blocks, B, ...]."""
+    blocks = []
+    for number in range(trace.num_emitted.shape[0]):
+        emitted = int(trace.num_emitted[number, row])
+        if emitted == 0:
+            break
+        accepted = int(trace.num_accepted[number, row])
+        guesses = [int(t) for t in trace.draft_tokens[number, row]]
+        correction = int(trace.tokens[number, row, accepted]) if emitted > accepted else None
+        blocks.append(Block(guesses[:accepted], guesses[accepted:], correction))
+    return blocks
+
+
+__all__ = ["BUNDLED", "Batch", "Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]

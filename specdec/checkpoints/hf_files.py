@@ -1,0 +1,169 @@
+"""The files of a Hugging Face checkpoint: safetensors, their index, JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # Registers bfloat16 with numpy, which safetensors' numpy reader relies on.
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.hf_names import Parameter
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+STORED_DTYPES = ("F32", "BF16", "F16")
+
+
+def open_weights(directory: Path, stack: contextlib.ExitStack) -> dict[str, safe_open]:
+    """Opens every safetensors file of a checkpoint until ``stack`` closes.
+
+    Returns:
+      The open file that holds each tensor, by the tensor's name.
+
+    Raises:
+      CheckpointError: no safetensors, a shard of the index absent, or a file truncated.
+    """
+    if (directory / WEIGHTS).exists():
+        paths = [directory / WEIGHTS]
+    elif (directory / INDEX).exists():
+        weight_map = read_json(directory / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise CheckpointError(
+                f"{directory / INDEX} has no weight_map; copy or download the checkpoint again."
+            )
+        paths = [directory / name for name in sorted(set(weight_map.values()))]
+    else:
+        pickles = sorted(path.name for path in directory.glob("pytorch_model*"))
+        found = f" (only {', '.join(pickles)})" if pickles else ""
+        raise CheckpointError(
+            f"{directory} has neither {WEIGHTS} nor {INDEX}{found}; a PyTorch checkpoint must be "
+            "converted first: load it with transformers and save_pretrained it again."
+        )
+    files = {}
+    for path in paths:
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} is missing, though {INDEX} lists it; copy or download that shard."
+            )
+        try:
+            file = stack.enter_context(safe_open(path, framework="numpy"))
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{path} is truncated or corrupt ({error}); copy or download it again."
+            ) from None
+        files.update(dict.fromkeys(file.keys(), file))
+    return files
+
+
+def read_tensor(
+    file: safe_open, name: str, parameter: Parameter, dtype: np.dtype, directory: Path
+) -> np.ndarray:
+    """One tensor in ``dtype``, oriented as in T5X's tree; transposing is a view.
+
+    Raises:
+      CheckpointError: stored quantized, in another shape than the parameter's, or not finite.
+    """
+    stored = file.get_slice(name)
+    if stored.get_dtype() not in STORED_DTYPES:
+        raise CheckpointError(
+            f"{directory}: {name} is stored as {stored.get_dtype()}, not as one of "
+            f"{', '.join(STORED_DTYPES)}; quantized checkpoints cannot be loaded."
+        )
+    if tuple(stored.get_shape()) != parameter.stored_shape:
+        raise CheckpointError(
+            f"{directory}: {name} has shape {tuple(stored.get_shape())}, but {CONFIG} asks for "
+            f"{parameter.stored_shape}; check that they belong together."
+        )
+    tensor = _cast(file.get_tensor(name), dtype, f"{directory}: {name}")
+    return tensor.T if parameter.transposed else tensor
+
+
+def _cast(tensor: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # Overflow is reported below, by name.
+        tensor = tensor.astype(dtype, copy=False)
+    if not np.isfinite(tensor).all():
+        raise CheckpointError(
+            f"{label} holds NaN or infinite values in {dtype.name}; the weights are damaged, "
+            "or need a dtype of wider range."
+        )
+    return tensor
+
+
+def write_weights(
+    directory: Path,
+    table: Mapping[str, Parameter],
+    arrays: Mapping[str, Any],
+    dtype: np.dtype,
+    max_shard_bytes: int,
+) -> None:
+    """Writes the tensors, a shard at a time, in as few shards as their order allows.
+
+    Args:
+      directory: where; the index goes there too when there are several shards.
+      table: every parameter by Hugging Face's name.
+      arrays: the values by T5X's path, shaped as ``table`` says.
+      dtype: of the stored weights.
+      max_shard_bytes: no shard is larger, unless a single tensor is.
+
+    Raises:
+      CheckpointError: a value is not finite in ``dtype``.
+    """
+    shards, room = [[]], max_shard_bytes
+    for name, parameter in table.items():
+        size = parameter.size * dtype.itemsize
+        if size > room and shards[-1]:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(name)
+        room -= size
+
+    weight_map = {}
+    for i, names in enumerate(shards, start=1):
+        single = len(shards) == 1
+        filename = WEIGHTS if single else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {}
+        for name in names:
+            path, transposed = table[name].path, table[name].transposed
+            tensor = _cast(np.asarray(arrays[path]), dtype, f"params: {path}")
+            tensors[name] = np.ascontiguousarray(tensor.T if transposed else tensor)
+        save_file(tensors, directory / filename, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(names, filename))
+    if len(shards) > 1:
+        total = sum(parameter.size for parameter in table.values()) * dtype.itemsize
+        write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; a CheckpointError names a file that is absent or holds anything else."""
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path.parent} has no {path.name}; pass the directory of a T5 checkpoint."
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is not valid JSON ({error}); copy or download it again."
+        ) from None
+    if not isinstance(contents, dict):
+        raise CheckpointError(f"{path} is not a JSON object; copy or download it again.")
+    return contents
+
+
+def write_json(path: Path, contents: Any) -> None:
+    """Writes JSON as transformers lays it out."""
+    path.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,78 @@
+"""Counts of a whole run and the rates made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from specdec.types import Stats
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStats:
+    """Totals over rows. The rates' names and meanings are those of docs/notation.md.
+
+    Attributes:
+      gamma: guesses a block; 0 for plain decoding.
+      num_rows: rows decoded.
+      target_calls, proposed, examined, accepted, emitted, dropped: see :class:`specdec.types.Stats`.
+      accepted_histogram: blocks by the number of guesses accepted, gamma + 1 counts.
+      acceptance_prob_sum: sum of sum_x min(p(x), q(x)) over examined positions.
+    """
+
+    gamma: int
+    num_rows: int
+    target_calls: int
+    proposed: int
+    examined: int
+    accepted: int
+    emitted: int
+    dropped: int
+    accepted_histogram: tuple[int, ...]
+    acceptance_prob_sum: float
+
+    @classmethod
+    def total(cls, parts: Iterable[Stats], num_rows: int, gamma: int) -> RunStats:
+        """Adds up per-row statistics of any number of batches."""
+        parts = list(parts)
+
+        def add(name):
+            return sum(int(np.sum(getattr(part, name))) for part in parts)
+
+        histogram = np.sum([np.sum(p.accepted_histogram, axis=0) for p in parts], axis=0)
+        return cls(
+            gamma=gamma,
+            num_rows=num_rows,
+            target_calls=add("target_calls"),
+            proposed=add("proposed"),
+            examined=add("examined"),
+            accepted=add("accepted"),
+            emitted=add("emitted"),
+            dropped=add("dropped"),
+            accepted_histogram=tuple(int(n) for n in np.atleast_1d(histogram)),
+            acceptance_prob_sum=sum(
+                float(np.sum(p.acceptance_prob_sum, dtype=np.float64)) for p in parts
+            ),
+        )
+
+    @property
+    def alpha(self) -> float | None:
+        """Mean of sum_x min(p, q) over examined positions (Corollary 3.6); None without any."""
+        return self.acceptance_prob_sum / self.examined if self.examined else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / examined; None without any."""
+        return self.accepted / self.examined if self.examined else None
+
+    @property
+    def draft_utilization(self) -> float | None:
+        """accepted / proposed; None without any."""
+        return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def block_efficiency(self) -> float | None:
+        """Tokens emitted per target call; None without any."""
+        return self.emitted / self.target_calls if self.target_calls else None

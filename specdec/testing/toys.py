@@ -1,0 +1,57 @@
+"""Dyadic toy tables whose decisions fall on the oracle's grid."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from specdec.types import SamplingConfig
+
+
+def dyadic_table(
+    contexts: int, vocab_size: int, seed: int, *, denominator: int = 4, temperature: float = 1.0
+) -> np.ndarray:
+    """Random logits [C, V] whose softmax at ``temperature`` has multiples of 1/denominator.
+
+    Some probabilities are zero (a logit of -1e9) and none is one.
+    """
+    choices = [
+        numerators
+        for numerators in itertools.product(range(denominator), repeat=vocab_size)
+        if sum(numerators) == denominator
+    ]
+    chosen = np.random.default_rng(seed).integers(len(choices), size=contexts)
+    numerators = np.array(choices)[chosen]
+    with np.errstate(divide="ignore"):
+        logits = np.log(numerators / denominator) * temperature
+    return np.maximum(logits, -1e9).astype(np.float32)
+
+
+def tailed_table(contexts: int, vocab_size: int, seed: int, temperature: float) -> np.ndarray:
+    """Logits [C, V] with one unlikely token each, which top-k = V - 1 or top-p = 0.9 removes.
+
+    Without it the others have probabilities 2/4, 1/4, 1/4 in some order (V = 4).
+    """
+    generator = np.random.default_rng(seed)
+    base = np.log(np.array([8, 4, 4, 1]) / 17)[:vocab_size] * temperature
+    return np.stack([generator.permutation(base) for _ in range(contexts)]).astype(np.float32)
+
+
+def reference_distribution(logits: np.ndarray, sampling: SamplingConfig) -> np.ndarray:
+    """Standardize for one context in float64 NumPy, written independently of ``core``."""
+    if sampling.temperature == 0:
+        return np.eye(len(logits))[int(np.argmax(logits))]
+    probs = np.exp((logits - logits.max()) / sampling.temperature)
+    probs /= probs.sum()
+    if sampling.top_k:
+        cut = sorted(probs)[-sampling.top_k]
+        probs = np.where(probs >= cut * (1 - 1e-6), probs, 0)
+        probs /= probs.sum()
+    if sampling.top_p < 1:
+        order = np.argsort(-probs, kind="stable")
+        before = np.concatenate([[0], np.cumsum(probs[order])[:-1]])
+        cut = probs[order][before < sampling.top_p].min()
+        probs = np.where(probs >= cut * (1 - 1e-6), probs, 0)
+        probs /= probs.sum()
+    return probs

@@ -1,0 +1,178 @@
+"""The training loop that ``train`` and ``distill`` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import logging
+
+from specdec.data.batching import Batch
+from specdec.training.checkpointing import Checkpointer
+
+# (params, batch, dropout key) -> (loss, metrics). The loss is a mean over the batch's target
+# tokens; metrics are scalars.
+LossFunction = Callable[[Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopOptions:
+    """Length and rhythm of a run, in optimizer steps.
+
+    ``seed`` fixes the initial parameters and every step's dropout.
+    """
+
+    total_steps: int
+    log_every: int = 20
+    eval_every: int = 500
+    checkpoint_every: int = 200
+    seed: int = 0
+
+
+def run_loop(
+    loss_function: LossFunction,
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    batches_from: Callable[[int], Iterator[Batch]],
+    evaluate: Callable[[Any], dict[str, float]],
+    directory: str | Path,
+    options: LoopOptions,
+) -> Any:
+    """Trains until ``total_steps``, from the latest checkpoint in ``directory`` if there is one.
+
+    Batches and dropout are functions of (seed, step), so that a run stopped at any moment and
+    started again ends with the same bits as one never stopped. On SIGTERM the loop finishes its
+    step, saves, and raises SystemExit(143).
+
+    Args:
+      loss_function: differentiated with respect to its first argument, jitted with the update.
+      params: initial parameters; their buffers are donated.
+      batches_from: batches from a given step on.
+      evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
+
+    Returns:
+      The final parameters.
+
+    Raises:
+      FloatingPointError: loss or gradient is not finite; the latest checkpoint is still good.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def train_step(params, optimizer_state, batch, step):
+        key = jax.random.fold_in(jax.random.key(options.seed), step)
+        (loss, metrics), gradient = jax.value_and_grad(loss_function, has_aux=True)(
+            params, batch, key
+        )
+        metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradient), **metrics}
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+        return optax.apply_updates(params, updates), optimizer_state, metrics
+
+    checkpointer = Checkpointer(directory)
+    state = params, optimizer.init(params)
+    step = checkpointer.latest_step() or 0
+    if step:
+        state = checkpointer.restore(step, *state)
+        logging.info("Resuming at step %d of %d.", step, options.total_steps)
+
+    progress = _Progress(step, options.total_steps)
+    with _sigterm_flag() as stop:
+        for batch in batches_from(step):
+            if step >= options.total_steps:
+                break
+            *state, metrics = train_step(*state, batch, step)
+            step += 1
+            last = step == options.total_steps
+            progress.add(metrics, batch)
+            saving = stop.is_set() or last or step % options.checkpoint_every == 0
+            if saving or step % options.log_every == 0:
+                progress.report()
+            if saving:
+                checkpointer.save(step, *state)
+            if stop.is_set() and not last:
+                logging.info("Stopped by SIGTERM at step %d; run again to continue.", step)
+                checkpointer.close()
+                raise SystemExit(128 + signal.SIGTERM)
+            if last or step % options.eval_every == 0:
+                with progress.paused():
+                    results = evaluate(state[0])
+                logging.info("step %d validation: %s", step, _format(results))
+    checkpointer.close()
+    return state[0]
+
+
+class _Progress:
+    """Collects metrics on the device; reading them, once per report, is what waits for it."""
+
+    def __init__(self, step: int, total_steps: int):
+        self._step, self._total = step, total_steps
+        self._pending: list[tuple[dict[str, jax.Array], int]] = []
+        self._since = time.monotonic()
+
+    def add(self, metrics: dict[str, jax.Array], batch: Batch) -> None:
+        self._step += 1
+        self._pending.append((metrics, int(np.count_nonzero(batch.targets))))
+
+    @contextmanager
+    def paused(self):
+        start = time.monotonic()
+        yield
+        self._since += time.monotonic() - start
+
+    def report(self) -> None:
+        """Logs one line.
+
+        Raises:
+          FloatingPointError: a pending loss or gradient is not finite.
+        """
+        metrics = [jax.device_get(metrics) for metrics, _ in self._pending]
+        first = self._step - len(metrics) + 1
+        for step, values in enumerate(metrics, start=first):
+            if not np.isfinite(values["loss"]) or not np.isfinite(values["gradient_norm"]):
+                raise FloatingPointError(
+                    f"Step {step}: loss {values['loss']}, gradient norm "
+                    f"{values['gradient_norm']}; stopped without saving."
+                )
+        seconds = time.monotonic() - self._since
+        tokens = sum(count for _, count in self._pending)
+        left = (self._total - self._step) * seconds / len(metrics)
+        means = {name: float(np.mean([m[name] for m in metrics])) for name in metrics[0]}
+        logging.info(
+            "step %d/%d  %s  %.0f tokens/s  %.1f min left",
+            self._step, self._total, _format(means), tokens / seconds, left / 60,
+        )  # fmt: skip
+        self._pending.clear()
+        self._since = time.monotonic()
+
+
+def _format(values: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+@contextmanager
+def _sigterm_flag():
+    """An event that SIGTERM sets; the process's own handler is put back at the end."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # Handlers can be set in the main thread only.
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean of ``values`` where ``mask``; 0 if nowhere."""
+    return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1)

@@ -1,0 +1,71 @@
+"""Optimizer and learning-rate schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import optax
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerOptions:
+    """AdamW or Adafactor behind a global-norm clip, linear warm-up, then decay.
+
+    Attributes:
+      peak_learning_rate: reached after ``warmup_steps``.
+      schedule: "cosine" falls to ``final_fraction`` of the peak at the last step; "rsqrt" falls
+        as 1/sqrt(step).
+      b1, b2, weight_decay: AdamW's; Adafactor uses only ``weight_decay``.
+      clip_norm: the gradient's global norm is scaled down to at most this.
+    """
+
+    name: Literal["adamw", "adafactor"] = "adamw"
+    peak_learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    schedule: Literal["cosine", "rsqrt"] = "cosine"
+    final_fraction: float = 0.05
+    b1: float = 0.9
+    b2: float = 0.98
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+
+
+def learning_rate(options: OptimizerOptions, total_steps: int) -> optax.Schedule:
+    """Learning rate by step.
+
+    Raises:
+      ValueError: the schedule is unknown, or the warm-up does not fit into ``total_steps``.
+    """
+    warmup, peak = options.warmup_steps, options.peak_learning_rate
+    if not 1 <= warmup < total_steps:
+        raise ValueError(f"warmup_steps={warmup} must be in [1, total_steps={total_steps}).")
+    if options.schedule == "cosine":
+        return optax.warmup_cosine_decay_schedule(
+            0.0, peak, warmup, total_steps, end_value=peak * options.final_fraction
+        )
+    if options.schedule == "rsqrt":
+        ramp = optax.linear_schedule(0.0, peak, warmup)
+        decay = lambda step: peak * (1 + step / warmup) ** -0.5  # noqa: E731
+        return optax.join_schedules([ramp, decay], [warmup])
+    raise ValueError(f"schedule must be 'cosine' or 'rsqrt', got {options.schedule!r}.")
+
+
+def make_optimizer(
+    options: OptimizerOptions, total_steps: int
+) -> optax.GradientTransformation:
+    """The optimizer that ``options`` describe.
+
+    Raises:
+      ValueError: the optimizer or its schedule is unknown.
+    """
+    schedule = learning_rate(options, total_steps)
+    if options.name == "adamw":
+        update = optax.adamw(
+            schedule, b1=options.b1, b2=options.b2, weight_decay=options.weight_decay
+        )
+    elif options.name == "adafactor":
+        update = optax.adafactor(schedule, weight_decay_rate=options.weight_decay or None)
+    else:
+        raise ValueError(f"optimizer must be 'adamw' or 'adafactor', got {options.name!r}.")
+    return optax.chain(optax.clip_by_global_norm(options.clip_norm), update)

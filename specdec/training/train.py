@@ -1,0 +1,168 @@
+"""Supervised training of a T5 from parallel text."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import sacrebleu
+
+from specdec.data.batching import Batch, Batches, BatchingOptions, tokenize_pairs
+from specdec.data.text import read_pairs
+from specdec.data.vocabulary import Vocabulary
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import Transformer, init_params, shift_right
+from specdec.training.checkpointing import prepare_directory
+from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.optimizer import OptimizerOptions, make_optimizer
+
+# (params, texts) -> texts
+Translate = Callable[[dict, Sequence[str]], list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFiles:
+    """Files of ``input<TAB>target`` lines, relative to ``directory`` unless absolute."""
+
+    directory: str
+    train: str = "train.tsv"
+    validation: str = "validation.tsv"
+
+    def read(self, name: Literal["train", "validation"]) -> list[tuple[str, str]]:
+        """The pairs of one file."""
+        return read_pairs(Path(self.directory) / getattr(self, name))
+
+
+def train(
+    directory: str | os.PathLike,
+    *,
+    model: T5Config,
+    files: TextFiles,
+    vocabulary_path: str,
+    batching: BatchingOptions,
+    optimizer: OptimizerOptions,
+    loop: LoopOptions,
+    z_loss: float = 0.0,
+    make_translate: Callable[[T5Config, Vocabulary], Translate] | None = None,
+    bleu_sentences: int = 200,
+) -> dict:
+    """Trains a T5 by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
+
+    Args:
+      z_loss: weight of log(Z)^2, which keeps the logits' normaliser near 1; 0 for none.
+      make_translate: makes the decoder whose BLEU on the first ``bleu_sentences`` validation
+        sentences is reported; None for no BLEU.
+
+    Raises:
+      FileNotFoundError, ValueError: missing or malformed data, vocabulary or settings.
+      FloatingPointError: the loss is no longer finite.
+    """
+    vocabulary = Vocabulary(vocabulary_path)
+    check_vocabulary(model, vocabulary)
+    training, validation = load_batches(files, vocabulary, batching)
+    settings = {
+        "optimizer": dataclasses.asdict(optimizer),
+        "total_steps": loop.total_steps,
+        "seed": loop.seed,
+        "z_loss": z_loss,
+        "data": training.fingerprint(),
+    }
+    prepare_directory(directory, model, settings, vocabulary.path)
+    network = Transformer(model)
+
+    def loss_function(params, batch, key):
+        logits = apply(network, params, batch, key)
+        mask = batch.targets != model.pad_id
+        loss = masked_mean(
+            optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets), mask
+        )
+        metrics = {"accuracy": accuracy(logits, batch.targets, mask)}
+        if z_loss:
+            log_z = jax.nn.logsumexp(logits, axis=-1)
+            loss += z_loss * masked_mean(jnp.square(log_z), mask)
+        return loss, metrics
+
+    def validation_sums(params, batch):
+        logits = apply(network, params, batch)
+        mask = batch.targets != model.pad_id
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+        return {
+            "loss": jnp.sum(jnp.where(mask, loss, 0.0)),
+            "accuracy": accuracy(logits, batch.targets, mask) * jnp.sum(mask),
+        }
+
+    translate = make_translate(model, vocabulary) if make_translate else None
+    sentences = files.read("validation")[:bleu_sentences]
+    sums = jax.jit(validation_sums)
+
+    def evaluate(params):
+        results = per_token(sums, params, validation.epoch(0))
+        if translate:
+            results["bleu"] = bleu(translate, params, sentences)
+        return results
+
+    params = init_params(model, jax.random.key(loop.seed))
+    return run_loop(
+        loss_function, params, make_optimizer(optimizer, loop.total_steps),
+        training.from_step, evaluate, Path(directory), loop,
+    )  # fmt: skip
+
+
+def load_batches(
+    files: TextFiles, vocabulary: Vocabulary, batching: BatchingOptions
+) -> tuple[Batches, Batches]:
+    """Training and validation batches, made alike."""
+    training, validation = (
+        Batches(tokenize_pairs(files.read(name), vocabulary), batching)
+        for name in ("train", "validation")
+    )
+    return training, validation
+
+
+def check_vocabulary(model: T5Config, vocabulary: Vocabulary) -> None:
+    """Raises ValueError unless every piece has a row in the model's embedding."""
+    if model.vocab_size < len(vocabulary):
+        raise ValueError(
+            f"The vocabulary has {len(vocabulary)} pieces, the model only {model.vocab_size} rows."
+        )
+
+
+def apply(
+    network: Transformer, params: dict, batch: Batch, dropout_key: jax.Array | None = None
+) -> jax.Array:
+    """Teacher-forced float32 logits [B, T, V]; with dropout if given a key."""
+    decoder_inputs = shift_right(batch.targets, network.config.decoder_start_id)
+    rngs = {} if dropout_key is None else {"dropout": dropout_key}
+    return network.apply(
+        {"params": params}, batch.inputs, decoder_inputs,
+        deterministic=dropout_key is None, rngs=rngs,
+    )  # fmt: skip
+
+
+def accuracy(logits: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Array:
+    """Share of target tokens that are the most probable one."""
+    return masked_mean((jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32), mask)
+
+
+def per_token(sums: Callable, params: dict, batches: Iterable[Batch]) -> dict[str, float]:
+    """Totals of ``sums(params, batch)`` over ``batches``, divided by the number of target tokens."""
+    totals: dict[str, float] = {}
+    tokens = 0
+    for batch in batches:
+        tokens += np.count_nonzero(batch.targets)
+        for name, value in sums(params, batch).items():
+            totals[name] = totals.get(name, 0.0) + float(value)
+    return {name: total / tokens for name, total in totals.items()}
+
+
+def bleu(translate: Translate, params: dict, pairs: Sequence[tuple[str, str]]) -> float:
+    """sacreBLEU of ``translate`` on (source, reference) pairs."""
+    outputs = translate(params, [source for source, _ in pairs])
+    return sacrebleu.corpus_bleu(outputs, [[reference for _, reference in pairs]]).score

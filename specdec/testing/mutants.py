@@ -1,0 +1,159 @@
+"""Deliberately broken verifiers, drafters and models. The oracle must tell each from the real one.
+
+Each class makes one mistake that public implementations have made, or nearly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specdec.core.randomness import draw
+from specdec.core.residuals import leading_true, take
+from specdec.core.standardize import standardize
+from specdec.drafters.model import ModelDrafter
+from specdec.models.toy import ToyCache, ToyModel
+from specdec.types import Draft, Purpose, SamplingConfig, Verdict
+from specdec.verifiers.token import TokenVerifier
+
+
+@dataclasses.dataclass(frozen=True)
+class RedrawFromTarget(TokenVerifier):
+    """Draws the correction from p instead of the residual."""
+
+    def _final_token(self, random, target, draft, num_accepted):
+        p = target[jnp.arange(num_accepted.shape[0]), num_accepted]
+        return draw(p, random.uniforms(Purpose.FINAL, 1)[:, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongResidualRow(TokenVerifier):
+    """Takes the residual one position too late."""
+
+    def _final_token(self, random, target, draft, num_accepted):
+        late = jnp.minimum(num_accepted + 1, draft.tokens.shape[1])
+        return super()._final_token(random, target, draft, late)
+
+
+@dataclasses.dataclass(frozen=True)
+class InclusiveAccept(TokenVerifier):
+    """Accepts while u <= p/q: now and then a token that the target never says."""
+
+    def __call__(self, random, target, draft):
+        gamma = draft.tokens.shape[1]
+        p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
+        u = random.uniforms(Purpose.ACCEPTANCE, gamma)
+        return _verdict(self, random, target, draft, leading_true(u * q <= p))
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedKeys(TokenVerifier):
+    """Accepts with the numbers that the guesses were drawn with."""
+
+    def __call__(self, random, target, draft):
+        gamma = draft.tokens.shape[1]
+        p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
+        u = random.uniforms(Purpose.PROPOSAL, gamma)
+        return _verdict(self, random, target, draft, leading_true(u * q < p))
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepGoing(TokenVerifier):
+    """Counts every accepted guess, also those behind a rejected one."""
+
+    def __call__(self, random, target, draft):
+        gamma = draft.tokens.shape[1]
+        p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
+        accepted = random.uniforms(Purpose.ACCEPTANCE, gamma) * q < p
+        return _verdict(self, random, target, draft, jnp.sum(accepted, axis=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class BonusFromResidual(TokenVerifier):
+    """Draws the last token of a fully accepted block from the last guess's residual."""
+
+    def _final_token(self, random, target, draft, num_accepted):
+        last = draft.tokens.shape[1] - 1
+        return super()._final_token(random, target, draft, jnp.minimum(num_accepted, last))
+
+
+@dataclasses.dataclass(frozen=True)
+class DroppedBonus(TokenVerifier):
+    """Emits padding where a fully accepted block has its bonus token."""
+
+    def _final_token(self, random, target, draft, num_accepted):
+        final = super()._final_token(random, target, draft, num_accepted)
+        return jnp.where(num_accepted == draft.tokens.shape[1], 0, final)
+
+
+@dataclasses.dataclass(frozen=True)
+class SwappedRows(TokenVerifier):
+    """Verifies each row against its neighbour's target distributions."""
+
+    def __call__(self, random, target, draft):
+        return super().__call__(random, jax.tree.map(lambda a: jnp.roll(a, 1, 0), target), draft)
+
+
+@dataclasses.dataclass(frozen=True)
+class OffByOne(TokenVerifier):
+    """Verifies each guess against the distribution that follows it."""
+
+    def __call__(self, random, target, draft):
+        late = jax.tree.map(lambda a: jnp.concatenate([a[:, 1:], a[:, -1:]], axis=1), target)
+        return super().__call__(random, late, draft)
+
+
+def _verdict(verifier, random, target, draft, num_accepted) -> Verdict:
+    final = verifier._final_token(random, target, draft, num_accepted)
+    slots = jnp.arange(draft.tokens.shape[1] + 1)
+    guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
+    tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
+    path = jnp.broadcast_to(slots, tokens.shape)
+    return Verdict(tokens, num_accepted + 1, num_accepted, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnwarpedDraft(ModelDrafter):
+    """Draws guesses from the warped q but reports the plain softmax of the same step."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        plain = ModelDrafter(self.model, self.gamma, SamplingConfig(temperature=1.0))
+        # Teacher-forced on the same guesses, so that only the reported q is wrong.
+        logits, cache = self.model.extend(params, state.encoded, state.cache, state.pending)
+        cache = self.model.commit(cache, None, state.num_pending)
+        rows = jnp.arange(state.pending.shape[0])
+        first = logits[rows, state.num_pending - 1][:, None]
+        rest, _ = self.model.extend(params, state.encoded, cache, draft.tokens[:, :-1])
+        probs = standardize(jnp.concatenate([first, rest], axis=1), plain.sampling)
+        return Draft(draft.tokens, probs, draft.topology), after
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRollback(ModelDrafter):
+    """Leaves rejected guesses in the draft's cache. q is reported as drawn: slow, not wrong."""
+
+    def observe(self, state, verdict):
+        after = super().observe(state, verdict)
+        return dataclasses.replace(after, cache=state.cache)
+
+
+@dataclasses.dataclass(frozen=True)
+class StaleTarget(ToyModel):
+    """Keeps one token too many at each commit: a rejected guess stays in the target's cache."""
+
+    def commit(self, cache, path, count):
+        room = cache.tokens.shape[1]
+        return ToyCache(cache.tokens, jnp.minimum(cache.length + count + (count > 0), room))
+
+
+@dataclasses.dataclass(frozen=True)
+class AddingCache(ToyModel):
+    """Adds to cache entries instead of setting them, so that rolling back corrupts them."""
+
+    def extend(self, params, encoded, cache, tokens, topology=None):
+        slots = cache.length[:, None] + jnp.arange(tokens.shape[1])
+        old = jnp.take_along_axis(cache.tokens, slots, axis=1, mode="clip")
+        return super().extend(params, encoded, cache, tokens + old, topology)

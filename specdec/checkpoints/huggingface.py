@@ -141,7 +141,8 @@ def save_huggingface(
       config: the network. ``dtype``, that of activations, is not stored.
       params: as ``specdec.models.t5.network.init_params`` names and shapes them.
       vocabulary_file: a SentencePiece model to go with it, with up to 100 sentinel tokens after its
-        pieces where the embedding has rows for them; ``T5Tokenizer`` opens the result.
+        pieces where the embedding has rows for them. ``T5Tokenizer`` opens the result, but knows
+        no byte fallback: where the vocabulary has byte pieces, it says <unk>.
       dtype: of the stored weights: "float32", "bfloat16" or "float16".
       max_shard_bytes: weights are split over several files and an index above this size.
 

@@ -1,29 +1,46 @@
 """Trains what a gin file describes: a vocabulary, a target or a draft.
 
     python scripts/train.py --gin_file=configs/training/quickstart_target.gin \
-        --output_dir=runs/target --gin.DATA_DIR="'data/ende_tatoeba'"
+        --output_dir=runs/target --gin.DATA_DIR="'data/ende_tatoeba'" \
+        --gin.VOCABULARY="'runs/vocabulary'"
+
+Run the same command again to continue a run that was stopped.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 from absl import app, flags, logging
 
 from specdec.runs.train import main
 
-_GIN_FILES = flags.DEFINE_multi_string("gin_file", None, "Gin configuration; may be repeated.")
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the run; resumed if it exists.")
-flags.mark_flags_as_required(["gin_file", "output_dir"])
+_GIN_FILES = flags.DEFINE_multi_string(
+    "gin_file", None, "Gin configuration; may be repeated.", required=True
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", None, "Directory of the run; resumed if it exists.", required=True
+)
+
+_GIN = "--gin."
 
 
 def _run(argv: list[str]) -> None:
     del argv
-    bindings = [argument.removeprefix("--gin.") for argument in _BINDINGS]
-    logging.set_verbosity(logging.INFO)
-    main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value)
+    logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
+    # Orbax narrates every save at the same level as our progress lines.
+    logging.get_absl_handler().addFilter(lambda record: "/orbax/" not in record.pathname)
+    bindings = [argument.removeprefix(_GIN) for argument in sys.argv if argument.startswith(_GIN)]
+    try:
+        main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value)
+    except (OSError, ValueError, FloatingPointError) as error:
+        logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    _BINDINGS = [argument for argument in sys.argv if argument.startswith("--gin.")]
-    app.run(_run, [argument for argument in sys.argv if argument not in _BINDINGS])
+    app.run(_run, [argument for argument in sys.argv if not argument.startswith(_GIN)])

@@ -207,23 +207,36 @@ class Pair:
         else:
             result = speculative_decode(
                 self.target.model,
-                ModelDrafter(self.draft.model, gamma, sampling),
+                self.drafter(gamma, sampling),
                 TokenVerifier(),
                 self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
                 **common,
             )  # fmt: skip
         return jax.tree.map(np.asarray, result)
 
-    def token_ids(self, texts: Sequence[Text], *, max_input_len: int) -> list[np.ndarray]:
+    def drafter(self, gamma: int, sampling: SamplingConfig) -> ModelDrafter:
+        """The drafter that :meth:`decode` uses; its parameters are ``draft.params``."""
+        return ModelDrafter(self.draft.model, gamma, sampling)
+
+    def token_ids(
+        self, texts: Sequence[Text], *, max_input_len: int, names: Sequence[str] | None = None
+    ) -> list[np.ndarray]:
         """Token ids of each text, EOS included.
 
+        Args:
+          names: what messages call each text; by its index unless given.
+
         Raises:
-          ValueError: naming the text by its index: empty, too long, not a token of the vocabulary,
-            or a string where there is no vocabulary.
+          ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
+            where there is no vocabulary.
         """
         if isinstance(texts, str):
             raise ValueError("texts must be a list of texts, got one string; wrap it in a list.")
-        return [self._token_ids(text, f"text {i}", max_input_len) for i, text in enumerate(texts)]
+        names = names or [f"text {i}" for i in range(len(texts))]
+        return [
+            self._token_ids(text, name, max_input_len)
+            for text, name in zip(texts, names, strict=True)
+        ]
 
     def _token_ids(self, text: Text, name: str, max_input_len: int) -> np.ndarray:
         if isinstance(text, str):
@@ -268,7 +281,8 @@ def load_pair(
 
     Args:
       name: a bundled pair ("quickstart"); or give both target and draft.
-      target, draft: a directory with config.json and safetensors, or a hub id.
+      target, draft: a directory with config.json and safetensors, a hub id, or the name of a
+        bundled pair for its target or draft.
       dtype: of weights, activations and caches, "float32" or "bfloat16".
 
     Raises:
@@ -280,12 +294,12 @@ def load_pair(
             raise ValueError("Give either the name of a bundled pair or target and draft.")
         if name not in BUNDLED:
             raise ValueError(f"No bundled pair {name!r}; there is {', '.join(BUNDLED)}.")
-        root = Path(str(importlib.resources.files("specdec"))) / "bundled" / name
-        target, draft = root / "target", root / "draft"
+        target = draft = name
     if target is None or draft is None:
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
-    models = [_load(source, dtype) for source in (target, draft)]
-    vocabularies = [find_vocabulary(source) for source in (target, draft)]
+    sources = _resolve(target, "target"), _resolve(draft, "draft")
+    models = [_load(source, dtype) for source in sources]
+    vocabularies = [find_vocabulary(source) for source in sources]
     if all(vocabularies) and vocabularies[0].read_bytes() != vocabularies[1].read_bytes():
         raise ValueError(
             f"Target and draft have different vocabularies: {vocabularies[0]} and "
@@ -293,6 +307,12 @@ def load_pair(
         )
     vocabulary = None if vocabularies[0] is None else Vocabulary(vocabularies[0])
     return Pair(*models, vocabulary, name or f"{Path(target).name}+{Path(draft).name}")
+
+
+def _resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str | os.PathLike:
+    if source not in BUNDLED:
+        return source
+    return Path(str(importlib.resources.files("specdec"))) / "bundled" / str(source) / role
 
 
 def _load(source: str | os.PathLike, dtype: str) -> LoadedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,23 +73,24 @@ def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -
     Raises:
       ValueError: SentencePiece cannot make ``size`` pieces out of ``lines``.
     """
+    model = io.BytesIO()
+    try:
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=size,
+            model_type="unigram",
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            bos_id=-1,
+            byte_fallback=True,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"SentencePiece cannot make {size} pieces: {error}") from error
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        try:
-            spm.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
-                model_writer=file,
-                vocab_size=size,
-                model_type="unigram",
-                pad_id=PAD_ID,
-                eos_id=EOS_ID,
-                unk_id=UNK_ID,
-                bos_id=-1,
-                byte_fallback=True,
-                num_threads=1,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise ValueError(f"SentencePiece cannot make {size} pieces: {error}") from error
+    path.write_bytes(model.getvalue())
     return Vocabulary(path)

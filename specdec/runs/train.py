@@ -1,4 +1,4 @@
-"""Training runs bound by gin: ``scripts/train.py`` calls ``main``.
+"""Training runs bound by gin; ``scripts/train.py`` is their command line.
 
 Gin files name what they bind by import (gin's dynamic registration), so the library itself needs
 no gin decorators.
@@ -6,6 +6,7 @@ no gin decorators.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,22 +14,32 @@ from pathlib import Path
 import gin
 from absl import logging
 
+from specdec.data.vocabulary import FILE_NAME, train_vocabulary
+from specdec.training.train import TextFiles
 
-def run(directory: str, recipe: Callable[..., object] = gin.REQUIRED) -> None:
-    """Calls ``recipe(directory)``; gin binds ``recipe`` and its other arguments."""
+
+def run(directory: str, recipe: Callable[..., object]) -> None:
+    """Calls ``recipe(directory)``: gin binds ``recipe``, and the recipe's other arguments."""
     recipe(directory)
 
 
+def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
+    """Trains one vocabulary of ``size`` pieces on both sides of the training text."""
+    texts = itertools.chain.from_iterable(files.read("train"))
+    train_vocabulary(texts, size, Path(directory) / FILE_NAME)
+    logging.info("Wrote %s.", Path(directory) / FILE_NAME)
+
+
 def main(gin_files: Sequence[str], bindings: Sequence[str], directory: str | os.PathLike) -> None:
-    """Parses the configuration, runs its recipe and leaves the operative configuration behind.
+    """Parses the configuration, saves it as ``config.gin`` in ``directory``, runs its recipe.
 
     Raises:
-      ValueError: a macro or a parameter is missing, unknown or used by nobody.
+      ValueError: a binding names nothing, or a macro that the file leaves open is not given.
+      Also whatever the recipe raises.
     """
+    gin.parse_config_files_and_bindings(list(gin_files), list(bindings))
+    configured = gin.get_configurable(run)
     directory = Path(directory)
-    configured = gin.external_configurable(run, module="specdec.runs.train")
-    gin.parse_config_files_and_bindings(gin_files, bindings)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.gin").write_text(gin.config_str())
-    logging.info("Writing to %s.", directory)
     configured(str(directory))

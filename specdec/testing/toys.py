@@ -45,7 +45,7 @@ def reference_distribution(logits: np.ndarray, sampling: SamplingConfig) -> np.n
     probs = np.exp((logits - logits.max()) / sampling.temperature)
     probs /= probs.sum()
     if sampling.top_k:
-        cut = sorted(probs)[-sampling.top_k]
+        cut = sorted(probs)[-min(sampling.top_k, len(probs))]
         probs = np.where(probs >= cut * (1 - 1e-6), probs, 0)
         probs /= probs.sum()
     if sampling.top_p < 1:

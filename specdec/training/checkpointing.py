@@ -1,9 +1,9 @@
 """Run directories: Orbax checkpoints, and beside them what is needed to use or resume them.
 
-    <directory>/checkpoints/<step>/{params,optimizer}   the latest two steps
-    <directory>/model.json                              the T5Config
-    <directory>/run.json                                every setting that shapes the run
-    <directory>/spiece.model                            the vocabulary
+<directory>/checkpoints/<step>/{params,optimizer}   the latest two steps
+<directory>/model.json                              the T5Config
+<directory>/run.json                                every setting that shapes the run
+<directory>/spiece.model                            the vocabulary
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from absl import logging
 from specdec.data.batching import Batch
 from specdec.training.checkpointing import Checkpointer
 
-# (params, batch, dropout key) -> (loss, metrics). The loss is a mean over the batch's target
-# tokens; metrics are scalars.
-LossFunction = Callable[[Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+# (params, frozen params, batch, dropout key) -> (loss, metrics). The loss is a mean over the
+# batch's target tokens; metrics are scalars.
+LossFunction = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,8 @@ def run_loop(
     evaluate: Callable[[Any], dict[str, float]],
     directory: str | Path,
     options: LoopOptions,
+    *,
+    frozen: Any = None,
 ) -> Any:
     """Trains until ``total_steps``, from the latest checkpoint in ``directory`` if there is one.
 
@@ -60,6 +62,8 @@ def run_loop(
       params: initial parameters; their buffers are donated.
       batches_from: batches from a given step on.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
+      frozen: parameters that the loss reads and nobody trains: an argument of the jitted step
+        rather than a constant inside it.
 
     Returns:
       The final parameters.
@@ -69,20 +73,20 @@ def run_loop(
     """
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def train_step(params, optimizer_state, batch, step):
+    def train_step(params, optimizer_state, frozen, batch, step):
         key = jax.random.fold_in(jax.random.key(options.seed), step)
         (loss, metrics), gradient = jax.value_and_grad(loss_function, has_aux=True)(
-            params, batch, key
+            params, frozen, batch, key
         )
         metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradient), **metrics}
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
         return optax.apply_updates(params, updates), optimizer_state, metrics
 
     checkpointer = Checkpointer(directory)
-    state = params, optimizer.init(params)
+    optimizer_state = optimizer.init(params)
     step = checkpointer.latest_step() or 0
     if step:
-        state = checkpointer.restore(step, *state)
+        params, optimizer_state = checkpointer.restore(step, params, optimizer_state)
         logging.info("Resuming at step %d of %d.", step, options.total_steps)
 
     progress = _Progress(step, options.total_steps)
@@ -90,25 +94,28 @@ def run_loop(
         for batch in batches_from(step):
             if step >= options.total_steps:
                 break
-            *state, metrics = train_step(*state, batch, step)
+            params, optimizer_state, metrics = train_step(
+                params, optimizer_state, frozen, batch, step
+            )
             step += 1
             last = step == options.total_steps
             progress.add(metrics, batch)
-            saving = stop.is_set() or last or step % options.checkpoint_every == 0
+            stopping = stop.is_set()  # Once: the signal may come at any line.
+            saving = stopping or last or step % options.checkpoint_every == 0
             if saving or step % options.log_every == 0:
                 progress.report()
             if saving:
-                checkpointer.save(step, *state)
-            if stop.is_set() and not last:
+                checkpointer.save(step, params, optimizer_state)
+            if stopping and not last:
                 logging.info("Stopped by SIGTERM at step %d; run again to continue.", step)
                 checkpointer.close()
                 raise SystemExit(128 + signal.SIGTERM)
             if last or step % options.eval_every == 0:
                 with progress.paused():
-                    results = evaluate(state[0])
+                    results = evaluate(params)
                 logging.info("step %d validation: %s", step, _format(results))
     checkpointer.close()
-    return state[0]
+    return params
 
 
 class _Progress:

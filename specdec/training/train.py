@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import sacrebleu
 
 from specdec.data.batching import Batch, Batches, BatchingOptions, tokenize_pairs
 from specdec.data.text import read_pairs
@@ -22,9 +21,7 @@ from specdec.models.t5.network import Transformer, init_params, shift_right
 from specdec.training.checkpointing import prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-
-# (params, texts) -> texts
-Translate = Callable[[dict, Sequence[str]], list[str]]
+from specdec.training.quality import Translate, bleu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +74,8 @@ def train(
     prepare_directory(directory, model, settings, vocabulary.path)
     network = Transformer(model)
 
-    def loss_function(params, batch, key):
+    def loss_function(params, frozen, batch, key):
+        del frozen
         logits = apply(network, params, batch, key)
         mask = batch.targets != model.pad_id
         loss = masked_mean(
@@ -138,12 +136,13 @@ def apply(
     network: Transformer, params: dict, batch: Batch, dropout_key: jax.Array | None = None
 ) -> jax.Array:
     """Teacher-forced float32 logits [B, T, V]; with dropout if given a key."""
-    decoder_inputs = shift_right(batch.targets, network.config.decoder_start_id)
+    decoder_inputs = shift_right(jnp.asarray(batch.targets), network.config.decoder_start_id)
     rngs = {} if dropout_key is None else {"dropout": dropout_key}
-    return network.apply(
+    logits = network.apply(
         {"params": params}, batch.inputs, decoder_inputs,
         deterministic=dropout_key is None, rngs=rngs,
     )  # fmt: skip
+    return jnp.asarray(logits)
 
 
 def accuracy(logits: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Array:
@@ -152,7 +151,7 @@ def accuracy(logits: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Arra
 
 
 def per_token(sums: Callable, params: dict, batches: Iterable[Batch]) -> dict[str, float]:
-    """Totals of ``sums(params, batch)`` over ``batches``, divided by the number of target tokens."""
+    """Totals of ``sums(params, batch)`` over ``batches`` by the number of target tokens."""
     totals: dict[str, float] = {}
     tokens = 0
     for batch in batches:
@@ -160,9 +159,3 @@ def per_token(sums: Callable, params: dict, batches: Iterable[Batch]) -> dict[st
         for name, value in sums(params, batch).items():
             totals[name] = totals.get(name, 0.0) + float(value)
     return {name: total / tokens for name, total in totals.items()}
-
-
-def bleu(translate: Translate, params: dict, pairs: Sequence[tuple[str, str]]) -> float:
-    """sacreBLEU of ``translate`` on (source, reference) pairs."""
-    outputs = translate(params, [source for source, _ in pairs])
-    return sacrebleu.corpus_bleu(outputs, [[reference for _, reference in pairs]]).score

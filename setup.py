@@ -1,0 +1,63 @@
+"""Packaging of specdec; tool settings are in pyproject.toml, pinned versions in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+
+def version() -> str:
+    """The version in specdec/__init__.py, read without importing it."""
+    text = (HERE / "specdec" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError('specdec/__init__.py has no line __version__ = "...".')
+    return match.group(1)
+
+
+NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+
+setup(
+    name="specdec",
+    version=version(),
+    description="Faster sampling from large Transformers with the same output distribution.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["specdec", "specdec.*"]),
+    package_data={"specdec": ["bundled/**/*"]},
+    install_requires=[
+        "absl-py>=2.1",
+        "flax>=0.10.7",
+        "gin-config>=0.5.0",
+        "huggingface_hub>=0.30",
+        "jax>=0.6.2",
+        "jaxtyping>=0.3.0",
+        "ml_dtypes>=0.5.0",
+        "numpy>=2.0",
+        "optax>=0.2.4",
+        "orbax-checkpoint>=0.11.16",
+        "sacrebleu>=2.4",
+        "safetensors>=0.5",
+        "sentencepiece>=0.2.0",
+    ],
+    extras_require={
+        "notebooks": NOTEBOOKS,
+        "bench": ["matplotlib>=3.9"],
+        "test": [
+            *NOTEBOOKS,
+            "import-linter>=2.1",
+            "pyright[nodejs]>=1.1.400",
+            "pytest>=8.3",
+            "ruff>=0.9",
+            "scipy>=1.13",
+            "setuptools>=68",
+            "torch>=2.6",
+            "transformers>=4.50",
+        ],
+    },
+)

@@ -1,0 +1,106 @@
+"""The parts of a decode as whole compiled loops, to be timed apart.
+
+A single dispatch of one step would mostly measure the dispatch. Each loop here runs ``STEPS``
+steps, each depending on the one before, with caches of the size the decode has. What a step costs
+does not depend on what it computes: all shapes are static.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from specdec.core.randomness import BlockRandom, draw_from
+from specdec.core.standardize import standardize
+from specdec.drafters.base import Drafter
+from specdec.models.base import Model
+from specdec.types import (
+    Draft,
+    DrafterState,
+    Encoded,
+    Params,
+    Purpose,
+    SamplingConfig,
+    Topology,
+    Verdict,
+)
+from specdec.verifiers.token import TokenVerifier
+
+STEPS = 32
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def encode(model: Model, params: Params, inputs: Int[Array, "b s"]) -> Encoded:
+    """What each decode does once."""
+    return model.encode(params, inputs)
+
+
+@functools.partial(jax.jit, static_argnames=("drafter", "output_bucket"))
+def init_drafter(
+    drafter: Drafter, params: Params, inputs: Int[Array, "b s"], output_bucket: int
+) -> DrafterState:
+    """The drafter before its first block."""
+    return drafter.init(params, inputs, output_bucket)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "gamma", "sampling", "output_bucket"))
+def target_calls(
+    model: Model,
+    params: Params,
+    encoded: Encoded,
+    keys: Array,
+    *,
+    gamma: int,
+    sampling: SamplingConfig,
+    output_bucket: int,
+) -> Int[Array, " b"]:
+    """STEPS target calls on gamma + 1 tokens, each with what makes it yield its next token.
+
+    That is token verification, or for gamma = 0, a step of plain decoding, one draw.
+
+    Args:
+      keys: [B] row keys.
+    """
+    batch = keys.shape[0]
+    cache = model.init_cache(batch, output_bucket + gamma + 1)
+    cache = model.commit(cache, None, jnp.full((batch,), output_bucket // 2))
+    uniform = jnp.full((batch, gamma, model.vocab_size), 1 / model.vocab_size)
+    verifier = TokenVerifier()
+
+    def body(i, carry):
+        cache, token = carry
+        random = BlockRandom.of(keys, i)
+        tokens = jnp.broadcast_to(token[:, None], (batch, gamma + 1))
+        logits, cache = model.extend(params, encoded, cache, tokens)
+        target = standardize(logits, sampling)
+        if gamma:
+            draft = Draft(
+                tokens[:, 1:], None if sampling.greedy else uniform, Topology.chain(gamma)
+            )
+            verdict = verifier(random, target, draft)
+            return cache, verdict.tokens[jnp.arange(batch), verdict.num_emitted - 1]
+        uniforms = jnp.zeros(()) if sampling.greedy else random.uniforms(Purpose.FINAL, 1)
+        return cache, draw_from(target, uniforms)[:, 0]
+
+    start = jnp.full((batch,), model.decoder_start_id, jnp.int32)
+    return jax.lax.fori_loop(0, STEPS, body, (cache, start))[1]
+
+
+@functools.partial(jax.jit, static_argnames="drafter")
+def draft_blocks(drafter: Drafter, params: Params, state: DrafterState, keys: Array) -> Array:
+    """STEPS blocks of gamma guesses, each then rejected."""
+    batch = keys.shape[0]
+    ones = jnp.ones((batch,), jnp.int32)
+
+    def body(i, carry):
+        state, _ = carry
+        draft, state = drafter.propose(params, state, BlockRandom.of(keys, i))
+        tokens = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
+        verdict = Verdict(tokens, ones, jnp.zeros_like(ones), jnp.zeros_like(tokens))
+        return drafter.observe(state, verdict), draft.tokens
+
+    tokens = jnp.zeros((batch, drafter.gamma), jnp.int32)
+    return jax.lax.fori_loop(0, STEPS, body, (state, tokens))[1]

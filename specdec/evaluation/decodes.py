@@ -1,0 +1,153 @@
+"""The rows of a run: ``decodes.jsonl``, appended as they finish, read back by a resumed run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from specdec.api import Block, blocks_of
+from specdec.core.stats import RunStats
+from specdec.evaluation.lossless import Mismatch
+from specdec.types import DecodeResult, Stats
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One decoded example; an object of ``decodes.jsonl`` has these keys.
+
+    Attributes:
+      id: its place in the task.
+      input, output: texts; output is None without a vocabulary.
+      reference: the task's, or None.
+      tokens: the output, EOS included.
+      num_tokens, target_calls, proposed, examined, accepted, dropped, accepted_histogram,
+        acceptance_prob_sum: this row's counts; see :class:`specdec.types.Stats`.
+      blocks: what each block accepted, rejected and added.
+      mismatch: first difference from plain greedy decoding; None where there is none or when
+        sampling.
+      width_matched_mismatch: the same against the width-matched reference.
+    """
+
+    id: int
+    input: str
+    output: str | None
+    reference: str | None
+    tokens: list[int]
+    num_tokens: int
+    target_calls: int
+    proposed: int
+    examined: int
+    accepted: int
+    dropped: int
+    accepted_histogram: list[int]
+    acceptance_prob_sum: float
+    blocks: list[Block]
+    mismatch: Mismatch | None = None
+    width_matched_mismatch: Mismatch | None = None
+
+    @classmethod
+    def of(
+        cls, result: DecodeResult, place: int, *, id: int, input: str, reference: str | None
+    ) -> Row:
+        """Row ``place`` of a traced decode, without output text and mismatches."""
+        stats = result.stats
+        assert result.trace is not None
+        return cls(
+            id=id,
+            input=input,
+            output=None,
+            reference=reference,
+            tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
+            num_tokens=int(result.num_tokens[place]),
+            accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
+            acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
+            blocks=blocks_of(result.trace, place),
+            target_calls=int(stats.target_calls[place]),
+            proposed=int(stats.proposed[place]),
+            examined=int(stats.examined[place]),
+            accepted=int(stats.accepted[place]),
+            dropped=int(stats.dropped[place]),
+        )
+
+    def to_json(self) -> str:
+        """One line, without its end."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Row:
+        """Inverse of :meth:`to_json`.
+
+        Raises:
+          ValueError, TypeError, KeyError: the line is no row.
+        """
+        fields = json.loads(line)
+        fields["blocks"] = [Block(**block) for block in fields["blocks"]]
+        for name in ("mismatch", "width_matched_mismatch"):
+            fields[name] = fields[name] and Mismatch(**fields[name])
+        return cls(**fields)
+
+
+def total_stats(rows: Sequence[Row], gamma: int) -> RunStats:
+    """Totals over rows; ``gamma`` is 0 for plain decoding."""
+
+    def column(name):
+        return np.asarray([getattr(row, name) for row in rows])
+
+    stats = Stats(
+        target_calls=column("target_calls"),
+        proposed=column("proposed"),
+        examined=column("examined"),
+        accepted=column("accepted"),
+        emitted=column("num_tokens"),
+        dropped=column("dropped"),
+        accepted_histogram=column("accepted_histogram"),
+        acceptance_prob_sum=column("acceptance_prob_sum"),
+    )
+    return RunStats.total([stats], len(rows), gamma)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Complete rows of a ``decodes.jsonl``; a last line without an end was cut off by a kill.
+
+    Raises:
+      ValueError: a complete line is no row.
+    """
+    if not path.exists():
+        return []
+    *lines, _torn = path.read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(Row.from_json(line.decode("utf-8")))
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(
+                f"{path}:{number} is not a row of this program; remove the file to start afresh."
+            ) from None
+    return rows
+
+
+class RowWriter:
+    """Appends rows to ``decodes.jsonl``, each on disk before the next; drops a torn last line."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __enter__(self) -> RowWriter:
+        self._file: IO[bytes] = open(self._path, "ab")
+        self._file.truncate(self._path.read_bytes().rfind(b"\n") + 1)
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def append(self, row: Row) -> None:
+        """Writes one row and flushes it to the disk."""
+        self._file.write(row.to_json().encode("utf-8") + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())

@@ -1,0 +1,65 @@
+"""Whether greedy speculative decoding says what plain decoding says, token by token."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.api import LoadedModel
+from specdec.models.base import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Mismatch:
+    """How one row differs from a reference decode.
+
+    Attributes:
+      position: of the first token that differs, from 0.
+      top2_gap: the target's largest logit there minus its second largest. A difference with a gap
+        near the arithmetic's own precision is a tie broken otherwise; any other is a bug.
+      expected: the reference's tokens.
+    """
+
+    position: int
+    top2_gap: float
+    expected: list[int]
+
+
+def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | None:
+    """Index of the first token that differs; a missing token differs. None where all are equal."""
+    for i in range(max(len(tokens), len(expected))):
+        if list(tokens[i : i + 1]) != list(expected[i : i + 1]):
+            return i
+    return None
+
+
+def compare(
+    target: LoadedModel, inputs: np.ndarray, tokens: Sequence[int], expected: Sequence[int]
+) -> Mismatch | None:
+    """The first difference between a row and its reference, or None.
+
+    Args:
+      inputs: [S], the row's padded input.
+      tokens, expected: the row's own tokens and the reference's.
+    """
+    position = first_difference(tokens, expected)
+    if position is None:
+        return None
+    before = [target.model.decoder_start_id, *expected[:position]]
+    # A few widths in all, so that many mismatches do not mean many programs.
+    padded = np.zeros((1, 1 << (len(before) - 1).bit_length()), np.int32)
+    padded[0, : len(before)] = before
+    logits = _logits(target.model, target.params, jnp.asarray(inputs[None]), jnp.asarray(padded))
+    second, first = np.sort(np.asarray(logits[0, position]))[-2:]
+    return Mismatch(position, float(first - second), [int(t) for t in expected])
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _logits(model: Model, params, inputs, tokens):
+    encoded = model.encode(params, inputs)
+    return model.extend(params, encoded, model.init_cache(1, tokens.shape[1]), tokens)[0]

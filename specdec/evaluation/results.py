@@ -1,0 +1,161 @@
+"""``results.json``: a run's numbers, and where they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import zlib
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec.evaluation.decodes import Row, total_stats
+from specdec.evaluation.quality import quality
+from specdec.evaluation.speed import Speed, predict
+from specdec.types import Params
+
+LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
+
+
+def numbers(rows: Sequence[Row], gamma: int, speed: Speed | None, *, greedy: bool) -> dict:
+    """All that was counted and measured.
+
+    Args:
+      rows: every row of the run, by id.
+      gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
+      speed: None where it was not measured.
+      greedy: whether rows were compared with plain decoding.
+    """
+    stats = total_stats(rows, gamma)
+    compared = greedy and gamma > 0
+    result: dict[str, Any] = {
+        "num_examples": len(rows),
+        "num_tokens": stats.emitted,
+        "target_calls": stats.target_calls,
+        "alpha": stats.alpha,
+        "acceptance_rate": stats.acceptance_rate,
+        "draft_utilization": stats.draft_utilization,
+        "block_efficiency": stats.block_efficiency,
+        "accepted_histogram": list(stats.accepted_histogram),
+        "greedy_mismatches": sum(r.mismatch is not None for r in rows) if compared else None,
+        "greedy_mismatches_width_matched": (
+            sum(r.width_matched_mismatch is not None for r in rows) if compared else None
+        ),
+        "greedy_mismatch_rows": [
+            {"id": r.id, "position": r.mismatch.position, "top2_gap": r.mismatch.top2_gap}
+            for r in rows
+            if r.mismatch is not None
+        ],
+        "quality": _quality(rows),
+    }
+    return result | _speed(stats.alpha, gamma, speed)
+
+
+def _quality(rows: Sequence[Row]) -> dict[str, float] | None:
+    pairs = [
+        (row.output, row.reference)
+        for row in rows
+        if row.output is not None and row.reference is not None
+    ]
+    return quality(*zip(*pairs, strict=True)) if pairs else None
+
+
+def _speed(alpha: float | None, gamma: int, speed: Speed | None) -> dict[str, Any]:
+    def median(spread):
+        return None if spread is None else spread.median
+
+    keys = ("cost_ratio", "verify_ratio", "measured_speedup", "measured_speedup_decoder")
+    result: dict[str, Any] = {key: median(getattr(speed, key, None)) for key in keys}
+    result |= dict.fromkeys(
+        ("predicted_speedup", "predicted_speedup_thm38", "predicted_speedup_whole")
+    )
+    if speed is None:
+        return result | {"ms_per_token": None, "encode_ms": None, "spread": None}
+    if gamma and alpha is not None:
+        prediction = predict(alpha, gamma, speed)
+        result |= {
+            "predicted_speedup": prediction.decoder,
+            "predicted_speedup_thm38": prediction.theorem_3_8,
+            "predicted_speedup_whole": prediction.whole,
+        }
+
+    def pick(spreads, names):
+        return {name: median(spreads.get(name)) for name in names}
+
+    return result | {
+        "ms_per_token": pick(speed.ms_per_token, ("autoregressive", "speculative")),
+        "encode_ms": pick(speed.encode_ms, ("target", "draft")),
+        # Everything measured, with its range over the repetitions.
+        "spread": dataclasses.asdict(speed),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """``device``, ``versions`` and ``git_sha`` (None outside a checkout)."""
+    import specdec
+
+    versions = {"specdec": specdec.__version__, "python": platform.python_version()}
+    return {
+        "device": _device(),
+        "versions": versions | {name: metadata.version(name) for name in LIBRARIES},
+        "git_sha": _git_sha(),
+    }
+
+
+def _device() -> str:
+    devices = jax.devices()
+    if devices[0].platform != "cpu":
+        return f"{len(devices)} x {devices[0].device_kind}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores of {_cpu_name()}"
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git_sha() -> str | None:
+    def git(*arguments):
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def fingerprint(params: Params) -> str:
+    """Eight hex digits that change when the parameters are trained anew.
+
+    Of each array only the first entries count: reading a large model whole takes a while.
+    """
+    crc = 0
+    for leaf in jax.tree.leaves(params):
+        crc = zlib.crc32(np.asarray(leaf.reshape(-1)[:1024]).tobytes(), crc)
+    return f"{crc:08x}"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file at once: a reader sees the old text or the new, never a part."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def write_results(path: Path, results: dict[str, Any]) -> None:
+    """Writes ``results.json`` at once."""
+    write_text(path, json.dumps(results, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,232 @@
+"""How fast speculative decoding is, measured beside its own autoregressive reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.api import Batch, Method, Pair, bucket
+from specdec.core import theory
+from specdec.core.randomness import row_keys
+from specdec.evaluation import costs
+from specdec.evaluation.timing import Spread, Work, time_interleaved
+from specdec.types import SamplingConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Timings:
+    """Raw measurements.
+
+    Attributes:
+      seconds: for each repetition, by name: "autoregressive" and "speculative" are whole decodes
+        of all batches, "target_encode" and "draft_encode" those of the same inputs;
+        "target_step", "verify_step" and "draft_step" are of one step.
+      num_batches: how many were timed.
+      num_tokens: emitted in one repetition, by method.
+    """
+
+    seconds: list[dict[str, float]]
+    num_batches: int
+    num_tokens: dict[Method, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """What the timings say; the speculative part is None for a plain decoding run.
+
+    Attributes:
+      repetitions: how often everything was measured.
+      ms_per_token: whole decode, encoders included, by method.
+      encode_ms: of a batch, "target" and "draft".
+      decoder_ms: of a batch, plain decoding without its encoder.
+      measured_speedup: ratio of the two ms_per_token, repetition by repetition.
+      measured_speedup_decoder: the same without the encoders' time.
+      cost_ratio: c, draft step over target step.
+      verify_ratio: v, target call on gamma + 1 tokens over that on one.
+    """
+
+    repetitions: int
+    ms_per_token: dict[Method, Spread]
+    encode_ms: dict[str, Spread]
+    decoder_ms: Spread
+    measured_speedup: Spread | None = None
+    measured_speedup_decoder: Spread | None = None
+    cost_ratio: Spread | None = None
+    verify_ratio: Spread | None = None
+
+
+def measure(
+    pair: Pair,
+    batches: Sequence[Batch],
+    *,
+    method: Method,
+    gamma: int,
+    sampling: SamplingConfig,
+    max_decode_len: int,
+    seed: int,
+    repetitions: int,
+) -> Timings:
+    """Times the decodes of ``batches`` and their parts, all interleaved, after warm-up.
+
+    Plain decoding is always timed; speculative decoding and its parts if it is the method.
+
+    Raises:
+      ValueError: there is no batch, or no repetition.
+    """
+    if not batches or repetitions < 1:
+        raise ValueError("Measuring speed needs at least one batch and one repetition.")
+    methods: tuple[Method, ...] = ("autoregressive",)
+    if method == "speculative":
+        methods = ("autoregressive", "speculative")
+    num_tokens: dict[Method, int] = dict.fromkeys(methods, 0)
+    works = []
+    for batch in batches:
+        for each in methods:
+
+            def decode(each: Method = each, batch: Batch = batch):
+                # The result comes to the host, as it does for every user.
+                return pair.decode(
+                    batch, method=each, gamma=gamma, sampling=sampling,
+                    max_decode_len=max_decode_len, seed=seed,
+                )  # fmt: skip
+
+            num_tokens[each] += int(np.sum(decode().num_tokens))
+            works.append(Work(each, decode, batch.inputs.shape))
+        works += _encodings(pair, batch, draft=method == "speculative")
+    if method == "speculative":
+        works += _steps(pair, _typical(batches), gamma, sampling, bucket(max_decode_len))
+    seconds = time_interleaved(works, repetitions)
+    # From whole loops to one step.
+    steps = {"target_step": 1, "verify_step": 1, "draft_step": gamma}
+    seconds = [
+        {
+            name: value / (costs.STEPS * steps[name]) if name in steps else value
+            for name, value in repetition.items()
+        }
+        for repetition in seconds
+    ]
+    return Timings(seconds, len(batches), num_tokens)
+
+
+def _encodings(pair: Pair, batch: Batch, *, draft: bool) -> list[Work]:
+    models = {"target_encode": pair.target} | ({"draft_encode": pair.draft} if draft else {})
+
+    def work(name, loaded):
+        def run():
+            return costs.encode(loaded.model, loaded.params, jnp.asarray(batch.inputs))
+
+        return Work(name, run, batch.inputs.shape)
+
+    return [work(name, loaded) for name, loaded in models.items()]
+
+
+def _typical(batches: Sequence[Batch]) -> Batch:
+    """A batch of the commonest shape."""
+    shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
+    return next(batch for batch in batches if batch.inputs.shape == shape)
+
+
+def _steps(
+    pair: Pair, batch: Batch, gamma: int, sampling: SamplingConfig, output_bucket: int
+) -> list[Work]:
+    model, params = pair.target.model, pair.target.params
+    inputs = jnp.asarray(batch.inputs)
+    keys = row_keys(0, jnp.asarray(batch.row_ids))
+    encoded = costs.encode(model, params, inputs)
+    drafter = pair.drafter(gamma, sampling)
+    state = costs.init_drafter(drafter, pair.draft.params, inputs, output_bucket)
+
+    def target(width_less_one):
+        return lambda: costs.target_calls(
+            model, params, encoded, keys,
+            gamma=width_less_one, sampling=sampling, output_bucket=output_bucket,
+        )  # fmt: skip
+
+    def draft():
+        return costs.draft_blocks(drafter, pair.draft.params, state, keys)
+
+    jax.block_until_ready((encoded, state))
+    return [
+        Work("target_step", target(0), None),
+        Work("verify_step", target(gamma), None),
+        Work("draft_step", draft, None),
+    ]
+
+
+def summarize(timings: Timings) -> Speed:
+    """Medians and ranges; each ratio is taken within a repetition."""
+    seconds, batches = timings.seconds, timings.num_batches
+
+    def spread(value):
+        return Spread.of(value(repetition) for repetition in seconds)
+
+    def per_token(method):
+        return spread(lambda s: 1e3 * s[method] / timings.num_tokens[method])
+
+    def plain_decoder(s):
+        return s["autoregressive"] - s["target_encode"]
+
+    speculative = "speculative" in timings.num_tokens
+    speed = Speed(
+        repetitions=len(seconds),
+        ms_per_token={method: per_token(method) for method in timings.num_tokens},
+        encode_ms={
+            name: spread(lambda s, key=f"{name}_encode": 1e3 * s[key] / batches)
+            for name in (("target", "draft") if speculative else ("target",))
+        },
+        decoder_ms=spread(lambda s: 1e3 * plain_decoder(s) / batches),
+    )
+    if not speculative:
+        return speed
+    # Methods that sample emit different texts: compare time a token.
+    tokens_ratio = timings.num_tokens["speculative"] / timings.num_tokens["autoregressive"]
+
+    def decoder(s):
+        return s["speculative"] - s["target_encode"] - s["draft_encode"]
+
+    return dataclasses.replace(
+        speed,
+        measured_speedup=spread(lambda s: s["autoregressive"] / s["speculative"] * tokens_ratio),
+        measured_speedup_decoder=spread(lambda s: plain_decoder(s) / decoder(s) * tokens_ratio),
+        cost_ratio=spread(lambda s: s["draft_step"] / s["target_step"]),
+        verify_ratio=spread(lambda s: s["verify_step"] / s["target_step"]),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What theory makes of a measured alpha, c and v.
+
+    Attributes:
+      decoder: expected_tokens / (gamma c + v), encoders left out.
+      theorem_3_8: the same with v = 1.
+      whole: ``decoder`` with the measured time of both encoders put back.
+    """
+
+    decoder: float
+    theorem_3_8: float
+    whole: float
+
+
+def predict(alpha: float, gamma: int, speed: Speed) -> Prediction:
+    """The speedup that acceptance and costs lead one to expect.
+
+    Raises:
+      ValueError: ``speed`` is that of a plain decoding run.
+    """
+    if speed.cost_ratio is None or speed.verify_ratio is None:
+        raise ValueError("A plain decoding run has no speedup to predict.")
+    c, v = speed.cost_ratio.median, speed.verify_ratio.median
+    decoder = theory.speedup(alpha, gamma, c, v)
+    target, draft = speed.encode_ms["target"].median, speed.encode_ms["draft"].median
+    plain = speed.decoder_ms.median
+    return Prediction(
+        decoder=decoder,
+        theorem_3_8=theory.speedup(alpha, gamma, c),
+        whole=(target + plain) / (target + draft + plain / decoder),
+    )

@@ -1,0 +1,151 @@
+"""The table that a run prints, made from ``results.json`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+TOLERANCE = 0.15  # Of the measured speedup around the predicted one.
+SHOWN_MISMATCHES = 10
+
+
+def format_table(results: dict[str, Any]) -> str:
+    """A run's numbers, and a sentence for each thing that should not go unnoticed."""
+    r = results
+    speculative = r["method"] == "speculative"
+    title = f"{r['task']}: {r['target']} drafted by {r['drafter']}, gamma {r['gamma']}"
+    if not speculative:
+        title = f"{r['task']}: {r['target']}, plain decoding"
+    out = [
+        title,
+        f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}",
+        "",
+        *_align(_counts(r)),
+    ]
+    if r["spread"] is not None:
+        out += ["", *_align(_speeds(r))]
+    if r["quality"] is not None:
+        out += ["", f"quality  BLEU {r['quality']['bleu']:.1f}  chrF {r['quality']['chrf']:.1f}"]
+    remarks = [*lossless_remarks(r), *speed_remarks(r)]
+    return "\n".join([*out, *(["", *remarks] if remarks else [])])
+
+
+def _sampling(r: dict[str, Any]) -> str:
+    if r["temperature"] == 0:
+        return "greedy"
+    parts = [f"temperature {r['temperature']:g}"]
+    if r["top_k"]:
+        parts.append(f"top-k {r['top_k']}")
+    if r["top_p"] < 1:
+        parts.append(f"top-p {r['top_p']:g}")
+    return ", ".join(parts)
+
+
+def _counts(r: dict[str, Any]) -> list[list[str]]:
+    rows = [["tokens", str(r["num_tokens"]), f"in {r['num_examples']} rows"]]
+    rows.append(["target calls", str(r["target_calls"]), ""])
+    if r["method"] != "speculative":
+        return rows
+    for key, meaning in (
+        ("alpha", "mean of sum min(p, q)"),
+        ("acceptance_rate", "accepted / examined"),
+        ("draft_utilization", "accepted / proposed"),
+        ("block_efficiency", "tokens / target call"),
+        ("cost_ratio", "c: draft step / target step"),
+        ("verify_ratio", f"v: target call on {r['gamma'] + 1} tokens / on 1"),
+    ):
+        if r[key] is not None:
+            rows.append([key, f"{r[key]:.3f}", meaning])
+    return rows
+
+
+def _speeds(r: dict[str, Any]) -> list[list[str]]:
+    spread = r["spread"]
+
+    def measured(values, digits=2):
+        return f"{values['median']:.{digits}f}", (
+            f"({values['low']:.{digits}f} to {values['high']:.{digits}f})"
+        )
+
+    rows = []
+    if spread["measured_speedup"] is not None:
+        rows.append(["speedup", "predicted", "measured", f"(range of {spread['repetitions']})"])
+        for name, prediction, key in (
+            ("whole decode, with encoders", "predicted_speedup_whole", "measured_speedup"),
+            ("decoder only", "predicted_speedup", "measured_speedup_decoder"),
+        ):
+            rows.append([name, f"{r[prediction]:.2f}", *measured(spread[key])])
+        rows.append(
+            ["decoder only, v = 1 (Thm 3.8)", f"{r['predicted_speedup_thm38']:.2f}", "", ""]
+        )
+    rows.append(["milliseconds", "", "", ""])
+    for method, values in spread["ms_per_token"].items():
+        rows.append([f"per token, {method}", "", *measured(values, 3)])
+    for model, values in spread["encode_ms"].items():
+        rows.append([f"to encode a batch, {model}", "", *measured(values, 3)])
+    return rows
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns two spaces apart: the first and the last flush left, numbers flush right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  ".join(
+            cell.ljust(widths[i]) if i in (0, last) else cell.rjust(widths[i])
+            for i, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def lossless_remarks(r: dict[str, Any]) -> list[str]:
+    """What the comparison with plain greedy decoding found; nothing when sampling."""
+    if r["greedy_mismatches"] is None:
+        return []
+    rows = r["num_examples"]
+    remarks = []
+    if r["greedy_mismatches_width_matched"]:
+        remarks += [
+            "*** NOT LOSSLESS ***",
+            f"*** {r['greedy_mismatches_width_matched']} of {rows} rows differ from the "
+            "width-matched reference, which does the same arithmetic. This is a bug. ***",
+        ]
+    else:
+        remarks.append(
+            f"lossless: all {rows} rows equal to the width-matched reference, "
+            f"{rows - r['greedy_mismatches']} to plain decoding."
+        )
+    shown = r["greedy_mismatch_rows"][:SHOWN_MISMATCHES]
+    for row in shown:
+        remarks.append(
+            f"  row {row['id']} differs from plain decoding at token {row['position']}, where the "
+            f"target's two best logits are {row['top2_gap']:.2g} apart"
+        )
+    if r["greedy_mismatches"] > len(shown):
+        remarks.append(f"  and {r['greedy_mismatches'] - len(shown)} more, in results.json")
+    return remarks
+
+
+def speed_remarks(r: dict[str, Any]) -> list[str]:
+    """Plain words where speculation does not pay, or theory and measurement disagree."""
+    measured, predicted = r["measured_speedup_decoder"], r["predicted_speedup"]
+    remarks = []
+    whole = {
+        "measured": r["measured_speedup"],
+        "predicted": r["predicted_speedup_whole"],
+    }
+    below = [f"{value:.2f} {word}" for word, value in whole.items() if value and value < 1]
+    if below:
+        remarks.append(
+            f"Speculation does not pay here: speedup {' and '.join(below)}. A cheaper draft, a "
+            "smaller gamma or a draft that agrees more would help."
+        )
+    if measured and predicted and abs(measured / predicted - 1) > TOLERANCE:
+        side = "below" if measured < predicted else "above"
+        remarks.append(
+            f"The measured speedup of the decoder is {abs(measured / predicted - 1):.0%} {side} "
+            "the predicted one. Look at the ranges: a busy machine makes them wide."
+            + (" A batch also waits for its slowest row." if r["batch_size"] > 1 else "")
+        )
+    return remarks

@@ -1,0 +1,269 @@
+"""A decoding run: decode a task, compare with plain decoding, measure, write it all down."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specdec.api import Batch, Method, check_arguments, load_pair, make_batches
+from specdec.data.tasks import Example, Task
+from specdec.evaluation import lossless, results, speed, traces
+from specdec.evaluation.decodes import Row, RowWriter, read_rows
+from specdec.types import SamplingConfig
+
+CONFIG, DECODES, RESULTS, TRACE = (
+    "operative_config.gin", "decodes.jsonl", "results.json", "trace.html",
+)  # fmt: skip
+ROWS_IN_PAGE = 24
+_PROVENANCE_END = "# ---\n"
+_PROGRESS_SECONDS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeRun:
+    """What to decode and how; gin's macros in ``configs/runs/decode.gin`` bind it.
+
+    Attributes:
+      task: the examples.
+      target, draft, dtype: see :func:`specdec.load_pair`.
+      method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
+        :meth:`specdec.Pair.generate`.
+      num_examples: the first so many of the task; None for all.
+      timing_examples: how many of those are timed; 0 measures no speed.
+      timing_repetitions: how often.
+
+    Raises:
+      ValueError: a value out of its range.
+    """
+
+    task: Task
+    target: str
+    draft: str
+    dtype: str
+    method: Method
+    gamma: int
+    sampling: SamplingConfig
+    seed: int
+    batch_size: int
+    max_input_len: int
+    max_decode_len: int
+    num_examples: int | None
+    timing_examples: int
+    timing_repetitions: int
+
+    def __post_init__(self):
+        whole = ("gamma", "seed", "batch_size", "max_input_len", "max_decode_len",
+                 "timing_examples", "timing_repetitions")  # fmt: skip
+        for name in whole:
+            if not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
+        check_arguments(self.method, self.gamma, self.max_decode_len, self.batch_size)
+        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1}
+        if self.num_examples is not None:
+            at_least["num_examples"] = 1
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """Those that are decoded."""
+        return self.task.examples[: self.num_examples]
+
+    @property
+    def guesses(self) -> int:
+        """gamma, or 0 for plain decoding."""
+        return self.gamma if self.method == "speculative" else 0
+
+
+class PreparedRun:
+    """A run whose inputs, models and output directory were found to be good.
+
+    Nothing was written yet. Make one and call :meth:`execute`.
+
+    Args:
+      run: what to do.
+      config: the operative gin configuration.
+      directory: where to write; a directory that holds decodes of the same run is continued.
+
+    Raises:
+      OSError: the directory cannot be written to.
+      ValueError: a text is too long, a checkpoint cannot be read (CheckpointError), target and
+        draft do not share a vocabulary, or the directory holds the decodes of another run.
+    """
+
+    def __init__(self, run: DecodeRun, config: str, directory: Path):
+        check_writable(directory)
+        self.run, self._directory = run, directory
+        self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
+        self._ids = self.pair.token_ids(
+            [example.input for example in run.examples],
+            max_input_len=run.max_input_len,
+            names=[example.origin for example in run.examples],
+        )
+        weights = [results.fingerprint(m.params) for m in (self.pair.target, self.pair.draft)]
+        # With the weights: a draft trained anew under the same name is another run.
+        self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
+        self._rows = {row.id: row for row in self._previous_rows()}
+
+    def _previous_rows(self) -> list[Row]:
+        rows = read_rows(self._directory / DECODES)
+        if not rows:
+            return []
+        saved = self._directory / CONFIG
+        known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
+            _PROVENANCE_END + self._identity
+        )
+        inputs = dict(enumerate(example.input for example in self.run.examples))
+        if not known or any(inputs.get(row.id) != row.input for row in rows):
+            raise ValueError(
+                f"{self._directory} holds the decodes of another configuration, weights or texts "
+                f"(compare its {CONFIG}); choose another --output_dir or remove {DECODES} there."
+            )
+        return rows
+
+    def execute(self, command: str) -> tuple[dict[str, Any], list[Row]]:
+        """Decodes what is not decoded yet, measures, and writes every file.
+
+        Returns:
+          the content of ``results.json``, and all rows by id.
+        """
+        directory, source = self._directory, results.provenance()
+        directory.mkdir(parents=True, exist_ok=True)
+        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+        results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        self._decode_rows()
+        rows = [self._rows[i] for i in range(len(self._ids))]
+        measured = self._measure()
+        run = self.run
+        names = (
+            "target", "method", "gamma", "dtype", "batch_size", "max_input_len",
+            "max_decode_len", "seed",
+        )  # fmt: skip
+        content = {
+            "task": run.task.name,
+            "drafter": run.draft if run.guesses else None,
+            **{name: getattr(run, name) for name in names},
+            **dataclasses.asdict(run.sampling),
+            **results.numbers(rows, run.guesses, measured, greedy=run.sampling.greedy),
+            **source,
+            "gin": self._identity,
+            "command": command,
+        }
+        title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
+        page = traces.page(rows[:ROWS_IN_PAGE], self.pair.vocabulary, title)
+        results.write_text(directory / TRACE, page)
+        results.write_results(directory / RESULTS, content)
+        return content, rows
+
+    def _decode_rows(self) -> None:
+        run = self.run
+        progress = Progress(len(self._ids), done=len(self._rows))
+        with RowWriter(self._directory / DECODES) as writer:
+            for batch in make_batches(self._ids, run.batch_size, self.pair.target.model.pad_id):
+                wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in self._rows]
+                if not wanted:
+                    continue
+                # The whole batch again even if a part is done: the same shapes and companions.
+                for row in self._decode_batch(batch):
+                    if row.id in wanted:
+                        self._rows[row.id] = row
+                        writer.append(row)
+                progress.show(len(self._rows))
+
+    def _decode_batch(self, batch: Batch) -> list[Row]:
+        run = self.run
+
+        def decode(method: Method, width: int = 1, trace: bool = False):
+            return self.pair.decode(
+                batch, method=method, gamma=run.gamma, sampling=run.sampling,
+                max_decode_len=run.max_decode_len, seed=run.seed, trace=trace, width=width,
+            )  # fmt: skip
+
+        result = decode(run.method, trace=True)
+        references = {}
+        if run.guesses and run.sampling.greedy:
+            references = {
+                "mismatch": decode("autoregressive"),
+                "width_matched_mismatch": decode("autoregressive", width=run.gamma + 1),
+            }
+        rows = []
+        for place, number in enumerate(batch.row_ids):
+            if number < 0:
+                continue
+            example = run.examples[number]
+            row = Row.of(
+                result, place, id=int(number), input=example.input, reference=example.reference
+            )
+            texts = self.pair.text([np.asarray(row.tokens)])
+            found = {
+                name: lossless.compare(
+                    self.pair.target, batch.inputs[place], row.tokens,
+                    reference.tokens[place, : reference.num_tokens[place]].tolist(),
+                )
+                for name, reference in references.items()
+            }  # fmt: skip
+            rows.append(dataclasses.replace(row, output=texts and texts[0], **found))
+        return rows
+
+    def _measure(self) -> speed.Speed | None:
+        run = self.run
+        if not run.timing_examples:
+            return None
+        ids = self._ids[: run.timing_examples]
+        say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
+        timings = speed.measure(
+            self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),
+            method=run.method, gamma=run.gamma, sampling=run.sampling,
+            max_decode_len=run.max_decode_len, seed=run.seed, repetitions=run.timing_repetitions,
+        )  # fmt: skip
+        return speed.summarize(timings)
+
+
+def say(message: str) -> None:
+    """Tells the person who waits, on stderr: stdout is for results."""
+    print(message, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Says now and then how many rows are done and how long the others will take."""
+
+    def __init__(self, total: int, done: int):
+        self._total, self._start = total, done
+        self._began = self._said = time.monotonic()
+        before = f", {done} of them before" if done else ""
+        say(f"Decoding {total} rows{before}")
+
+    def show(self, done: int) -> None:
+        """Says something unless it did so a moment ago."""
+        now = time.monotonic()
+        if now - self._said < _PROGRESS_SECONDS:
+            return
+        self._said = now
+        left = (now - self._began) / (done - self._start) * (self._total - done)
+        say(f"  {done} of {self._total}, about {left:.0f} s left")
+
+
+def check_writable(directory: Path) -> None:
+    """Raises OSError unless files can be made in a directory, or it can be made itself.
+
+    Leaves nothing behind.
+    """
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise NotADirectoryError(f"Cannot write to {directory}: {existing} is not a directory.")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None

@@ -1,0 +1,92 @@
+"""Reading gin configurations, strictly: what gin would ignore is an error here."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import gin
+from gin import config as gin_config
+
+_MACRO = "gin.macro"
+
+
+def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
+    """Replaces gin's configuration by that of ``files`` and then ``bindings``.
+
+    Args:
+      files: gin files.
+      bindings: "NAME=value" or "configurable.parameter=value".
+      root: the directory from which included files are named.
+
+    Raises:
+      FileNotFoundError, OSError: a file, or one that it includes, is not there.
+      ValueError: a syntax error, an unknown name, a macro that nothing uses or nobody set.
+    """
+    gin.clear_config()
+    for file in files:
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"No config file at {file}.{_similar_files(Path(file))}")
+    paths = [str(Path(file).absolute()) for file in files]
+    try:
+        with contextlib.chdir(root):
+            gin.parse_config_files_and_bindings(paths, [], finalize_config=False)
+    except SyntaxError as error:
+        raise ValueError(f"{error.filename}:{error.lineno}: {error.msg}") from None
+    except TypeError as error:  # gin looks for a missing file in a package of its folder's name.
+        where = str(error).partition("\n")[2]
+        raise FileNotFoundError(f"An included config file is missing. {where}") from None
+    for binding in bindings:
+        try:
+            gin.parse_config(binding)
+        except SyntaxError:
+            raise ValueError(
+                f"--gin.{binding} is not NAME=value with a Python value; a text needs quotes, as "
+                "in --gin.TARGET='\"checkpoints/target\"'."
+            ) from None
+    check_macros()
+    gin.finalize()
+
+
+def check_macros() -> None:
+    """Raises ValueError for a macro that nothing uses, nothing defines, or that was to be set.
+
+    gin itself ignores a misspelt macro in silence.
+    """
+    config = gin_config._CONFIG  # gin has no public way to list bindings.
+    defined = {scope: values["value"] for (scope, name), values in config.items() if name == _MACRO}
+    used = set(_used_macros(config))
+    for name in sorted(defined.keys() - used):
+        raise ValueError(f"Unknown macro {name}: nothing uses it.{_similar(name, used)}")
+    for name in sorted(used - defined.keys()):
+        raise ValueError(f"Macro {name} is used but nowhere set.{_similar(name, defined)}")
+    missing = sorted(name for name, value in defined.items() if repr(value) == "%gin.REQUIRED")
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)} must be set: include a file that does, or give "
+            f"--gin.{missing[0]}=..."
+        )
+
+
+def _used_macros(config: dict) -> Iterator[str]:
+    for reference in gin_config.iterate_references(config):
+        if reference.selector == _MACRO:
+            yield "/".join(reference.scopes)
+
+
+def _similar(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(names), cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def _similar_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    return _similar(path.name, [file.name for file in path.parent.glob("*.gin")])
+
+
+def one_line(error: Exception) -> str:
+    """An error's message without gin's account of who called whom."""
+    return " ".join(str(error).split("\n  In call to configurable")[0].split())

@@ -1,0 +1,158 @@
+"""Distillation of a draft from a frozen target.
+
+Source: Hinton et al. 2015 for the idea, Zhou et al. 2024 (DistillSpec) for its use in speculative
+decoding. Position by position, with p the target's and q the draft's distribution over the
+vocabulary, a token is accepted with probability sum_x min(p, q) = 1 - TV(p, q) (Leviathan et al.
+2023, corollary 3.6), so total variation is alpha's own loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
+from specdec.data.text import read_pairs
+from specdec.data.vocabulary import Vocabulary
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import Transformer, init_params
+from specdec.training.checkpointing import load_params, prepare_directory
+from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.optimizer import OptimizerOptions, make_optimizer
+from specdec.training.train import TextFiles, apply, check_vocabulary, per_token
+
+
+def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+    """KL(p || q) = sum_x p (log p - log q) over the last axis; [..., V] -> [...], in nats."""
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def reverse_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+    """KL(q || p) = sum_x q (log q - log p) over the last axis; [..., V] -> [...], in nats."""
+    return forward_kl(log_q, log_p)
+
+
+def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+    """TV(p, q) = sum_x |p - q| / 2 = 1 - sum_x min(p, q); [..., V] -> [...]."""
+    return 0.5 * jnp.sum(jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)), axis=-1)
+
+
+# (log p, log q), each [..., V] float32 -> [...]
+LOSSES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "forward_kl": forward_kl,
+    "reverse_kl": reverse_kl,
+    "total_variation": total_variation,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationOptions:
+    """What the draft learns from the target.
+
+    Attributes:
+      target_directory: the target's training run.
+      loss: a name in ``LOSSES``.
+      cross_entropy_weight: w in (1 - w) * loss + w * cross-entropy with the data's tokens.
+      generated_file: ``input<TAB>the target's own output`` to train on instead of the data's
+        targets; None for the data's.
+    """
+
+    target_directory: str
+    loss: str = "forward_kl"
+    cross_entropy_weight: float = 0.0
+    generated_file: str | None = None
+
+    def __post_init__(self):
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
+        if not 0 <= self.cross_entropy_weight <= 1:
+            raise ValueError(
+                f"cross_entropy_weight must be in [0, 1], got {self.cross_entropy_weight}."
+            )
+
+
+def distill(
+    directory: str | os.PathLike,
+    *,
+    model: T5Config,
+    files: TextFiles,
+    batching: BatchingOptions,
+    optimizer: OptimizerOptions,
+    loop: LoopOptions,
+    distillation: DistillationOptions,
+) -> dict:
+    """Distills a draft, resuming what ``directory`` holds. Returns its parameters.
+
+    The vocabulary is the target's. Validation reports ``alpha``, the mean of sum_x min(p, q) at
+    temperature 1, and ``agreement``, the share of positions where target and draft have the same
+    most probable token, over the data's validation tokens.
+
+    Raises:
+      FileNotFoundError, ValueError: missing or malformed data, target or settings; the draft's
+        vocabulary size is not the target's.
+      FloatingPointError: the loss is no longer finite.
+    """
+    target_model, target_params = load_params(distillation.target_directory)
+    if model.vocab_size != target_model.vocab_size:
+        raise ValueError(
+            f"The draft's vocab_size {model.vocab_size} is not the target's "
+            f"{target_model.vocab_size}: their distributions could not be compared."
+        )
+    vocabulary = Vocabulary(distillation.target_directory)
+    check_vocabulary(model, vocabulary)
+    pairs = (
+        read_pairs(distillation.generated_file)
+        if distillation.generated_file
+        else files.read("train")
+    )
+    training = Batches(tokenize_pairs(pairs, vocabulary), batching)
+    validation = Batches(tokenize_pairs(files.read("validation"), vocabulary), batching)
+    settings = {
+        "optimizer": dataclasses.asdict(optimizer),
+        "total_steps": loop.total_steps,
+        "seed": loop.seed,
+        "distillation": dataclasses.asdict(distillation),
+        "data": training.fingerprint(),
+    }
+    prepare_directory(directory, model, settings, vocabulary.path)
+    draft, target = Transformer(model), Transformer(target_model)
+    divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
+
+    def log_probs(target_params, draft_params, batch, key=None):
+        log_p = jax.nn.log_softmax(apply(target, target_params, batch))
+        return log_p, jax.nn.log_softmax(apply(draft, draft_params, batch, key))
+
+    def loss_function(params, frozen, batch, key):
+        log_p, log_q = log_probs(frozen, params, batch, key)
+        mask = batch.targets != model.pad_id
+        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), mask)
+        if weight:
+            nll = -jnp.take_along_axis(log_q, batch.targets[..., None], axis=-1)[..., 0]
+            loss += weight * masked_mean(nll, mask)
+        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), mask)}
+
+    @jax.jit
+    def validation_sums(params, frozen, batch):
+        log_p, log_q = log_probs(frozen, params, batch)
+        mask = batch.targets != model.pad_id
+        values = {
+            "loss": divergence(log_p, log_q),
+            "alpha": 1 - total_variation(log_p, log_q),
+            "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
+        }
+        return {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
+
+    def evaluate(params):
+        sums = lambda params, batch: validation_sums(params, target_params, batch)  # noqa: E731
+        return per_token(sums, params, validation.epoch(0))
+
+    return run_loop(
+        loss_function, init_params(model, jax.random.key(loop.seed)),
+        make_optimizer(optimizer, loop.total_steps), training.from_step, evaluate,
+        Path(directory), loop, frozen=target_params,
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""standardize, draw, keys, residuals and theory, each against something written independently."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from specdec.core import theory
+from specdec.core.randomness import BlockRandom, draw, row_keys
+from specdec.core.residuals import acceptance_prob, residual_weights
+from specdec.core.standardize import argmax, standardize
+from specdec.testing.toys import reference_distribution
+from specdec.types import Draft, PointMass, Purpose, SamplingConfig, Topology
+
+FALSE_ALARM = 1e-6  # Of each statistical test; seeds are fixed, so a pass stays a pass.
+
+CONFIGS = [
+    SamplingConfig(1.0),
+    SamplingConfig(0.3),
+    SamplingConfig(1.7, top_k=5),
+    SamplingConfig(1.0, top_p=0.6),
+    SamplingConfig(0.8, top_k=9, top_p=0.9),
+    SamplingConfig(1.0, top_k=1),
+    SamplingConfig(1.0, top_k=500),
+]
+
+
+@pytest.mark.parametrize("sampling", CONFIGS)
+def test_standardize_against_numpy(sampling):
+    logits = np.random.default_rng(0).normal(0, 3, (4, 5, 37)).astype(np.float32)
+    got = standardize(jnp.asarray(logits), sampling)
+    for i, j in np.ndindex(4, 5):
+        truth = reference_distribution(logits[i, j].astype(np.float64), sampling)
+        np.testing.assert_allclose(got[i, j], truth, atol=2e-6)
+
+
+def test_greedy_standardize_is_the_first_argmax():
+    logits = np.random.default_rng(0).integers(0, 4, (3, 7, 50)).astype(np.float32)  # Many ties.
+    got = standardize(jnp.asarray(logits), SamplingConfig(0.0))
+    assert isinstance(got, PointMass)
+    np.testing.assert_array_equal(got.tokens, np.argmax(logits, -1))
+
+
+def test_argmax_of_nan_is_a_token():
+    assert 0 <= int(argmax(jnp.full((1, 5), jnp.nan))[0]) < 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": -1.0}, "temperature must be finite and >= 0"),
+        ({"temperature": float("nan")}, "temperature must be finite"),
+        ({"top_k": -1}, "top_k must be an integer >= 0"),
+        ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
+        ({"top_p": 1.1}, r"top_p must be in \(0, 1\]"),
+    ],
+)
+def test_sampling_config_refuses(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingConfig(**fields)
+
+
+@pytest.mark.parametrize("vocab", [3, 64, 200])
+def test_draw_inverts_the_cdf_exactly(vocab):
+    """Over a fine grid of uniforms each token gets its own share, and zeros get none."""
+    weights = np.random.default_rng(vocab).exponential(size=vocab).astype(np.float32)
+    weights[[0, vocab // 2]] = 0
+    count = 200_000
+    uniforms = (np.arange(count, dtype=np.float64) / count).astype(np.float32)
+    tiled = jnp.broadcast_to(jnp.asarray(weights), (count, vocab))
+    tokens = np.asarray(jax.jit(draw)(tiled, jnp.asarray(uniforms)))
+    share = np.bincount(tokens, minlength=vocab) / count
+    np.testing.assert_allclose(share, weights / weights.sum(), atol=2e-5)
+    assert share[0] == share[vocab // 2] == 0
+
+
+def test_draw_at_the_ends():
+    weights = jnp.array([[0.0, 0.0, 2.0, 0.0, 3.0, 0.0]] * 2)
+    tokens = draw(weights, jnp.array([0.0, np.nextafter(np.float32(1), np.float32(0))]))
+    np.testing.assert_array_equal(tokens, [2, 4])
+
+
+def test_uniforms_are_uniform_and_independent_across_rows_blocks_and_purposes():
+    """Chi-square on 16 x 16 cells of every pair of streams; false-alarm rate 1e-6 each."""
+    keys = row_keys(0, jnp.arange(20_000))
+    first, second = BlockRandom.of(keys, jnp.asarray(0)), BlockRandom.of(keys, jnp.asarray(1))
+    streams = [
+        first.uniforms(Purpose.PROPOSAL, 1),
+        first.uniforms(Purpose.ACCEPTANCE, 1),
+        first.uniforms(Purpose.FINAL, 1),
+        second.uniforms(Purpose.PROPOSAL, 1),
+        BlockRandom.of(row_keys(1, jnp.arange(20_000)), jnp.asarray(0)).uniforms(
+            Purpose.PROPOSAL, 1
+        ),
+        jnp.roll(first.uniforms(Purpose.PROPOSAL, 1), 1, axis=0),
+    ]
+    cells = [np.asarray(s[:, 0] * 16).astype(int) for s in streams]
+    for i in range(len(cells)):
+        for j in range(i):
+            counts = np.bincount(cells[i] * 16 + cells[j], minlength=256)
+            assert stats.chisquare(counts).pvalue > FALSE_ALARM, (i, j)
+
+
+def test_a_row_keeps_its_numbers_whatever_its_place():
+    block = jnp.asarray(3)
+    all_rows = BlockRandom.of(row_keys(5, jnp.arange(4)), block).uniforms(Purpose.FINAL, 2)
+    some = BlockRandom.of(row_keys(5, jnp.array([2, 0])), block).uniforms(Purpose.FINAL, 2)
+    np.testing.assert_array_equal(some, all_rows[jnp.array([2, 0])])
+
+
+def test_residual_and_acceptance_prob():
+    p, q = jnp.array([[0.5, 0.3, 0.2]]), jnp.array([[0.2, 0.2, 0.6]])
+    np.testing.assert_allclose(residual_weights(p, q, jnp.array([2])), [[0.3, 0.1, 0.0]], atol=1e-7)
+    np.testing.assert_allclose(residual_weights(p, None, jnp.array([0])), [[0.0, 0.3, 0.2]])
+    np.testing.assert_allclose(residual_weights(p, p, jnp.array([0])), p)  # No mass left: p.
+    chain = Topology.chain(1)
+    tokens = jnp.array([[2]])
+    np.testing.assert_allclose(acceptance_prob(p[:, None], Draft(tokens, q[:, None], chain)), 0.6)
+    np.testing.assert_allclose(acceptance_prob(p[:, None], Draft(tokens, None, chain)), 0.2)
+    point = PointMass(jnp.array([[0]]))
+    np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, q[:, None], chain)), 0.2)
+    np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, None, chain)), 0.0)
+
+
+def test_theory_reproduces_table_1():
+    """Leviathan et al. 2023, Table 1: speed with c = 0 at (alpha, gamma)."""
+    table = {
+        (0.6, 2): 1.96, (0.7, 3): 2.53, (0.8, 2): 2.44,
+        (0.8, 5): 3.69, (0.9, 2): 2.71, (0.9, 10): 6.86,
+    }  # fmt: skip
+    for (alpha, gamma), speed in table.items():
+        assert round(theory.speedup(alpha, gamma, 0.0), 2) == speed
+
+
+def test_theory_reproduces_figure_3_and_the_limits():
+    """Optimal gamma at c = 0.05 and 0.1; Theorem 3.8's limits."""
+    alphas = (0.5, 0.6, 0.7, 0.8, 0.9)
+    assert [theory.best_gamma(a, 0.05) for a in alphas] == [3, 4, 6, 8, 13]
+    assert [theory.best_gamma(a, 0.1) for a in alphas] == [2, 3, 4, 6, 10]
+    assert theory.best_gamma(0.3, 0.4) == 0  # alpha < c: never worth it (Corollary 3.9).
+    assert theory.expected_tokens(1.0, 4) == 5
+    assert theory.expected_tokens(0.0, 4) == 1
+    assert theory.speedup(0.8, 4, 0.1, 1.4) == pytest.approx(
+        (1 - 0.8**5) / 0.2 / (4 * 0.1 + 1.4), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(-0.1, 3), (1.1, 3), (0.5, -1)])
+def test_theory_refuses(alpha, gamma):
+    with pytest.raises(ValueError, match="must be"):
+        theory.expected_tokens(alpha, gamma)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from specdec.data.batching import Batches, BatchingOptions, TokenPair
+
+OPTIONS = BatchingOptions(64, (8, 16, 32), (0.5, 0.25, 0.25), seed=5)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Pair i's input is made of id 2 + 2i, its target of id 3 + 2i."""
+    lengths = np.random.default_rng(0).integers(1, 12, size=(100, 2))
+    return [TokenPair([2 + 2 * i] * a, [3 + 2 * i] * b) for i, (a, b) in enumerate(lengths)]
+
+
+def rows(batch):
+    return [(i, t) for i, t in zip(batch.inputs, batch.targets, strict=True) if i.any()]
+
+
+def test_every_pair_once_an_epoch_whole_and_aligned(pairs):
+    batches = Batches(pairs, OPTIONS)
+    for epoch in range(3):
+        seen = []
+        for row, target in itertools.chain.from_iterable(map(rows, batches.epoch(epoch))):
+            indices = [(key - 2) // 2 for key, _ in itertools.groupby(row[row > 1])]
+            seen += indices
+            for side, ids in enumerate((row, target)):
+                wanted = [token for index in indices for token in pairs[index][side]]
+                assert ids[: len(wanted) + 1].tolist() == [*wanted, 1]
+                assert not ids[len(wanted) + 1 :].any()
+        assert sorted(seen) == list(range(len(pairs)))
+
+
+def test_shapes_are_the_smallest_buckets(pairs):
+    for batch in Batches(pairs, OPTIONS).epoch(0):
+        length = batch.targets.shape[1]
+        assert batch.inputs.shape == batch.targets.shape == (64 // length, length)
+        assert batch.inputs.dtype == np.int32
+        for row in rows(batch):
+            needed = max(np.count_nonzero(side) for side in row)
+            assert length == next(size for size in OPTIONS.lengths if size >= needed)
+
+
+def test_a_batch_depends_on_the_step_alone(pairs):
+    batches = Batches(pairs, OPTIONS)
+    steps = list(itertools.islice(batches.from_step(0), 120))
+    assert len(list(batches.epoch(0))) < 60  # So that resuming crosses epochs.
+    for start in (0, 1, 50, 119):
+        again = next(Batches(pairs, OPTIONS).from_step(start))
+        np.testing.assert_array_equal(again.inputs, steps[start].inputs)
+        np.testing.assert_array_equal(again.targets, steps[start].targets)
+
+
+def test_epochs_and_seeds_differ(pairs):
+    batches = Batches(pairs, OPTIONS)
+    other = Batches(pairs, BatchingOptions(64, (8, 16, 32), (0.5, 0.25, 0.25), seed=6))
+
+    def order(batches, epoch):
+        return [row.tolist() for batch in batches.epoch(epoch) for row, _ in rows(batch)]
+
+    assert order(batches, 0) == order(batches, 0)
+    assert order(batches, 0) != order(batches, 1)
+    assert order(batches, 0) != order(other, 0)
+    assert batches.fingerprint() != other.fingerprint()
+
+
+def test_fingerprint_sees_a_changed_token(pairs):
+    changed = [*pairs[:-1], TokenPair(pairs[-1].input, [*pairs[-1].target[:-1], 4])]
+    assert Batches(pairs, OPTIONS).fingerprint() != Batches(changed, OPTIONS).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lengths": (16, 8)}, "ascending"),
+        ({"tokens_per_batch": 8}, "less than one row of 128"),
+        ({"join_weights": (0.0,)}, "shares"),
+    ],
+)
+def test_options_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BatchingOptions(**arguments)
+
+
+def test_long_and_missing_examples_are_refused():
+    with pytest.raises(ValueError, match=r"1 example.* exceed 8 tokens.* number 2"):
+        Batches([TokenPair([2], [3]), TokenPair([2] * 8, [3])], BatchingOptions(64, (8,)))
+    with pytest.raises(ValueError, match="No examples"):
+        Batches([], OPTIONS)

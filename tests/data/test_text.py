@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from specdec.data.text import read_pairs
+
+
+def test_reads_pairs_in_order(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes("a\tä\r\nb c\td\n".encode())
+    assert read_pairs(path) == [("a", "ä"), ("b c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\nno tab\n", r":2: expected 'input<TAB>target'.* found 1 field"),
+        (b"a\tb\nc\td\te\n", r":2: .* found 3 field"),
+        (b"a\tb\n\tb\n", r":2: expected"),
+        (b"a\tb\n\xff\tb\n", r":2: not UTF-8"),
+        (b"", r"is empty"),
+    ],
+)
+def test_errors_name_the_line(tmp_path, content, message):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_pairs(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No data file at .*none\.tsv"):
+        read_pairs(tmp_path / "none.tsv")

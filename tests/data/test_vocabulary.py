@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from specdec.data.vocabulary import EOS_ID, PAD_ID, Vocabulary, train_vocabulary
+
+LINES = ["Ein Hund bellt.", "A dog barks.", "Zwei Hunde bellen laut.", "Two dogs bark."] * 20
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return train_vocabulary(LINES, 285, tmp_path_factory.mktemp("vocabulary") / "spiece.model")
+
+
+@pytest.mark.parametrize("text", ["A dog barks.", "Ein Hund", "Ünlikely 日本 ≠ €", "x" * 50, ""])
+def test_round_trip_without_unknowns(vocabulary, text):
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text
+    assert not {PAD_ID, EOS_ID, 2} & set(ids)
+
+
+def test_eos_only_when_asked_for(vocabulary):
+    assert vocabulary.encode("A dog", add_eos=True) == [*vocabulary.encode("A dog"), EOS_ID]
+
+
+def test_decode_skips_pads_stops_at_eos_and_survives_padding_rows(vocabulary):
+    dog, cat = vocabulary.encode("dog"), vocabulary.encode("bark")
+    assert vocabulary.decode([PAD_ID, *dog, PAD_ID, EOS_ID, *cat]) == "dog"
+    assert vocabulary.decode([*dog, len(vocabulary)]).startswith("dog")
+
+
+def test_joined_ids_are_the_ids_of_joined_text(vocabulary):
+    first, second = LINES[:2]
+    joined = vocabulary.encode(f"{first} {second}")
+    assert joined == vocabulary.encode(first) + vocabulary.encode(second)
+
+
+def test_same_lines_same_file(vocabulary, tmp_path):
+    again = train_vocabulary(LINES, 285, tmp_path / "again.model")
+    assert again.path.read_bytes() == vocabulary.path.read_bytes()
+    assert len(again) == 285
+
+
+def test_a_directory_stands_for_its_spiece_model(vocabulary):
+    assert len(Vocabulary(vocabulary.path.parent)) == len(vocabulary)
+
+
+def test_errors_are_clear(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No vocabulary at"):
+        Vocabulary(tmp_path / "none.model")
+    (tmp_path / "bad.model").write_bytes(b"not a model")
+    with pytest.raises(ValueError, match="not a SentencePiece model"):
+        Vocabulary(tmp_path / "bad.model")
+    with pytest.raises(ValueError, match="cannot make 9000 pieces"):
+        train_vocabulary(LINES, 9000, tmp_path / "big.model")
+    assert not (tmp_path / "big.model").exists()

@@ -1,0 +1,289 @@
+"""The two decode loops on tiny T5s: ends, counts, batches, compiles, and a chi-square."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import TINY, ragged_inputs, random_t5_params
+from scipy import stats
+
+from specdec.core.randomness import BlockRandom
+from specdec.decoding import speculative
+from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.speculative import speculative_decode
+from specdec.decoding.state import initial_state
+from specdec.drafters.model import ModelDrafter
+from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import Transformer
+from specdec.models.toy import ToyModel
+from specdec.testing import mutants
+from specdec.types import SamplingConfig
+from specdec.verifiers.token import TokenVerifier
+
+GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
+V = 19
+TARGET_SEED = 3  # Its rows end at many different lengths.
+
+
+@functools.cache
+def models():
+    """(target, its parameters, draft, its parameters): two T5s that agree now and then."""
+    target, draft = T5Model(TINY["v1.1"]), T5Model(TINY["v1.0"])
+    return (
+        target, target.pack(random_t5_params(TINY["v1.1"], TARGET_SEED)),
+        draft, draft.pack(random_t5_params(TINY["v1.0"], 1)),
+    )  # fmt: skip
+
+
+def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, bucket=16,
+           trace=False, self_draft=False, verifier=None):  # fmt: skip
+    """Speculative when gamma > 0, else plain."""
+    target, params, draft, draft_params = models()
+    if self_draft:
+        draft, draft_params = target, params
+    row_ids = jnp.arange(inputs.shape[0]) if row_ids is None else jnp.asarray(row_ids)
+    options = dict(sampling=sampling, output_bucket=bucket, trace=trace)
+    if gamma == 0:
+        return autoregressive_decode(target, params, inputs, row_ids, limit, seed, **options)
+    return speculative_decode(
+        target, ModelDrafter(draft, gamma, sampling), verifier or TokenVerifier(),
+        params, draft_params, inputs, row_ids, limit, seed, **options,
+    )  # fmt: skip
+
+
+INPUTS = ragged_inputs(24, 8, V)
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5])
+@pytest.mark.parametrize("self_draft", [False, True])
+def test_greedy_equals_the_reference(gamma, self_draft):
+    plain, fast = decode(INPUTS, gamma=0), decode(INPUTS, gamma=gamma, self_draft=self_draft)
+    np.testing.assert_array_equal(plain.tokens, fast.tokens)
+    np.testing.assert_array_equal(plain.num_tokens, fast.num_tokens)
+    lengths = set(np.asarray(plain.num_tokens).tolist())
+    assert len(lengths) > 3, "rows should end at different places for this test to mean anything"
+    if self_draft:  # Every guess is right: gamma + 1 tokens a call but for the row's end.
+        np.testing.assert_array_equal(
+            fast.stats.target_calls, -(-np.asarray(plain.num_tokens) // (gamma + 1))
+        )
+
+
+def test_the_reference_is_the_network():
+    """Greedy decoding against argmax of the teacher-forced linen network."""
+    target = models()[0]
+    result = decode(INPUTS, gamma=0)
+    inputs = jnp.pad(result.tokens[:, :-1], ((0, 0), (1, 0)))
+    logits = Transformer(target.config).apply(
+        {"params": random_t5_params(TINY["v1.1"], TARGET_SEED)}, INPUTS, inputs
+    )
+    valid = np.arange(16) < np.asarray(result.num_tokens)[:, None]
+    np.testing.assert_array_equal(
+        np.where(valid, np.argmax(logits, -1), 0), np.where(valid, result.tokens, 0)
+    )
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("limit", [1, 4, 7, 16])
+def test_a_limit_cuts_the_same_decode_short(sampling, limit):
+    long, short = (decode(INPUTS, sampling=sampling, limit=n) for n in (16, limit))
+    for row in range(len(INPUTS)):
+        count = min(int(long.num_tokens[row]), limit)
+        assert int(short.num_tokens[row]) == count
+        np.testing.assert_array_equal(short.tokens[row, :count], long.tokens[row, :count])
+        assert not np.any(short.tokens[row, count:])
+
+
+@pytest.mark.parametrize("gamma", [0, 3])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_a_row_does_not_depend_on_its_neighbours(gamma, sampling):
+    options = dict(gamma=gamma, sampling=sampling, seed=7)
+    together = decode(INPUTS, **options)
+    order = np.random.default_rng(0).permutation(len(INPUTS))
+    shuffled = decode(INPUTS[order], row_ids=order, **options)
+    np.testing.assert_array_equal(shuffled.tokens, together.tokens[order])
+    for name in ("target_calls", "accepted", "examined", "emitted"):
+        np.testing.assert_array_equal(
+            getattr(shuffled.stats, name), getattr(together.stats, name)[order]
+        )
+    # Alone, and beside padding rows.
+    for row in (0, 5):
+        ids = np.full(4, -1)
+        ids[2] = row
+        few = decode(jnp.asarray(INPUTS)[jnp.array([1, 2, row, 3])], row_ids=ids, **options)
+        np.testing.assert_array_equal(few.tokens[2], together.tokens[row])
+        assert few.num_tokens.tolist()[:2] == [0, 0]
+        assert int(few.stats.emitted.sum()) == int(few.num_tokens[2])
+
+
+def test_seeds_and_rows_differ():
+    same = jnp.tile(INPUTS[:1], (8, 1))
+    one, two = (decode(same, sampling=SAMPLED, seed=s) for s in (0, 1))
+    assert len({tuple(row) for row in np.asarray(one.tokens).tolist()}) > 4
+    assert not np.array_equal(one.tokens, two.tokens)
+
+
+def test_eos_ends_a_row_wherever_it_falls_in_a_block():
+    """With the target as its own draft a block is always full; EOS falls on each of its places."""
+    inputs = ragged_inputs(200, 8, V, seed=3)
+    result = decode(inputs, self_draft=True, sampling=SAMPLED)
+    places = set()
+    for row in range(200):
+        tokens = result.tokens[row, : int(result.num_tokens[row])].tolist()
+        assert 1 not in tokens[:-1]
+        if tokens[-1] == 1:
+            places.add((len(tokens) - 1) % 4)
+    assert places == {0, 1, 2, 3}
+    assert int(result.stats.dropped.sum()) > 0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_statistics_agree_with_the_trace(sampling):
+    gamma, limit = 3, 10
+    result = decode(INPUTS, gamma=gamma, sampling=sampling, limit=limit, trace=True)
+    counts, trace = result.stats, result.trace
+    for row in range(len(INPUTS)):
+        emitted = np.asarray(trace.num_emitted[:, row])
+        blocks = int((emitted > 0).sum())
+        assert np.all(emitted[:blocks] > 0)
+        accepted = np.asarray(trace.num_accepted[:blocks, row])
+        assert int(counts.target_calls[row]) == blocks
+        assert int(counts.proposed[row]) == gamma * blocks
+        assert int(counts.emitted[row]) == emitted.sum() == int(result.num_tokens[row])
+        assert int(counts.accepted[row]) == accepted.sum()
+        np.testing.assert_array_equal(
+            counts.accepted_histogram[row], np.bincount(accepted, minlength=gamma + 1)
+        )
+        examined = np.minimum(np.minimum(accepted + 1, emitted[:blocks]), gamma)
+        assert int(counts.examined[row]) == examined.sum()
+        rebuilt = [
+            token
+            for block in range(blocks)
+            for token in trace.tokens[block, row, : emitted[block]].tolist()
+        ]
+        assert rebuilt == result.tokens[row, : int(result.num_tokens[row])].tolist()
+        for block in range(blocks):  # Accepted guesses are what was emitted.
+            n = accepted[block]
+            np.testing.assert_array_equal(
+                trace.draft_tokens[block, row, :n], trace.tokens[block, row, :n]
+            )
+
+
+def test_mean_acceptance_probability_is_the_acceptance_rate():
+    """Both estimate alpha on the same positions; 5 standard errors (false alarm < 1e-6)."""
+    result = decode(ragged_inputs(1500, 8, V), sampling=SAMPLED, limit=8)
+    examined = int(result.stats.examined.sum())
+    alpha = float(result.stats.acceptance_prob_sum.sum()) / examined
+    rate = float(result.stats.accepted.sum()) / examined
+    assert 0.05 < alpha < 0.95
+    assert abs(alpha - rate) < 5 * np.sqrt(alpha * (1 - alpha) / examined)
+
+
+def test_one_compile_for_each_shape_and_setting():
+    """New inputs, limits, seeds and rows reuse the program; new buckets, gammas, methods do not."""
+    decode_fn = speculative_decode
+    decode(INPUTS[:2], bucket=32)
+    before = decode_fn._cache_size()
+    for limit, seed in ((9, 1), (30, 2)):
+        decode(INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1])
+    assert decode_fn._cache_size() == before
+    decode(INPUTS[:2], bucket=64)
+    decode(INPUTS[:2], bucket=32, gamma=2)
+    assert decode_fn._cache_size() == before + 2
+
+
+ROWS, POSITIONS = 60_000, 2
+
+
+def exact_joint(inputs, sampling):
+    """The target's joint law of the first tokens, {tokens: probability}, from the network."""
+    target = models()[0]
+    params = random_t5_params(TINY["v1.1"], TARGET_SEED)
+    prefixes = jnp.array([[0, t] for t in range(V)])
+    logits = Transformer(target.config).apply(
+        {"params": params}, jnp.tile(inputs[:1], (V, 1)), prefixes
+    )
+    probs = np.asarray(jax.nn.softmax(logits / sampling.temperature), np.float64)
+    law = {(1,): probs[0, 0, 1]}
+    for first, second in itertools.product(range(V), range(V)):
+        if first != 1:
+            law[first, second] = probs[0, 0, first] * probs[first, 1, second]
+    return law
+
+
+def chi_square_p_value(result, law):
+    """Of the first tokens of many rows of one input; cells under 5 expected are pooled."""
+    seen = {}
+    for tokens, count in zip(
+        np.asarray(result.tokens), np.asarray(result.num_tokens), strict=True
+    ):
+        key = tuple(tokens[: min(count, POSITIONS)].tolist())
+        seen[key] = seen.get(key, 0) + 1
+    rows = len(result.num_tokens)
+    assert seen.keys() <= law.keys()
+    large = [k for k in law if law[k] * rows >= 5]
+    observed = [seen.get(k, 0) for k in large]
+    expected = [law[k] * rows for k in large]
+    observed.append(rows - sum(observed))
+    expected.append(rows - sum(expected))
+    return stats.chisquare(observed, expected).pvalue
+
+
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_chi_square_on_a_t5(gamma):
+    """The joint law of two tokens through the real loop; false-alarm rate 1e-6.
+
+    Power: with 60,000 rows a total-variation error of 3 % in the joint law is rejected with
+    probability above 0.99 (noncentral chi-square, checked below).
+    """
+    inputs = jnp.tile(INPUTS[:1], (ROWS, 1))
+    law = exact_joint(inputs, SAMPLED)
+    result = decode(inputs, gamma=gamma, sampling=SAMPLED, limit=3)
+    assert chi_square_p_value(result, law) > 1e-6
+    freedom = sum(p * ROWS >= 5 for p in law.values())
+    noncentrality = ROWS * (2 * 0.03) ** 2  # sum (dp)^2 / p >= (sum |dp|)^2 = (2 TV)^2.
+    threshold = stats.chi2.isf(1e-6, freedom)
+    assert stats.ncx2.sf(threshold, freedom, noncentrality) > 0.99
+
+
+@pytest.mark.parametrize(
+    "verifier", [mutants.RedrawFromTarget, mutants.SharedKeys, mutants.KeepGoing]
+)
+def test_chi_square_catches_mutants(verifier):
+    inputs = jnp.tile(INPUTS[:1], (ROWS, 1))
+    result = decode(inputs, sampling=SAMPLED, limit=3, verifier=verifier())
+    assert chi_square_p_value(result, exact_joint(inputs, SAMPLED)) < 1e-6
+
+
+def test_the_loop_is_its_step():
+    """While-loop and step by step: what the oracle proves of the step holds for the loop."""
+    model, gamma, limit = ToyModel(5), 2, 6
+    table = jax.random.normal(jax.random.key(0), (31, 5)) * 2
+    other = jax.random.normal(jax.random.key(1), (31, 5)) * 2
+    inputs = jnp.arange(12).reshape(6, 2)
+    drafter = ModelDrafter(model, gamma, SAMPLED)
+    rows = jnp.arange(6)
+    whole = speculative_decode(
+        model, drafter, TokenVerifier(), table, other, inputs, rows, limit, 3,
+        sampling=SAMPLED, output_bucket=limit,
+    )  # fmt: skip
+    state = initial_state(
+        model, row_ids=rows, seed=3, limit=limit, output_bucket=limit, gamma=gamma,
+        width=gamma + 1, drafter_state=drafter.init(other, inputs, limit), trace=False,
+    )  # fmt: skip
+
+    @jax.jit
+    def step(state):
+        return speculative.step(
+            model, drafter, TokenVerifier(), SAMPLED, limit, table, other,
+            model.encode(table, inputs), BlockRandom.of(state.row_keys, state.block), state,
+        )[0]  # fmt: skip
+
+    while not bool(state.finished.all()):
+        state = step(state)
+    np.testing.assert_array_equal(whole.num_tokens, state.num_tokens)
+    for row in range(6):
+        n = int(state.num_tokens[row])
+        np.testing.assert_array_equal(whole.tokens[row, :n], state.tokens[row, :n])

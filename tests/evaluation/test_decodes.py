@@ -1,0 +1,52 @@
+import dataclasses
+
+import pytest
+
+from specdec.api import Block
+from specdec.evaluation.decodes import Row, RowWriter, read_rows, total_stats
+from specdec.evaluation.lossless import Mismatch
+
+ROW = Row(
+    id=0, input="Grüße\u2028", output="greetings", reference=None, tokens=[5, 6, 1], num_tokens=3,
+    target_calls=2, proposed=4, examined=3, accepted=1, dropped=1, accepted_histogram=[1, 1, 0],
+    acceptance_prob_sum=0.1 + 0.2, blocks=[Block([5], [7], 6), Block([1], [], None)],
+    mismatch=Mismatch(1, 1e-7, [5, 7, 1]),
+)  # fmt: skip
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    other = dataclasses.replace(ROW, id=1, mismatch=None)
+    for row in (ROW, other):
+        with RowWriter(path) as writer:
+            writer.append(row)
+    assert read_rows(path) == [ROW, other]
+
+
+def test_a_torn_last_line_is_dropped(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    with RowWriter(path) as writer:
+        writer.append(ROW)
+    whole = path.read_bytes()
+    # Torn inside a character.
+    path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
+    assert read_rows(path) == [ROW]
+    with RowWriter(path) as writer:
+        writer.append(dataclasses.replace(ROW, id=1))
+    assert [row.id for row in read_rows(path)] == [0, 1]
+
+
+def test_a_line_that_is_no_row_is_named(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    path.write_text(ROW.to_json() + '\n{"id": 1}\n')
+    with pytest.raises(ValueError, match=r"decodes\.jsonl:2 is not a row"):
+        read_rows(path)
+
+
+def test_totals():
+    stats = total_stats([ROW, ROW], gamma=2)
+    assert stats.emitted == 6
+    assert stats.accepted_histogram == (2, 2, 0)
+    assert stats.acceptance_prob_sum == pytest.approx(0.6)
+    assert stats.alpha == pytest.approx(0.1)
+    assert stats.block_efficiency == 1.5

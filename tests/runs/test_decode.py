@@ -1,0 +1,309 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import numpy as safetensors
+
+from specdec.data.tasks import bundled_examples
+from specdec.runs import decode_cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DESIGN_KEYS = {
+    "task", "target", "drafter", "method", "gamma", "temperature", "batch_size", "num_examples",
+    "num_tokens", "alpha", "acceptance_rate", "draft_utilization", "block_efficiency",
+    "accepted_histogram", "cost_ratio", "verify_ratio", "predicted_speedup",
+    "predicted_speedup_thm38", "measured_speedup", "ms_per_token", "encode_ms",
+    "greedy_mismatches", "quality", "device", "versions", "seed", "gin", "git_sha", "command",
+}  # fmt: skip
+FILES = ["decodes.jsonl", "operative_config.gin", "results.json", "trace.html"]
+
+
+def main(tiny, directory, *bindings, **options):
+    """Runs the command line's own function in this process."""
+    files = options.pop("files", [str(tiny.gin)])
+    return decode_cli.main(
+        files, bindings, root=ROOT, command="test", output_dir=str(directory), **options
+    )
+
+
+def script(tiny, *arguments):
+    """Runs the script itself, from a directory that is not the repository's."""
+    command = [sys.executable, ROOT / "scripts" / "decode.py", f"--gin_file={tiny.gin}", *arguments]
+    env = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=env, cwd=tiny.root
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tiny, tmp_path_factory):
+    """A run that nothing interrupted."""
+    directory = tmp_path_factory.mktemp("finished")
+    assert main(tiny, directory) == 0
+    return directory
+
+
+def read(directory):
+    results = json.loads((directory / "results.json").read_text(encoding="utf-8"))
+    lines = (directory / "decodes.jsonl").read_text(encoding="utf-8").splitlines()
+    return results, [json.loads(line) for line in lines]
+
+
+def test_the_script(tiny, tmp_path):
+    done = script(
+        tiny, f"--output_dir={tmp_path / 'out'}", "--gin.GAMMA=3", "--gin.TIMING_EXAMPLES=2"
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    results, rows = read(tmp_path / "out")
+    assert results.keys() >= DESIGN_KEYS
+    assert results["gamma"] == 3
+    assert len(results["accepted_histogram"]) == 4
+    assert results["greedy_mismatches"] == results["greedy_mismatches_width_matched"] == 0
+    assert results["measured_speedup"] > 0
+    assert results["predicted_speedup"] > 0
+    assert results["encode_ms"].keys() == {"target", "draft"}
+    assert results["ms_per_token"].keys() == {"autoregressive", "speculative"}
+    assert results["quality"].keys() == {"bleu", "chrf"}
+    assert "--gin.GAMMA=3" in results["command"]
+    assert [row["id"] for row in rows] == [0, 1, 2, 3]
+    assert rows[1]["input"] == "a dog"
+    assert rows[1]["reference"] == "die a dog"
+    assert sum(row["num_tokens"] for row in rows) == results["num_tokens"]
+    assert "\033" not in done.stdout
+    assert "block_efficiency" in done.stdout
+    assert "whole decode, with encoders" in done.stdout
+    assert 'class="accepted"' in (tmp_path / "out" / "trace.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gin.GAMA=3"], "Unknown macro GAMA: nothing uses it. Did you mean GAMMA?"),
+        (["--text= "], "text 0 is empty."),
+        (["stray"], "unknown argument 'stray'."),
+    ],
+)
+def test_the_script_tells_a_mistake_in_one_line(tiny, tmp_path, arguments, message):
+    done = script(tiny, f"--output_dir={tmp_path / 'out'}", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1] == f"error: {message}"
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def without_time(results):
+    return {name: value for name, value in results.items() if name not in ("command", "git_sha")}
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_killed_run_continues(tiny, finished, tmp_path, kept):
+    """Cut inside a line; the end is that of the run that nothing interrupted."""
+    whole = (finished / "decodes.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / "decodes.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:50])
+    config = (finished / "operative_config.gin").read_bytes()
+    (tmp_path / "operative_config.gin").write_bytes(config)
+    assert main(tiny, tmp_path) == 0
+    assert (tmp_path / "decodes.jsonl").read_bytes() == whole
+    assert without_time(read(tmp_path)[0]) == without_time(read(finished)[0])
+    assert (tmp_path / "trace.html").read_bytes() == (finished / "trace.html").read_bytes()
+
+
+def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, monkeypatch):
+    for name in ("decodes.jsonl", "operative_config.gin"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
+
+    def decode(*_, **__):
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr("specdec.api.Pair.decode", decode)
+    assert main(tiny, tmp_path) == 0
+
+
+@pytest.mark.parametrize("change", ["setting", "text", "weights", "no config"])
+def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, change):
+    bindings, options = [], {}
+    for name in ("decodes.jsonl", "operative_config.gin"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
+    config = tmp_path / "operative_config.gin"
+    if change == "setting":
+        bindings = ["SEED=1"]
+    elif change == "text":
+        data = tmp_path / "decodes.jsonl"
+        data.write_text(data.read_text().replace('"input": "a dog"', '"input": "a cat"'))
+    elif change == "weights":
+        config.write_text(config.read_text().replace("# Weights: target ", "# Weights: target 0"))
+    else:
+        config.unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main(tiny, tmp_path, *bindings, **options) == 2
+    assert "holds the decodes of another configuration" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_sampling_and_text(tiny, tmp_path, capsys):
+    assert main(tiny, tmp_path, "TEMPERATURE=1.0", texts=["a dog", "the cat"]) == 0
+    results, rows = read(tmp_path)
+    assert results["task"] == "text"
+    assert results["greedy_mismatches"] is None
+    assert results["quality"] is None
+    assert results["measured_speedup"] is None
+    assert 0 < results["alpha"] < 1
+    assert [row["input"] for row in rows] == ["a dog", "the cat"]
+    assert "the cat" in capsys.readouterr().out
+
+
+def test_plain_decoding_is_the_same_greedy_text(tiny, finished, tmp_path):
+    files = [str(tiny.gin), str(ROOT / "configs/methods/autoregressive.gin")]
+    assert main(tiny, tmp_path, files=files) == 0
+    results, rows = read(tmp_path)
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in read(finished)[1]]
+    assert results["block_efficiency"] == 1
+    assert results["alpha"] is None
+    assert results["drafter"] is None
+
+
+def test_batches_with_a_padding_row(tiny, finished, tmp_path):
+    assert main(tiny, tmp_path, "BATCH_SIZE=3") == 0
+    rows = {row["id"]: row["tokens"] for row in read(tmp_path)[1]}
+    assert rows == {row["id"]: row["tokens"] for row in read(finished)[1]}
+
+
+BAD_SETTINGS = [
+    ("GAMMA=0", "gamma must be in"),
+    ("GAMMA=12", "gamma must be in"),
+    ("GAMMA=2.5", "gamma must be a whole number"),
+    ("TEMPERATURE=-0.1", "temperature must be finite and >= 0"),
+    ("TEMPERATURE='warm'", "wrong type"),
+    ("TOP_P=0", "top_p must be in (0, 1]"),
+    ("TOP_P=1.5", "top_p must be in (0, 1]"),
+    ("BATCH_SIZE=0", "batch_size must be at least 1"),
+    ("NUM_EXAMPLES=0", "num_examples must be at least 1"),
+    ("TIMING_REPETITIONS=0", "timing_repetitions must be at least 1"),
+    ("METHOD='medusa'", "method must be"),
+    ("DTYPE='int8'", "dtype must be one of"),
+    ("MAX_INPUT_LEN=2", "test.tsv:1 has"),
+    ("TARGET='nowhere/at/all'", "nowhere/at/all is not a directory"),
+    ("TARGET=tiny", "needs quotes"),
+    ("DATA_DIR='nowhere'", "No data file at nowhere/test.tsv"),
+    ("GAMA=3", "Did you mean GAMMA?"),
+    ("SamplingConfig.temprature=1.0", "temprature"),
+]
+
+
+def check_error(capsys, code, message, directory):
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert "In call to configurable" not in error
+    assert message in error
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(("binding", "message"), BAD_SETTINGS, ids=[b for b, _ in BAD_SETTINGS])
+def test_bad_settings(tiny, tmp_path, capsys, binding, message):
+    directory = tmp_path / "out"
+    check_error(capsys, main(tiny, directory, binding), message, directory)
+
+
+@pytest.mark.parametrize("binding", [b for b, _ in BAD_SETTINGS[:11]])
+def test_settings_are_checked_before_a_model_is_loaded(tiny, tmp_path, monkeypatch, binding):
+    def load(**_):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("specdec.runs.decode.load_pair", load)
+    assert main(tiny, tmp_path / "out", binding) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good\n\xff\xfe\n", "in.txt:2: not UTF-8"),
+        (b"good\n\nbad\n", "in.txt:2 is empty"),
+        (b"", "in.txt is empty"),
+        (b"the cat sat on the mat " * 9, "in.txt:1 has"),
+        (None, "No input file"),
+    ],
+)
+def test_bad_input_files(tiny, tmp_path, capsys, content, message):
+    file, directory = tmp_path / "in.txt", tmp_path / "out"
+    if content is not None:
+        file.write_bytes(content)
+    check_error(capsys, main(tiny, directory, input_file=str(file)), message, directory)
+
+
+def test_text_and_file_at_once(tiny, tmp_path, capsys):
+    directory = tmp_path / "out"
+    code = main(tiny, directory, texts=["a"], input_file="b")
+    check_error(capsys, code, "either --text or --input_file", directory)
+
+
+def test_unknown_config_file(tiny, tmp_path, capsys):
+    directory = tmp_path / "out"
+    code = main(tiny, directory, files=[str(ROOT / "configs/experiments/quickstart_ened.gin")])
+    check_error(capsys, code, "quickstart_ende.gin", directory)
+
+
+def test_unknown_included_file(tiny, tmp_path, capsys):
+    (tmp_path / "run.gin").write_text('include "configs/runs/nothing.gin"')
+    directory = tmp_path / "out"
+    code = main(tiny, directory, files=[str(tmp_path / "run.gin")])
+    check_error(capsys, code, "configs/runs/nothing.gin", directory)
+
+
+def test_output_directory_that_cannot_be_written(tiny, tmp_path, capsys, monkeypatch):
+    def load(**_):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("specdec.runs.decode.load_pair", load)
+    (tmp_path / "file").write_text("here")
+    directory = tmp_path / "file" / "out"
+    check_error(capsys, main(tiny, directory), "Cannot write to", directory)
+
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    check_error(capsys, main(tiny, tmp_path / "out"), "Permission denied", tmp_path / "out")
+
+
+def copy(source, destination):
+    destination.mkdir()
+    for path in source.iterdir():
+        (destination / path.name).write_bytes(path.read_bytes())
+    return destination
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "nan", "vocabulary"])
+def test_damaged_checkpoints(tiny, tmp_path, capsys, damage):
+    draft, directory = copy(tiny.draft, tmp_path / "draft"), tmp_path / "out"
+    weights = draft / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+        message = "model.safetensors"
+    elif damage == "missing":
+        weights.unlink()
+        message = str(draft)
+    elif damage == "nan":
+        arrays = safetensors.load_file(weights)
+        name = sorted(arrays)[0]
+        arrays[name] = arrays[name].copy()
+        arrays[name].flat[0] = float("nan")
+        safetensors.save_file(arrays, weights)
+        message = "finite"
+    else:
+        (draft / "spiece.model").write_bytes((draft / "spiece.model").read_bytes() + b"\n")
+        message = "different vocabularies"
+    check_error(capsys, main(tiny, directory, f"DRAFT={str(draft)!r}"), message, directory)
+
+
+def test_bundled_examples():
+    task = bundled_examples("quickstart")
+    assert task.name == "quickstart"
+    assert len(task.examples) == 24
+    assert all(example.reference is None for example in task.examples)

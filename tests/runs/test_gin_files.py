@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import gin
+import pytest
+
+import specdec.runs.gin_bindings  # noqa: F401  names that the configurations use
+from specdec.runs import gin_files
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = sorted((ROOT / "configs" / "experiments").glob("*.gin"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_shipped_experiments_set_and_use_every_macro(path):
+    gin_files.parse([str(path)], [], ROOT)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_shipped_experiments_say_command_duration_and_expectation(path):
+    head = path.read_text().split("include")[0]
+    assert f"--gin_file=configs/experiments/{path.name}" in head
+    assert "Duration:" in head
+    assert "Expect:" in head
+
+
+@pytest.mark.parametrize("folder", ["targets", "drafters", "methods", "sampling", "tasks"])
+def test_every_part_goes_with_the_quickstart(folder):
+    for path in sorted((ROOT / "configs" / folder).glob("*.gin")):
+        bindings = ['TEXT_FILE = "a"'] if path.stem == "text" else []
+        quickstart = str(ROOT / "configs/experiments/quickstart_ende.gin")
+        gin_files.parse([quickstart, str(path)], bindings, ROOT)
+
+
+def parse(tmp_path, text, *bindings):
+    path = tmp_path / "run.gin"
+    path.write_text(text)
+    gin_files.parse([str(path)], bindings, ROOT)
+
+
+def test_unused_macro_in_a_file(tmp_path):
+    with pytest.raises(ValueError, match=r"Unknown macro GAMA.*mean GAMMA\?"):
+        parse(tmp_path, "GAMA = 1\nGAMMA = 2\nSamplingConfig.top_k = %GAMMA")
+
+
+def test_unused_macro_on_the_command_line(tmp_path):
+    with pytest.raises(ValueError, match="Unknown macro GAMA"):
+        parse(tmp_path, "GAMMA = 2\nSamplingConfig.top_k = %GAMMA", "GAMA=3")
+
+
+def test_macro_used_but_not_set(tmp_path):
+    with pytest.raises(ValueError, match=r"GAMA is used but nowhere set.*GAMMA\?"):
+        parse(tmp_path, "GAMMA = 2\nSamplingConfig.top_k = (%GAMMA, %GAMA)")
+
+
+def test_required_macro(tmp_path):
+    with pytest.raises(ValueError, match="GAMMA must be set"):
+        parse(tmp_path, "GAMMA = %gin.REQUIRED\nSamplingConfig.top_k = %GAMMA")
+
+
+def test_a_macro_may_use_another(tmp_path):
+    parse(tmp_path, "A = 3\nB = %A\nSamplingConfig.top_k = %B")
+    assert gin.query_parameter("A/gin.macro.value") == 3
+
+
+def test_each_parse_starts_afresh(tmp_path):
+    parse(tmp_path, "A = 3\nSamplingConfig.top_k = %A")
+    parse(tmp_path, "SamplingConfig.top_p = 0.5")
+    with pytest.raises(ValueError, match="top_k"):
+        gin.query_parameter("SamplingConfig.top_k")
+
+
+def test_syntax_error_names_the_line(tmp_path):
+    with pytest.raises(ValueError, match=r"run\.gin:2"):
+        parse(tmp_path, "A = 3\nB = = 4")
+
+
+def test_unquoted_text(tmp_path):
+    with pytest.raises(ValueError, match="needs quotes"):
+        parse(tmp_path, "A = 3\nSamplingConfig.top_k = %A", "A=checkpoints/target")

@@ -1,0 +1,118 @@
+"""Distillation losses against numpy, and a short distillation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from run_tiny import recipe
+
+from specdec.training import distill, train
+from specdec.training.checkpointing import load_params
+
+
+@pytest.fixture
+def distributions():
+    rng = np.random.default_rng(0)
+    return rng.dirichlet(np.ones(5), size=(2, 3)), rng.dirichlet(np.ones(5), size=(2, 3))
+
+
+def expected(name, p, q):
+    return {
+        "forward_kl": (p * np.log(p / q)).sum(-1),
+        "reverse_kl": (q * np.log(q / p)).sum(-1),
+        "total_variation": 1 - np.minimum(p, q).sum(-1),
+    }[name]
+
+
+@pytest.mark.parametrize("name", distill.LOSSES)
+def test_losses_follow_their_formulas(name, distributions):
+    p, q = distributions
+    result = distill.LOSSES[name](np.log(p), np.log(q))
+    assert result.shape == (2, 3)
+    np.testing.assert_allclose(result, expected(name, p, q), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", distill.LOSSES)
+def test_losses_vanish_when_the_draft_is_the_target(name, distributions):
+    log_p = np.log(distributions[0])
+    np.testing.assert_allclose(distill.LOSSES[name](log_p, log_p), 0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def target_directory(tmp_path_factory, data_directory, tiny_model):
+    directory = tmp_path_factory.mktemp("target")
+    settings = recipe(str(data_directory))
+    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=60, checkpoint_every=60)
+    train.train(directory, model=tiny_model, **settings)
+    return directory
+
+
+def distill_tiny(directory, data, model, target, **options):
+    settings = recipe(str(data))
+    del settings["vocabulary_path"]
+    settings["loop"] = dataclasses.replace(
+        settings["loop"], total_steps=40, eval_every=20, checkpoint_every=40
+    )
+    chosen = distill.DistillationOptions(str(target), **options)
+    return distill.distill(directory, model=model, distillation=chosen, **settings)
+
+
+def test_a_distilled_draft_agrees_more_with_its_target(
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
+):
+    results = []
+
+    def recorded(*args):
+        results.append(per_token(*args))
+        return results[-1]
+
+    per_token = distill.per_token
+    monkeypatch.setattr(distill, "per_token", recorded)
+    draft = dataclasses.replace(tiny_model, num_heads=1)
+    distill_tiny(tmp_path, data_directory, draft, target_directory, cross_entropy_weight=0.25)
+    first, last = results
+    assert last["loss"] < first["loss"]
+    assert last["alpha"] > first["alpha"] > 0
+    assert 0 < last["agreement"] <= 1
+    copied, original = (path / "spiece.model" for path in (tmp_path, data_directory))
+    assert copied.read_bytes() == original.read_bytes()
+    assert load_params(tmp_path)[0] == draft
+
+
+def test_a_draft_equal_to_its_target_has_alpha_1(
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
+):
+    settings = recipe(str(data_directory))
+    _, params = load_params(target_directory)
+    seen = {}
+    monkeypatch.setattr(distill, "init_params", lambda config, key: params)
+    monkeypatch.setattr(distill, "run_loop", lambda *args, **_: seen.update(evaluate=args[4]))
+    distill.distill(
+        tmp_path, model=tiny_model,
+        distillation=distill.DistillationOptions(str(target_directory)),
+        **{name: settings[name] for name in ("files", "batching", "optimizer", "loop")},
+    )  # fmt: skip
+    assert seen["evaluate"](params) == pytest.approx(
+        {"loss": 0, "alpha": 1, "agreement": 1}, abs=1e-5
+    )
+
+
+def test_generated_outputs_replace_the_data(tmp_path, data_directory, tiny_model, target_directory):
+    with pytest.raises(FileNotFoundError, match=r"generated\.tsv"):
+        distill_tiny(
+            tmp_path, data_directory, tiny_model, target_directory,
+            generated_file=str(tmp_path / "generated.tsv"),
+        )  # fmt: skip
+
+
+def test_unequal_vocabularies_are_refused(tmp_path, data_directory, tiny_model, target_directory):
+    draft = dataclasses.replace(tiny_model, vocab_size=320)
+    with pytest.raises(ValueError, match="320 is not the target's 278"):
+        distill_tiny(tmp_path, data_directory, draft, target_directory)
+
+
+def test_unknown_losses_are_refused():
+    with pytest.raises(ValueError, match="forward_kl, reverse_kl, total_variation"):
+        distill.DistillationOptions("target", loss="kl")

@@ -1,0 +1,77 @@
+"""Learning, schedules and quality."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from run_tiny import recipe
+
+from specdec.data.vocabulary import Vocabulary
+from specdec.models.t5.network import init_params
+from specdec.training import train
+from specdec.training.optimizer import OptimizerOptions, learning_rate, make_optimizer
+from specdec.training.quality import bleu, greedy_translate
+
+
+def test_loss_falls_and_bleu_is_reported(tmp_path, data_directory, tiny_model, caplog):
+    caplog.set_level("INFO", logger="absl")
+    settings = recipe(str(data_directory))
+    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=60, eval_every=30)
+    train.train(
+        tmp_path, model=tiny_model, z_loss=1e-4, make_translate=greedy_translate, **settings
+    )
+    lines = [r.getMessage() for r in caplog.records if " validation: " in r.getMessage()]
+    losses = [float(line.split("loss ")[1].split()[0]) for line in lines]
+    assert len(losses) == 2
+    assert losses[1] < losses[0] < np.log(278)
+    assert all("bleu" in line and "accuracy" in line for line in lines)
+
+
+def test_greedy_translate_stops_at_eos_and_fills_every_row(data_directory, tiny_model):
+    params = init_params(tiny_model, jax.random.key(0))
+    vocabulary = Vocabulary(data_directory)
+    texts = ["ant bee", "cat", "dog eel fox"]
+    together = greedy_translate(tiny_model, vocabulary, length=6, rows=2)(params, texts)
+    alone = greedy_translate(tiny_model, vocabulary, length=6, rows=1)(params, texts)
+    assert together == alone
+
+
+def test_bleu_of_the_references_is_100():
+    pairs = [("a", "the cat sat on the mat"), ("b", "a dog barked at the moon")]
+    assert bleu(lambda _, texts: [dict(pairs)[t] for t in texts], {}, pairs) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("schedule", "last"), [("cosine", 0.05), ("rsqrt", (1 + 90 / 10) ** -0.5)])
+def test_schedules(schedule, last):
+    rate = learning_rate(OptimizerOptions("adamw", 1.0, 10, schedule), 100)
+    assert rate(0) == 0
+    assert rate(5) == pytest.approx(0.5)
+    assert rate(10) == pytest.approx(1)
+    assert rate(100) == pytest.approx(last)
+
+
+def test_adafactor_is_selectable():
+    params = {"kernel": np.ones((4, 4), np.float32)}
+    optimizer = make_optimizer(OptimizerOptions("adafactor", warmup_steps=1), 10)
+    state = optimizer.init(params)
+    for _ in range(2):
+        updates, state = optimizer.update(params, state, params)
+    assert (np.asarray(updates["kernel"]) < 0).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"name": "sgd"}, {"schedule": "flat"}, {"warmup_steps": 0}, {"warmup_steps": 10}],
+)
+def test_unknown_optimizers_are_refused(options):
+    with pytest.raises(ValueError, match="must be"):
+        make_optimizer(OptimizerOptions(**{"warmup_steps": 2, **options}), 10)
+
+
+def test_a_model_smaller_than_its_vocabulary_is_refused(tmp_path, data_directory, tiny_model):
+    small = dataclasses.replace(tiny_model, vocab_size=274)
+    with pytest.raises(ValueError, match="275 pieces, the model only 274"):
+        train.train(tmp_path, model=small, **recipe(str(data_directory)))

@@ -39,7 +39,7 @@ def _run(argv: list[str]) -> None:
         main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value)
     except (OSError, ValueError, FloatingPointError) as error:
         logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {str(error).strip().splitlines()[0]}")  # Gin adds its call stack.
 
 
 if __name__ == "__main__":

@@ -195,9 +195,7 @@ class Pair:
         ``width`` is the autoregressive reference's; see
         :func:`specdec.decoding.autoregressive.autoregressive_decode`.
         """
-        common = dict(
-            sampling=sampling, output_bucket=bucket(max_decode_len), trace=trace
-        )
+        common = dict(sampling=sampling, output_bucket=bucket(max_decode_len), trace=trace)
         inputs, row_ids = jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids)
         if method == "autoregressive":
             result = autoregressive_decode(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import jax
 from jaxtyping import Array, Bool, Float, Int
@@ -19,6 +19,7 @@ Encoded = Any
 DrafterState = Any
 
 
+@dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
     """Makes a frozen dataclass and registers it with JAX; ``static`` fields are metadata."""
     cls = dataclasses.dataclass(frozen=True)(cls)

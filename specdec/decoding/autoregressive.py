@@ -95,4 +95,3 @@ def autoregressive_decode(
 
     state = jax.lax.while_loop(lambda s: ~jnp.all(s.finished), body, state)
     return st.result(state, output_bucket, model.pad_id)
-

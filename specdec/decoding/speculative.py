@@ -69,9 +69,7 @@ def step(
     verdict = verifier(random, target, draft)
     verdict, dropped = st.cut_at_end(verdict, state, model.eos_id, limit)
 
-    cache = model.commit(
-        cache, None if topology.is_chain else verdict.path, verdict.num_emitted
-    )
+    cache = model.commit(cache, None if topology.is_chain else verdict.path, verdict.num_emitted)
     drafter_state = drafter.observe(drafter_state, verdict)
     beta = acceptance_prob(_drafted_part(target, drafter.gamma), draft)
     stats = st.count_block(state.stats, verdict, dropped, beta)

@@ -63,9 +63,15 @@ def initial_state(
         cache=model.init_cache(batch, output_bucket + width),
         drafter_state=drafter_state,
         stats=Stats(
-            zeros, zeros, zeros, zeros, zeros, zeros,
-            jnp.zeros((batch, gamma + 1), jnp.int32), jnp.zeros((batch,), jnp.float32),
-        ),  # fmt: skip
+            target_calls=zeros,
+            proposed=zeros,
+            examined=zeros,
+            accepted=zeros,
+            emitted=zeros,
+            dropped=zeros,
+            accepted_histogram=jnp.zeros((batch, gamma + 1), jnp.int32),
+            acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
+        ),
         trace=empty if trace else None,
     )
 

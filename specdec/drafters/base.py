@@ -28,5 +28,5 @@ class Drafter(Protocol):
         ...
 
     def observe(self, state: DrafterState, verdict: Verdict) -> DrafterState:
-        """Takes in what was emitted and rolls itself back; rows with num_emitted = 0 stand still."""
+        """Takes in what was emitted and rolls back; rows with num_emitted = 0 stand still."""
         ...

@@ -78,9 +78,7 @@ class ModelDrafter:
         ones = jnp.ones((batch,), jnp.int32)
         # gamma + 1: the block that crosses the limit is drafted whole.
         cache = self.model.init_cache(batch, max_len + self.gamma + 1)
-        return ModelDrafterState(
-            self.model.encode(params, inputs), cache, start, ones, start[:, 0]
-        )
+        return ModelDrafterState(self.model.encode(params, inputs), cache, start, ones, start[:, 0])
 
     def propose(
         self, params: Params, state: ModelDrafterState, random: RandomSource

@@ -66,6 +66,8 @@ class Model(Protocol):
         """
         ...
 
-    def commit(self, cache: Cache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]) -> Cache:
+    def commit(
+        self, cache: Cache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
+    ) -> Cache:
         """Keeps ``count[b]`` of the tokens just extended, along ``path`` (in order when None)."""
         ...

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.spmd import with_logical_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.types import Topology, pytree
@@ -40,7 +40,7 @@ def init_cache(
 
     def layers():
         empty = (jnp.zeros(shape, dtype) for _ in range(num_layers))
-        return tuple(nn.with_logical_constraint(a, CACHE_AXES) for a in empty)
+        return tuple(with_logical_constraint(a, CACHE_AXES) for a in empty)
 
     return KVCache(layers(), layers(), jnp.zeros((batch,), jnp.int32))
 
@@ -60,7 +60,7 @@ def write(
     def row(entry, update, at):
         return jax.lax.dynamic_update_slice(entry, update, (0, at, 0))
 
-    return nn.with_logical_constraint(jax.vmap(row)(entries, new, start), CACHE_AXES)
+    return with_logical_constraint(jax.vmap(row)(entries, new, start), CACHE_AXES)
 
 
 def depths(topology: Topology) -> np.ndarray:
@@ -81,9 +81,7 @@ def ancestors(topology: Topology) -> np.ndarray:
     return result
 
 
-def block_mask(
-    topology: Topology, length: Int[Array, " b"], max_len: int
-) -> Bool[Array, "b t m"]:
+def block_mask(topology: Topology, length: Int[Array, " b"], max_len: int) -> Bool[Array, "b t m"]:
     """Which cache slots each node attends to: the committed ones, its ancestors and itself."""
     slots = jnp.arange(max_len)
     inside = slots - length[:, None]  # [B, M] index within the block
@@ -95,9 +93,7 @@ def block_mask(
     return jnp.where(inside[:, None, :] < 0, True, in_block & (inside[:, None, :] < size))
 
 
-def slot_positions(
-    topology: Topology, length: Int[Array, " b"], max_len: int
-) -> Int[Array, "b m"]:
+def slot_positions(topology: Topology, length: Int[Array, " b"], max_len: int) -> Int[Array, "b m"]:
     """Position in its own sequence of what each slot holds, while a block is being scored."""
     slots = jnp.broadcast_to(jnp.arange(max_len), (length.shape[0], max_len))
     if topology.is_chain:

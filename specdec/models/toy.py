@@ -73,7 +73,7 @@ class ToyModel:
         tokens = cache.tokens
         if path is not None:
             kept = jnp.take_along_axis(tokens, cache.length[:, None] + path, axis=1)
-            tokens = jax.vmap(
-                lambda old, new, at: jax.lax.dynamic_update_slice(old, new, (at,))
-            )(tokens, kept, cache.length)
+            tokens = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice(old, new, (at,)))(
+                tokens, kept, cache.length
+            )
         return ToyCache(tokens, cache.length + count)

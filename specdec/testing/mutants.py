@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import leading_true, take
-from specdec.core.standardize import standardize
+from specdec.core.residuals import take
 from specdec.drafters.model import ModelDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.types import Draft, Purpose, SamplingConfig, Verdict
+from specdec.types import Draft, Purpose
 from specdec.verifiers.token import TokenVerifier
 
 
@@ -41,33 +40,28 @@ class WrongResidualRow(TokenVerifier):
 class InclusiveAccept(TokenVerifier):
     """Accepts while u <= p/q: now and then a token that the target never says."""
 
-    def __call__(self, random, target, draft):
+    def _accepts(self, random, target, draft):
         gamma = draft.tokens.shape[1]
         p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
-        u = random.uniforms(Purpose.ACCEPTANCE, gamma)
-        return _verdict(self, random, target, draft, leading_true(u * q <= p))
+        return random.uniforms(Purpose.ACCEPTANCE, gamma) * q <= p
 
 
 @dataclasses.dataclass(frozen=True)
 class SharedKeys(TokenVerifier):
     """Accepts with the numbers that the guesses were drawn with."""
 
-    def __call__(self, random, target, draft):
+    def _accepts(self, random, target, draft):
         gamma = draft.tokens.shape[1]
         p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
-        u = random.uniforms(Purpose.PROPOSAL, gamma)
-        return _verdict(self, random, target, draft, leading_true(u * q < p))
+        return random.uniforms(Purpose.PROPOSAL, gamma) * q < p
 
 
 @dataclasses.dataclass(frozen=True)
 class KeepGoing(TokenVerifier):
     """Counts every accepted guess, also those behind a rejected one."""
 
-    def __call__(self, random, target, draft):
-        gamma = draft.tokens.shape[1]
-        p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
-        accepted = random.uniforms(Purpose.ACCEPTANCE, gamma) * q < p
-        return _verdict(self, random, target, draft, jnp.sum(accepted, axis=1))
+    def _accepts(self, random, target, draft):
+        return jnp.sort(super()._accepts(random, target, draft), axis=1, descending=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,29 +99,19 @@ class OffByOne(TokenVerifier):
         return super().__call__(random, late, draft)
 
 
-def _verdict(verifier, random, target, draft, num_accepted) -> Verdict:
-    final = verifier._final_token(random, target, draft, num_accepted)
-    slots = jnp.arange(draft.tokens.shape[1] + 1)
-    guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
-    tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
-    path = jnp.broadcast_to(slots, tokens.shape)
-    return Verdict(tokens, num_accepted + 1, num_accepted, path)
-
-
 @dataclasses.dataclass(frozen=True)
 class UnwarpedDraft(ModelDrafter):
     """Draws guesses from the warped q but reports the plain softmax of the same step."""
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
-        plain = ModelDrafter(self.model, self.gamma, SamplingConfig(temperature=1.0))
         # Teacher-forced on the same guesses, so that only the reported q is wrong.
         logits, cache = self.model.extend(params, state.encoded, state.cache, state.pending)
         cache = self.model.commit(cache, None, state.num_pending)
         rows = jnp.arange(state.pending.shape[0])
         first = logits[rows, state.num_pending - 1][:, None]
         rest, _ = self.model.extend(params, state.encoded, cache, draft.tokens[:, :-1])
-        probs = standardize(jnp.concatenate([first, rest], axis=1), plain.sampling)
+        probs = jax.nn.softmax(jnp.concatenate([first, rest], axis=1), axis=-1)
         return Draft(draft.tokens, probs, draft.topology), after
 
 

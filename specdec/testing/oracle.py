@@ -115,20 +115,20 @@ def exact_law(
       RuntimeError: if rows have not ended after ``limit`` blocks: a block that emits nothing.
     """
     gamma = drafter.gamma
-    combinations = _combinations(grid, gamma)
+    combinations = jnp.asarray(_combinations(grid, gamma))
     count = len(combinations)
-    inputs = jnp.asarray(inputs)
-    num_rows = inputs.shape[0]
+    rows = jnp.asarray(inputs)
+    num_rows = rows.shape[0]
     state = initial_state(
         model, row_ids=jnp.arange(num_rows), seed=0, limit=limit, output_bucket=limit,
         gamma=gamma, width=gamma + 1, trace=False,
-        drafter_state=drafter.init(drafter_params, inputs, limit),
+        drafter_state=drafter.init(drafter_params, rows, limit),
     )  # fmt: skip
     # Scalars and keys would not tile; the tape stands in for the keys.
     state = dataclasses.replace(
         state, block=jnp.zeros(num_rows, jnp.int32), row_keys=jnp.zeros(num_rows)
     )
-    bundle = jax.tree.map(np.asarray, (model.encode(params, inputs), state))
+    bundle = jax.tree.map(np.asarray, (model.encode(params, rows), state))
 
     @jax.jit
     def run(bundle, tape):
@@ -138,9 +138,9 @@ def exact_law(
             model, drafter, verifier, sampling, limit,
             params, drafter_params, encoded, tape, before,
         )  # fmt: skip
-        rows = after.finished.shape[0]
+        size = after.finished.shape[0]
         after = dataclasses.replace(
-            after, block=jnp.zeros(rows, jnp.int32), row_keys=jnp.zeros(rows), stats=before.stats
+            after, block=jnp.zeros(size, jnp.int32), row_keys=jnp.zeros(size), stats=before.stats
         )
         return encoded, after
 
@@ -156,7 +156,7 @@ def exact_law(
                 np.arange(start, start + per_call) < len(weights), weights[chosen], 0.0
             )
             batch = _rows(bundle, np.tile(chosen, count))  # Neighbours are different states.
-            numbers = np.repeat(combinations, per_call, axis=0)
+            numbers = jnp.repeat(combinations, per_call, axis=0)
             tape = Tape(numbers[:, :gamma], numbers[:, gamma : 2 * gamma], numbers[:, 2 * gamma :])
             out = jax.tree.map(np.asarray, run(batch, tape))
             weight = np.tile(chosen_weights, count) / count

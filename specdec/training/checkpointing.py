@@ -38,6 +38,8 @@ def prepare_directory(
     path = directory / "run.json"
     if path.exists():
         found = json.loads(path.read_text())
+        # Fields that T5Config has gained since then take their defaults.
+        found["model"] = dataclasses.asdict(T5Config(**found["model"]))
         keys = sorted(found.keys() | described.keys())
         other = [key for key in keys if found.get(key) != described.get(key)]
         if other:

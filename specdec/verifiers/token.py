@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
 from specdec.core.residuals import leading_true, residual_weights, take
@@ -41,11 +42,7 @@ class TokenVerifier:
             num_accepted = leading_true(accepted)
             final = jnp.take_along_axis(target.tokens, num_accepted[:, None], axis=1)[:, 0]
         else:
-            p = take(target[:, :gamma], draft.tokens)
-            q = 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
-            u = random.uniforms(Purpose.ACCEPTANCE, gamma)
-            # u < p/q without the division; strict, so that p = 0 is never accepted.
-            num_accepted = leading_true(u * q < p)
+            num_accepted = leading_true(self._accepts(random, target, draft))
             final = self._final_token(random, target, draft, num_accepted)
         guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
         slots = jnp.arange(gamma + 1)
@@ -53,7 +50,22 @@ class TokenVerifier:
         path = jnp.broadcast_to(slots, (batch, gamma + 1))
         return Verdict(tokens, num_accepted + 1, num_accepted, path)
 
-    def _final_token(self, random, target, draft, num_accepted):
+    def _accepts(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Bool[Array, "b n"]:
+        gamma = draft.tokens.shape[1]
+        p = take(target[:, :gamma], draft.tokens)
+        q = 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
+        # u < p/q without the division; strict, so that p = 0 is never accepted.
+        return random.uniforms(Purpose.ACCEPTANCE, gamma) * q < p
+
+    def _final_token(
+        self,
+        random: RandomSource,
+        target: Float[Array, "b n1 v"],
+        draft: Draft,
+        num_accepted: Int[Array, " b"],
+    ) -> Int[Array, " b"]:
         gamma = draft.tokens.shape[1]
         rows = jnp.arange(num_accepted.shape[0])
         at = jnp.minimum(num_accepted, gamma - 1)

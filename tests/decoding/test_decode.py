@@ -216,9 +216,7 @@ def exact_joint(inputs, sampling):
 def chi_square_p_value(result, law):
     """Of the first tokens of many rows of one input; cells under 5 expected are pooled."""
     seen = {}
-    for tokens, count in zip(
-        np.asarray(result.tokens), np.asarray(result.num_tokens), strict=True
-    ):
+    for tokens, count in zip(np.asarray(result.tokens), np.asarray(result.num_tokens), strict=True):
         key = tuple(tokens[: min(count, POSITIONS)].tolist())
         seen[key] = seen.get(key, 0) + 1
     rows = len(result.num_tokens)

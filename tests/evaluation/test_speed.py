@@ -62,6 +62,13 @@ def test_prediction():
     assert prediction.whole == pytest.approx(10 / (1 + 0.5 + 9 / prediction.decoder))
 
 
+def test_times_of_one_name_are_added_up(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    works = [Work(name, lambda: None, 1) for name in ("a", "b", "a")]
+    assert time_interleaved(works, 1) == [{"a": 2.0, "b": 1.0}]
+
+
 def test_interleaving_alternates_and_warms_up_each_program_once():
     calls = []
 

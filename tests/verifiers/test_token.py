@@ -58,9 +58,7 @@ def test_point_mass_targets_take_their_own_tokens():
 
 
 def test_bonus_mutant_is_told_apart():
-    assert verify([0, 1], [0.9, 0.9], 0.3, verifier=DroppedBonus) != verify(
-        [0, 1], [0.9, 0.9], 0.3
-    )
+    assert verify([0, 1], [0.9, 0.9], 0.3, verifier=DroppedBonus) != verify([0, 1], [0.9, 0.9], 0.3)
 
 
 def test_trees_are_refused():

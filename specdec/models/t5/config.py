@@ -65,9 +65,7 @@ class T5Config:
                 f"T5Config.activation must be 'relu', 'gelu' or 'silu', got {self.activation!r}."
             )
         if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(
-                f"T5Config.dtype must be 'float32' or 'bfloat16', got {self.dtype!r}."
-            )
+            raise ValueError(f"T5Config.dtype must be 'float32' or 'bfloat16', got {self.dtype!r}.")
         for name in ("pad_id", "eos_id", "decoder_start_id"):
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise ValueError(

@@ -129,7 +129,9 @@ class T5Model:
         wi = ("wi_0", "wi_1") if self.config.gated else ("wi",)
 
         def fuse(*kernels):
-            joined = jnp.concatenate([jnp.asarray(k["kernel"], self.dtype) for k in kernels], axis=1)
+            joined = jnp.concatenate(
+                [jnp.asarray(k["kernel"], self.dtype) for k in kernels], axis=1
+            )
             return joined.T if self.layout == "out_in" else joined
 
         def scale(module):
@@ -169,7 +171,7 @@ class T5Model:
             "encoder": params.encoder,
             "token_embedder": {"embedding": params.embedding},
         }
-        output = Transformer(cfg).apply({"params": tree}, inputs, method="encode")
+        output = jnp.asarray(Transformer(cfg).apply({"params": tree}, inputs, method="encode"))
         batch, length, _ = output.shape
         projected = self._linear(params.cross_kv, output)
         split = projected.reshape(

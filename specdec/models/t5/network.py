@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.spmd import with_logical_constraint, with_logical_partitioning
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.models.t5.config import T5Config
@@ -69,8 +71,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _param(module: nn.Module, name: str, init, shape: tuple[int, ...], axes: tuple[str, ...]):
-    return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
+def _param(
+    module: nn.Module, name: str, init, shape: tuple[int, ...], axes: tuple[str, ...]
+) -> Array:
+    boxed = with_logical_partitioning(init, axes)
+    # Inside a module Flax hands the parameter out unboxed.
+    return cast(Array, module.param(name, boxed, shape, jnp.float32))
 
 
 class Dense(nn.Module):
@@ -140,7 +146,9 @@ class Attention(nn.Module):
         )
         split = (cfg.num_heads, cfg.head_dim)
         # The query's 1/sqrt(K) lives in its initialisation, as in Mesh TensorFlow.
-        query = Dense(inner, (cfg.d_model * cfg.head_dim) ** -0.5, into, dtype, name="query")(inputs_q)
+        query = Dense(inner, (cfg.d_model * cfg.head_dim) ** -0.5, into, dtype, name="query")(
+            inputs_q
+        )
         key = project(name="key")(inputs_kv)
         value = project(name="value")(inputs_kv)
         query, key, value = (a.reshape(*a.shape[:-1], *split) for a in (query, key, value))
@@ -166,15 +174,13 @@ class MlpBlock(nn.Module):
         cfg = self.config
         dtype = jnp.dtype(cfg.dtype)
         act = ACTIVATIONS[cfg.activation]
-        into = functools.partial(
-            Dense, cfg.d_ff, cfg.d_model**-0.5, ("embed", "mlp"), dtype
-        )
+        into = functools.partial(Dense, cfg.d_ff, cfg.d_model**-0.5, ("embed", "mlp"), dtype)
         if cfg.gated:
             hidden = act(into(name="wi_0")(x)) * into(name="wi_1")(x)
         else:
             hidden = act(into(name="wi")(x))
         hidden = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(hidden, deterministic)
-        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        hidden = with_logical_constraint(hidden, ("batch", "length", "mlp"))
         return Dense(cfg.d_model, cfg.d_ff**-0.5, ("mlp", "embed"), dtype, name="wo")(hidden)
 
 
@@ -199,7 +205,7 @@ class Layer(nn.Module):
             x = x + dropout(cross(h, encoded, encoded_mask, None, deterministic))
         h = norm(name="pre_mlp_layer_norm")(x)
         x = x + dropout(MlpBlock(cfg, name="mlp")(h, deterministic))
-        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        return with_logical_constraint(x, ("batch", "length", "embed"))
 
 
 class Stack(nn.Module):
@@ -227,7 +233,11 @@ class Stack(nn.Module):
         if cfg.tied_logits:
             return self.embedder.attend(x)
         dense = Dense(
-            cfg.vocab_size, cfg.d_model**-0.5, ("embed", "vocab"), jnp.dtype(cfg.dtype), name="logits_dense"
+            cfg.vocab_size,
+            cfg.d_model**-0.5,
+            ("embed", "vocab"),
+            jnp.dtype(cfg.dtype),
+            name="logits_dense",
         )
         return dense(x).astype(jnp.float32)
 
@@ -239,7 +249,7 @@ class Embed(nn.Module):
 
     def setup(self):
         cfg = self.config
-        # v1.0 ties the logits and scales them by D**-0.5, hence unit variance here in both variants.
+        # v1.0 ties the logits and scales them by D**-0.5, hence unit variance here.
         self.embedding = _param(
             self, "embedding", nn.initializers.normal(1.0),
             (cfg.vocab_size, cfg.d_model), ("vocab", "embed"),
@@ -298,7 +308,7 @@ class Transformer(nn.Module):
 
 
 def shift_right(targets: Int[Array, "b t"], decoder_start_id: int) -> Int[Array, "b t"]:
-    """Decoder inputs for teacher forcing: the targets one place later, ``decoder_start_id`` first."""
+    """Decoder inputs for teacher forcing: ``decoder_start_id``, then all targets but the last."""
     return jnp.pad(targets, ((0, 0), (1, 0)), constant_values=decoder_start_id)[:, :-1]
 
 

@@ -27,6 +27,7 @@ from specdec.verifiers.token import TokenVerifier
 Method = Literal["speculative", "autoregressive"]
 Text = str | Sequence[int]
 BUNDLED = ("quickstart",)
+GREEDY = SamplingConfig(temperature=0.0)
 _SMALLEST_BUCKET = 16
 
 
@@ -128,7 +129,7 @@ class Pair:
         *,
         method: Method = "speculative",
         gamma: int = 4,
-        sampling: SamplingConfig = SamplingConfig(temperature=0.0),
+        sampling: SamplingConfig = GREEDY,
         max_decode_len: int = 64,
         seed: int = 0,
         batch_size: int = 1,

@@ -24,7 +24,7 @@ def row_keys(seed: Int[Array, ""] | int, row_ids: Int[Array, " b"]) -> Array:
 
 @pytree
 class BlockRandom:
-    """A block's :class:`~specdec.types.RandomSource`: ``keys`` [B] already folded with the block."""
+    """A block's :class:`~specdec.types.RandomSource`; ``keys`` [B] hold the block number."""
 
     keys: Array
 

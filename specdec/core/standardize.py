@@ -1,4 +1,4 @@
-"""Logits to the distribution that is sampled. One function for target, draft and reference alike."""
+"""Logits to the distribution that is sampled: one function for target, draft and reference."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ class RunStats:
     Attributes:
       gamma: guesses a block; 0 for plain decoding.
       num_rows: rows decoded.
-      target_calls, proposed, examined, accepted, emitted, dropped: see :class:`specdec.types.Stats`.
+      target_calls, proposed, examined, accepted, emitted, dropped: see
+        :class:`specdec.types.Stats`.
       accepted_histogram: blocks by the number of guesses accepted, gamma + 1 counts.
       acceptance_prob_sum: sum of sum_x min(p(x), q(x)) over examined positions.
     """

@@ -53,6 +53,6 @@ def time_interleaved(works: Sequence[Work], repetitions: int) -> list[dict[str, 
         for work in works if repetition % 2 == 0 else reversed(works):
             start = time.perf_counter()
             jax.block_until_ready(work.run())
-            totals[work.name] = time.perf_counter() - start
+            totals[work.name] += time.perf_counter() - start
         seconds.append(totals)
     return seconds

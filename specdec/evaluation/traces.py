@@ -54,7 +54,7 @@ def lines(row: Row, vocabulary: Vocabulary | None) -> list[list[Span]]:
         if block.rejected:
             spans.append(Span("rejected", _text(vocabulary, emitted, block.rejected)))
         if block.correction is not None:
-            kind = "correction"
+            kind = "correction" if block.rejected else "bonus"
             spans.append(Span(kind, _text(vocabulary, emitted, [block.correction])))
             emitted.append(block.correction)
         result.append(spans)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Row:
 def total_stats(rows: Sequence[Row], gamma: int) -> RunStats:
     """Totals over rows; ``gamma`` is 0 for plain decoding."""
 
-    def column(name):
+    def column(name: str) -> Any:  # NumPy where Stats says JAX: both have shapes and sums.
         return np.asarray([getattr(row, name) for row in rows])
 
     stats = Stats(

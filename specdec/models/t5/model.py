@@ -3,7 +3,7 @@
 The arithmetic is ``network.py``'s; only the layout differs. One decode step is bound by reading
 the weights once, so they are packed once at load: query, key and value fused into one product,
 wi_0 and wi_1 into another, every layer's cross-attention K/V projected in one product at encode
-time. On CPU each kernel is stored [out, in]: at one token XLA reads it a fifth faster than [in, out].
+time. On CPU each kernel is stored [out, in]: at one token XLA reads that a fifth faster.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
 """
@@ -88,7 +88,7 @@ class EncodedT5:
     mask: Bool[Array, "b s"]
 
 
-_FAST_TOKENS = (1, 4, 8, 16)
+_FAST_TOKENS = (4, 8, 16)
 
 
 def _tokens_minor_product(
@@ -102,11 +102,13 @@ def _tokens_minor_product(
     """
     flat = x.reshape(-1, x.shape[-1])
     count = flat.shape[0]
+    if count == 1:
+        return (kernel @ flat[0]).reshape(*x.shape[:-1], -1)
     padded = next((n for n in _FAST_TOKENS if n >= count), count)
     columns = jnp.pad(flat.T, ((0, 0), (0, padded - count)))
     product = kernel @ jax.lax.optimization_barrier(columns)
     out = jax.lax.optimization_barrier(product)[:, :count].T
-    return out.reshape(*x.shape[:-1], kernel.shape[0])
+    return out.reshape(*x.shape[:-1], -1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,96 @@
+"""The bundled pair on real text: what it ships as, and that speculation changes nothing."""
+
+import importlib.resources
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specdec
+from specdec.api import make_batches
+from specdec.checkpoints import load_huggingface
+from specdec.data.text import read_pairs
+from specdec.models.t5.network import Transformer
+
+BUNDLED = Path(str(importlib.resources.files("specdec"))) / "bundled" / "quickstart"
+GAMMA, BATCH, MAX_LEN = 3, 16, 64
+TOKENS = 20_000
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return specdec.load_pair("quickstart")
+
+
+def test_size_and_files():
+    files = [path for path in BUNDLED.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 48e6
+    for model in ("target", "draft"):
+        names = {path.name for path in (BUNDLED / model).iterdir()}
+        assert {"config.json", "model.safetensors", "spiece.model"} <= names
+
+
+def test_model_card_names_data_and_licence():
+    card = (BUNDLED / "README.md").read_text()
+    for word in ("CC BY 2.0", "tatoeba.org", "manythings.org", "seed", "BLEU"):
+        assert word in card
+
+
+def test_translates(pair):
+    out = pair.generate(["Good morning.", "I would like a cup of tea."], gamma=GAMMA)
+    plain = pair.generate(["Good morning.", "I would like a cup of tea."], method="autoregressive")
+    assert out.texts == plain.texts
+    assert all(text for text in out.texts)
+    assert out.stats.block_efficiency > 1
+    assert all(tokens[-1] == 1 for tokens in out.tokens)
+
+
+def top_two_gap(pair, inputs, prefix):
+    """The gap between the two largest logits after ``prefix``, from the linen network."""
+    model = pair.target.model
+    packed = pair.target.params
+    start = jnp.asarray([[model.decoder_start_id, *prefix]])
+    logits, _ = model.extend(
+        packed,
+        model.encode(packed, jnp.asarray(inputs)[None]),
+        model.init_cache(1, start.shape[1] + 1),
+        start,
+    )
+    second, first = np.sort(np.asarray(logits[0, -1]))[-2:]
+    return float(first - second)
+
+
+def test_greedy_over_real_text(pair, data_dir):
+    """At least 20,000 tokens of the test split, sentences joined by fours.
+
+    Against the width-matched reference, whose calls have the same shapes: not one difference.
+    Against the plain reference, arithmetic may differ in the last bits: every differing row must
+    have its two best logits within 1e-3 of each other where it first differs.
+    """
+    sources = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")]
+    texts = [" ".join(sources[i : i + 4]) for i in range(0, len(sources), 4)]
+    ids = pair.token_ids(texts, max_input_len=128)
+    common = dict(gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0)
+    count = 0
+    for batch in make_batches(ids, BATCH, 0):
+        fast = pair.decode(batch, method="speculative", **common)
+        matched = pair.decode(batch, method="autoregressive", width=GAMMA + 1, **common)
+        plain = pair.decode(batch, method="autoregressive", **common)
+        np.testing.assert_array_equal(fast.tokens, matched.tokens)
+        for row in np.flatnonzero(np.any(fast.tokens != plain.tokens, axis=1)):
+            at = int(np.argmax(fast.tokens[row] != plain.tokens[row]))
+            gap = top_two_gap(pair, batch.inputs[row], plain.tokens[row, :at].tolist())
+            assert gap < 1e-3, (row, at, gap)
+        count += int(fast.num_tokens.sum())
+    assert count >= TOKENS
+
+
+def test_the_network_and_the_packed_decoder_agree_on_real_weights(pair):
+    config, params = load_huggingface(BUNDLED / "target")
+    inputs = jnp.asarray(pair.token_ids(["The house is old."], max_input_len=32)[0])[None]
+    tokens = jnp.asarray([[0, 5, 9, 100, 7]])
+    truth = Transformer(config).apply({"params": params}, inputs, tokens)
+    model, packed = pair.target.model, pair.target.params
+    logits, _ = model.extend(packed, model.encode(packed, inputs), model.init_cache(1, 8), tokens)
+    np.testing.assert_allclose(logits, truth, rtol=1e-3, atol=1e-3)

@@ -297,26 +297,30 @@ def load_pair(
     if target is None or draft is None:
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
     sources = _resolve(target, "target"), _resolve(draft, "draft")
-    models = [_load(source, dtype) for source in sources]
-    vocabularies = [find_vocabulary(source) for source in sources]
-    if all(vocabularies) and vocabularies[0].read_bytes() != vocabularies[1].read_bytes():
+    ours, theirs = (find_vocabulary(source) for source in sources)
+    if ours and theirs and ours.read_bytes() != theirs.read_bytes():
         raise ValueError(
-            f"Target and draft have different vocabularies: {vocabularies[0]} and "
-            f"{vocabularies[1]} are not the same file. A draft must speak the target's tokens."
+            f"Target and draft have different vocabularies: {ours} and {theirs} are not the same "
+            "file. A draft must speak the target's tokens."
         )
-    vocabulary = None if vocabularies[0] is None else Vocabulary(vocabularies[0])
-    return Pair(*models, vocabulary, name or f"{Path(target).name}+{Path(draft).name}")
+    loaded = [_load(source, dtype) for source in sources]
+    return Pair(
+        loaded[0],
+        loaded[1],
+        Vocabulary(ours) if ours else None,
+        name or f"{Path(target).name}+{Path(draft).name}",
+    )
 
 
-def _resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str | os.PathLike:
+def _resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
     if source not in BUNDLED:
-        return source
-    return Path(str(importlib.resources.files("specdec"))) / "bundled" / str(source) / role
+        return os.fspath(source)
+    return str(importlib.resources.files("specdec") / "bundled" / str(source) / role)
 
 
-def _load(source: str | os.PathLike, dtype: str) -> LoadedModel:
+def _load(source: str, dtype: str) -> LoadedModel:
     config, params = load_huggingface(source, dtype=dtype)
-    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, str(source))
+    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source)
 
 
 def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:

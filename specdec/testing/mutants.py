@@ -18,6 +18,10 @@ from specdec.types import Draft, Purpose
 from specdec.verifiers.token import TokenVerifier
 
 
+def _q(draft: Draft) -> jax.Array:
+    return jnp.ones(()) if draft.probs is None else take(draft.probs, draft.tokens)
+
+
 @dataclasses.dataclass(frozen=True)
 class RedrawFromTarget(TokenVerifier):
     """Draws the correction from p instead of the residual."""
@@ -42,8 +46,8 @@ class InclusiveAccept(TokenVerifier):
 
     def _accepts(self, random, target, draft):
         gamma = draft.tokens.shape[1]
-        p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
-        return random.uniforms(Purpose.ACCEPTANCE, gamma) * q <= p
+        p = take(target[:, :gamma], draft.tokens)
+        return random.uniforms(Purpose.ACCEPTANCE, gamma) * _q(draft) <= p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +56,8 @@ class SharedKeys(TokenVerifier):
 
     def _accepts(self, random, target, draft):
         gamma = draft.tokens.shape[1]
-        p, q = take(target[:, :gamma], draft.tokens), take(draft.probs, draft.tokens)
-        return random.uniforms(Purpose.PROPOSAL, gamma) * q < p
+        p = take(target[:, :gamma], draft.tokens)
+        return random.uniforms(Purpose.PROPOSAL, gamma) * _q(draft) < p
 
 
 @dataclasses.dataclass(frozen=True)

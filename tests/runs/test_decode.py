@@ -167,10 +167,15 @@ def test_plain_decoding_is_the_same_greedy_text(tiny, finished, tmp_path):
     assert results["drafter"] is None
 
 
-def test_batches_with_a_padding_row(tiny, finished, tmp_path):
+def test_batches_with_a_padding_row_and_a_kill_in_the_middle_of_one(tiny, finished, tmp_path):
     assert main(tiny, tmp_path, "BATCH_SIZE=3") == 0
     rows = {row["id"]: row["tokens"] for row in read(tmp_path)[1]}
     assert rows == {row["id"]: row["tokens"] for row in read(finished)[1]}
+    decodes = tmp_path / "decodes.jsonl"
+    whole = decodes.read_bytes()
+    decodes.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    assert main(tiny, tmp_path, "BATCH_SIZE=3") == 0
+    assert decodes.read_bytes() == whole
 
 
 BAD_SETTINGS = [

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +173,12 @@ class PreparedRun:
                 if not wanted:
                     continue
                 # The whole batch again even if a part is done: the same shapes and companions.
-                for row in self._decode_batch(batch):
-                    if row.id in wanted:
-                        self._rows[row.id] = row
-                        writer.append(row)
+                for row in self._decode_batch(batch, wanted):
+                    self._rows[row.id] = row
+                    writer.append(row)
                 progress.show(len(self._rows))
 
-    def _decode_batch(self, batch: Batch) -> list[Row]:
+    def _decode_batch(self, batch: Batch, wanted: Sequence[int]) -> list[Row]:
         run = self.run
 
         def decode(method: Method, width: int = 1, trace: bool = False):
@@ -196,7 +196,7 @@ class PreparedRun:
             }
         rows = []
         for place, number in enumerate(batch.row_ids):
-            if number < 0:
+            if number not in wanted:
                 continue
             example = run.examples[number]
             row = Row.of(

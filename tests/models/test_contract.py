@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, ragged_inputs, random_t5_params
 
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer

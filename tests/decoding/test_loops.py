@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, ragged_inputs, random_t5_params
 from scipy import stats
+from tiny import TINY, ragged_inputs, random_t5_params
 
 from specdec.core.randomness import BlockRandom
 from specdec.decoding import speculative

@@ -1,0 +1,42 @@
+"""Tiny models and inputs for tests."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import init_params
+
+TINY = {
+    "v1.1": T5Config(
+        vocab_size=19, d_model=16, num_encoder_layers=1, num_decoder_layers=2,
+        num_heads=2, head_dim=12, d_ff=24,
+    ),
+    "v1.0": T5Config(
+        vocab_size=19, d_model=16, num_encoder_layers=2, num_decoder_layers=1,
+        num_heads=4, head_dim=4, d_ff=20, activation="relu", gated=False, tied_logits=True,
+        relative_attention_num_buckets=8, relative_attention_max_distance=12,
+    ),
+}  # fmt: skip
+
+
+def random_t5_params(config, seed):
+    """Weights far from their initialisation: no scale is 1 and logits spread by a few units."""
+    params = init_params(config, jax.random.key(seed))
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed + 1000), len(leaves))
+    noisy = [
+        leaf * 1.5 + 0.2 * jax.random.normal(key, leaf.shape)
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(tree, noisy)
+
+
+def ragged_inputs(batch, length, vocab_size, seed=0):
+    """[B, S] token rows of different lengths, EOS last, padded with 0."""
+    generator = np.random.default_rng(seed)
+    rows = np.zeros((batch, length), np.int32)
+    for row in rows:
+        size = generator.integers(2, length + 1)
+        row[:size] = [*generator.integers(2, vocab_size, size - 1), 1]
+    return jnp.asarray(rows)

@@ -1,11 +1,11 @@
 import jax
 import numpy as np
 import pytest
+from tiny import TINY, ragged_inputs, random_t5_params
 
 from specdec.api import LoadedModel
 from specdec.evaluation.lossless import compare, first_difference
 from specdec.models.t5.network import Transformer, shift_right
-from tests.conftest import TINY, ragged_inputs, random_t5_params
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,9 @@ def distill(
         return {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
 
     def evaluate(params):
-        sums = lambda params, batch: validation_sums(params, target_params, batch)  # noqa: E731
+        def sums(params, batch):
+            return validation_sums(params, target_params, batch)
+
         return per_token(sums, params, validation.epoch(0))
 
     return run_loop(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom, draw_from
 from specdec.core.standardize import standardize
 from specdec.decoding import state as st
@@ -54,9 +53,7 @@ def step(
     return state, info
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "sampling", "output_bucket", "width", "trace")
-)
+@decode_jit(static_argnames=("model", "sampling", "output_bucket", "width", "trace"))
 def autoregressive_decode(
     model: Model,
     params: Params,

@@ -14,12 +14,11 @@ Decoding", Algorithm 1.
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import acceptance_prob
 from specdec.core.standardize import standardize
@@ -81,10 +80,7 @@ def step(
     return state, info
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=("model", "drafter", "verifier", "sampling", "output_bucket", "trace"),
-)
+@decode_jit(static_argnames=("model", "drafter", "verifier", "sampling", "output_bucket", "trace"))
 def speculative_decode(
     model: Model,
     drafter: Drafter,

@@ -7,12 +7,11 @@ does not depend on what it computes: all shapes are static.
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom, draw_from
 from specdec.core.standardize import standardize
 from specdec.drafters.base import Drafter
@@ -32,13 +31,13 @@ from specdec.verifiers.token import TokenVerifier
 STEPS = 32
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@decode_jit(static_argnames="model")
 def encode(model: Model, params: Params, inputs: Int[Array, "b s"]) -> Encoded:
     """What each decode does once."""
     return model.encode(params, inputs)
 
 
-@functools.partial(jax.jit, static_argnames=("drafter", "output_bucket"))
+@decode_jit(static_argnames=("drafter", "output_bucket"))
 def init_drafter(
     drafter: Drafter, params: Params, inputs: Int[Array, "b s"], output_bucket: int
 ) -> DrafterState:
@@ -46,7 +45,7 @@ def init_drafter(
     return drafter.init(params, inputs, output_bucket)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "gamma", "sampling", "output_bucket"))
+@decode_jit(static_argnames=("model", "gamma", "sampling", "output_bucket"))
 def target_calls(
     model: Model,
     params: Params,
@@ -89,7 +88,7 @@ def target_calls(
     return jax.lax.fori_loop(0, STEPS, body, (cache, start))[1]
 
 
-@functools.partial(jax.jit, static_argnames="drafter")
+@decode_jit(static_argnames="drafter")
 def draft_blocks(drafter: Drafter, params: Params, state: DrafterState, keys: Array) -> Array:
     """STEPS blocks of gamma guesses, each then rejected."""
     batch = keys.shape[0]

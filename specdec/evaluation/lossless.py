@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.api import LoadedModel
+from specdec.core.compilation import decode_jit
 from specdec.models.base import Model
 
 
@@ -59,7 +58,7 @@ def compare(
     return Mismatch(position, float(first - second), [int(t) for t in expected])
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@decode_jit(static_argnames="model")
 def _logits(model: Model, params, inputs, tokens):
     encoded = model.encode(params, inputs)
     return model.extend(params, encoded, model.init_cache(1, tokens.shape[1]), tokens)[0]

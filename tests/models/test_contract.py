@@ -38,7 +38,8 @@ def setup(request):
 
 
 def same(a, b):
-    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    """But for float32 rounding: sums of up to 64 terms of logits near 5, in another order."""
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=3e-5)
 
 
 def score(model, params, encoded, tokens, *, cache=None, topology=None):

@@ -26,6 +26,7 @@ from specdec.models.t5.network import (
     relative_position_buckets,
     rms_norm,
 )
+from specdec.models.t5.product import attention_scores, few_tokens_product
 from specdec.types import Params, Topology, pytree
 
 Layout = Literal["out_in", "in_out"]
@@ -86,29 +87,6 @@ class EncodedT5:
     keys: tuple[Float[Array, "b h s k"], ...]
     values: tuple[Float[Array, "b h s k"], ...]
     mask: Bool[Array, "b s"]
-
-
-_FAST_TOKENS = (4, 8, 16)
-
-
-def _tokens_minor_product(
-    kernel: Float[Array, "o i"], x: Float[Array, "b t i"]
-) -> Float[Array, "b t o"]:
-    """x kernel.T with the tokens as the product's minor axis: XLA's fast shape on CPU.
-
-    Few tokens are padded to a count at which XLA is efficient (2 tokens cost more than 4, 5 to 7
-    more than 8). The barriers keep XLA from folding the transposes back into the product, which
-    would make it twice as slow.
-    """
-    flat = x.reshape(-1, x.shape[-1])
-    count = flat.shape[0]
-    if count == 1:
-        return (kernel @ flat[0]).reshape(*x.shape[:-1], -1)
-    padded = next((n for n in _FAST_TOKENS if n >= count), count)
-    columns = jnp.pad(flat.T, ((0, 0), (0, padded - count)))
-    product = kernel @ jax.lax.optimization_barrier(columns)
-    out = jax.lax.optimization_barrier(product)[:, :count].T
-    return out.reshape(*x.shape[:-1], -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +215,12 @@ class T5Model:
         ):
             h = rms_norm(x, layer.self_norm, cfg.layer_norm_epsilon)
             query, key, value = jnp.split(self._linear(layer.self_qkv, h), 3, axis=-1)
-            keys.append(kv.write(old_key, self._heads(key), cache.length))
-            values.append(kv.write(old_value, self._heads(value), cache.length))
+            key = kv.write(old_key, self._heads(key), cache.length)
+            value = kv.write(old_value, self._heads(value), cache.length)
+            # One update in place; fused into its readers it would be several, and copies.
+            key, value = jax.lax.optimization_barrier((key, value))
+            keys.append(key)
+            values.append(value)
             h = self._attend(self._heads(query), keys[-1], values[-1], self_bias)
             x = x + self._linear(layer.self_out, h)
 
@@ -261,17 +243,21 @@ class T5Model:
     def _linear(self, kernel: Array, x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
         if self.layout == "in_out":
             return x @ kernel
-        return _tokens_minor_product(kernel, x)
+        return few_tokens_product(kernel, x)
 
     def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
         split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
         return split.transpose(0, 2, 1, 3)
 
     def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
-        logits = jnp.einsum("bhtk,bhmk->bhtm", query, keys).astype(jnp.float32) + bias
-        weights = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
+        weights = jax.nn.softmax(self._scores(query, keys) + bias, axis=-1).astype(values.dtype)
         out = jnp.einsum("bhtm,bhmk->bhtk", weights, values).transpose(0, 2, 1, 3)
         return out.reshape(*out.shape[:2], -1)
+
+    def _scores(self, query, keys) -> Float[Array, "b h t m"]:
+        if self.layout == "in_out":
+            return jnp.einsum("bhtk,bhmk->bhtm", query, keys).astype(jnp.float32)
+        return attention_scores(query, keys)
 
     def _mlp(self, layer: PackedLayer, h: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         act = ACTIVATIONS[self.config.activation]
@@ -287,7 +273,7 @@ class T5Model:
         x = x * self.config.d_model**-0.5
         if self.layout == "in_out":
             return jnp.einsum("btd,vd->btv", x, params.embedding).astype(jnp.float32)
-        return _tokens_minor_product(params.embedding, x).astype(jnp.float32)
+        return few_tokens_product(params.embedding, x).astype(jnp.float32)
 
     def _bias(self, params, topology, length, max_len) -> Float[Array, "b h t m"]:
         query = length[:, None] + jnp.asarray(kv.depths(topology))

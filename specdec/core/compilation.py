@@ -1,0 +1,51 @@
+"""How decode programs are compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Generic, ParamSpec, TypeVar
+
+import jax
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+# What the products of few tokens (specdec.models.t5.product) need of XLA on CPU.
+CPU_OPTIONS = {
+    # A sum may be taken in any order, so that it vectorises. NaN, infinity and division stay
+    # exact: XLA's defaults for what fast math must honour.
+    "xla_cpu_enable_fast_math": True,
+    # Optimization barriers last until after fusion: what they wrap is computed once, in memory.
+    "xla_disable_hlo_passes": "cse_barrier_expander",
+}
+
+
+class DecodeJit(Generic[_Arguments, _Result]):
+    """``jax.jit`` with the backend's options; the backend is looked up at the first call."""
+
+    def __init__(
+        self, function: Callable[_Arguments, _Result], static_argnames: str | Sequence[str]
+    ):
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._static_argnames = static_argnames
+
+    @functools.cached_property
+    def jitted(self):
+        """The jitted function itself, to lower or to count its compilations."""
+        return jax.jit(
+            self._function,
+            static_argnames=self._static_argnames,
+            compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
+        )
+
+    def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        return self.jitted(*args, **kwargs)
+
+
+def decode_jit(
+    *, static_argnames: str | Sequence[str]
+) -> Callable[[Callable[_Arguments, _Result]], DecodeJit[_Arguments, _Result]]:
+    """Decorator for a whole decode, or a part of one that is timed apart."""
+    return lambda function: DecodeJit(function, static_argnames)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -34,3 +35,19 @@ def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
     if not pairs:
         raise ValueError(f"{path} is empty.")
     return pairs
+
+
+def write_pairs(path: str | os.PathLike, pairs: Iterable[tuple[str, str]]) -> None:
+    """Writes what :func:`read_pairs` reads; the file appears when it is whole.
+
+    Raises:
+      ValueError: a field is empty, or contains a tab or a line break.
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "w", encoding="utf-8", newline="\n") as file:
+        for pair in pairs:
+            if not all(field.strip() and not set(field) & set("\t\r\n") for field in pair):
+                raise ValueError(f"Not a line of parallel text: {pair!r}.")
+            file.write("\t".join(pair) + "\n")
+    os.replace(partial, path)

@@ -58,8 +58,8 @@ class DistillationOptions:
       target_directory: the target's training run.
       loss: a name in ``LOSSES``.
       cross_entropy_weight: w in (1 - w) * loss + w * cross-entropy with the data's tokens.
-      generated_file: ``input<TAB>the target's own output`` to train on instead of the data's
-        targets; None for the data's.
+      generated_file: ``input<TAB>the target's own output`` lines to train on beside the data's
+        pairs (:mod:`specdec.training.generate` writes it); None for the data's alone.
     """
 
     target_directory: str
@@ -98,6 +98,7 @@ def distill(
       FloatingPointError: the loss is no longer finite.
     """
     target_model, target_params = load_params(distillation.target_directory)
+    target_model = dataclasses.replace(target_model, dtype="float32")  # As it will be decoded.
     if model.vocab_size != target_model.vocab_size:
         raise ValueError(
             f"The draft's vocab_size {model.vocab_size} is not the target's "
@@ -105,11 +106,9 @@ def distill(
         )
     vocabulary = Vocabulary(distillation.target_directory)
     check_vocabulary(model, vocabulary)
-    pairs = (
-        read_pairs(distillation.generated_file)
-        if distillation.generated_file
-        else files.read("train")
-    )
+    pairs = files.read("train")
+    if distillation.generated_file:
+        pairs += read_pairs(distillation.generated_file)
     training = Batches(tokenize_pairs(pairs, vocabulary), batching)
     validation = Batches(tokenize_pairs(files.read("validation"), vocabulary), batching)
     settings = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.data.text import read_pairs
+from specdec.data.text import read_pairs, write_pairs
 
 
 def test_reads_pairs_in_order(tmp_path):
@@ -32,3 +32,16 @@ def test_errors_name_the_line(tmp_path, content, message):
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"No data file at .*none\.tsv"):
         read_pairs(tmp_path / "none.tsv")
+
+
+def test_written_pairs_are_read_back(tmp_path):
+    pairs = [("Eins", "one"), ("zwei,\u2028 drei", "two, three")]
+    write_pairs(tmp_path / "pairs.tsv", pairs)
+    assert read_pairs(tmp_path / "pairs.tsv") == pairs
+
+
+@pytest.mark.parametrize("field", ["", "a\tb", "a\nb"])
+def test_what_is_no_line_is_not_written(tmp_path, field):
+    with pytest.raises(ValueError, match="Not a line"):
+        write_pairs(tmp_path / "pairs.tsv", [("fine", "fine"), ("x", field)])
+    assert not (tmp_path / "pairs.tsv").exists()

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
+from run_tiny import recipe
 
 from specdec.data.vocabulary import train_vocabulary
 from specdec.models.t5.config import T5Config
+from specdec.training import train
 
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]
 
@@ -50,3 +54,12 @@ def tiny_model() -> T5Config:
         vocab_size=278, d_model=16, num_encoder_layers=1, num_decoder_layers=1, num_heads=2,
         head_dim=8, d_ff=16, dropout_rate=0.1, tied_logits=True,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def target_directory(tmp_path_factory, data_directory, tiny_model):
+    directory = tmp_path_factory.mktemp("target")
+    settings = recipe(str(data_directory))
+    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=60, checkpoint_every=60)
+    train.train(directory, model=tiny_model, **settings)
+    return directory

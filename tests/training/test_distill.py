@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 from run_tiny import recipe
 
-from specdec.training import distill, train
+from specdec.data.text import write_pairs
+from specdec.training import distill
 from specdec.training.checkpointing import load_params
 
 
@@ -38,15 +40,6 @@ def test_losses_follow_their_formulas(name, distributions):
 def test_losses_vanish_when_the_draft_is_the_target(name, distributions):
     log_p = np.log(distributions[0])
     np.testing.assert_allclose(distill.LOSSES[name](log_p, log_p), 0, atol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def target_directory(tmp_path_factory, data_directory, tiny_model):
-    directory = tmp_path_factory.mktemp("target")
-    settings = recipe(str(data_directory))
-    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=60, checkpoint_every=60)
-    train.train(directory, model=tiny_model, **settings)
-    return directory
 
 
 def distill_tiny(directory, data, model, target, **options):
@@ -99,12 +92,17 @@ def test_a_draft_equal_to_its_target_has_alpha_1(
     )
 
 
-def test_generated_outputs_replace_the_data(tmp_path, data_directory, tiny_model, target_directory):
-    with pytest.raises(FileNotFoundError, match=r"generated\.tsv"):
-        distill_tiny(
-            tmp_path, data_directory, tiny_model, target_directory,
-            generated_file=str(tmp_path / "generated.tsv"),
-        )  # fmt: skip
+def test_generated_outputs_are_trained_on_beside_the_data(
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
+):
+    write_pairs(tmp_path / "generated.tsv", [("ant bee", "bee ant"), ("cat", "cat cat")])
+    monkeypatch.setattr(distill, "run_loop", lambda *args, **_: None)
+    distill_tiny(
+        tmp_path / "run", data_directory, tiny_model, target_directory,
+        generated_file=str(tmp_path / "generated.tsv"),
+    )  # fmt: skip
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert settings["data"].startswith("202 examples")
 
 
 def test_unequal_vocabularies_are_refused(tmp_path, data_directory, tiny_model, target_directory):

@@ -1,0 +1,102 @@
+"""A target's own outputs on the training inputs, for a draft to learn from.
+
+Sources: sequence-level knowledge distillation (Kim & Rush 2016); on the target's own outputs a
+draft meets the prefixes that it will be asked to continue (Zhou et al. 2024, DistillSpec).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from specdec.data.text import write_pairs
+from specdec.data.vocabulary import Vocabulary
+from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.models.t5.model import T5Model
+from specdec.training.checkpointing import load_params
+from specdec.training.train import TextFiles
+from specdec.types import SamplingConfig
+
+FILE_NAME = "generated.tsv"
+
+
+def generate(
+    directory: str | os.PathLike,
+    *,
+    files: TextFiles,
+    target_directory: str,
+    temperature: float = 0.0,
+    lengths: Sequence[int] = (8, 12, 16, 24, 32, 64, 128),
+    tokens_per_batch: int = 2048,
+    seed: int = 0,
+) -> None:
+    """Writes ``generated.tsv``: every distinct training input, and the target's output on it.
+
+    Outputs that are empty or have no end within the length limit are left out, and counted in the
+    log. The file appears when it is whole.
+
+    Args:
+      target_directory: the target's training run.
+      temperature: of the target's distribution; 0 takes the most probable token.
+      lengths: static input lengths in tokens, ascending, EOS included; an output may have twice
+        as many tokens as its input's length. Longer inputs are left out too.
+      tokens_per_batch: rows * length of a batch.
+
+    Raises:
+      FileNotFoundError, ValueError: missing or malformed data or target.
+    """
+    config, params = load_params(target_directory)
+    config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
+    vocabulary = Vocabulary(target_directory)
+    model = T5Model(config)
+    packed = model.pack(params)
+    sampling = SamplingConfig(temperature=temperature)
+    inputs = list(dict.fromkeys(source for source, _ in files.read("train")))
+    ids = [vocabulary.encode(text, add_eos=True) for text in inputs]
+    outputs: dict[int, str] = {}
+    start = time.monotonic()
+    batches = list(_batches([len(row) for row in ids], lengths, tokens_per_batch))
+    for done, (length, members) in enumerate(batches, start=1):
+        rows = tokens_per_batch // length
+        tokens = np.full((rows, length), config.pad_id, np.int32)
+        for place, member in enumerate(members):
+            tokens[place, : len(ids[member])] = ids[member]
+        row_ids = np.full(rows, -1, np.int32)
+        row_ids[: len(members)] = members
+        result = autoregressive_decode(
+            model, packed, jnp.asarray(tokens), jnp.asarray(row_ids), 2 * length, seed,
+            sampling=sampling, output_bucket=2 * length,
+        )  # fmt: skip
+        decoded, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
+        for place, member in enumerate(members):
+            output = decoded[place, : counts[place]]
+            text = vocabulary.decode(output)
+            if output[-1] == config.eos_id and text.strip():
+                outputs[member] = text
+        if done % 20 == 0 or done == len(batches):
+            left = (time.monotonic() - start) / done * (len(batches) - done) / 60
+            logging.info("batch %d/%d  %.1f min left", done, len(batches), left)
+    pairs = [(inputs[member], outputs[member]) for member in sorted(outputs)]
+    logging.info("%d inputs, %d left out.", len(inputs), len(inputs) - len(pairs))
+    write_pairs(Path(directory) / FILE_NAME, pairs)
+
+
+def _batches(
+    sizes: Sequence[int], lengths: Sequence[int], tokens_per_batch: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(static length, row numbers) of each batch: rows of like sizes together, so that few wait."""
+    order = np.argsort(sizes, kind="stable")
+    bounds = np.searchsorted(np.asarray(sizes)[order], lengths, side="right")
+    begin = 0
+    for length, end in zip(lengths, bounds, strict=True):
+        rows = tokens_per_batch // length
+        for at in range(begin, end, rows):
+            yield length, order[at : min(at + rows, end)]
+        begin = end

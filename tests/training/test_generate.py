@@ -1,0 +1,77 @@
+"""The target's outputs on the training inputs, as a file to distil from."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import random_t5_params
+
+from specdec.api import GREEDY
+from specdec.data.text import read_pairs
+from specdec.data.vocabulary import Vocabulary
+from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.models.t5.model import T5Model
+from specdec.training import generate
+from specdec.training.train import TextFiles
+
+
+@pytest.fixture(scope="module")
+def target(tiny_model):
+    """Random, so that outputs differ, and leaning to EOS, so that some of them end."""
+    params = random_t5_params(tiny_model, 0)
+    embedding = params["token_embedder"]["embedding"]
+    params["token_embedder"]["embedding"] = embedding.at[tiny_model.eos_id].multiply(4.0)
+    return tiny_model, params
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, data_directory, target):
+    directory = tmp_path_factory.mktemp("generated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "load_params", lambda _: target)
+        generate.generate(
+            directory, files=TextFiles(str(data_directory)), target_directory=str(data_directory),
+            lengths=(16, 32), tokens_per_batch=128,
+        )  # fmt: skip
+    return read_pairs(directory / generate.FILE_NAME)
+
+
+def greedy_alone(text, target, vocabulary):
+    """The output of one row decoded by itself, and whether it ended."""
+    config, params = target
+    model = T5Model(dataclasses.replace(config, dtype="float32"))
+    ids = vocabulary.encode(text, add_eos=True)
+    length = 16 if len(ids) <= 16 else 32
+    inputs = np.zeros((1, length), np.int32)
+    inputs[0, : len(ids)] = ids
+    result = autoregressive_decode(
+        model, model.pack(params), jnp.asarray(inputs), jnp.zeros(1, jnp.int32), 2 * length, 0,
+        sampling=GREEDY, output_bucket=64,
+    )  # fmt: skip
+    tokens = np.asarray(result.tokens[0, : result.num_tokens[0]])
+    return vocabulary.decode(tokens), tokens[-1] == config.eos_id
+
+
+def test_each_distinct_input_once_with_the_targets_own_output(written, data_directory, target):
+    outputs = dict(written)
+    assert len(outputs) == len(written)
+    inputs = {source for source, _ in read_pairs(data_directory / "train.tsv")}
+    assert set(outputs) <= inputs
+    assert 20 < len(written) < len(inputs)
+    vocabulary = Vocabulary(data_directory)
+    for text in sorted(inputs)[:30]:
+        output, ended = greedy_alone(text, target, vocabulary)
+        assert outputs.get(text) == (output if ended and output.strip() else None)
+
+
+def test_batches_hold_every_row_that_fits_once():
+    sizes = [3, 16, 17, 9, 32, 33, 1, 8]
+    batches = list(generate._batches(sizes, (8, 16, 32), 64))
+    members = [int(row) for _, rows in batches for row in rows]
+    assert sorted(members) == [0, 1, 2, 3, 4, 6, 7]
+    for length, rows in batches:
+        assert 0 < len(rows) <= 64 // length
+        assert max(sizes[row] for row in rows) <= length

@@ -36,7 +36,7 @@ def _run(argv: list[str]) -> None:
     logging.get_absl_handler().addFilter(lambda record: "/orbax/" not in record.pathname)
     bindings = [argument.removeprefix(_GIN) for argument in sys.argv if argument.startswith(_GIN)]
     try:
-        main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value)
+        main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value, ROOT)
     except (OSError, ValueError, FloatingPointError) as error:
         logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
         sys.exit(f"error: {str(error).strip().splitlines()[0]}")  # Gin adds its call stack.

@@ -15,6 +15,7 @@ import gin
 from absl import logging
 
 from specdec.data.vocabulary import FILE_NAME, train_vocabulary
+from specdec.runs import gin_files
 from specdec.training.train import TextFiles
 
 
@@ -30,14 +31,19 @@ def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
     logging.info("Wrote %s.", Path(directory) / FILE_NAME)
 
 
-def main(gin_files: Sequence[str], bindings: Sequence[str], directory: str | os.PathLike) -> None:
+def main(
+    gin_file_names: Sequence[str],
+    bindings: Sequence[str],
+    directory: str | os.PathLike,
+    root: Path,
+) -> None:
     """Parses the configuration, saves it as ``config.gin`` in ``directory``, runs its recipe.
 
     Raises:
       ValueError: a binding names nothing, or a macro that the file leaves open is not given.
       Also whatever the recipe raises.
     """
-    gin.parse_config_files_and_bindings(list(gin_files), list(bindings))
+    gin_files.parse(gin_file_names, bindings, root)
     configured = gin.get_configurable(run)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

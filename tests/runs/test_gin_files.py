@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import gin
@@ -7,6 +8,7 @@ import specdec.runs.gin_bindings  # noqa: F401  names that the configurations us
 from specdec.runs import gin_files
 
 ROOT = Path(__file__).resolve().parents[2]
+TRAINING = sorted((ROOT / "configs" / "training").glob("*.gin"))
 EXPERIMENTS = sorted((ROOT / "configs" / "experiments").glob("*.gin"))
 
 
@@ -26,9 +28,17 @@ def test_shipped_experiments_say_command_duration_and_expectation(path):
 @pytest.mark.parametrize("folder", ["targets", "drafters", "methods", "sampling", "tasks"])
 def test_every_part_goes_with_the_quickstart(folder):
     for path in sorted((ROOT / "configs" / folder).glob("*.gin")):
-        bindings = ['TEXT_FILE = "a"'] if path.stem == "text" else []
         quickstart = str(ROOT / "configs/experiments/quickstart_ende.gin")
-        gin_files.parse([quickstart, str(path)], bindings, ROOT)
+        gin_files.parse([quickstart, str(path)], [], ROOT)
+
+
+@pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
+def test_shipped_recipes_need_their_open_macros_and_nothing_else(path):
+    names = re.findall(r"^(\w+) = %gin.REQUIRED", path.read_text(), re.MULTILINE)
+    assert names
+    gin_files.parse([str(path)], [f"{name} = 'x'" for name in names], ROOT)
+    with pytest.raises(ValueError, match=f"{min(names)}.* must be set"):
+        gin_files.parse([str(path)], [], ROOT)
 
 
 def parse(tmp_path, text, *bindings):

@@ -55,11 +55,20 @@ class T5Config:
     def __post_init__(self):
         sizes = (
             "vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers",
-            "num_heads", "head_dim", "d_ff", "relative_attention_num_buckets",
+            "num_heads", "head_dim", "d_ff",
         )  # fmt: skip
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"T5Config.{name} must be at least 1, got {getattr(self, name)}.")
+        buckets, distance = (
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+        )
+        if buckets < 4 or buckets % 2 or distance <= buckets // 2:
+            raise ValueError(
+                "T5Config.relative_attention_num_buckets must be even, at least 4 and less than twice "
+                f"relative_attention_max_distance, got {buckets} and {distance}."
+            )
         if self.activation not in ("relu", "gelu", "silu"):
             raise ValueError(
                 f"T5Config.activation must be 'relu', 'gelu' or 'silu', got {self.activation!r}."

@@ -3,7 +3,7 @@
 The arithmetic is ``network.py``'s; only the layout differs. One decode step is bound by reading
 the weights once, so they are packed once at load: query, key and value fused into one product,
 wi_0 and wi_1 into another, every layer's cross-attention K/V projected in one product at encode
-time. On CPU each kernel is stored [out, in]: at one token XLA reads that a fifth faster.
+time. On CPU each kernel is stored [out, in], which ``product.py`` reads once for all tokens.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
 """

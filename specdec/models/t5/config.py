@@ -66,8 +66,8 @@ class T5Config:
         )
         if buckets < 4 or buckets % 2 or distance <= buckets // 2:
             raise ValueError(
-                "T5Config.relative_attention_num_buckets must be even, at least 4 and less than twice "
-                f"relative_attention_max_distance, got {buckets} and {distance}."
+                "T5Config.relative_attention_num_buckets must be even, at least 4 and less than "
+                f"twice relative_attention_max_distance, got {buckets} and {distance}."
             )
         if self.activation not in ("relu", "gelu", "silu"):
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -15,7 +16,6 @@ from specdec.types import (
     Draft,
     Encoded,
     Params,
-    PointMass,
     Purpose,
     RandomSource,
     SamplingConfig,
@@ -84,34 +84,43 @@ class ModelDrafter:
         self, params: Params, state: ModelDrafterState, random: RandomSource
     ) -> tuple[Draft, ModelDrafterState]:
         model, sampling = self.model, self.sampling
-        rows = jnp.arange(state.pending.shape[0])
-        uniforms = None if sampling.greedy else random.uniforms(Purpose.PROPOSAL, self.gamma)
+        batch = state.pending.shape[0]
+        uniforms = (
+            jnp.zeros((batch, self.gamma))
+            if sampling.greedy
+            else random.uniforms(Purpose.PROPOSAL, self.gamma)
+        )
 
-        def guess(logits, i):
+        def put(guesses, logits, i):
+            """Draws guess i; keeps it, and what it was drawn from unless that is a point mass."""
             distribution = standardize(logits, sampling)
-            if uniforms is None:
-                return draw_from(distribution, jnp.zeros(())), distribution
-            return draw_from(distribution, uniforms[:, i : i + 1]), distribution
+            uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
+            new = (draw_from(distribution, uniform), distribution)
+            return jax.tree.map(
+                lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1),
+                guesses, new[: len(guesses)],
+            )  # fmt: skip
 
+        guesses = (jnp.zeros((batch, self.gamma), jnp.int32),)
+        if not sampling.greedy:
+            guesses += (jnp.zeros((batch, self.gamma, model.vocab_size)),)
         logits, cache = model.extend(params, state.encoded, state.cache, state.pending)
         cache = model.commit(cache, None, state.num_pending)
-        token, distribution = guess(logits[rows, state.num_pending - 1][:, None], 0)
-        tokens, distributions = [token], [distribution]
-        # Unrolled: gamma is small, and on CPU each iteration of an inner loop has its own price.
-        for i in range(1, self.gamma):
-            logits, cache = model.extend(params, state.encoded, cache, tokens[-1])
-            cache = model.commit(cache, None, jnp.ones_like(state.num_pending))
-            token, distribution = guess(logits, i)
-            tokens.append(token)
-            distributions.append(distribution)
+        guesses = put(guesses, logits[jnp.arange(batch), state.num_pending - 1][:, None], 0)
 
-        dense = [d for d in distributions if not isinstance(d, PointMass)]
-        draft = Draft(
-            jnp.concatenate(tokens, axis=1),
-            jnp.concatenate(dense, axis=1) if dense else None,
-            Topology.chain(self.gamma),
-        )
-        return draft, dataclasses.replace(state, cache=cache, last_guess=tokens[-1][:, 0])
+        def step(i, carry):
+            cache, guesses = carry
+            token = jax.lax.dynamic_slice_in_dim(guesses[0], i - 1, 1, axis=1)
+            logits, cache = model.extend(params, state.encoded, cache, token)
+            cache = model.commit(cache, None, jnp.ones_like(state.num_pending))
+            return cache, put(guesses, logits, i)
+
+        # A loop, not unrolled: the target's weights have flushed the processor's caches, and code
+        # that repeats is fetched once.
+        cache, guesses = jax.lax.fori_loop(1, self.gamma, step, (cache, guesses))
+        tokens, probs = guesses if len(guesses) == 2 else (guesses[0], None)
+        draft = Draft(tokens, probs, Topology.chain(self.gamma))
+        return draft, dataclasses.replace(state, cache=cache, last_guess=tokens[:, -1])
 
     def observe(self, state: ModelDrafterState, verdict: Verdict) -> ModelDrafterState:
         active = verdict.num_emitted > 0

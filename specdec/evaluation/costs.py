@@ -64,42 +64,70 @@ def target_calls(
       keys: [B] row keys.
     """
     batch = keys.shape[0]
+    uniform = jnp.full((batch, gamma, model.vocab_size), 1 / model.vocab_size)
+
+    def propose(random, token, state):
+        del random
+        tokens = jnp.broadcast_to(token[:, None], (batch, gamma))
+        return Draft(tokens, None if sampling.greedy else uniform, Topology.chain(gamma)), state
+
+    return _calls(model, params, encoded, keys, gamma, sampling, output_bucket, propose, None)
+
+
+@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket"))
+def drafted_calls(
+    model: Model,
+    drafter: Drafter,
+    params: Params,
+    drafter_params: Params,
+    encoded: Encoded,
+    drafter_state: DrafterState,
+    keys: Array,
+    *,
+    sampling: SamplingConfig,
+    output_bucket: int,
+) -> Int[Array, " b"]:
+    """:func:`target_calls`, each after a draft of gamma guesses; all are rejected.
+
+    What it takes more is what drafting costs where it happens: between target calls, which flush
+    the processor's caches of the draft's weights and code.
+    """
+    ones = jnp.ones((keys.shape[0],), jnp.int32)
+
+    def propose(random, token, state):
+        del token
+        draft, state = drafter.propose(drafter_params, state, random)
+        tokens = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
+        verdict = Verdict(tokens, ones, jnp.zeros_like(ones), jnp.zeros_like(tokens))
+        return draft, drafter.observe(state, verdict)
+
+    return _calls(
+        model, params, encoded, keys, drafter.gamma, sampling, output_bucket,
+        propose, drafter_state,
+    )  # fmt: skip
+
+
+def _calls(
+    model, params, encoded, keys, gamma, sampling, output_bucket, propose, drafter_state
+) -> Int[Array, " b"]:
+    """The loop of both; ``propose(random, token, state) -> (Draft, state)``."""
+    batch = keys.shape[0]
     cache = model.init_cache(batch, output_bucket + gamma + 1)
     cache = model.commit(cache, None, jnp.full((batch,), output_bucket // 2))
-    uniform = jnp.full((batch, gamma, model.vocab_size), 1 / model.vocab_size)
     verifier = TokenVerifier()
 
     def body(i, carry):
-        cache, token = carry
+        cache, token, state = carry
         random = BlockRandom.of(keys, i)
-        tokens = jnp.broadcast_to(token[:, None], (batch, gamma + 1))
+        draft, state = propose(random, token, state)
+        tokens = jnp.concatenate([token[:, None], draft.tokens], axis=1)
         logits, cache = model.extend(params, encoded, cache, tokens)
         target = standardize(logits, sampling)
         if gamma:
-            draft = Draft(
-                tokens[:, 1:], None if sampling.greedy else uniform, Topology.chain(gamma)
-            )
             verdict = verifier(random, target, draft)
-            return cache, verdict.tokens[jnp.arange(batch), verdict.num_emitted - 1]
+            return cache, verdict.tokens[jnp.arange(batch), verdict.num_emitted - 1], state
         uniforms = jnp.zeros(()) if sampling.greedy else random.uniforms(Purpose.FINAL, 1)
-        return cache, draw_from(target, uniforms)[:, 0]
+        return cache, draw_from(target, uniforms)[:, 0], state
 
     start = jnp.full((batch,), model.decoder_start_id, jnp.int32)
-    return jax.lax.fori_loop(0, STEPS, body, (cache, start))[1]
-
-
-@decode_jit(static_argnames="drafter")
-def draft_blocks(drafter: Drafter, params: Params, state: DrafterState, keys: Array) -> Array:
-    """STEPS blocks of gamma guesses, each then rejected."""
-    batch = keys.shape[0]
-    ones = jnp.ones((batch,), jnp.int32)
-
-    def body(i, carry):
-        state, _ = carry
-        draft, state = drafter.propose(params, state, BlockRandom.of(keys, i))
-        tokens = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
-        verdict = Verdict(tokens, ones, jnp.zeros_like(ones), jnp.zeros_like(tokens))
-        return drafter.observe(state, verdict), draft.tokens
-
-    tokens = jnp.zeros((batch, drafter.gamma), jnp.int32)
-    return jax.lax.fori_loop(0, STEPS, body, (state, tokens))[1]
+    return jax.lax.fori_loop(0, STEPS, body, (cache, start, drafter_state))[1]

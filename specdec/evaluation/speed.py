@@ -17,6 +17,8 @@ from specdec.evaluation import costs
 from specdec.evaluation.timing import Spread, Work, time_interleaved
 from specdec.types import SamplingConfig
 
+_LOOPS = 4  # How often a loop of steps is run in each repetition.
+
 
 @dataclasses.dataclass(frozen=True)
 class Timings:
@@ -25,7 +27,8 @@ class Timings:
     Attributes:
       seconds: for each repetition, by name: "autoregressive" and "speculative" are whole decodes
         of all batches, "target_encode" and "draft_encode" those of the same inputs;
-        "target_step", "verify_step" and "draft_step" are of one step.
+        "target_step", "verify_step" and "draft_step" are of one step, the draft's measured
+        between target calls.
       num_batches: how many were timed.
       num_tokens: emitted in one repetition, by method.
     """
@@ -101,16 +104,22 @@ def measure(
     if method == "speculative":
         works += _steps(pair, _typical(batches), gamma, sampling, bucket(max_decode_len))
     seconds = time_interleaved(works, repetitions)
-    # From whole loops to one step.
-    steps = {"target_step": 1, "verify_step": 1, "draft_step": gamma}
-    seconds = [
-        {
-            name: value / (costs.STEPS * steps[name]) if name in steps else value
-            for name, value in repetition.items()
-        }
-        for repetition in seconds
-    ]
+    if method == "speculative":
+        seconds = [_one_step(repetition, gamma) for repetition in seconds]
     return Timings(seconds, len(batches), num_tokens)
+
+
+def _one_step(seconds: dict[str, float], gamma: int) -> dict[str, float]:
+    """From whole loops to one step; drafting costs what a loop with drafts takes more."""
+    target, verify, drafted = (
+        seconds.pop(name) / (costs.STEPS * _LOOPS) for name in ("target", "verify", "drafted")
+    )
+    return {
+        **seconds,
+        "target_step": target,
+        "verify_step": verify,
+        "draft_step": (drafted - verify) / gamma,
+    }
 
 
 def _encodings(pair: Pair, batch: Batch, *, draft: bool) -> list[Work]:
@@ -147,15 +156,19 @@ def _steps(
             gamma=width_less_one, sampling=sampling, output_bucket=output_bucket,
         )  # fmt: skip
 
-    def draft():
-        return costs.draft_blocks(drafter, pair.draft.params, state, keys)
+    def drafted():
+        return costs.drafted_calls(
+            model, drafter, params, pair.draft.params, encoded, state, keys,
+            sampling=sampling, output_bucket=output_bucket,
+        )  # fmt: skip
 
     jax.block_until_ready((encoded, state))
-    return [
-        Work("target_step", target(0), None),
-        Work("verify_step", target(gamma), None),
-        Work("draft_step", draft, None),
+    loops = [
+        Work("target", target(0), None),
+        Work("verify", target(gamma), None),
+        Work("drafted", drafted, None),
     ]
+    return loops * _LOOPS
 
 
 def summarize(timings: Timings) -> Speed:

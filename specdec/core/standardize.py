@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.reductions import max_last, min_last, softmax
 from specdec.types import Distribution, PointMass, SamplingConfig
 
 
@@ -16,10 +17,10 @@ def argmax(logits: Float[Array, "*shape v"]) -> Int[Array, "*shape"]:
     pairwise (value, index) reduction does not.
     """
     size = logits.shape[-1]
-    peak = jnp.max(logits, axis=-1, keepdims=True)
     index = jnp.arange(size, dtype=jnp.int32)
+    largest = logits == max_last(logits)[..., None]
     # A row of NaN equals nothing; clamp so that the result is a token all the same.
-    return jnp.minimum(jnp.min(jnp.where(logits == peak, index, size), axis=-1), size - 1)
+    return jnp.minimum(min_last(jnp.where(largest, index, size)), size - 1)
 
 
 def warp(logits: Float[Array, "*shape v"], sampling: SamplingConfig) -> Float[Array, "*shape v"]:
@@ -61,4 +62,4 @@ def standardize(logits: Float[Array, "b n v"], sampling: SamplingConfig) -> Dist
     """
     if sampling.greedy:
         return PointMass(argmax(logits))
-    return jax.nn.softmax(warp(logits, sampling), axis=-1)
+    return softmax(warp(logits, sampling))

@@ -1,9 +1,10 @@
 """T5 as the decode loop's :class:`~specdec.models.base.Model`: packed weights and a cache.
 
-The arithmetic is ``network.py``'s; only the layout differs. One decode step is bound by reading
-the weights once, so they are packed once at load: query, key and value fused into one product,
-wi_0 and wi_1 into another, every layer's cross-attention K/V projected in one product at encode
-time. On CPU each kernel is stored [out, in], which ``product.py`` reads once for all tokens.
+It computes what ``network.py`` computes. One decode step is bound by reading the weights once, so
+they are packed once at load: query, key and value fused into one product, wi_0 and wi_1 into
+another, every layer's cross-attention K/V projected in one product at encode time, norm scales
+multiplied into the kernels that follow. On CPU each kernel is stored [out, in], which
+``few_tokens.py`` reads once for all tokens.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
 """
@@ -17,16 +18,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.core.reductions import max_last, sum_last
 from specdec.models import cache as kv
+from specdec.models.t5 import few_tokens, plain
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import (
     ACTIVATIONS,
     NEG_INF,
     Transformer,
     relative_position_buckets,
-    rms_norm,
 )
-from specdec.models.t5.product import attention_scores, few_tokens_product
 from specdec.types import Params, Topology, pytree
 
 Layout = Literal["out_in", "in_out"]
@@ -43,16 +44,13 @@ class PackedLayer:
 
     Attributes:
       self_qkv: D -> 3I; self_out: I -> D; cross_query: D -> I; cross_out: I -> D;
-      wi: D -> F or 2F when gated; wo: F -> D. Norm scales are [D].
+      wi: D -> F or 2F when gated; wo: F -> D. Those from D hold the scale of the norm before.
     """
 
-    self_norm: Float[Array, " d"]
     self_qkv: Float[Array, "_ _"]
     self_out: Float[Array, "_ _"]
-    cross_norm: Float[Array, " d"]
     cross_query: Float[Array, "_ _"]
     cross_out: Float[Array, "_ _"]
-    mlp_norm: Float[Array, " d"]
     wi: Float[Array, "_ _"]
     wo: Float[Array, "_ _"]
 
@@ -128,28 +126,28 @@ class T5Model:
         layers = [decoder[f"layers_{i}"] for i in range(self.config.num_decoder_layers)]
         wi = ("wi_0", "wi_1") if self.config.gated else ("wi",)
 
-        def fuse(*kernels):
-            joined = jnp.concatenate(
-                [jnp.asarray(k["kernel"], self.dtype) for k in kernels], axis=1
-            )
+        def fuse(*kernels, norm=None):
+            joined = jnp.concatenate([jnp.asarray(k["kernel"]) for k in kernels], axis=1)
+            if norm is not None:
+                joined = joined * jnp.asarray(norm["scale"])[:, None]
+            joined = joined.astype(self.dtype)
             return joined.T if self.layout == "out_in" else joined
-
-        def scale(module):
-            return jnp.asarray(module["scale"], self.dtype)
 
         def pack_layer(layer):
             own, cross, mlp = (
                 layer["self_attention"], layer["encoder_decoder_attention"], layer["mlp"],
             )  # fmt: skip
             return PackedLayer(
-                self_norm=scale(layer["pre_self_attention_layer_norm"]),
-                self_qkv=fuse(own["query"], own["key"], own["value"]),
+                self_qkv=fuse(
+                    own["query"],
+                    own["key"],
+                    own["value"],
+                    norm=layer["pre_self_attention_layer_norm"],
+                ),
                 self_out=fuse(own["out"]),
-                cross_norm=scale(layer["pre_cross_attention_layer_norm"]),
-                cross_query=fuse(cross["query"]),
+                cross_query=fuse(cross["query"], norm=layer["pre_cross_attention_layer_norm"]),
                 cross_out=fuse(cross["out"]),
-                mlp_norm=scale(layer["pre_mlp_layer_norm"]),
-                wi=fuse(*(mlp[name] for name in wi)),
+                wi=fuse(*(mlp[name] for name in wi), norm=layer["pre_mlp_layer_norm"]),
                 wo=fuse(mlp["wo"]),
             )
 
@@ -160,7 +158,7 @@ class T5Model:
             cross_kv=fuse(*(c["key"] for c in crosses), *(c["value"] for c in crosses)),
             layers=tuple(pack_layer(layer) for layer in layers),
             relpos=jnp.asarray(decoder["relpos_bias"]["rel_embedding"], jnp.float32),
-            final_norm=scale(decoder["decoder_norm"]),
+            final_norm=jnp.asarray(decoder["decoder_norm"]["scale"], self.dtype),
             logits=None if self.config.tied_logits else fuse(decoder["logits_dense"]),
         )
 
@@ -173,7 +171,7 @@ class T5Model:
         }
         output = jnp.asarray(Transformer(cfg).apply({"params": tree}, inputs, method="encode"))
         batch, length, _ = output.shape
-        projected = self._linear(params.cross_kv, output)
+        projected = self._ops.product(params.cross_kv, output)
         split = projected.reshape(
             batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
         ).transpose(2, 3, 0, 4, 1, 5)
@@ -200,7 +198,6 @@ class T5Model:
         topology: Topology | None = None,
     ) -> tuple[Float[Array, "b t v"], kv.KVCache]:
         """See :meth:`specdec.models.base.Model.extend`."""
-        cfg = self.config
         topology = topology or Topology.chain(tokens.shape[1])
         max_len = cache.keys[0].shape[2]
         mask = kv.block_mask(topology, cache.length, max_len)
@@ -208,30 +205,26 @@ class T5Model:
         self_bias = jnp.where(mask[:, None], bias, NEG_INF)
         cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
 
-        x = params.embedding[tokens]
+        x = self._ops.embed(params.embedding, tokens)
         keys, values = [], []
         for layer, cross_key, cross_value, old_key, old_value in zip(
             params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True
         ):
-            h = rms_norm(x, layer.self_norm, cfg.layer_norm_epsilon)
-            query, key, value = jnp.split(self._linear(layer.self_qkv, h), 3, axis=-1)
+            query, key, value = jnp.split(self._normed_product(layer.self_qkv, x), 3, axis=-1)
             key = kv.write(old_key, self._heads(key), cache.length)
             value = kv.write(old_value, self._heads(value), cache.length)
             # One update in place; fused into its readers it would be several, and copies.
             key, value = jax.lax.optimization_barrier((key, value))
             keys.append(key)
             values.append(value)
-            h = self._attend(self._heads(query), keys[-1], values[-1], self_bias)
-            x = x + self._linear(layer.self_out, h)
+            h = self._attend(self._heads(query), key, value, self_bias)
+            x = x + self._ops.product(layer.self_out, h)
 
-            h = rms_norm(x, layer.cross_norm, cfg.layer_norm_epsilon)
-            query = self._heads(self._linear(layer.cross_query, h))
+            query = self._heads(self._normed_product(layer.cross_query, x))
             h = self._attend(query, cross_key, cross_value, cross_bias)
-            x = x + self._linear(layer.cross_out, h)
+            x = x + self._ops.product(layer.cross_out, h)
 
-            h = rms_norm(x, layer.mlp_norm, cfg.layer_norm_epsilon)
-            x = x + self._mlp(layer, h)
-        x = rms_norm(x, params.final_norm, cfg.layer_norm_epsilon)
+            x = x + self._ops.product(layer.wo, self._hidden(layer, x))
         return self._logits(params, x), kv.KVCache(tuple(keys), tuple(values), cache.length)
 
     def commit(
@@ -240,40 +233,44 @@ class T5Model:
         """See :func:`specdec.models.cache.commit`."""
         return kv.commit(cache, path, count)
 
-    def _linear(self, kernel: Array, x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
-        if self.layout == "in_out":
-            return x @ kernel
-        return few_tokens_product(kernel, x)
+    @property
+    def _ops(self):
+        return few_tokens if self.layout == "out_in" else plain
+
+    def _normed_product(self, kernel: Array, x: Float[Array, "b t d"]) -> Float[Array, "b t o"]:
+        """The product with x / rms(x); the scale is in the kernel, the division comes after."""
+        mean_square = self._ops.mean_square(x)
+        inverse = jax.lax.rsqrt(mean_square + self.config.layer_norm_epsilon)
+        return (self._ops.product(kernel, x) * inverse).astype(x.dtype)
 
     def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
         split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
         return split.transpose(0, 2, 1, 3)
 
     def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
-        weights = jax.nn.softmax(self._scores(query, keys) + bias, axis=-1).astype(values.dtype)
-        out = jnp.einsum("bhtm,bhmk->bhtk", weights, values).transpose(0, 2, 1, 3)
+        scores = self._ops.scores(query, keys) + bias
+        weights = jax.lax.optimization_barrier(jnp.exp(scores - max_last(scores)[..., None]))
+        total = sum_last(weights)[..., None]
+        out = self._ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
+        out = out.transpose(0, 2, 1, 3)
         return out.reshape(*out.shape[:2], -1)
 
-    def _scores(self, query, keys) -> Float[Array, "b h t m"]:
-        if self.layout == "in_out":
-            return jnp.einsum("bhtk,bhmk->bhtm", query, keys).astype(jnp.float32)
-        return attention_scores(query, keys)
-
-    def _mlp(self, layer: PackedLayer, h: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    def _hidden(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
         act = ACTIVATIONS[self.config.activation]
-        hidden = self._linear(layer.wi, h)
+        hidden = self._normed_product(layer.wi, x)
         if self.config.gated:
             gate, hidden = jnp.split(hidden, 2, axis=-1)
-            return self._linear(layer.wo, act(gate) * hidden)
-        return self._linear(layer.wo, act(hidden))
+            return act(gate) * hidden
+        return act(hidden)
 
     def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        inverse = jax.lax.rsqrt(self._ops.mean_square(x) + self.config.layer_norm_epsilon)
+        x = x * params.final_norm
         if params.logits is not None:
-            return self._linear(params.logits, x).astype(jnp.float32)
-        x = x * self.config.d_model**-0.5
-        if self.layout == "in_out":
-            return jnp.einsum("btd,vd->btv", x, params.embedding).astype(jnp.float32)
-        return few_tokens_product(params.embedding, x).astype(jnp.float32)
+            return self._ops.product(params.logits, x).astype(jnp.float32) * inverse
+        kernel = params.embedding if self.layout == "out_in" else params.embedding.T
+        inverse = inverse * self.config.d_model**-0.5
+        return self._ops.product(kernel, x).astype(jnp.float32) * inverse
 
     def _bias(self, params, topology, length, max_len) -> Float[Array, "b h t m"]:
         query = length[:, None] + jnp.asarray(kv.depths(topology))

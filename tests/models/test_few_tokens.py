@@ -1,4 +1,4 @@
-"""The product of few tokens is the product, whatever path it takes."""
+"""The arithmetic for few tokens is the plain one, whatever path it takes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from specdec.core.compilation import decode_jit
-from specdec.models.t5.product import few_tokens_product
+from specdec.models.t5 import few_tokens, plain
 
-_product = decode_jit(static_argnames=())(few_tokens_product)
+_product = decode_jit(static_argnames=())(few_tokens.product)
 
 
 def _operands(tokens, rows, dtype):
@@ -46,3 +46,28 @@ def test_cpu_options_keep_barriers_through_fusion():
         return jax.lax.optimization_barrier(x * 2) + 1
 
     assert "opt-barrier" in twice.jitted.lower(jnp.ones(8)).compile().as_text()
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_attention_and_the_rest_equal_the_plain_ones(batch, tokens):
+    keys = jax.random.split(jax.random.key(0), 5)
+    query = jax.random.normal(keys[0], (batch, 2, tokens, 6))
+    cache = jax.random.normal(keys[1], (batch, 2, 13, 6))
+    weights = jax.random.uniform(keys[2], (batch, 2, tokens, 13))
+    ids = jax.random.randint(keys[3], (batch, tokens), 0, 13)
+    cases = {
+        "scores": (query, cache),
+        "mix": (weights, cache),
+        "embed": (cache[0, 0], ids),
+        "mean_square": (query[:, 0],),
+    }
+    for name, arguments in cases.items():
+        fast = decode_jit(static_argnames=())(getattr(few_tokens, name))
+        expected = getattr(plain, name)(*arguments)
+        np.testing.assert_allclose(fast(*arguments), expected, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_mean_square_of_an_odd_number_of_features():
+    x = jax.random.normal(jax.random.key(0), (1, 2, 7))
+    np.testing.assert_allclose(few_tokens.mean_square(x), plain.mean_square(x), rtol=1e-6)

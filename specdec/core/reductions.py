@@ -1,0 +1,54 @@
+"""Reductions over the last axis that stay one loop on CPU.
+
+XLA's CPU compiler hands a reduction of one operand to a library with threads of its own, or
+rewrites it into several. In a decode step the data are small and whatever runs is new to the
+processor's caches, so both cost several times the work itself. A reduction of two operands, here
+the two halves, it leaves as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def sum_last(x: Array) -> Array:
+    """The sum over the last axis; [..., N] -> [...]."""
+    return _reduce(x, jnp.sum, jnp.add, jnp.zeros((), x.dtype))
+
+
+def max_last(x: Array) -> Array:
+    """The largest over the last axis; [..., N] -> [...]."""
+    lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    return _reduce(x, jnp.max, jnp.maximum, jnp.asarray(lowest, x.dtype))
+
+
+def min_last(x: Array) -> Array:
+    """The smallest over the last axis; [..., N] -> [...]."""
+    highest = jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).max
+    return _reduce(x, jnp.min, jnp.minimum, jnp.asarray(highest, x.dtype))
+
+
+def softmax(logits: Array) -> Array:
+    """exp(x) / sum exp(x) over the last axis, of finite numbers and -inf."""
+    weights = jnp.exp(logits - max_last(logits)[..., None])
+    weights = jax.lax.optimization_barrier(weights)
+    return weights / sum_last(weights)[..., None]
+
+
+def _reduce(x: Array, plain: Callable, combine: Callable, start: Array) -> Array:
+    size = x.shape[-1]
+    if jax.default_backend() != "cpu" or size % 2:
+        return plain(x, axis=-1)
+    halves = (x[..., : size // 2], x[..., size // 2 :])
+    parts = jax.lax.reduce(halves, (start, start), _pairwise(combine), (x.ndim - 1,))
+    return combine(*jax.lax.optimization_barrier(parts))
+
+
+@functools.cache  # JAX knows compiled code by the identity of its functions.
+def _pairwise(combine: Callable) -> Callable:
+    return lambda a, b: (combine(a[0], b[0]), combine(a[1], b[1]))

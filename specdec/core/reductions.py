@@ -35,15 +35,26 @@ def min_last(x: Array) -> Array:
 
 def softmax(logits: Array) -> Array:
     """exp(x) / sum exp(x) over the last axis, of finite numbers and -inf."""
+    weights, total = softmax_parts(logits)
+    return weights / total
+
+
+def softmax_parts(logits: Array) -> tuple[Array, Array]:
+    """A softmax's numerators [..., N] and their sum [..., 1], for those who divide later."""
     weights = jnp.exp(logits - max_last(logits)[..., None])
-    weights = jax.lax.optimization_barrier(weights)
-    return weights / sum_last(weights)[..., None]
+    if _one_loop(weights):
+        weights = jax.lax.optimization_barrier(weights)
+    return weights, sum_last(weights)[..., None]
+
+
+def _one_loop(x: Array) -> bool:
+    return jax.default_backend() == "cpu" and x.shape[-1] % 2 == 0
 
 
 def _reduce(x: Array, plain: Callable, combine: Callable, start: Array) -> Array:
-    size = x.shape[-1]
-    if jax.default_backend() != "cpu" or size % 2:
+    if not _one_loop(x):
         return plain(x, axis=-1)
+    size = x.shape[-1]
     halves = (x[..., : size // 2], x[..., size // 2 :])
     parts = jax.lax.reduce(halves, (start, start), _pairwise(combine), (x.ndim - 1,))
     return combine(*jax.lax.optimization_barrier(parts))

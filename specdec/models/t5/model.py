@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.reductions import max_last, sum_last
+from specdec.core.reductions import softmax_parts
 from specdec.models import cache as kv
 from specdec.models.t5 import few_tokens, plain
 from specdec.models.t5.config import T5Config
@@ -248,9 +248,7 @@ class T5Model:
         return split.transpose(0, 2, 1, 3)
 
     def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
-        scores = self._ops.scores(query, keys) + bias
-        weights = jax.lax.optimization_barrier(jnp.exp(scores - max_last(scores)[..., None]))
-        total = sum_last(weights)[..., None]
+        weights, total = softmax_parts(self._ops.scores(query, keys) + bias)
         out = self._ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
         out = out.transpose(0, 2, 1, 3)
         return out.reshape(*out.shape[:2], -1)

@@ -20,11 +20,11 @@ from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
 from specdec.data.text import read_pairs
 from specdec.data.vocabulary import Vocabulary
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import Transformer, init_params
+from specdec.models.t5.network import Transformer
 from specdec.training.checkpointing import load_params, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-from specdec.training.train import TextFiles, apply, check_vocabulary, per_token
+from specdec.training.train import TextFiles, apply, check_vocabulary, first_params, per_token
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -85,10 +85,12 @@ def distill(
     optimizer: OptimizerOptions,
     loop: LoopOptions,
     distillation: DistillationOptions,
+    initial: str | None = None,
 ) -> dict:
     """Distills a draft, resuming what ``directory`` holds. Returns its parameters.
 
-    The vocabulary is the target's. Validation reports ``alpha``, the mean of sum_x min(p, q) at
+    ``initial`` is as in :func:`specdec.training.train.train`. The vocabulary is the target's.
+    Validation reports ``alpha``, the mean of sum_x min(p, q) at
     temperature 1, and ``agreement``, the share of positions where target and draft have the same
     most probable token, over the data's validation tokens.
 
@@ -116,6 +118,7 @@ def distill(
         "total_steps": loop.total_steps,
         "seed": loop.seed,
         "distillation": dataclasses.asdict(distillation),
+        "initial": initial,
         "data": training.fingerprint(),
     }
     prepare_directory(directory, model, settings, vocabulary.path)
@@ -153,7 +156,7 @@ def distill(
         return per_token(sums, params, validation.epoch(0))
 
     return run_loop(
-        loss_function, init_params(model, jax.random.key(loop.seed)),
+        loss_function, first_params(model, loop.seed, initial),
         make_optimizer(optimizer, loop.total_steps), training.from_step, evaluate,
         Path(directory), loop, frozen=target_params,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from specdec.data.text import read_pairs
 from specdec.data.vocabulary import Vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import Transformer, init_params, shift_right
-from specdec.training.checkpointing import prepare_directory
+from specdec.training.checkpointing import load_params, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.quality import Translate, bleu
@@ -47,6 +47,7 @@ def train(
     optimizer: OptimizerOptions,
     loop: LoopOptions,
     z_loss: float = 0.0,
+    initial: str | None = None,
     make_translate: Callable[[T5Config, Vocabulary], Translate] | None = None,
     bleu_sentences: int = 200,
 ) -> dict:
@@ -54,7 +55,9 @@ def train(
 
     Args:
       z_loss: weight of log(Z)^2, which keeps the logits' normaliser near 1; 0 for none.
-      make_translate: makes the decoder whose BLEU on the first ``bleu_sentences`` validation
+      initial: directory of a run whose latest parameters this one starts from; None for random
+        ones.
+      make_translate: makes the decoder whose BLEU on ``bleu_sentences`` of the validation
         sentences is reported; None for no BLEU.
 
     Raises:
@@ -69,6 +72,7 @@ def train(
         "total_steps": loop.total_steps,
         "seed": loop.seed,
         "z_loss": z_loss,
+        "initial": initial,
         "data": training.fingerprint(),
     }
     prepare_directory(directory, model, settings, vocabulary.path)
@@ -97,7 +101,9 @@ def train(
         }
 
     translate = make_translate(model, vocabulary) if make_translate else None
-    sentences = files.read("validation")[:bleu_sentences]
+    sentences = files.read("validation")
+    # Spread over the file, which may be sorted by length.
+    sentences = sentences[:: max(1, len(sentences) // bleu_sentences)][:bleu_sentences]
     sums = jax.jit(validation_sums)
 
     def evaluate(params):
@@ -106,11 +112,26 @@ def train(
             results["bleu"] = bleu(translate, params, sentences)
         return results
 
-    params = init_params(model, jax.random.key(loop.seed))
+    params = first_params(model, loop.seed, initial)
     return run_loop(
         loss_function, params, make_optimizer(optimizer, loop.total_steps),
         training.from_step, evaluate, Path(directory), loop,
     )  # fmt: skip
+
+
+def first_params(model: T5Config, seed: int, initial: str | None) -> dict:
+    """Random parameters, or the latest ones of the run in directory ``initial``.
+
+    Raises:
+      FileNotFoundError: there is no such run.
+      ValueError: it trains another network.
+    """
+    if initial is None:
+        return init_params(model, jax.random.key(seed))
+    other, params = load_params(initial)
+    if dataclasses.replace(other, dtype=model.dtype, dropout_rate=model.dropout_rate) != model:
+        raise ValueError(f"The run in {initial} trains another network: {other}, not {model}.")
+    return params
 
 
 def load_batches(

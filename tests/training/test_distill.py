@@ -80,7 +80,7 @@ def test_a_draft_equal_to_its_target_has_alpha_1(
     settings = recipe(str(data_directory))
     _, params = load_params(target_directory)
     seen = {}
-    monkeypatch.setattr(distill, "init_params", lambda config, key: params)
+    monkeypatch.setattr(distill, "first_params", lambda *_: params)
     monkeypatch.setattr(distill, "run_loop", lambda *args, **_: seen.update(evaluate=args[4]))
     distill.distill(
         tmp_path, model=tiny_model,

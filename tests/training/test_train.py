@@ -12,6 +12,7 @@ from run_tiny import recipe
 from specdec.data.vocabulary import Vocabulary
 from specdec.models.t5.network import init_params
 from specdec.training import train
+from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions, learning_rate, make_optimizer
 from specdec.training.quality import bleu, greedy_translate
 
@@ -28,6 +29,39 @@ def test_loss_falls_and_bleu_is_reported(tmp_path, data_directory, tiny_model, c
     assert len(losses) == 2
     assert losses[1] < losses[0] < np.log(278)
     assert all("bleu" in line and "accuracy" in line for line in lines)
+
+
+def test_a_run_can_start_from_another_ones_parameters(
+    tmp_path, data_directory, tiny_model, target_directory
+):
+    settings = recipe(str(data_directory))
+    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=2)
+    # No step of this size moves a parameter.
+    settings["optimizer"] = OptimizerOptions(peak_learning_rate=1e-30, warmup_steps=1)
+    dtype = dataclasses.replace(tiny_model, dtype="bfloat16")
+    params = train.train(tmp_path, model=dtype, initial=str(target_directory), **settings)
+    _, expected = load_params(target_directory)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+    other = dataclasses.replace(tiny_model, d_ff=32)
+    with pytest.raises(ValueError, match="trains another network"):
+        train.train(tmp_path / "other", model=other, initial=str(target_directory), **settings)
+
+
+def test_bleu_is_of_sentences_from_all_over_the_file(tmp_path, data_directory, tiny_model):
+    settings = recipe(str(data_directory))
+    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=2)
+    settings["optimizer"] = OptimizerOptions(warmup_steps=1)
+    seen = []
+
+    def make_translate(model, vocabulary):
+        return lambda params, texts: seen.extend(texts) or texts
+
+    train.train(
+        tmp_path, model=tiny_model, make_translate=make_translate, bleu_sentences=4, **settings
+    )
+    sources = [source for source, _ in settings["files"].read("validation")]
+    assert seen == sources[::5]
 
 
 def test_greedy_translate_stops_at_eos_and_fills_every_row(data_directory, tiny_model):

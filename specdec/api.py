@@ -196,12 +196,12 @@ class Pair:
         ``width`` is the autoregressive reference's; see
         :func:`specdec.decoding.autoregressive.autoregressive_decode`.
         """
-        common = dict(sampling=sampling, output_bucket=bucket(max_decode_len), trace=trace)
+        output_bucket = bucket(max_decode_len)
         inputs, row_ids = jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids)
         if method == "autoregressive":
             result = autoregressive_decode(
                 self.target.model, self.target.params, inputs, row_ids, max_decode_len, seed,
-                width=width, **common,
+                sampling=sampling, output_bucket=output_bucket, width=width, trace=trace,
             )  # fmt: skip
         else:
             result = speculative_decode(
@@ -209,7 +209,7 @@ class Pair:
                 self.drafter(gamma, sampling),
                 TokenVerifier(),
                 self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
-                **common,
+                sampling=sampling, output_bucket=output_bucket, trace=trace,
             )  # fmt: skip
         return jax.tree.map(np.asarray, result)
 

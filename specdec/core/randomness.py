@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.reductions import max_last, min_last, sum_last
 from specdec.types import Distribution, PointMass, Purpose, pytree
 
 _SEGMENT = 64  # Width of one segment of the two-level inverse CDF.
@@ -45,12 +46,14 @@ class BlockRandom:
 def _first_beyond(weights: Float[Array, "b v"], point: Float[Array, " b"]) -> Int[Array, " b"]:
     """First index with positive weight whose cumulative weight exceeds ``point``.
 
-    Rounding can leave none; then the heaviest index, which always has positive weight.
+    Rounding can leave none; then the last index with positive weight.
     """
-    beyond = (jnp.cumsum(weights, axis=-1) > point[:, None]) & (weights > 0)
-    return jnp.where(
-        jnp.any(beyond, axis=-1), jnp.argmax(beyond, axis=-1), jnp.argmax(weights, axis=-1)
-    ).astype(jnp.int32)
+    size = weights.shape[-1]
+    index = jnp.arange(size, dtype=jnp.int32)
+    positive = weights > 0
+    beyond = positive & (jnp.cumsum(weights, axis=-1) > point[:, None])
+    first = min_last(jnp.where(beyond, index, size))
+    return jnp.minimum(first, max_last(jnp.where(positive, index, 0)))
 
 
 def draw(weights: Float[Array, "b v"], uniform: Float[Array, " b"]) -> Int[Array, " b"]:
@@ -66,7 +69,7 @@ def draw(weights: Float[Array, "b v"], uniform: Float[Array, " b"]) -> Int[Array
     """
     batch, vocab = weights.shape
     segments = jnp.pad(weights, ((0, 0), (0, -vocab % _SEGMENT))).reshape(batch, -1, _SEGMENT)
-    mass = jnp.sum(segments, axis=-1)
+    mass = sum_last(segments)
     cumulative = jnp.cumsum(mass, axis=-1)
     point = uniform * cumulative[:, -1]
     segment = _first_beyond(mass, point)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
 
 
@@ -29,7 +30,7 @@ def residual_weights(
         weights = jnp.where(jnp.arange(vocab) == rejected[:, None], 0.0, target)
     else:
         weights = jnp.maximum(target - draft, 0.0)
-    return jnp.where(jnp.sum(weights, axis=-1, keepdims=True) > 0, weights, target)
+    return jnp.where(sum_last(weights)[..., None] > 0, weights, target)
 
 
 def acceptance_prob(target: Distribution, draft: Draft) -> Float[Array, "b n"]:
@@ -47,7 +48,7 @@ def acceptance_prob(target: Distribution, draft: Draft) -> Float[Array, "b n"]:
         return take(draft.probs, target.tokens)
     if draft.probs is None:
         return take(target, draft.tokens)
-    return jnp.sum(jnp.minimum(target, draft.probs), axis=-1)
+    return sum_last(jnp.minimum(target, draft.probs))
 
 
 def leading_true(flags: jax.Array) -> Int[Array, " b"]:

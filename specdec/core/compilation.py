@@ -11,7 +11,7 @@ import jax
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# What the products of few tokens (specdec.models.t5.product) need of XLA on CPU.
+# What the products of few tokens (specdec.models.t5.few_tokens) need of XLA on CPU.
 CPU_OPTIONS = {
     # A sum may be taken in any order, so that it vectorises. NaN, infinity and division stay
     # exact: XLA's defaults for what fast math must honour.

@@ -8,35 +8,57 @@ import pytest
 from specdec.core.compilation import decode_jit
 from specdec.models.t5 import few_tokens, plain
 
-_product = decode_jit(static_argnames=())(few_tokens.product)
+
+@decode_jit(static_argnames=())
+def _product(kernel, x):
+    return few_tokens.product(few_tokens.pack(kernel), x)
 
 
-def _operands(tokens, rows, dtype):
-    kernel = jax.random.normal(jax.random.key(0), (rows, 40), dtype)
-    return kernel, jax.random.normal(jax.random.key(1), (1, tokens, 40), dtype)
+def _operands(tokens, size, rows, dtype):
+    kernel = jax.random.normal(jax.random.key(0), (size, rows), dtype) * size**-0.5
+    return kernel, jax.random.normal(jax.random.key(1), (1, tokens, size), dtype)
 
 
-@pytest.mark.parametrize("rows", [48, 33])
+# 40 in-features are one chunk, 1056 are three; 512 out-features lie apart by a multiple of 2 KB.
+@pytest.mark.parametrize(("size", "rows"), [(40, 48), (40, 33), (40, 512), (1056, 48), (1056, 512)])
 @pytest.mark.parametrize("tokens", [*range(1, 10), 16, 17])
-def test_equals_the_float64_product(tokens, rows):
-    kernel, x = _operands(tokens, rows, jnp.float32)
-    expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64).T
+def test_equals_the_float64_product(tokens, size, rows):
+    kernel, x = _operands(tokens, size, rows, jnp.float32)
+    expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)
     np.testing.assert_allclose(_product(kernel, x), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 5, 8])
 def test_bfloat16_is_summed_in_float32(tokens):
-    kernel, x = _operands(tokens, 48, jnp.bfloat16)
-    expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64).T
+    kernel, x = _operands(tokens, 1056, 48, jnp.bfloat16)
+    expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)
     out = _product(kernel, x)
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=2**-8, atol=2e-3)
 
 
 def test_rows_of_a_batch_are_tokens_too():
-    kernel = jax.random.normal(jax.random.key(0), (48, 40))
+    kernel = jax.random.normal(jax.random.key(0), (40, 48))
     x = jax.random.normal(jax.random.key(1), (2, 2, 40))
-    np.testing.assert_allclose(_product(kernel, x), x @ kernel.T, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(_product(kernel, x), x @ kernel, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "chunks"), [(64, 1), (512, 1), (768, 2), (1024, 2), (2816, 8), (521, 1)]
+)
+def test_chunks_are_equal_and_narrow(size, chunks):
+    kernel = jnp.arange(3 * size, dtype=jnp.float32).reshape(size, 3)
+    packed = few_tokens.pack(kernel)
+    assert packed.shape == (chunks, 3, size // chunks)
+    np.testing.assert_array_equal(packed.transpose(0, 2, 1).reshape(size, 3), kernel)
+
+
+def test_tied_logits_are_products_with_the_embedding():
+    embedding = jax.random.normal(jax.random.key(0), (48, 40))
+    x = jax.random.normal(jax.random.key(1), (1, 2, 40))
+    for ops in (few_tokens, plain):
+        found = ops.product(ops.tied(embedding), x)
+        np.testing.assert_allclose(found, x @ embedding.T, rtol=0, atol=1e-5)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="CPU compilation options")

@@ -6,6 +6,9 @@ cost what a plain step does. Each choice below was the fastest of several on two
 with kernels of 0.8 to 8 MB that come from memory at every use. Beyond a few tokens, and on other
 devices, ``plain.py`` has the same functions.
 
+Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for every out-feature, so
+that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
+
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
 computed again for each row. They need :data:`specdec.core.compilation.CPU_OPTIONS`, as does the
 vectorisation of the reductions; without them results are the same, only slower.
@@ -23,14 +26,37 @@ from specdec.core.reductions import sum_last
 from specdec.models.t5 import plain
 
 _FEW = 8
+_WIDEST, _NARROWEST = 512, 64  # Features in a chunk.
+_STREAMED = 4  # Up to so many tokens, two halves of the kernel are read together.
+_APART = 16  # float32 numbers in a cache line.
 _barrier = jax.lax.optimization_barrier
 
 
-def product(kernel: Float[Array, "o i"], x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
-    """x kernel.T; the kernel is stored out-features first."""
-    flat = _barrier(x.reshape(-1, x.shape[-1]))
-    out = _kernel_sums(kernel, flat) if len(flat) <= _FEW else _padded_product(kernel, flat)
-    return out.reshape(*x.shape[:-1], -1)
+def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
+    """A kernel as :func:`product` reads it."""
+    size = len(kernel)
+    counts = range(1, size // _NARROWEST + 1)
+    chunks = next((c for c in counts if size % c == 0 and size <= c * _WIDEST), 1)
+    return kernel.reshape(chunks, size // chunks, -1).transpose(0, 2, 1)
+
+
+def tied(embedding: Float[Array, "v d"]) -> Float[Array, "1 v d"]:
+    """The embedding as the kernel of the logits."""
+    return embedding[None]
+
+
+def product(kernel: Float[Array, "c o w"], x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
+    """The product of x and a packed kernel."""
+    chunks, _, width = kernel.shape
+    flat = x.reshape(-1, chunks, width)
+    tokens = len(flat)
+    if tokens <= _STREAMED:
+        out = _streamed_product(kernel, flat)
+    elif tokens <= _FEW:
+        out = _spaced_product(kernel, flat)
+    else:
+        out = _padded_product(kernel, flat)
+    return out.astype(x.dtype).reshape(*x.shape[:-1], -1)
 
 
 def scores(
@@ -70,13 +96,43 @@ def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     return (sum_last(x * x) / x.shape[-1])[..., None]
 
 
-def _kernel_sums(kernel: Float[Array, "o i"], x: Float[Array, "t i"]) -> Float[Array, "t o"]:
-    """Up to 4 tokens, two rows are summed together, so that a load of x serves both."""
-    tokens, size = len(x), len(kernel)
-    streams = 2 if tokens <= 4 and size % 2 == 0 else 1
-    parts = kernel.reshape(streams, size // streams, -1)
-    sums = _sums([(part, token) for token in x for part in parts], 1)
-    return jnp.concatenate(sums).reshape(tokens, size).astype(x.dtype)
+def _streamed_product(
+    kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]
+) -> Float[Array, "t o"]:
+    """Two rows are summed together, so that a load of x serves both."""
+    chunks, size, width = kernel.shape
+    streams = 2 if size % 2 == 0 else 1
+    halves = kernel.reshape(chunks, streams, size // streams, width)
+    tokens = _barrier(x)[:, :, None]
+    pairs = [(halves[:, i], token) for token in tokens for i in range(streams)]
+    sums = [_add_up(total) for total in _sums(pairs, 2)]
+    return jnp.concatenate(sums).reshape(len(x), size)
+
+
+def _spaced_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
+    """The tokens' inputs and sums are kept off addresses that are equal modulo 4096.
+
+    There the processor takes one for another, and 8 tokens take twice the time.
+    """
+    chunks, size, width = kernel.shape
+    spaced = jnp.pad(_barrier(x).transpose(1, 0, 2), ((0, 0), (0, 0), (0, _APART)))
+    tokens = _barrier(spaced)[..., :width].transpose(1, 0, 2)[:, :, None]
+
+    def sums(rows):
+        pairs = [(rows, token) for token in tokens]
+        return jnp.stack([_add_up(total) for total in _sums(pairs, 2)])
+
+    if chunks * size * 4 % 2048 or size <= _APART:
+        return sums(kernel)
+    # The arrays of sums follow one another in memory: an odd number of lines sets them apart.
+    return jnp.concatenate([sums(kernel[:, :-_APART]), sums(kernel[:, -_APART:])], axis=1)
+
+
+def _add_up(partial: Float[Array, "c o"]) -> Float[Array, " o"]:
+    total = partial[0]
+    for chunk in partial[1:]:
+        total = total + chunk
+    return total
 
 
 def _sums(pairs: Sequence[tuple[Float[Array, ...], Float[Array, ...]]], axis: int) -> list:
@@ -92,8 +148,9 @@ def _add(a: list, b: list) -> list:
     return [u + v for u, v in zip(a, b, strict=True)]
 
 
-def _padded_product(kernel: Float[Array, "o i"], x: Float[Array, "t i"]) -> Float[Array, "t o"]:
+def _padded_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
     """The tokens as the product's minor axis, padded to a count at which XLA is efficient."""
-    padded = max(2 * _FEW, len(x))
-    columns = _barrier(jnp.pad(x.T, ((0, 0), (0, padded - len(x)))))
-    return _barrier(kernel @ columns)[:, : len(x)].T
+    tokens = len(x)
+    padded = max(2 * _FEW, tokens)
+    columns = _barrier(jnp.pad(x.transpose(1, 2, 0), ((0, 0), (0, 0), (0, padded - tokens))))
+    return _add_up(_barrier(kernel @ columns))[:, :tokens].T

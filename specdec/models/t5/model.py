@@ -3,7 +3,7 @@
 It computes what ``network.py`` computes. One decode step is bound by reading the weights once, so
 they are packed once at load: query, key and value fused into one product, wi_0 and wi_1 into
 another, every layer's cross-attention K/V projected in one product at encode time, norm scales
-multiplied into the kernels that follow. On CPU each kernel is stored [out, in], which
+multiplied into the kernels that follow. On CPU each kernel is stored out-features first, which
 ``few_tokens.py`` reads once for all tokens.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
@@ -31,6 +31,7 @@ from specdec.models.t5.network import (
 from specdec.types import Params, Topology, pytree
 
 Layout = Literal["out_in", "in_out"]
+Kernel = Array  # As few_tokens.py or plain.py packs it.
 
 
 def best_layout() -> Layout:
@@ -47,12 +48,12 @@ class PackedLayer:
       wi: D -> F or 2F when gated; wo: F -> D. Those from D hold the scale of the norm before.
     """
 
-    self_qkv: Float[Array, "_ _"]
-    self_out: Float[Array, "_ _"]
-    cross_query: Float[Array, "_ _"]
-    cross_out: Float[Array, "_ _"]
-    wi: Float[Array, "_ _"]
-    wo: Float[Array, "_ _"]
+    self_qkv: Kernel
+    self_out: Kernel
+    cross_query: Kernel
+    cross_out: Kernel
+    wi: Kernel
+    wo: Kernel
 
 
 @pytree
@@ -71,11 +72,11 @@ class PackedT5:
 
     encoder: Params
     embedding: Float[Array, "v d"]
-    cross_kv: Float[Array, "_ _"]
+    cross_kv: Kernel
     layers: tuple[PackedLayer, ...]
     relpos: Float[Array, "h r"]
     final_norm: Float[Array, " d"]
-    logits: Float[Array, "_ _"] | None
+    logits: Kernel | None
 
 
 @pytree
@@ -130,8 +131,7 @@ class T5Model:
             joined = jnp.concatenate([jnp.asarray(k["kernel"]) for k in kernels], axis=1)
             if norm is not None:
                 joined = joined * jnp.asarray(norm["scale"])[:, None]
-            joined = joined.astype(self.dtype)
-            return joined.T if self.layout == "out_in" else joined
+            return self._ops.pack(joined.astype(self.dtype))
 
         def pack_layer(layer):
             own, cross, mlp = (
@@ -266,9 +266,8 @@ class T5Model:
         x = x * params.final_norm
         if params.logits is not None:
             return self._ops.product(params.logits, x).astype(jnp.float32) * inverse
-        kernel = params.embedding if self.layout == "out_in" else params.embedding.T
         inverse = inverse * self.config.d_model**-0.5
-        return self._ops.product(kernel, x).astype(jnp.float32) * inverse
+        return self._ops.product(self._ops.tied(params.embedding), x).astype(jnp.float32) * inverse
 
     def _bias(self, params, topology, length, max_len) -> Float[Array, "b h t m"]:
         query = length[:, None] + jnp.asarray(kv.depths(topology))

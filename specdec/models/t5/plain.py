@@ -6,6 +6,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 
+def pack(kernel: Float[Array, "i o"]) -> Float[Array, "i o"]:
+    """A kernel as :func:`product` reads it: as it is."""
+    return kernel
+
+
+def tied(embedding: Float[Array, "v d"]) -> Float[Array, "d v"]:
+    """The embedding as the kernel of the logits."""
+    return embedding.T
+
+
 def product(kernel: Float[Array, "i o"], x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
     """x kernel; the kernel is stored in-features first."""
     return x @ kernel

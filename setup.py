@@ -47,7 +47,12 @@ setup(
     ],
     extras_require={
         "notebooks": NOTEBOOKS,
-        "bench": ["matplotlib>=3.9"],
+        "bench": [
+            "ctranslate2>=4.5",
+            "matplotlib>=3.9",
+            "torch>=2.6",
+            "transformers>=4.50",
+        ],
         "test": [
             *NOTEBOOKS,
             "import-linter>=2.1",

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 from absl import app, flags
 
 from specdec.runs.decode_cli import main
+from specdec.runs.gin_files import split_bindings
 
 _GIN_FILES = flags.DEFINE_multi_string(
     "gin_file", None, "Gin configuration; may be repeated.", required=True
@@ -27,12 +28,6 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 _TEXTS = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
 _INPUT_FILE = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
-
-
-def split_bindings(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Takes --gin.NAME=value out of the command line: absl knows only flags that were defined."""
-    bindings = [a.removeprefix("--gin.") for a in arguments if a.startswith("--gin.")]
-    return bindings, [a for a in arguments if not a.startswith("--gin.")]
 
 
 def _run(argv: list[str]) -> int:

@@ -22,12 +22,14 @@ from specdec.drafters.model import ModelDrafter
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
 from specdec.types import BlockInfo, DecodeResult, Params, SamplingConfig
+from specdec.verifiers.base import Verifier
 from specdec.verifiers.token import TokenVerifier
 
 Method = Literal["speculative", "autoregressive"]
 Text = str | Sequence[int]
 BUNDLED = ("quickstart",)
 GREEDY = SamplingConfig(temperature=0.0)
+VERIFIER = TokenVerifier()
 _SMALLEST_BUCKET = 16
 
 
@@ -190,6 +192,7 @@ class Pair:
         seed: int,
         trace: bool = False,
         width: int = 1,
+        verifier: Verifier = VERIFIER,
     ) -> DecodeResult:
         """Decodes one batch and brings the result to the host as NumPy arrays.
 
@@ -207,7 +210,7 @@ class Pair:
             result = speculative_decode(
                 self.target.model,
                 self.drafter(gamma, sampling),
-                TokenVerifier(),
+                verifier,
                 self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
                 sampling=sampling, output_bucket=output_bucket, trace=trace,
             )  # fmt: skip

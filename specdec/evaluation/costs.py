@@ -7,6 +7,8 @@ does not depend on what it computes: all shapes are static.
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -14,9 +16,13 @@ from jaxtyping import Array, Int
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom, draw_from
 from specdec.core.standardize import standardize
+from specdec.decoding.speculative import step
+from specdec.decoding.state import initial_state
 from specdec.drafters.base import Drafter
 from specdec.models.base import Model
 from specdec.types import (
+    Cache,
+    DecodeState,
     Draft,
     DrafterState,
     Encoded,
@@ -26,6 +32,7 @@ from specdec.types import (
     Topology,
     Verdict,
 )
+from specdec.verifiers.forced import ForcedAcceptance
 from specdec.verifiers.token import TokenVerifier
 
 STEPS = 32
@@ -107,13 +114,78 @@ def drafted_calls(
     )  # fmt: skip
 
 
+@decode_jit(static_argnames=("model", "width", "output_bucket"))
+def scoring_calls(
+    model: Model,
+    params: Params,
+    encoded: Encoded,
+    start: Int[Array, " b"],
+    *,
+    width: int,
+    output_bucket: int,
+) -> Int[Array, " b"]:
+    """STEPS target calls on ``width`` tokens, from tokens to logits and no further.
+
+    Args:
+      start: [B] the first token.
+    """
+    cache = _half_full(model, len(start), output_bucket, width)
+
+    def body(_, carry):
+        cache, token = carry
+        tokens = jnp.broadcast_to(token[:, None], (len(token), width))
+        logits, cache = model.extend(params, encoded, cache, tokens)
+        # One number makes the next call wait; the barrier keeps all the others.
+        return cache, (jax.lax.optimization_barrier(logits)[:, -1, 0] > 0).astype(jnp.int32)
+
+    return jax.lax.fori_loop(0, STEPS, body, (cache, start))[1]
+
+
+@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket"))
+def blocks(
+    model: Model,
+    drafter: Drafter,
+    params: Params,
+    drafter_params: Params,
+    encoded: Encoded,
+    drafter_state: DrafterState,
+    keys: Array,
+    *,
+    sampling: SamplingConfig,
+    output_bucket: int,
+) -> DecodeState:
+    """STEPS blocks of the real loop; no guess is accepted, so each emits one token."""
+    batch = keys.shape[0]
+    state = initial_state(
+        model, row_ids=jnp.arange(batch), seed=0, limit=STEPS, output_bucket=output_bucket,
+        gamma=drafter.gamma, width=drafter.gamma + 1, drafter_state=drafter_state, trace=False,
+    )  # fmt: skip
+    cache = model.commit(
+        state.cache, None, jnp.full((batch,), max(0, output_bucket // 2 - STEPS // 2))
+    )
+    state = dataclasses.replace(state, cache=cache, row_keys=keys)
+
+    def body(i, state):
+        random = BlockRandom.of(keys, i)
+        return step(
+            model, drafter, ForcedAcceptance(0.0), sampling, STEPS,
+            params, drafter_params, encoded, random, state,
+        )[0]  # fmt: skip
+
+    return jax.lax.fori_loop(0, STEPS, body, state)
+
+
+def _half_full(model: Model, batch: int, output_bucket: int, width: int) -> Cache:
+    cache = model.init_cache(batch, output_bucket + width)
+    return model.commit(cache, None, jnp.full((batch,), output_bucket // 2))
+
+
 def _calls(
     model, params, encoded, keys, gamma, sampling, output_bucket, propose, drafter_state
 ) -> Int[Array, " b"]:
     """The loop of both; ``propose(random, token, state) -> (Draft, state)``."""
     batch = keys.shape[0]
-    cache = model.init_cache(batch, output_bucket + gamma + 1)
-    cache = model.commit(cache, None, jnp.full((batch,), output_bucket // 2))
+    cache = _half_full(model, batch, output_bucket, gamma + 1)
     verifier = TokenVerifier()
 
     def body(i, carry):

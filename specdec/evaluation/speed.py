@@ -102,7 +102,7 @@ def measure(
             works.append(Work(each, decode, batch.inputs.shape))
         works += _encodings(pair, batch, draft=method == "speculative")
     if method == "speculative":
-        works += _steps(pair, _typical(batches), gamma, sampling, bucket(max_decode_len))
+        works += _steps(pair, typical(batches), gamma, sampling, bucket(max_decode_len))
     seconds = time_interleaved(works, repetitions)
     if method == "speculative":
         seconds = [_one_step(repetition, gamma) for repetition in seconds]
@@ -134,7 +134,7 @@ def _encodings(pair: Pair, batch: Batch, *, draft: bool) -> list[Work]:
     return [work(name, loaded) for name, loaded in models.items()]
 
 
-def _typical(batches: Sequence[Batch]) -> Batch:
+def typical(batches: Sequence[Batch]) -> Batch:
     """A batch of the commonest shape."""
     shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
     return next(batch for batch in batches if batch.inputs.shape == shape)

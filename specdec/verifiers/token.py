@@ -37,18 +37,23 @@ class TokenVerifier:
                 f"{draft.topology.parents}."
             )
         batch, gamma = draft.tokens.shape
+        num_accepted = self._num_accepted(random, target, draft)
         if isinstance(target, PointMass):
-            accepted = draft.tokens == target.tokens[:, :gamma]
-            num_accepted = leading_true(accepted)
             final = jnp.take_along_axis(target.tokens, num_accepted[:, None], axis=1)[:, 0]
         else:
-            num_accepted = leading_true(self._accepts(random, target, draft))
             final = self._final_token(random, target, draft, num_accepted)
         guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
         slots = jnp.arange(gamma + 1)
         tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
         path = jnp.broadcast_to(slots, (batch, gamma + 1))
         return Verdict(tokens, num_accepted + 1, num_accepted, path)
+
+    def _num_accepted(
+        self, random: RandomSource, target: Distribution, draft: Draft
+    ) -> Int[Array, " b"]:
+        if isinstance(target, PointMass):
+            return leading_true(draft.tokens == target.tokens[:, : draft.tokens.shape[1]])
+        return leading_true(self._accepts(random, target, draft))
 
     def _accepts(
         self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft

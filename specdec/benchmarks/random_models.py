@@ -1,0 +1,60 @@
+"""Models of any shape with random weights, made where they are used."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specdec.api import LoadedModel, Pair
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.model import PackedT5, T5Model
+from specdec.models.t5.network import init_params
+
+_SCALE = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class EndlessT5(T5Model):
+    """A T5 whose rows end at the length limit only."""
+
+    @property
+    def eos_id(self) -> int:
+        return -1
+
+
+def random_packed(model: T5Model, seed: int) -> PackedT5:
+    """Decode parameters drawn array by array on the device: a checkpoint never exists.
+
+    Norm scales are 1; all else is normal with standard deviation 0.02.
+    """
+
+    def packed():
+        return model.pack(init_params(model.config, jax.random.key(0)))
+
+    leaves, tree = jax.tree.flatten(jax.eval_shape(packed))
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+
+    @jax.jit
+    def draw(key, like):
+        return (_SCALE * jax.random.normal(key, like.shape)).astype(like.dtype)
+
+    def fill(key, leaf):
+        if leaf.ndim == 1:
+            return jnp.ones(leaf.shape, leaf.dtype)
+        return draw(key, jnp.zeros(leaf.shape, leaf.dtype))
+
+    return jax.tree.unflatten(
+        tree, [fill(key, leaf) for key, leaf in zip(keys, leaves, strict=True)]
+    )
+
+
+def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pair:
+    """A pair of endless models."""
+
+    def load(config: T5Config, seed: int) -> LoadedModel:
+        model = EndlessT5(dataclasses.replace(config, dtype=dtype))
+        return LoadedModel(model, random_packed(model, seed), "random weights")
+
+    return Pair(load(target, seed), load(draft, seed + 1), None, "random")

@@ -1,0 +1,149 @@
+"""A benchmark's numbers as JSON and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.benchmarks.harness import Measurement
+from specdec.benchmarks.workload import Workload
+from specdec.evaluation.breakdown import Breakdown
+from specdec.evaluation.timing import Spread
+
+_DERIVED = (
+    "block", "block_overhead", "explained", "floor_ratio", "cost_ratio", "verify_ratio",
+    "predicted_speedup", "measured_speedup",
+)  # fmt: skip
+
+
+def numbers(
+    workload: Workload, measurements: Sequence[Measurement], breakdown: Breakdown | None
+) -> dict[str, Any]:
+    """One workload's part of ``results.json``."""
+    reference = measurements[0]
+
+    def system(m: Measurement) -> dict[str, Any]:
+        if m.absent is not None:
+            return {"system": m.system, "absent": m.absent}
+        per_token, speedup = m.ms_per_token(), m.speedup_over(reference)
+        assert per_token is not None
+        assert m.first_token_seconds is not None
+        batches = len(workload.batches())
+        first = Spread.of(1e3 * seconds / batches for seconds in m.first_token_seconds)
+        return {
+            **dataclasses.asdict(m),
+            "ms_per_token": dataclasses.asdict(per_token),
+            "tokens_per_second": 1e3 / per_token.median,
+            "first_token_ms": dataclasses.asdict(first),
+            "speedup": speedup and dataclasses.asdict(speedup),
+        }
+
+    return {
+        "workload": workload.name,
+        "label": workload.label,
+        "forced_alpha": workload.forced_alpha,
+        "num_rows": len(workload.inputs),
+        "input_tokens": sum(len(row) for row in workload.inputs),
+        "batch_size": workload.batch_size,
+        "gamma": workload.gamma,
+        "temperature": workload.temperature,
+        "dtype": workload.dtype,
+        "systems": [system(m) for m in measurements],
+        "breakdown": breakdown
+        and {
+            **dataclasses.asdict(breakdown),
+            **{name: getattr(breakdown, name) for name in _DERIVED},
+        },
+    }
+
+
+COLUMNS = (
+    "system", "ms per token", "(range)", "tokens/s", "first token, ms", "speedup", "(range)",
+    "load, s", "compile, s", "memory, MB", "same rows",
+)  # fmt: skip
+
+
+def rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of one workload's table, a row a system, in the order of COLUMNS."""
+    table = []
+    for s in result["systems"]:
+        if s.get("absent") is not None:
+            table.append([s["system"], f"absent: {s['absent']}", *[""] * (len(COLUMNS) - 2)])
+            continue
+
+        def spread(value, digits):
+            low, high = f"{value['low']:.{digits}f}", f"{value['high']:.{digits}f}"
+            return [f"{value['median']:.{digits}f}", f"{low} to {high}"]
+
+        table.append(
+            [
+                s["system"],
+                *spread(s["ms_per_token"], 3),
+                f"{s['tokens_per_second']:.0f}",
+                f"{s['first_token_ms']['median']:.1f}",
+                *spread(s["speedup"], 2),
+                f"{s['load_seconds']:.1f}",
+                f"{s['compile_seconds']:.1f}",
+                f"{s['memory_bytes'] / 1e6:.0f}",
+                f"{s['same_rows']}/{result['num_rows']}" if _comparable(result) else "–",
+            ]
+        )
+    return table
+
+
+def _comparable(result: Mapping[str, Any]) -> bool:
+    return result["temperature"] == 0 and result["forced_alpha"] is None
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """One workload for a terminal."""
+    lines = [title(result), ""]
+    table = [list(COLUMNS), *rows(result)]
+    whole = [row for row in table if not row[1].startswith("absent")]
+    widths = [max(len(row[i]) for row in whole) for i in range(len(COLUMNS))]
+    widths[0] = max(len(row[0]) for row in table)
+    for row in table:
+        if row[1].startswith("absent"):
+            lines.append(f"{row[0].ljust(widths[0])}  {row[1]}")
+            continue
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    if result["breakdown"] is not None:
+        lines += ["", *breakdown_lines(result["breakdown"])]
+    return "\n".join(lines)
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What was run."""
+    how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
+    return (
+        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}, "
+        f"batch size {result['batch_size']}, {result['dtype']}"
+    )
+
+
+def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
+    """Where the time goes, a line a part."""
+    block = b["block"]
+    parts = [(name, b[name]) for name in ("drafts", "scoring", "verification", "bookkeeping")]
+    lines = ["one block, ms: " + ", ".join(f"{n} {v:.3f} ({v / block:.0%})" for n, v in parts)]
+    blocks = b["target_calls"] * block
+    lines.append(
+        f"whole, ms: encoders {b['target_encode']:.1f} + {b['draft_encode']:.1f}, "
+        f"{b['target_calls']} blocks {blocks:.1f}: {b['explained']:.1%} of {b['speculative']:.1f}"
+    )
+    lines.append(
+        f"block / (drafts + target call) {b['block_overhead']:.3f}; "
+        f"c {b['cost_ratio']:.3f}, v {b['verify_ratio']:.2f}, alpha {b['alpha']:.3f}; "
+        f"decoder speedup predicted {b['predicted_speedup']:.2f}, "
+        f"measured {b['measured_speedup']:.2f}"
+    )
+    lines.append(
+        f"a plain step takes {b['plain_step']:.2f} ms, {b['floor_ratio']:.2f} x the time to read "
+        f"its {b['decoder_bytes'] / 1e6:.0f} MB at the measured {b['bandwidth'] / 1e9:.1f} GB/s"
+    )
+    if b["predicted_speedup"] < 1:
+        lines.append("Speculation does not pay here: plain decoding is faster.")
+    return lines

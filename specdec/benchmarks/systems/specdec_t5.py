@@ -1,0 +1,67 @@
+"""specdec itself, as a user calls it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from importlib import metadata
+
+import numpy as np
+
+from specdec.api import VERIFIER, Batch, Method, Pair, bucket, load_pair
+from specdec.benchmarks.random_models import EndlessT5, random_pair
+from specdec.benchmarks.workload import Workload
+from specdec.types import SamplingConfig
+from specdec.verifiers.forced import ForcedAcceptance
+
+
+def load(workload: Workload, method: Method, options) -> Specdec:
+    """See :mod:`specdec.benchmarks.systems`."""
+    del options
+    return Specdec(workload, method)
+
+
+def pair_of(workload: Workload) -> Pair:
+    """The workload's pair; one that never ends by itself where lengths are prescribed."""
+    target, draft = workload.target, workload.draft
+    if target.shape is not None and draft.shape is not None:
+        return random_pair(target.shape, draft.shape, workload.dtype, workload.seed)
+    pair = load_pair(target=target.checkpoint, draft=draft.checkpoint, dtype=workload.dtype)
+    if workload.lengths is None:
+        return pair
+    endless = (
+        dataclasses.replace(loaded, model=EndlessT5(loaded.model.config))
+        for loaded in (pair.target, pair.draft)
+    )
+    return Pair(*endless, pair.vocabulary, pair.name)
+
+
+class Specdec:
+    """Plain or speculative decoding."""
+
+    def __init__(self, workload: Workload, method: Method):
+        self.workload, self.method = workload, method
+        self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
+        self.pair = pair_of(workload)
+        self.verifier = VERIFIER
+        if workload.forced_alpha is not None:
+            self.verifier = ForcedAcceptance(workload.forced_alpha)
+
+    def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
+        workload = self.workload
+        ids = [workload.inputs[row] for row in rows]
+        inputs = np.full((len(ids), bucket(len(ids[0]))), self.pair.target.model.pad_id, np.int32)
+        inputs[:, : len(ids[0])] = ids
+        limit = workload.max_decode_len
+        # Rows that end by themselves need no other limit; users do not know it.
+        if lengths is not None and (workload.lengths is not None or max(lengths) == 1):
+            limit = max(lengths)
+        result = self.pair.decode(
+            Batch(inputs, np.asarray(rows, np.int32)), method=self.method, gamma=workload.gamma,
+            sampling=SamplingConfig(temperature=workload.temperature), max_decode_len=limit,
+            seed=workload.seed, verifier=self.verifier,
+        )  # fmt: skip
+        return [
+            [int(t) for t in tokens[:count]]
+            for tokens, count in zip(result.tokens, result.num_tokens, strict=True)
+        ]

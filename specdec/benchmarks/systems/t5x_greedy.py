@@ -1,0 +1,106 @@
+"""T5X: ``t5x.decoding.temperature_sample`` over ``t5x.examples.t5.network``, from a checkout."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from specdec.benchmarks.systems import Options
+from specdec.benchmarks.workload import Workload
+
+
+def load(workload: Workload, method: str, options: Options) -> T5X:
+    """See :mod:`specdec.benchmarks.systems`; ``options["t5x_path"]`` is the checkout.
+
+    Raises:
+      ImportError: there is none at that path.
+    """
+    del method
+    return T5X(workload, options["t5x_path"])
+
+
+def import_t5x(path: str | None):
+    """T5X's ``decoding`` and ``network``, which need only jax and flax.
+
+    The package's own ``__init__`` imports much more, so an empty package stands in for it.
+    """
+    if path is None:
+        raise ImportError("give --t5x_path, a checkout of github.com/google-research/t5x")
+    root = Path(path) / "t5x"
+    if not (root / "decoding.py").is_file():
+        raise ImportError(f"no T5X checkout at {path}: t5x/decoding.py is not there")
+    package = types.ModuleType("t5x")
+    package.__path__ = [str(root)]
+    sys.modules["t5x"] = package
+    return (
+        importlib.import_module("t5x.decoding"),
+        importlib.import_module("t5x.examples.t5.network"),
+    )
+
+
+class T5X:
+    """Greedy decoding, compiled for each input length; the output length is traced."""
+
+    def __init__(self, workload: Workload, path: str | None):
+        decoding, network = import_t5x(path)
+        import jax
+        import jax.numpy as jnp
+
+        from specdec.api import bucket
+        from specdec.checkpoints import load_huggingface
+
+        self.versions = {name: metadata.version(name) for name in ("jax", "flax")}
+        self._jax, self._jnp, self._bucket = jax, jnp, bucket
+        self.workload = workload
+        config, params = load_huggingface(workload.target.checkpoint)
+        self._params = jax.tree.map(jnp.asarray, params)
+        activation = {"gelu": "gelu", "relu": "relu", "silu": "silu"}[config.activation]
+        module = network.Transformer(
+            network.T5Config(
+                vocab_size=config.vocab_size, dtype=workload.dtype, emb_dim=config.d_model,
+                num_heads=config.num_heads, num_encoder_layers=config.num_encoder_layers,
+                num_decoder_layers=config.num_decoder_layers, head_dim=config.head_dim,
+                mlp_dim=config.d_ff, dropout_rate=0.0,
+                mlp_activations=(activation, "linear") if config.gated else (activation,),
+                logits_via_embedding=config.tied_logits,
+            )
+        )  # fmt: skip
+
+        @functools.partial(jax.jit, static_argnames="room")
+        def decode(params, inputs, length, room):
+            targets = jnp.zeros((inputs.shape[0], room), jnp.int32)
+            apply = functools.partial(module.apply, enable_dropout=False)
+            _, made = apply(
+                {"params": params}, inputs, targets, targets, decode=True, mutable=["cache"]
+            )
+            encoded = apply({"params": params}, inputs, method=module.encode)
+
+            def logits(state):
+                scores, changed = apply(
+                    {"params": params, "cache": state.cache}, encoded, inputs,
+                    state.cur_token, state.cur_token, decode=True, max_decode_length=room,
+                    mutable=["cache"], method=module.decode,
+                )  # fmt: skip
+                return jnp.squeeze(scores, axis=1), changed["cache"]
+
+            tokens, _ = decoding.temperature_sample(
+                targets, made["cache"], logits, eos_id=-1, temperature=0.0, topk=1,
+                max_decode_steps=length,
+            )  # fmt: skip
+            return tokens[:, 0]
+
+        self._decode = decode
+
+    def decode(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        jnp = self._jnp
+        ids = [self.workload.inputs[row] for row in rows]
+        size = self._bucket(len(ids[0]))
+        inputs = jnp.asarray([[*row, *[0] * (size - len(row))] for row in ids], jnp.int32)
+        room = self._bucket(self.workload.max_decode_len)
+        tokens = self._decode(self._params, inputs, jnp.int32(max(lengths)), room)
+        return [list(map(int, row[: max(lengths)])) for row in self._jax.device_get(tokens)]

@@ -1,0 +1,235 @@
+"""Where the time of a speculative decode goes, part by part, and whether the parts add up."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.api import Batch, Pair, bucket
+from specdec.core import theory
+from specdec.core.compilation import decode_jit
+from specdec.core.randomness import row_keys
+from specdec.core.stats import RunStats
+from specdec.evaluation import costs
+from specdec.evaluation.speed import typical
+from specdec.evaluation.timing import Work, time_interleaved
+from specdec.models.t5 import few_tokens
+from specdec.models.t5.model import PackedT5
+from specdec.types import DecodeResult, SamplingConfig
+from specdec.verifiers.base import Verifier
+
+_STREAM_BYTES = 512 * 2**20  # Larger than any cache.
+_STREAM_WIDTH = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Breakdown:
+    """Milliseconds, medians over the repetitions; those of a part are for one occurrence.
+
+    Attributes:
+      target_encode, draft_encode: of all batches together.
+      drafts: gamma guesses, measured between target calls.
+      scoring: a target call on gamma + 1 tokens, up to the logits.
+      verification: standardizing, accepting, drawing.
+      bookkeeping: all else in a block: cutting at the end, rolling back, counting, writing.
+      plain_step: a whole step of plain decoding.
+      speculative, autoregressive: whole decodes of all batches.
+      target_calls: blocks run, over all batches; a batch's slowest row counts.
+      tokens: emitted by speculative decoding; plain_tokens: by plain decoding.
+      alpha: mean of sum min(p, q), or the forced one.
+      block_efficiency: tokens a row emitted per target call of its own.
+      decoder_bytes: what a plain step must read of the weights.
+      bandwidth: bytes a second, read by one large product of a token in the same run.
+    """
+
+    gamma: int
+    target_encode: float
+    draft_encode: float
+    drafts: float
+    scoring: float
+    verification: float
+    bookkeeping: float
+    plain_step: float
+    speculative: float
+    autoregressive: float
+    target_calls: int
+    tokens: int
+    plain_tokens: int
+    alpha: float
+    block_efficiency: float
+    decoder_bytes: int
+    bandwidth: float
+
+    @property
+    def block(self) -> float:
+        """One whole block."""
+        return self.drafts + self.scoring + self.verification + self.bookkeeping
+
+    @property
+    def block_overhead(self) -> float:
+        """A whole block over its drafts and its target call."""
+        return self.block / (self.drafts + self.scoring)
+
+    @property
+    def explained(self) -> float:
+        """The parts' sum over the whole speculative decode."""
+        parts = self.target_encode + self.draft_encode + self.target_calls * self.block
+        return parts / self.speculative
+
+    @property
+    def floor_ratio(self) -> float:
+        """Time of a plain step over that of reading the decoder's weights once."""
+        return self.plain_step * 1e-3 / (self.decoder_bytes / self.bandwidth)
+
+    @property
+    def cost_ratio(self) -> float:
+        """c: a draft step over a plain step."""
+        return self.drafts / self.gamma / self.plain_step
+
+    @property
+    def verify_ratio(self) -> float:
+        """v: a target call on gamma + 1 tokens with verification over a plain step."""
+        return (self.scoring + self.verification) / self.plain_step
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Of the decoder, from alpha, c and v."""
+        return theory.speedup(self.alpha, self.gamma, self.cost_ratio, self.verify_ratio)
+
+    @property
+    def measured_speedup(self) -> float:
+        """Of the decoder: whole decodes less their encoders, a token."""
+        plain = (self.autoregressive - self.target_encode) / self.plain_tokens
+        speculative = self.speculative - self.target_encode - self.draft_encode
+        return plain / (speculative / self.tokens)
+
+
+def decoder_bytes(params: PackedT5) -> int:
+    """Bytes of the weights that each decode step reads."""
+    read = (params.layers, params.final_norm, params.relpos)
+    logits = params.embedding if params.logits is None else params.logits
+    return sum(leaf.nbytes for leaf in jax.tree.leaves((read, logits)))
+
+
+def measure(
+    pair: Pair,
+    batches: Sequence[Batch],
+    *,
+    gamma: int,
+    sampling: SamplingConfig,
+    max_decode_len: int,
+    seed: int,
+    repetitions: int,
+    verifier: Verifier,
+    forced_alpha: float | None,
+) -> Breakdown:
+    """Measures every part, interleaved with whole decodes.
+
+    Args:
+      verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
+    """
+    results: dict[str, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
+    works = []
+    for batch in batches:
+        for method, found in results.items():
+
+            def decode(method=method, batch=batch):
+                return pair.decode(
+                    batch, method=method, gamma=gamma, sampling=sampling, verifier=verifier,
+                    max_decode_len=max_decode_len, seed=seed,
+                )  # fmt: skip
+
+            found.append(decode())
+            works.append(Work(method, decode, batch.inputs.shape))
+        for name, loaded in (("target_encode", pair.target), ("draft_encode", pair.draft)):
+
+            def encode(loaded=loaded, batch=batch):
+                return costs.encode(loaded.model, loaded.params, jnp.asarray(batch.inputs))
+
+            works.append(Work(name, encode, batch.inputs.shape))
+    loops = _loops(pair, typical(batches), gamma, sampling, bucket(max_decode_len))
+    works += [Work(name, run, None) for name, run in loops.items()]
+    works.append(_stream(pair.target.params))
+
+    times = time_interleaved(works, repetitions)
+    ms = {name: 1e3 * statistics.median(t[name] for t in times) for name in times[0]}
+    step = {name: ms[name] / costs.STEPS for name in loops}
+    stats = RunStats.total([r.stats for r in results["speculative"]], len(batches), gamma)
+    alpha = stats.alpha if forced_alpha is None else forced_alpha
+    assert alpha is not None
+    assert stats.block_efficiency is not None
+
+    return Breakdown(
+        gamma=gamma,
+        target_encode=ms["target_encode"],
+        draft_encode=ms["draft_encode"],
+        drafts=step["drafted"] - step["verified"],
+        scoring=step["scored"],
+        verification=step["verified"] - step["scored"],
+        bookkeeping=step["block"] - step["drafted"],
+        plain_step=step["plain"],
+        speculative=ms["speculative"],
+        autoregressive=ms["autoregressive"],
+        target_calls=sum(int(np.max(r.stats.target_calls)) for r in results["speculative"]),
+        tokens=stats.emitted,
+        plain_tokens=sum(int(np.sum(r.num_tokens)) for r in results["autoregressive"]),
+        alpha=alpha,
+        block_efficiency=stats.block_efficiency,
+        decoder_bytes=decoder_bytes(pair.target.params),
+        bandwidth=_STREAM_BYTES / (1e-3 * ms["stream"]),
+    )
+
+
+def _loops(
+    pair: Pair, batch: Batch, gamma: int, sampling: SamplingConfig, output_bucket: int
+) -> dict[str, Callable[[], object]]:
+    """Loops of STEPS, each with one part more than the one before it."""
+    model, params, draft_params = pair.target.model, pair.target.params, pair.draft.params
+    inputs = jnp.asarray(batch.inputs)
+    keys = row_keys(0, jnp.asarray(batch.row_ids))
+    start = jnp.full((len(inputs),), model.decoder_start_id, jnp.int32)
+    encoded = costs.encode(model, params, inputs)
+    drafter = pair.drafter(gamma, sampling)
+    state = costs.init_drafter(drafter, draft_params, inputs, output_bucket)
+
+    def verified(gamma):
+        return costs.target_calls(
+            model, params, encoded, keys,
+            gamma=gamma, sampling=sampling, output_bucket=output_bucket,
+        )  # fmt: skip
+
+    def with_drafts(loop):
+        return loop(
+            model, drafter, params, draft_params, encoded, state, keys,
+            sampling=sampling, output_bucket=output_bucket,
+        )  # fmt: skip
+
+    return {
+        "plain": lambda: verified(0),
+        "scored": lambda: costs.scoring_calls(
+            model, params, encoded, start, width=gamma + 1, output_bucket=output_bucket
+        ),
+        "verified": lambda: verified(gamma),
+        "drafted": lambda: with_drafts(costs.drafted_calls),
+        "block": lambda: with_drafts(costs.blocks),
+    }
+
+
+def _stream(params: PackedT5) -> Work:
+    """Reads an array that fits no cache once, as fast as a decode step could."""
+    dtype = params.embedding.dtype
+    kernel = jnp.ones((1, _STREAM_BYTES // (_STREAM_WIDTH * dtype.itemsize), _STREAM_WIDTH), dtype)
+    x = jnp.ones((1, 1, _STREAM_WIDTH), dtype)
+    return Work("stream", lambda: _read(kernel, x), None)
+
+
+@decode_jit(static_argnames=())
+def _read(kernel, x):
+    if jax.default_backend() == "cpu":
+        return few_tokens.product(kernel, x)
+    return jnp.sum(kernel, dtype=jnp.float32)

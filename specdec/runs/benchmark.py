@@ -1,0 +1,130 @@
+"""Benchmarks bound by gin; ``scripts/benchmark.py`` is their command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy as np
+
+from specdec.api import VERIFIER, Batch, bucket
+from specdec.benchmarks import harness, report
+from specdec.benchmarks.systems import SYSTEMS
+from specdec.benchmarks.systems.specdec_t5 import pair_of
+from specdec.benchmarks.workload import Workload, exported
+from specdec.evaluation import breakdown, results
+from specdec.runs import gin_files
+from specdec.runs.decode import check_writable, say
+from specdec.types import SamplingConfig
+from specdec.verifiers.forced import ForcedAcceptance
+
+RESULTS, CONFIG = "results.json", "operative_config.gin"
+USER_ERROR = 2
+
+
+def run(
+    directory: Path,
+    t5x_path: str | None,
+    command: str,
+    *,
+    workloads: Sequence[Callable[[], list[Workload]]],
+    systems: Sequence[str],
+    repetitions: int,
+    threads: int | None = None,
+    breakdown_repetitions: int = 5,
+) -> dict[str, Any]:
+    """Measures every system on every workload and writes ``results.json`` after each.
+
+    Args:
+      directory: where to write; checkpoints of random weights are made in it and removed after.
+      t5x_path: a checkout of T5X, for the system of that name.
+      command: how to do this again.
+      workloads: functions that give lists of workloads.
+      systems: names in :data:`specdec.benchmarks.systems.SYSTEMS`.
+      threads: cores each system may use; all there are if None.
+      breakdown_repetitions: of the parts of specdec's speculative decoding; 0 leaves them out.
+
+    Raises:
+      specdec.benchmarks.workload.WorkloadError: see :func:`specdec.benchmarks.harness.measure`.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert cores
+    threads = threads or cores
+    if not 1 <= threads <= cores:
+        raise ValueError(f"threads must be in [1, {cores}], got {threads}.")
+    options = {"threads": threads, "t5x_path": t5x_path}
+    with_peers = any(not SYSTEMS[name].own for name in systems if name in SYSTEMS)
+    all_workloads = [workload for make in workloads for workload in make()]
+    directory.mkdir(parents=True, exist_ok=True)
+    source = results.provenance()
+    config = gin.operative_config_str()
+    results.write_text(directory / CONFIG, config)
+    content = {
+        "threads": threads, "repetitions": repetitions, "workloads": [],
+        **source, "gin": config, "command": command,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".checkpoints-") as checkpoints:
+        for workload in all_workloads:
+            say(f"{workload.label}, {threads} threads")
+            if with_peers:
+                workload = _with_checkpoints(workload, Path(checkpoints))
+            measurements = harness.measure(workload, systems, repetitions, options)
+            parts = None
+            if breakdown_repetitions and "specdec speculative" in systems:
+                parts = _break_down(workload, breakdown_repetitions)
+            content["workloads"].append(report.numbers(workload, measurements, parts))
+            results.write_results(directory / RESULTS, content)
+            print(report.text(content["workloads"][-1]), end="\n\n", flush=True)
+    return content
+
+
+def _with_checkpoints(workload: Workload, directory: Path) -> Workload:
+    """The workload with random weights written where every system can read them."""
+    return dataclasses.replace(
+        workload,
+        target=exported(workload.target, directory, workload.seed),
+        draft=exported(workload.draft, directory, workload.seed + 1),
+    )
+
+
+def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
+    pair = pair_of(workload)
+    batches = []
+    for rows in workload.batches():
+        ids = [workload.inputs[row] for row in rows]
+        inputs = np.full((len(ids), bucket(len(ids[0]))), pair.target.model.pad_id, np.int32)
+        inputs[:, : len(ids[0])] = ids
+        batches.append(Batch(inputs, np.asarray(rows, np.int32)))
+    forced = workload.forced_alpha
+    return breakdown.measure(
+        pair, batches, gamma=workload.gamma,
+        sampling=SamplingConfig(temperature=workload.temperature),
+        max_decode_len=workload.max_decode_len, seed=workload.seed, repetitions=repetitions,
+        verifier=VERIFIER if forced is None else ForcedAcceptance(forced), forced_alpha=forced,
+    )  # fmt: skip
+
+
+def main(
+    gin_file_names: Sequence[str],
+    bindings: Sequence[str],
+    directory: str | os.PathLike,
+    root: Path,
+    command: str,
+    t5x_path: str | None,
+) -> int:
+    """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
+    try:
+        check_writable(Path(directory))
+        gin_files.parse(gin_file_names, bindings, root)
+        gin.get_configurable(run)(Path(directory), t5x_path, command)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
+        return USER_ERROR
+    print(f"Written to {directory}: {RESULTS}, {CONFIG}")
+    return 0

@@ -1,0 +1,40 @@
+"""Forced acceptance: what a decode would cost at a given alpha, without models that agree."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxtyping import Array, Int
+
+from specdec.core.residuals import leading_true
+from specdec.types import Distribution, Draft, Purpose, RandomSource
+from specdec.verifiers.token import TokenVerifier
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedAcceptance(TokenVerifier):
+    """Accepts each guess with probability ``alpha``, whatever the target says. NOT lossless.
+
+    A measuring tool: with it a decode of any shape takes the time it would take with a draft of
+    that alpha (i.i.d., as in Leviathan et al. 2023, Equation 1), with random weights too. All else
+    is token verification, with its cost; only the comparison of gamma numbers differs.
+
+    Attributes:
+      alpha: in [0, 1].
+
+    Raises:
+      ValueError: alpha outside [0, 1]; a draft that is not a chain.
+    """
+
+    alpha: float
+    lossless: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self):
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be in [0, 1], got {self.alpha}.")
+
+    def _num_accepted(
+        self, random: RandomSource, target: Distribution, draft: Draft
+    ) -> Int[Array, " b"]:
+        del target
+        return leading_true(random.uniforms(Purpose.ACCEPTANCE, draft.tokens.shape[1]) < self.alpha)

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from absl import app, flags
 
+from specdec.runs.compilation_cache import use_compilation_cache
 from specdec.runs.decode_cli import main
 from specdec.runs.gin_files import split_bindings
 
@@ -34,6 +35,7 @@ def _run(argv: list[str]) -> int:
     if len(argv) > 1:
         print(f"error: unknown argument {argv[1]!r}.", file=sys.stderr)
         return 2
+    use_compilation_cache()
     return main(
         _GIN_FILES.value, _BINDINGS, root=ROOT, command=shlex.join(["python", *sys.argv]),
         output_dir=_OUTPUT_DIR.value, texts=_TEXTS.value, input_file=_INPUT_FILE.value,

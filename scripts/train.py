@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from absl import app, flags, logging
 
+from specdec.runs.compilation_cache import use_compilation_cache
 from specdec.runs.train import main
 
 _GIN_FILES = flags.DEFINE_multi_string(
@@ -35,6 +36,7 @@ def _run(argv: list[str]) -> None:
     # Orbax narrates every save at the same level as our progress lines.
     logging.get_absl_handler().addFilter(lambda record: "/orbax/" not in record.pathname)
     bindings = [argument.removeprefix(_GIN) for argument in sys.argv if argument.startswith(_GIN)]
+    use_compilation_cache()
     try:
         main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value, ROOT)
     except (OSError, ValueError, FloatingPointError) as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,14 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints import find_vocabulary, load_huggingface
+from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
 from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.batches import Batch, Block, blocks_of, bucket, make_batches
 from specdec.decoding.speculative import speculative_decode
 from specdec.drafters.model import ModelDrafter
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
-from specdec.types import BlockInfo, DecodeResult, Params, SamplingConfig
+from specdec.tuning import gamma as tuning
+from specdec.tuning.gamma import GammaChoice
+from specdec.types import DecodeResult, Params, SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.token import TokenVerifier
 
@@ -30,28 +35,7 @@ Text = str | Sequence[int]
 BUNDLED = ("quickstart",)
 GREEDY = SamplingConfig(temperature=0.0)
 VERIFIER = TokenVerifier()
-_SMALLEST_BUCKET = 16
-
-
-def bucket(length: int) -> int:
-    """The static size that ``length`` is padded to: a power of two, at least 16.
-
-    One program is compiled for each bucket, not for each length.
-    """
-    return max(_SMALLEST_BUCKET, 1 << (length - 1).bit_length())
-
-
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """Rows that are decoded together.
-
-    Attributes:
-      inputs: [B, S] int32, padded with ``pad_id``.
-      row_ids: [B] indices into the texts; -1 for rows that only fill the batch up.
-    """
-
-    inputs: np.ndarray
-    row_ids: np.ndarray
+_PROBED_BATCHES = 8  # Decoded to measure alpha when gamma is chosen.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,27 +47,14 @@ class GenerateOutput:
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
       traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
+      gamma_choice: why this gamma, where it was chosen by measurement.
     """
 
     texts: list[str] | None
     tokens: list[np.ndarray]
     stats: RunStats
     traces: list[list[Block]] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """One block of one row, for people to look at.
-
-    Attributes:
-      accepted: guesses kept.
-      rejected: guesses thrown away (after the end of the row: not looked at).
-      correction: the verifier's own token, or None where the row ended inside the guesses.
-    """
-
-    accepted: list[int]
-    rejected: list[int]
-    correction: int | None
+    gamma_choice: GammaChoice | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +101,7 @@ class Pair:
         texts: Sequence[Text],
         *,
         method: Method = "speculative",
-        gamma: int = 4,
+        gamma: int | Literal["auto"] = 4,
         sampling: SamplingConfig = GREEDY,
         max_decode_len: int = 64,
         seed: int = 0,
@@ -147,7 +118,8 @@ class Pair:
         Args:
           texts: strings, or token ids with EOS at the end.
           method: "speculative" or "autoregressive".
-          gamma: guesses a block, in 1..max_decode_len - 1.
+          gamma: guesses a block, in 1..max_decode_len - 1; or "auto": chosen by
+            :meth:`choose_gamma`, plain decoding where speculation does not pay.
           sampling: temperature (0: argmax), top-k and top-p.
           max_decode_len: tokens a row may emit, EOS included.
           seed: of the random numbers.
@@ -160,6 +132,16 @@ class Pair:
         """
         check_arguments(method, gamma, max_decode_len, batch_size)
         ids = self.token_ids(texts, max_input_len=max_input_len)
+        choice = None
+        if gamma == "auto":
+            gamma = 0
+            if method == "speculative":
+                choice = self.choose_gamma(
+                    ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+                    batch_size=batch_size,
+                )  # fmt: skip
+                gamma = choice.gamma
+                method = "speculative" if gamma else "autoregressive"
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
         stats = []
@@ -179,7 +161,63 @@ class Pair:
             tokens=tokens,
             stats=RunStats.total(stats, len(ids), gamma if method == "speculative" else 0),
             traces=traces if trace else None,
+            gamma_choice=choice,
         )
+
+    def choose_gamma(
+        self,
+        ids: Sequence[np.ndarray],
+        *,
+        sampling: SamplingConfig = GREEDY,
+        max_decode_len: int = 64,
+        seed: int = 0,
+        batch_size: int = 1,
+        remember: bool = True,
+    ) -> GammaChoice:
+        """The gamma for these rows on this machine, 0 where plain decoding is faster.
+
+        Decodes the first rows to measure alpha and times the parts of a block; half a minute, most
+        of it compilation. The choice is kept in the user's cache directory and found there the
+        next time for this pair, device, sampling and shapes.
+
+        Args:
+          ids: see :meth:`token_ids`; a few rows are enough.
+          remember: whether to look for a choice made before, and to keep this one.
+        """
+        batches = list(make_batches(ids, batch_size, self.target.model.pad_id))
+        shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
+        batches = [batch for batch in batches if batch.inputs.shape == shape][:_PROBED_BATCHES]
+        weights = (fingerprint(self.target.params), fingerprint(self.draft.params))
+        key = " ".join(
+            map(str, (device_name(), jax.__version__, *weights, self.target.model.config.dtype,
+                      sampling, shape, bucket(max_decode_len)))
+        )  # fmt: skip
+        known = tuning.remembered(cache_directory(), key) if remember else None
+        if known is not None and known.gamma < max_decode_len:
+            return known
+        max_gamma = max(1, max_decode_len - 1)
+        probe = min(tuning.PROBE, max_gamma)
+        stats = RunStats.total(
+            [
+                self.decode(
+                    batch, method="speculative", gamma=probe, sampling=sampling,
+                    max_decode_len=max_decode_len, seed=seed,
+                ).stats
+                for batch in batches
+            ],
+            sum(int(np.sum(batch.row_ids >= 0)) for batch in batches),
+            probe,
+        )  # fmt: skip
+        costs = tuning.measure(
+            self.target.model, self.target.params,
+            lambda gamma: self.drafter(gamma, sampling), self.draft.params,
+            jnp.asarray(batches[0].inputs),
+            sampling=sampling, output_bucket=bucket(max_decode_len), max_gamma=max_gamma,
+        )  # fmt: skip
+        choice = tuning.choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, costs)
+        if remember:
+            tuning.remember(cache_directory(), key, choice)
+        return choice
 
     def decode(
         self,
@@ -336,7 +374,9 @@ def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
             )
 
 
-def check_arguments(method: str, gamma: int, max_decode_len: int, batch_size: int) -> None:
+def check_arguments(
+    method: str, gamma: int | Literal["auto"], max_decode_len: int, batch_size: int
+) -> None:
     """Raises ValueError for arguments of :meth:`Pair.generate` that are out of range."""
     if method not in ("speculative", "autoregressive"):
         raise ValueError(f'method must be "speculative" or "autoregressive", got {method!r}.')
@@ -344,42 +384,15 @@ def check_arguments(method: str, gamma: int, max_decode_len: int, batch_size: in
         raise ValueError(f"max_decode_len must be at least 1, got {max_decode_len}.")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if gamma == "auto":
+        return
+    if not isinstance(gamma, int):
+        raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
     if method == "speculative" and not 1 <= gamma < max_decode_len:
         raise ValueError(
             f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got {gamma}; "
             'for plain decoding use method="autoregressive".'
         )
-
-
-def make_batches(ids: Sequence[np.ndarray], batch_size: int, pad_id: int) -> Iterator[Batch]:
-    """Rows of the same input bucket, ``batch_size`` at a time, the last filled up with padding."""
-    by_bucket: dict[int, list[int]] = {}
-    for row, tokens in enumerate(ids):
-        by_bucket.setdefault(bucket(len(tokens)), []).append(row)
-    for size in sorted(by_bucket):
-        rows = by_bucket[size]
-        for start in range(0, len(rows), batch_size):
-            chosen = rows[start : start + batch_size]
-            inputs = np.full((batch_size, size), pad_id, np.int32)
-            row_ids = np.full(batch_size, -1, np.int32)
-            for place, row in enumerate(chosen):
-                inputs[place, : len(ids[row])] = ids[row]
-                row_ids[place] = row
-            yield Batch(inputs, row_ids)
-
-
-def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
-    """One row's blocks out of a trace whose leaves are [blocks, B, ...]."""
-    blocks = []
-    for number in range(trace.num_emitted.shape[0]):
-        emitted = int(trace.num_emitted[number, row])
-        if emitted == 0:
-            break
-        accepted = int(trace.num_accepted[number, row])
-        guesses = [int(t) for t in trace.draft_tokens[number, row]]
-        correction = int(trace.tokens[number, row, accepted]) if emitted > accepted else None
-        blocks.append(Block(guesses[:accepted], guesses[accepted:], correction))
-    return blocks
 
 
 __all__ = ["BUNDLED", "Batch", "Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec.api import make_batches
 from specdec.checkpoints import load_huggingface
 from specdec.data.text import read_pairs
+from specdec.decoding.batches import make_batches
 from specdec.models.t5.network import Transformer
 
 BUNDLED = Path(str(importlib.resources.files("specdec"))) / "bundled" / "quickstart"

@@ -13,7 +13,7 @@ from typing import Any
 
 from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.workload import Workload, WorkloadError
-from specdec.evaluation.timing import Spread
+from specdec.tuning.timing import Spread
 
 SAME_WEIGHTS = 0.9  # Of the rows, an exact system must begin like the reference.
 

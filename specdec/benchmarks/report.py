@@ -9,7 +9,7 @@ from typing import Any
 from specdec.benchmarks.harness import Measurement
 from specdec.benchmarks.workload import Workload
 from specdec.evaluation.breakdown import Breakdown
-from specdec.evaluation.timing import Spread
+from specdec.tuning.timing import Spread
 
 _DERIVED = (
     "block", "block_overhead", "explained", "floor_ratio", "cost_ratio", "verify_ratio",

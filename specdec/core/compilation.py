@@ -40,6 +40,11 @@ class DecodeJit(Generic[_Arguments, _Result]):
             compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
         )
 
+    @property
+    def programs(self) -> int:
+        """How many were compiled so far in this process, one for each combination of shapes."""
+        return self.jitted._cache_size()
+
     def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         return self.jitted(*args, **kwargs)
 

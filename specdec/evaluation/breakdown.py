@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import Batch, Pair, bucket
+from specdec.api import Method, Pair
 from specdec.core import theory
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import row_keys
 from specdec.core.stats import RunStats
-from specdec.evaluation import costs
+from specdec.decoding.batches import Batch, bucket
 from specdec.evaluation.speed import typical
-from specdec.evaluation.timing import Work, time_interleaved
 from specdec.models.t5 import few_tokens
 from specdec.models.t5.model import PackedT5
+from specdec.tuning import costs
+from specdec.tuning.timing import Work, time_interleaved
 from specdec.types import DecodeResult, SamplingConfig
 from specdec.verifiers.base import Verifier
 
@@ -133,12 +134,12 @@ def measure(
     Args:
       verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
     """
-    results: dict[str, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
+    results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
     works = []
     for batch in batches:
         for method, found in results.items():
 
-            def decode(method=method, batch=batch):
+            def decode(method: Method = method, batch: Batch = batch):
                 return pair.decode(
                     batch, method=method, gamma=gamma, sampling=sampling, verifier=verifier,
                     max_decode_len=max_decode_len, seed=seed,

@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from specdec.api import Block, blocks_of
 from specdec.core.stats import RunStats
+from specdec.decoding.batches import Block, blocks_of
 from specdec.evaluation.lossless import Mismatch
 from specdec.types import DecodeResult, Stats
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import subprocess
-import zlib
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
+from specdec.core.machine import device_name
 from specdec.evaluation.decodes import Row, total_stats
 from specdec.evaluation.quality import quality
 from specdec.evaluation.speed import Speed, predict
-from specdec.types import Params
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 
@@ -103,28 +98,10 @@ def provenance() -> dict[str, Any]:
 
     versions = {"specdec": specdec.__version__, "python": platform.python_version()}
     return {
-        "device": _device(),
+        "device": device_name(),
         "versions": versions | {name: metadata.version(name) for name in LIBRARIES},
         "git_sha": _git_sha(),
     }
-
-
-def _device() -> str:
-    devices = jax.devices()
-    if devices[0].platform != "cpu":
-        return f"{len(devices)} x {devices[0].device_kind}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{cores} cores of {_cpu_name()}"
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _git_sha() -> str | None:
@@ -136,17 +113,6 @@ def _git_sha() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def fingerprint(params: Params) -> str:
-    """Eight hex digits that change when the parameters are trained anew.
-
-    Of each array only the first entries count: reading a large model whole takes a while.
-    """
-    crc = 0
-    for leaf in jax.tree.leaves(params):
-        crc = zlib.crc32(np.asarray(leaf.reshape(-1)[:1024]).tobytes(), crc)
-    return f"{crc:08x}"
 
 
 def write_text(path: Path, text: str) -> None:

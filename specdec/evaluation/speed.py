@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import Batch, Method, Pair, bucket
+from specdec.api import Method, Pair
 from specdec.core import theory
 from specdec.core.randomness import row_keys
-from specdec.evaluation import costs
-from specdec.evaluation.timing import Spread, Work, time_interleaved
+from specdec.decoding.batches import Batch, bucket
+from specdec.tuning import costs
+from specdec.tuning.timing import Spread, Work, time_interleaved
 from specdec.types import SamplingConfig
 
 _LOOPS = 4  # How often a loop of steps is run in each repetition.

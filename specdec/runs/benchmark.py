@@ -13,11 +13,13 @@ from typing import Any
 import gin
 import numpy as np
 
-from specdec.api import VERIFIER, Batch, bucket
+from specdec.api import VERIFIER
 from specdec.benchmarks import harness, report
 from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.systems.specdec_t5 import pair_of
 from specdec.benchmarks.workload import Workload, exported
+from specdec.core.machine import num_cores
+from specdec.decoding.batches import Batch, bucket
 from specdec.evaluation import breakdown, results
 from specdec.runs import gin_files
 from specdec.runs.decode import check_writable, say
@@ -53,8 +55,7 @@ def run(
     Raises:
       specdec.benchmarks.workload.WorkloadError: see :func:`specdec.benchmarks.harness.measure`.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert cores
+    cores = num_cores()
     threads = threads or cores
     if not 1 <= threads <= cores:
         raise ValueError(f"threads must be in [1, {cores}], got {threads}.")

@@ -9,12 +9,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from specdec.api import Batch, Method, check_arguments, load_pair, make_batches
+from specdec.api import Method, check_arguments, load_pair
+from specdec.core.machine import fingerprint
 from specdec.data.tasks import Example, Task
+from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.decoding.speculative import speculative_decode
 from specdec.evaluation import lossless, results, speed, traces
 from specdec.evaluation.decodes import Row, RowWriter, read_rows
 from specdec.types import SamplingConfig
@@ -49,7 +53,7 @@ class DecodeRun:
     draft: str
     dtype: str
     method: Method
-    gamma: int
+    gamma: int | Literal["auto"]
     sampling: SamplingConfig
     seed: int
     batch_size: int
@@ -60,7 +64,7 @@ class DecodeRun:
     timing_repetitions: int
 
     def __post_init__(self):
-        whole = ("gamma", "seed", "batch_size", "max_input_len", "max_decode_len",
+        whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
                  "timing_examples", "timing_repetitions")  # fmt: skip
         for name in whole:
             if not isinstance(getattr(self, name), int):
@@ -80,8 +84,11 @@ class DecodeRun:
 
     @property
     def guesses(self) -> int:
-        """gamma, or 0 for plain decoding."""
-        return self.gamma if self.method == "speculative" else 0
+        """gamma, or 0 for plain decoding; not known while it is "auto"."""
+        if self.method == "autoregressive":
+            return 0
+        assert self.gamma != "auto"
+        return self.gamma
 
 
 class PreparedRun:
@@ -109,10 +116,31 @@ class PreparedRun:
             max_input_len=run.max_input_len,
             names=[example.origin for example in run.examples],
         )
-        weights = [results.fingerprint(m.params) for m in (self.pair.target, self.pair.draft)]
+        self._choice = None
+        if run.gamma == "auto":
+            self._choose_gamma()
+        weights = [fingerprint(m.params) for m in (self.pair.target, self.pair.draft)]
         # With the weights: a draft trained anew under the same name is another run.
         self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
+        if self._choice:
+            self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
         self._rows = {row.id: row for row in self._previous_rows()}
+
+    def _choose_gamma(self) -> None:
+        """Puts a number in the place of "auto"."""
+        run = self.run
+        if run.method == "autoregressive":
+            self.run = dataclasses.replace(run, gamma=0)
+            return
+        say("Choosing gamma by measurement (kept for the next time)")
+        choice = self.pair.choose_gamma(
+            self._ids, sampling=run.sampling, max_decode_len=run.max_decode_len, seed=run.seed,
+            batch_size=run.batch_size,
+        )  # fmt: skip
+        say(str(choice))
+        method = "speculative" if choice.gamma else "autoregressive"
+        self.run = dataclasses.replace(run, gamma=choice.gamma, method=method)
+        self._choice = choice
 
     def _previous_rows(self) -> list[Row]:
         rows = read_rows(self._directory / DECODES)
@@ -141,6 +169,8 @@ class PreparedRun:
         header = "".join(f"# {name}: {value}\n" for name, value in source.items())
         results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
         self._decode_rows()
+        programs = autoregressive_decode.programs + speculative_decode.programs
+        say(f"{programs} programs compiled for {self._num_shapes()} input buckets")
         rows = [self._rows[i] for i in range(len(self._ids))]
         measured = self._measure()
         run = self.run
@@ -151,9 +181,11 @@ class PreparedRun:
         content = {
             "task": run.task.name,
             "drafter": run.draft if run.guesses else None,
+            "gamma_choice": self._choice and dataclasses.asdict(self._choice),
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
             **results.numbers(rows, run.guesses, measured, greedy=run.sampling.greedy),
+            "programs": programs,
             **source,
             "gin": self._identity,
             "command": command,
@@ -163,6 +195,9 @@ class PreparedRun:
         results.write_text(directory / TRACE, page)
         results.write_results(directory / RESULTS, content)
         return content, rows
+
+    def _num_shapes(self) -> int:
+        return len({bucket(len(row)) for row in self._ids})
 
     def _decode_rows(self) -> None:
         run = self.run
@@ -183,7 +218,7 @@ class PreparedRun:
 
         def decode(method: Method, width: int = 1, trace: bool = False):
             return self.pair.decode(
-                batch, method=method, gamma=run.gamma, sampling=run.sampling,
+                batch, method=method, gamma=run.guesses, sampling=run.sampling,
                 max_decode_len=run.max_decode_len, seed=run.seed, trace=trace, width=width,
             )  # fmt: skip
 
@@ -192,7 +227,7 @@ class PreparedRun:
         if run.guesses and run.sampling.greedy:
             references = {
                 "mismatch": decode("autoregressive"),
-                "width_matched_mismatch": decode("autoregressive", width=run.gamma + 1),
+                "width_matched_mismatch": decode("autoregressive", width=run.guesses + 1),
             }
         rows = []
         for place, number in enumerate(batch.row_ids):
@@ -221,7 +256,7 @@ class PreparedRun:
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         timings = speed.measure(
             self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),
-            method=run.method, gamma=run.gamma, sampling=run.sampling,
+            method=run.method, gamma=run.guesses, sampling=run.sampling,
             max_decode_len=run.max_decode_len, seed=run.seed, repetitions=run.timing_repetitions,
         )  # fmt: skip
         return speed.summarize(timings)

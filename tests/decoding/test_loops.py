@@ -185,13 +185,13 @@ def test_one_compile_for_each_shape_and_setting():
     """New inputs, limits, seeds and rows reuse the program; new buckets, gammas, methods do not."""
     decode_fn = speculative_decode
     decode(INPUTS[:2], bucket=32)
-    before = decode_fn.jitted._cache_size()
+    before = decode_fn.programs
     for limit, seed in ((9, 1), (30, 2)):
         decode(INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1])
-    assert decode_fn.jitted._cache_size() == before
+    assert decode_fn.programs == before
     decode(INPUTS[:2], bucket=64)
     decode(INPUTS[:2], bucket=32, gamma=2)
-    assert decode_fn.jitted._cache_size() == before + 2
+    assert decode_fn.programs == before + 2
 
 
 ROWS, POSITIONS = 60_000, 2

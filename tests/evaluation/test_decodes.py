@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from specdec.api import Block
+from specdec.decoding.batches import Block
 from specdec.evaluation.decodes import Row, RowWriter, read_rows, total_stats
 from specdec.evaluation.lossless import Mismatch
 

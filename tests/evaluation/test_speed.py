@@ -1,7 +1,7 @@
 import pytest
 
 from specdec.evaluation.speed import Timings, predict, summarize
-from specdec.evaluation.timing import Spread, Work, time_interleaved
+from specdec.tuning.timing import Spread, Work, time_interleaved
 
 
 def repetition(scale=1.0, speculative=3.0):

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from specdec.api import Block
 from specdec.data.vocabulary import EOS_ID, train_vocabulary
+from specdec.decoding.batches import Block
 from specdec.evaluation import traces
 from specdec.evaluation.traces import Span
 from tests.evaluation.test_decodes import ROW

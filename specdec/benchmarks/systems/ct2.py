@@ -51,7 +51,7 @@ class CTranslate2:
         with tempfile.TemporaryDirectory() as directory:
             converted = str(Path(directory) / "model")
             quantization = None if method == "float32" else method
-            Converter(workload.target.checkpoint).convert(converted, quantization=quantization)
+            Converter(str(workload.target.checkpoint)).convert(converted, quantization=quantization)
             self._translator = ctranslate2.Translator(
                 converted, device="cpu", compute_type=method, inter_threads=1,
                 intra_threads=threads,

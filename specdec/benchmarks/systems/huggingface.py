@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from specdec.benchmarks.systems import Options
 from specdec.benchmarks.workload import Workload
@@ -26,8 +27,8 @@ class Transformers:
         self.workload = workload
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
-        def read(checkpoint):
-            model = transformers.T5ForConditionalGeneration.from_pretrained(
+        def read(checkpoint: str | None) -> Any:
+            model: Any = transformers.T5ForConditionalGeneration.from_pretrained(
                 checkpoint, dtype=getattr(torch, workload.dtype)
             ).eval()
             # Rows get the lengths they are told.
@@ -37,7 +38,7 @@ class Transformers:
             return model
 
         self._model = read(workload.target.checkpoint)
-        self._assistant = None
+        self._assistant: Any = None
         if method != "greedy":
             self._assistant = read(workload.draft.checkpoint)
         if method == "assisted_constant":

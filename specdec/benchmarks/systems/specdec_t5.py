@@ -8,9 +8,10 @@ from importlib import metadata
 
 import numpy as np
 
-from specdec.api import VERIFIER, Batch, Method, Pair, bucket, load_pair
+from specdec.api import VERIFIER, LoadedModel, Method, Pair, load_pair
 from specdec.benchmarks.random_models import EndlessT5, random_pair
 from specdec.benchmarks.workload import Workload
+from specdec.decoding.batches import Batch, bucket
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
@@ -29,18 +30,19 @@ def pair_of(workload: Workload) -> Pair:
     pair = load_pair(target=target.checkpoint, draft=draft.checkpoint, dtype=workload.dtype)
     if workload.lengths is None:
         return pair
-    endless = (
-        dataclasses.replace(loaded, model=EndlessT5(loaded.model.config))
-        for loaded in (pair.target, pair.draft)
-    )
-    return Pair(*endless, pair.vocabulary, pair.name)
+
+    def endless(loaded: LoadedModel) -> LoadedModel:
+        return dataclasses.replace(loaded, model=EndlessT5(loaded.model.config))
+
+    return Pair(endless(pair.target), endless(pair.draft), pair.vocabulary, pair.name)
 
 
 class Specdec:
     """Plain or speculative decoding."""
 
     def __init__(self, workload: Workload, method: Method):
-        self.workload, self.method = workload, method
+        self.workload = workload
+        self.method: Method = method
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
         self.pair = pair_of(workload)
         self.verifier = VERIFIER

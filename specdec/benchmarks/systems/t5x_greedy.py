@@ -51,13 +51,13 @@ class T5X:
         import jax
         import jax.numpy as jnp
 
-        from specdec.api import bucket
         from specdec.checkpoints import load_huggingface
+        from specdec.decoding.batches import bucket
 
         self.versions = {name: metadata.version(name) for name in ("jax", "flax")}
         self._jax, self._jnp, self._bucket = jax, jnp, bucket
         self.workload = workload
-        config, params = load_huggingface(workload.target.checkpoint)
+        config, params = load_huggingface(str(workload.target.checkpoint))
         self._params = jax.tree.map(jnp.asarray, params)
         activation = {"gelu": "gelu", "relu": "relu", "silu": "silu"}[config.activation]
         module = network.Transformer(

@@ -1,0 +1,57 @@
+"""What this runs on, and where it keeps what it found out about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import zlib
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from specdec.types import Params
+
+
+def device_name() -> str:
+    """Kind and number of the devices, such as "2 cores of AMD EPYC"."""
+    devices = jax.devices()
+    if devices[0].platform != "cpu":
+        return f"{len(devices)} x {devices[0].device_kind}"
+    return f"{num_cores()} cores of {_cpu_name()}"
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def fingerprint(params: Params) -> str:
+    """Eight hex digits that change when the parameters are trained anew.
+
+    Of each array only the first entries count: reading a large model whole takes a while.
+    """
+    crc = 0
+    for leaf in jax.tree.leaves(params):
+        crc = zlib.crc32(np.asarray(leaf.reshape(-1)[:1024]).tobytes(), crc)
+    return f"{crc:08x}"
+
+
+def cache_directory() -> Path:
+    """``$SPECDEC_CACHE``, or specdec's folder in the user's cache directory. Need not exist."""
+    given = os.environ.get("SPECDEC_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"

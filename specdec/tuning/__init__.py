@@ -1,0 +1,1 @@
+"""What a decode costs on the machine at hand, and the gamma that follows."""

@@ -1,0 +1,73 @@
+"""Pictures of a benchmark's results: systems side by side, and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_OURS, _OTHERS, _PLAIN = "#1b7837", "#9e9e9e", "#762a83"
+
+
+def systems(result: Mapping[str, Any], path: Path) -> None:
+    """Milliseconds a token of each system that ran, fastest first; ranges as whiskers."""
+    ran = [s for s in result["systems"] if s.get("absent") is None]
+    ran.sort(key=lambda s: s["ms_per_token"]["median"], reverse=True)
+    figure, axes = _figure(7.0, 0.6 + 0.42 * len(ran))
+    for place, s in enumerate(ran):
+        value = s["ms_per_token"]
+        whiskers = [[value["median"] - value["low"]], [value["high"] - value["median"]]]
+        colour = _OURS if s["system"].startswith("specdec") else _OTHERS
+        axes.barh(place, value["median"], xerr=whiskers, color=colour, capsize=3)
+        axes.text(value["high"], place, f"  {value['median']:.2f}", va="center", fontsize=9)
+    axes.set_yticks(range(len(ran)), [s["system"] for s in ran])
+    axes.set_xlabel("ms per token, encoders included (lower is better)")
+    axes.margins(x=0.12)
+    _save(figure, path)
+
+
+def sweep(
+    results: Sequence[Mapping[str, Any]],
+    x: Callable[[Mapping[str, Any]], int],
+    label: str,
+    path: Path,
+) -> None:
+    """Tokens a second of plain and speculative decoding, and v, against ``x`` of a workload."""
+    figure, axes = _figure(7.0, 3.4)
+    at = [x(result) for result in results]
+    for place, (name, colour) in enumerate((("plain", _PLAIN), ("speculative", _OURS))):
+        found = [result["systems"][place]["ms_per_token"] for result in results]
+        rates = [1e3 / value["median"] for value in found]
+        low = [rate - 1e3 / value["high"] for rate, value in zip(rates, found, strict=True)]
+        high = [1e3 / value["low"] - rate for rate, value in zip(rates, found, strict=True)]
+        axes.errorbar(at, rates, yerr=[low, high], label=name, color=colour, marker="o", capsize=3)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(at, [str(value) for value in at])
+    axes.set_xlabel(label)
+    axes.set_ylabel("tokens a second")
+    axes.set_ylim(bottom=0)
+    right = axes.twinx()
+    ratios = [result["breakdown"]["verify_ratio"] for result in results]
+    right.plot(at, ratios, color=_OTHERS, linestyle="--", marker=".", label="v (right)")
+    right.set_ylabel("verify ratio v")
+    right.set_ylim(bottom=0)
+    lines = [*axes.get_legend_handles_labels()[0], *right.get_lines()]
+    axes.legend(lines, ["plain", "speculative", "v (right)"], loc="upper left", fontsize=8)
+    _save(figure, path)
+
+
+def _figure(width: float, height: float):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "specdec"  # The same file for the same numbers.
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")
+
+
+def _save(figure, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)

@@ -66,10 +66,19 @@ class LoadedModel:
     source: str
 
     @classmethod
-    def of(cls, config: T5Config, params: Params, source: str) -> LoadedModel:
-        """Packs a checkpoint tree for decoding."""
-        model = T5Model(config)
-        return cls(model, model.pack(params), source)
+    def of(
+        cls, config: T5Config, params: Params, source: str, kernel_dtype: str | None = None
+    ) -> LoadedModel:
+        """Packs a checkpoint tree for decoding.
+
+        Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are
+        stored in ``config.dtype`` after all.
+        """
+        model = T5Model(config, kernel_dtype=kernel_dtype)
+        packed = model.pack(params)
+        if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
+            return cls.of(config, params, source)
+        return cls(model, packed, source)
 
 
 class Pair:
@@ -323,7 +332,9 @@ def load_pair(
       name: a bundled pair ("quickstart"); or give both target and draft.
       target, draft: a directory with config.json and safetensors, a hub id, or the name of a
         bundled pair for its target or draft.
-      dtype: of weights, activations and caches, "float32" or "bfloat16".
+      dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
+        decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
+        what it says are guesses.
 
     Raises:
       ValueError: an unknown name, a missing argument, or models that do not share a vocabulary.
@@ -344,7 +355,7 @@ def load_pair(
             f"Target and draft have different vocabularies: {ours} and {theirs} are not the same "
             "file. A draft must speak the target's tokens."
         )
-    loaded = [_load(source, dtype) for source in sources]
+    loaded = _load(sources[0], dtype), _load(sources[1], dtype, draft_kernel_dtype(dtype))
     return Pair(
         loaded[0],
         loaded[1],
@@ -359,9 +370,14 @@ def _resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str
     return str(importlib.resources.files("specdec") / "bundled" / str(source) / role)
 
 
-def _load(source: str, dtype: str) -> LoadedModel:
+def draft_kernel_dtype(dtype: str) -> str | None:
+    """What a draft's decoder is stored in on this backend; see :func:`load_pair`."""
+    return "float16" if dtype == "float32" and jax.default_backend() == "cpu" else None
+
+
+def _load(source: str, dtype: str, kernel_dtype: str | None = None) -> LoadedModel:
     config, params = load_huggingface(source, dtype=dtype)
-    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source)
+    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source, kernel_dtype)
 
 
 def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec.api import LoadedModel, Pair
+from specdec.api import LoadedModel, Pair, draft_kernel_dtype
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
 from specdec.models.t5.network import init_params
@@ -53,8 +53,9 @@ def random_packed(model: T5Model, seed: int) -> PackedT5:
 def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pair:
     """A pair of endless models."""
 
-    def load(config: T5Config, seed: int) -> LoadedModel:
-        model = EndlessT5(dataclasses.replace(config, dtype=dtype))
+    def load(config: T5Config, seed: int, kernel_dtype: str | None = None) -> LoadedModel:
+        model = EndlessT5(dataclasses.replace(config, dtype=dtype), kernel_dtype=kernel_dtype)
         return LoadedModel(model, random_packed(model, seed), "random weights")
 
-    return Pair(load(target, seed), load(draft, seed + 1), None, "random")
+    drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
+    return Pair(load(target, seed), drafted, None, "random")

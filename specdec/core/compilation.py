@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 
@@ -32,7 +32,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
         self._static_argnames = static_argnames
 
     @functools.cached_property
-    def jitted(self):
+    def jitted(self) -> Any:
         """The jitted function itself, to lower or to count its compilations."""
         return jax.jit(
             self._function,

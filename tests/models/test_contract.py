@@ -21,12 +21,16 @@ def make(name):
     if name == "toy":
         model = ToyModel(19)
         return model, jax.random.normal(jax.random.key(0), (31, 19))
-    variant, layout = name.split("/")
-    model = T5Model(TINY[variant], layout)
+    variant, layout, *stored = name.split("/")
+    model = T5Model(TINY[variant], layout, *stored)
     return model, model.pack(random_t5_params(TINY[variant], 0))
 
 
-MODELS = ["toy", *(f"{variant}/{layout}" for variant in TINY for layout in ("in_out", "out_in"))]
+MODELS = [
+    "toy",
+    *(f"{variant}/{layout}" for variant in TINY for layout in ("in_out", "out_in")),
+    "v1.1/out_in/float16",
+]
 
 
 @pytest.fixture(params=MODELS, scope="module")
@@ -157,3 +161,22 @@ def test_t5_in_bfloat16_is_close_to_float32():
         assert (logits.dtype, cache.keys[0].dtype) == (jnp.float32, jnp.dtype(dtype))
         both.append(jax.nn.softmax(logits))
     assert float(jnp.abs(both[0] - both[1]).max()) < 0.1
+
+
+@pytest.mark.parametrize("variant", TINY)
+def test_kernels_stored_in_16_bits_compute_in_32(variant):
+    config = TINY[variant]
+    params = random_t5_params(config, 0)
+    inputs, tokens = ragged_inputs(BATCH, 7, 19), jnp.full((BATCH, 1), 3)
+    logits = []
+    for stored in (None, "float16"):
+        model = T5Model(config, "out_in", stored)
+        packed = model.pack(params)
+        assert packed.layers[0].wi.dtype == jnp.dtype(stored or "float32")
+        assert packed.embedding.dtype == jnp.dtype(stored or "float32")
+        assert packed.cross_kv.dtype == jnp.float32
+        encoded = model.encode(packed, inputs)
+        logits.append(model.extend(packed, encoded, model.init_cache(BATCH, MAX_LEN), tokens)[0])
+    assert logits[1].dtype == jnp.float32
+    difference = np.max(np.abs(logits[1] - logits[0]))
+    assert 0 < difference < 0.05 * np.std(logits[0])

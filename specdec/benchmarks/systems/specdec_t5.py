@@ -32,7 +32,7 @@ def pair_of(workload: Workload) -> Pair:
         return pair
 
     def endless(loaded: LoadedModel) -> LoadedModel:
-        return dataclasses.replace(loaded, model=EndlessT5(loaded.model.config))
+        return dataclasses.replace(loaded, model=EndlessT5(**vars(loaded.model)))
 
     return Pair(endless(pair.target), endless(pair.draft), pair.vocabulary, pair.name)
 

@@ -10,7 +10,8 @@ Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for ever
 that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
 
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
-computed again for each row. They need :data:`specdec.core.compilation.CPU_OPTIONS`, as does the
+computed again for each row, and from taking the widening of a 16-bit kernel out of the decode loop.
+They need :data:`specdec.core.compilation.CPU_OPTIONS`, as does the
 vectorisation of the reductions; without them results are the same, only slower.
 """
 
@@ -102,8 +103,9 @@ def _streamed_product(
     """Two rows are summed together, so that a load of x serves both."""
     chunks, size, width = kernel.shape
     streams = 2 if size % 2 == 0 else 1
+    kernel, x = _barrier((kernel, x))
     halves = kernel.reshape(chunks, streams, size // streams, width)
-    tokens = _barrier(x)[:, :, None]
+    tokens = x[:, :, None]
     pairs = [(halves[:, i], token) for token in tokens for i in range(streams)]
     sums = [_add_up(total) for total in _sums(pairs, 2)]
     return jnp.concatenate(sums).reshape(len(x), size)
@@ -115,7 +117,8 @@ def _spaced_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> 
     There the processor takes one for another, and 8 tokens take twice the time.
     """
     chunks, size, width = kernel.shape
-    spaced = jnp.pad(_barrier(x).transpose(1, 0, 2), ((0, 0), (0, 0), (0, _APART)))
+    kernel, x = _barrier((kernel, x))
+    spaced = jnp.pad(x.transpose(1, 0, 2), ((0, 0), (0, 0), (0, _APART)))
     tokens = _barrier(spaced)[..., :width].transpose(1, 0, 2)[:, :, None]
 
     def sums(rows):
@@ -128,7 +131,8 @@ def _spaced_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> 
     return jnp.concatenate([sums(kernel[:, :-_APART]), sums(kernel[:, -_APART:])], axis=1)
 
 
-def _add_up(partial: Float[Array, "c o"]) -> Float[Array, " o"]:
+def _add_up(partial: Array) -> Array:
+    """The sum over chunks, [C, ...] -> [...]."""
     total = partial[0]
     for chunk in partial[1:]:
         total = total + chunk

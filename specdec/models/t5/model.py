@@ -95,10 +95,13 @@ class T5Model:
     Attributes:
       config: its shape. ``config.dtype`` is that of weights, activations and cache.
       layout: how packed kernels are stored; see :func:`best_layout`.
+      kernel_dtype: what the decoder's kernels and the embedding are stored in; arithmetic stays in
+        ``config.dtype``. None stores them in that too.
     """
 
     config: T5Config
     layout: Layout = dataclasses.field(default_factory=best_layout)
+    kernel_dtype: str | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -126,12 +129,13 @@ class T5Model:
         decoder = params["decoder"]
         layers = [decoder[f"layers_{i}"] for i in range(self.config.num_decoder_layers)]
         wi = ("wi_0", "wi_1") if self.config.gated else ("wi",)
+        stored = jnp.dtype(self.kernel_dtype or self.config.dtype)
 
-        def fuse(*kernels, norm=None):
+        def fuse(*kernels, norm=None, dtype=stored):
             joined = jnp.concatenate([jnp.asarray(k["kernel"]) for k in kernels], axis=1)
             if norm is not None:
                 joined = joined * jnp.asarray(norm["scale"])[:, None]
-            return self._ops.pack(joined.astype(self.dtype))
+            return self._ops.pack(joined.astype(dtype))
 
         def pack_layer(layer):
             own, cross, mlp = (
@@ -154,8 +158,10 @@ class T5Model:
         crosses = [layer["encoder_decoder_attention"] for layer in layers]
         return PackedT5(
             encoder=jax.tree.map(lambda a: jnp.asarray(a, self.dtype), params["encoder"]),
-            embedding=jnp.asarray(params["token_embedder"]["embedding"], self.dtype),
-            cross_kv=fuse(*(c["key"] for c in crosses), *(c["value"] for c in crosses)),
+            embedding=jnp.asarray(params["token_embedder"]["embedding"], stored),
+            cross_kv=fuse(
+                *(c["key"] for c in crosses), *(c["value"] for c in crosses), dtype=self.dtype
+            ),
             layers=tuple(pack_layer(layer) for layer in layers),
             relpos=jnp.asarray(decoder["relpos_bias"]["rel_embedding"], jnp.float32),
             final_norm=jnp.asarray(decoder["decoder_norm"]["scale"], self.dtype),
@@ -205,7 +211,7 @@ class T5Model:
         self_bias = jnp.where(mask[:, None], bias, NEG_INF)
         cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
 
-        x = self._ops.embed(params.embedding, tokens)
+        x = self._ops.embed(params.embedding, tokens).astype(self.dtype)
         keys, values = [], []
         for layer, cross_key, cross_value, old_key, old_value in zip(
             params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True

@@ -256,7 +256,7 @@ class Embed(nn.Module):
         )  # fmt: skip
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
-        return self.embedding.astype(jnp.dtype(self.config.dtype))[tokens]
+        return self.embedding[tokens].astype(jnp.dtype(self.config.dtype))
 
     def attend(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         x = x * self.config.d_model**-0.5

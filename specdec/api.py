@@ -144,13 +144,13 @@ class Pair:
         choice = None
         if gamma == "auto":
             gamma = 0
-            if method == "speculative":
+            if method == "speculative" and ids:
                 choice = self.choose_gamma(
                     ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
                     batch_size=batch_size,
                 )  # fmt: skip
                 gamma = choice.gamma
-                method = "speculative" if gamma else "autoregressive"
+            method = "speculative" if gamma else "autoregressive"
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
         stats = []
@@ -192,7 +192,15 @@ class Pair:
         Args:
           ids: see :meth:`token_ids`; a few rows are enough.
           remember: whether to look for a choice made before, and to keep this one.
+
+        Raises:
+          ValueError: no row, or max_decode_len below 2, which leaves nothing to guess.
         """
+        if not ids or max_decode_len < 2:
+            raise ValueError(
+                f"gamma is chosen for at least one row and max_decode_len >= 2, got {len(ids)} rows "
+                f"and {max_decode_len}."
+            )
         batches = list(make_batches(ids, batch_size, self.target.model.pad_id))
         shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
         batches = [batch for batch in batches if batch.inputs.shape == shape][:_PROBED_BATCHES]
@@ -204,7 +212,7 @@ class Pair:
         known = tuning.remembered(cache_directory(), key) if remember else None
         if known is not None and known.gamma < max_decode_len:
             return known
-        max_gamma = max(1, max_decode_len - 1)
+        max_gamma = max_decode_len - 1
         probe = min(tuning.PROBE, max_gamma)
         stats = RunStats.total(
             [

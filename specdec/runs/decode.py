@@ -170,7 +170,7 @@ class PreparedRun:
         results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
         self._decode_rows()
         programs = autoregressive_decode.programs + speculative_decode.programs
-        say(f"{programs} programs compiled for {self._num_shapes()} input buckets")
+        say(f"{programs} programs compiled, for {self._num_shapes()} sizes of inputs")
         rows = [self._rows[i] for i in range(len(self._ids))]
         measured = self._measure()
         run = self.run

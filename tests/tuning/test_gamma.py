@@ -138,3 +138,10 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path):
 def test_gamma_is_a_number_or_auto(pair):
     with pytest.raises(ValueError, match='gamma must be a whole number or "auto"'):
         _generate(pair, gamma="often")
+
+
+def test_nothing_to_guess(pair):
+    with pytest.raises(ValueError, match="max_decode_len >= 2"):
+        pair.generate(TEXTS, gamma="auto", max_decode_len=1)
+    with pytest.raises(ValueError, match="at least one row"):
+        pair.choose_gamma([])

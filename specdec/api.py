@@ -198,8 +198,8 @@ class Pair:
         """
         if not ids or max_decode_len < 2:
             raise ValueError(
-                f"gamma is chosen for at least one row and max_decode_len >= 2, got {len(ids)} rows "
-                f"and {max_decode_len}."
+                f"gamma is chosen for at least one row and max_decode_len >= 2, got {len(ids)} "
+                f"rows and {max_decode_len}."
             )
         batches = list(make_batches(ids, batch_size, self.target.model.pad_id))
         shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]

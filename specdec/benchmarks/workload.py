@@ -15,7 +15,7 @@ import numpy as np
 
 from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
-from specdec.data.tasks import Task
+from specdec.data.tasks import Task, evenly
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
@@ -151,11 +151,9 @@ def text(
 
     Args:
       task: where the texts come from.
-      num_examples: so many, evenly spread over the task: data sets are often sorted by length.
+      num_examples: how many, evenly spread.
     """
-    examples = task.examples
-    step = max(1, len(examples) // num_examples)
-    chosen = [example.input for example in examples[::step][:num_examples]]
+    chosen = [example.input for example in evenly(task.examples, num_examples)]
     loaded = load_pair(pair)
     ids = loaded.token_ids(chosen, max_input_len=512)
     return [

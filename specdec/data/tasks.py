@@ -7,8 +7,11 @@ import importlib.resources
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from specdec.data.text import read_pairs
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,15 @@ class Task:
 
     name: str
     examples: tuple[Example, ...]
+
+
+def evenly(items: Sequence[T], count: int) -> Sequence[T]:
+    """``count`` of the items (or all, if they are fewer), evenly spread over their order.
+
+    Data sets are often sorted by length: the first items stand for no others.
+    """
+    count = min(count, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def given_texts(texts: Sequence[str]) -> Task:

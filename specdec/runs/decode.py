@@ -15,7 +15,7 @@ import numpy as np
 
 from specdec.api import Method, check_arguments, load_pair
 from specdec.core.machine import fingerprint
-from specdec.data.tasks import Example, Task
+from specdec.data.tasks import Example, Task, evenly
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.batches import Batch, bucket, make_batches
 from specdec.decoding.speculative import speculative_decode
@@ -41,7 +41,7 @@ class DecodeRun:
       method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
         :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
-      timing_examples: how many of those are timed; 0 measures no speed.
+      timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
       timing_repetitions: how often.
 
     Raises:
@@ -252,7 +252,7 @@ class PreparedRun:
         run = self.run
         if not run.timing_examples:
             return None
-        ids = self._ids[: run.timing_examples]
+        ids = evenly(self._ids, run.timing_examples)
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         timings = speed.measure(
             self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),

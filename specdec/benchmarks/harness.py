@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.workload import Workload, WorkloadError
 from specdec.tuning.timing import Spread
 
+# OpenMP's threads go on spinning for a while, 0.2 s by some libraries' default.
+REST_SECONDS = 0.3
 SAME_WEIGHTS = 0.9  # Of the rows, an exact system must begin like the reference.
 
 
@@ -192,6 +195,7 @@ class _Worker:
         """One repetition."""
         asked = {"lengths": None if lengths is None else list(lengths), "first_token": first_token}
         self._last = self._process.ask(asked)
+        time.sleep(REST_SECONDS)
         return self._last
 
     def measurement(self, reference: Sequence[Sequence[int]]) -> Measurement:
@@ -225,7 +229,6 @@ class _Process:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
-            "OMP_WAIT_POLICY": "PASSIVE",  # Idle systems must not spin while another works.
             "TOKENIZERS_PARALLELISM": "false",
         }
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process

@@ -56,6 +56,7 @@ def answer(monkeypatch):
                 pass
 
         monkeypatch.setattr(harness, "_Process", Process)
+        monkeypatch.setattr(harness, "REST_SECONDS", 0.0)
         return answers
 
     return use

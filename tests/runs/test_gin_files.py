@@ -33,12 +33,15 @@ def test_every_part_goes_with_the_quickstart(folder):
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
-def test_shipped_recipes_need_their_open_macros_and_nothing_else(path):
-    names = re.findall(r"^(\w+) = %gin.REQUIRED", path.read_text(), re.MULTILINE)
+def test_shipped_recipes_need_what_their_command_gives_and_nothing_else(path):
+    names = re.findall(r"--gin\.([A-Z_]+)=", path.read_text().split("from __gin__")[0])
     assert names
-    gin_files.parse([str(path)], [f"{name} = 'x'" for name in names], ROOT)
-    with pytest.raises(ValueError, match=f"{min(names)}.* must be set"):
-        gin_files.parse([str(path)], [], ROOT)
+    given = {name: f"{name} = 'x'" for name in names}
+    gin_files.parse([str(path)], list(given.values()), ROOT)
+    for name in names:
+        others = [binding for other, binding in given.items() if other != name]
+        with pytest.raises(ValueError, match=f"{name}.* must be set"):
+            gin_files.parse([str(path)], others, ROOT)
 
 
 def parse(tmp_path, text, *bindings):

@@ -19,7 +19,7 @@ from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.systems.specdec_t5 import pair_of
 from specdec.benchmarks.workload import Workload, exported
 from specdec.core.machine import num_cores
-from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.batches import make_batches
 from specdec.evaluation import breakdown, results
 from specdec.runs import gin_files
 from specdec.runs.decode import check_writable, say
@@ -96,12 +96,8 @@ def _with_checkpoints(workload: Workload, directory: Path) -> Workload:
 
 def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
     pair = pair_of(workload)
-    batches = []
-    for rows in workload.batches():
-        ids = [workload.inputs[row] for row in rows]
-        inputs = np.full((len(ids), bucket(len(ids[0]))), pair.target.model.pad_id, np.int32)
-        inputs[:, : len(ids[0])] = ids
-        batches.append(Batch(inputs, np.asarray(rows, np.int32)))
+    ids = [np.asarray(row) for row in workload.inputs]
+    batches = list(make_batches(ids, workload.batch_size, pair.target.model.pad_id))
     forced = workload.forced_alpha
     return breakdown.measure(
         pair, batches, gamma=workload.gamma,

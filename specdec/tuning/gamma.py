@@ -184,6 +184,3 @@ def remember(directory: Path, key: str, choice: GammaChoice) -> None:
         with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
             json.dump(known, file, indent=1)
         os.replace(file.name, path)
-
-
-__all__ = ["Costs", "GammaChoice", "choose", "measure", "remember", "remembered"]

@@ -11,7 +11,7 @@ import numpy as np
 from specdec.api import VERIFIER, LoadedModel, Method, Pair, load_pair
 from specdec.benchmarks.random_models import EndlessT5, random_pair
 from specdec.benchmarks.workload import Workload
-from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.batches import Batch, make_batches
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
@@ -51,15 +51,15 @@ class Specdec:
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
         workload = self.workload
-        ids = [workload.inputs[row] for row in rows]
-        inputs = np.full((len(ids), bucket(len(ids[0]))), self.pair.target.model.pad_id, np.int32)
-        inputs[:, : len(ids[0])] = ids
+        ids = [np.asarray(workload.inputs[row]) for row in rows]
+        (batch,) = make_batches(ids, len(ids), self.pair.target.model.pad_id)
         limit = workload.max_decode_len
         # Rows that end by themselves need no other limit; users do not know it.
         if lengths is not None and (workload.lengths is not None or max(lengths) == 1):
             limit = max(lengths)
         result = self.pair.decode(
-            Batch(inputs, np.asarray(rows, np.int32)), method=self.method, gamma=workload.gamma,
+            Batch(batch.inputs, np.asarray(rows, np.int32)),
+            method=self.method, gamma=workload.gamma,
             sampling=SamplingConfig(temperature=workload.temperature), max_decode_len=limit,
             seed=workload.seed, verifier=self.verifier,
         )  # fmt: skip

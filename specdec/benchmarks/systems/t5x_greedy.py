@@ -59,7 +59,7 @@ class T5X:
         self.workload = workload
         config, params = load_huggingface(str(workload.target.checkpoint))
         self._params = jax.tree.map(jnp.asarray, params)
-        activation = {"gelu": "gelu", "relu": "relu", "silu": "silu"}[config.activation]
+        activation = config.activation
         module = network.Transformer(
             network.T5Config(
                 vocab_size=config.vocab_size, dtype=workload.dtype, emb_dim=config.d_model,

@@ -114,7 +114,7 @@ def _streamed_product(
 def _spaced_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
     """The tokens' inputs and sums are kept off addresses that are equal modulo 4096.
 
-    There the processor takes one for another, and 8 tokens take twice the time.
+    There the processor takes one for another, and waits.
     """
     chunks, size, width = kernel.shape
     kernel, x = _barrier((kernel, x))

@@ -117,6 +117,7 @@ class Pair:
         batch_size: int = 1,
         max_input_len: int = 512,
         trace: bool = False,
+        stop_below: float = 0.0,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
@@ -135,11 +136,13 @@ class Pair:
           batch_size: rows decoded together.
           max_input_len: tokens an input may have, EOS included.
           trace: return every row's blocks.
+          stop_below: the draft ends a block's guesses after one less likely than this; see
+            :class:`specdec.drafters.model.ModelDrafter`.
 
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len.
         """
-        check_arguments(method, gamma, max_decode_len, batch_size)
+        check_arguments(method, gamma, max_decode_len, batch_size, stop_below)
         ids = self.token_ids(texts, max_input_len=max_input_len)
         choice = None
         if gamma == "auto":
@@ -157,7 +160,7 @@ class Pair:
         for batch in make_batches(ids, batch_size, self.target.model.pad_id):
             result = self.decode(
                 batch, method=method, gamma=gamma, sampling=sampling,
-                max_decode_len=max_decode_len, seed=seed, trace=trace,
+                max_decode_len=max_decode_len, seed=seed, trace=trace, stop_below=stop_below,
             )  # fmt: skip
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
@@ -248,6 +251,7 @@ class Pair:
         trace: bool = False,
         width: int = 1,
         verifier: Verifier = VERIFIER,
+        stop_below: float = 0.0,
     ) -> DecodeResult:
         """Decodes one batch and brings the result to the host as NumPy arrays.
 
@@ -264,16 +268,18 @@ class Pair:
         else:
             result = speculative_decode(
                 self.target.model,
-                self.drafter(gamma, sampling),
+                self.drafter(gamma, sampling, stop_below),
                 verifier,
                 self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
                 sampling=sampling, output_bucket=output_bucket, trace=trace,
             )  # fmt: skip
         return jax.tree.map(np.asarray, result)
 
-    def drafter(self, gamma: int, sampling: SamplingConfig) -> ModelDrafter:
+    def drafter(
+        self, gamma: int, sampling: SamplingConfig, stop_below: float = 0.0
+    ) -> ModelDrafter:
         """The drafter that :meth:`decode` uses; its parameters are ``draft.params``."""
-        return ModelDrafter(self.draft.model, gamma, sampling)
+        return ModelDrafter(self.draft.model, gamma, sampling, stop_below)
 
     def token_ids(
         self, texts: Sequence[Text], *, max_input_len: int, names: Sequence[str] | None = None
@@ -399,7 +405,11 @@ def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
 
 
 def check_arguments(
-    method: str, gamma: int | Literal["auto"], max_decode_len: int, batch_size: int
+    method: str,
+    gamma: int | Literal["auto"],
+    max_decode_len: int,
+    batch_size: int,
+    stop_below: float,
 ) -> None:
     """Raises ValueError for arguments of :meth:`Pair.generate` that are out of range."""
     if method not in ("speculative", "autoregressive"):
@@ -408,6 +418,8 @@ def check_arguments(
         raise ValueError(f"max_decode_len must be at least 1, got {max_decode_len}.")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if not 0 <= stop_below <= 1:
+        raise ValueError(f"stop_below must be in [0, 1], got {stop_below}.")
     if gamma == "auto":
         return
     if not isinstance(gamma, int):

@@ -120,11 +120,15 @@ class Draft:
       tokens: [B, N] guesses.
       probs: [B, N, V], the exact q each token was drawn from, or None for point masses.
       topology: each node's parent; a chain unless the drafter drafts a tree.
+      num_guesses: [B], in 1..N: how many of a row's tokens are guesses, the rest being filler; None
+        when all are. It may depend on the guesses themselves and on what came before, for those
+        guesses are all verified.
     """
 
     tokens: Int[Array, "b n"]
     probs: Float[Array, "b n v"] | None
     topology: Topology = static_field()
+    num_guesses: Int[Array, " b"] | None = None
 
 
 @pytree
@@ -195,12 +199,14 @@ class BlockInfo:
 
     Attributes:
       draft_tokens: [B, G] the guesses.
+      num_guesses: [B] how many of them are guesses.
       tokens: [B, G+1] the verdict's tokens.
       num_accepted: [B] guesses emitted (after EOS and the length limit).
       num_emitted: [B] tokens emitted; 0 for a finished row.
     """
 
     draft_tokens: Int[Array, "b g"]
+    num_guesses: Int[Array, " b"]
     tokens: Int[Array, "b g1"]
     num_accepted: Int[Array, " b"]
     num_emitted: Int[Array, " b"]

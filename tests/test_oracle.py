@@ -5,6 +5,7 @@ off by more than 1e-3 in total variation.
 """
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +103,27 @@ def test_a_slow_drafter_is_still_lossless():
     """A draft with a wrong cache guesses badly, but it reports the q it drew from."""
     case = CASES["temperature 1"]
     assert max(distances(case, gamma=2, limit=3, drafter=mutants.NoRollback)) < LOSSLESS
+
+
+def stopping(drafter=ModelDrafter):
+    """A drafter that stops after a guess of probability 1/4, on tables of quarters."""
+    return functools.partial(drafter, stop_below=0.3)
+
+
+@pytest.mark.parametrize("name", ["temperature 1", "temperature 0.5", "greedy", "top-k"])
+def test_lossless_when_the_draft_stops_in_doubt(name):
+    assert max(distances(CASES[name], gamma=2, limit=3, drafter=stopping())) < LOSSLESS
+
+
+def test_a_residual_drawn_from_where_the_draft_stopped_is_caught():
+    case, verifier = CASES["temperature 1"], mutants.ResidualAfterStop()
+    off = distances(case, gamma=2, limit=3, drafter=stopping(), verifier=verifier)
+    assert max(off) > CAUGHT
+
+
+def test_dropping_the_doubtful_guess_is_caught():
+    off = distances(CASES["temperature 1"], gamma=3, limit=3, drafter=stopping(mutants.StopBefore))
+    assert max(off) > CAUGHT
 
 
 @pytest.mark.parametrize(

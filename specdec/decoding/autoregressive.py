@@ -44,8 +44,9 @@ def step(
     verdict = Verdict(token, ones, jnp.zeros_like(ones), jnp.zeros_like(token))
     verdict, dropped = st.cut_at_end(verdict, state, model.eos_id, limit)
     cache = model.commit(cache, None, verdict.num_emitted)
-    stats = st.count_block(state.stats, verdict, dropped, jnp.zeros((batch, 0)))
-    info = BlockInfo(token[:, :0], token, verdict.num_accepted, verdict.num_emitted)
+    none = jnp.zeros_like(ones)
+    stats = st.count_block(state.stats, verdict, dropped, jnp.zeros((batch, 0)), none)
+    info = BlockInfo(token[:, :0], none, token, verdict.num_accepted, verdict.num_emitted)
     state = st.advance(
         state, verdict,
         cache=cache, drafter_state=None, stats=stats, eos_id=model.eos_id, limit=limit,

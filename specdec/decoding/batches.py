@@ -73,7 +73,8 @@ def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
         if emitted == 0:
             break
         accepted = int(trace.num_accepted[number, row])
-        guesses = [int(t) for t in trace.draft_tokens[number, row]]
+        made = int(trace.num_guesses[number, row])
+        guesses = [int(t) for t in trace.draft_tokens[number, row, :made]]
         correction = int(trace.tokens[number, row, accepted]) if emitted > accepted else None
         blocks.append(Block(guesses[:accepted], guesses[accepted:], correction))
     return blocks

@@ -20,7 +20,7 @@ from jaxtyping import Array, Int
 
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
-from specdec.core.residuals import acceptance_prob
+from specdec.core.residuals import acceptance_prob, guess_counts
 from specdec.core.standardize import standardize
 from specdec.decoding import state as st
 from specdec.drafters.base import Drafter
@@ -71,8 +71,11 @@ def step(
     cache = model.commit(cache, None if topology.is_chain else verdict.path, verdict.num_emitted)
     drafter_state = drafter.observe(drafter_state, verdict)
     beta = acceptance_prob(_drafted_part(target, drafter.gamma), draft)
-    stats = st.count_block(state.stats, verdict, dropped, beta)
-    info = BlockInfo(draft.tokens, verdict.tokens, verdict.num_accepted, verdict.num_emitted)
+    guesses = guess_counts(draft)
+    stats = st.count_block(state.stats, verdict, dropped, beta, guesses)
+    info = BlockInfo(
+        draft.tokens, guesses, verdict.tokens, verdict.num_accepted, verdict.num_emitted
+    )
     state = st.advance(
         state, verdict,
         cache=cache, drafter_state=drafter_state, stats=stats, eos_id=model.eos_id, limit=limit,

@@ -48,6 +48,7 @@ def initial_state(
     zeros = jnp.zeros((batch,), jnp.int32)
     empty = BlockInfo(
         jnp.zeros((output_bucket, batch, gamma), jnp.int32),
+        jnp.zeros((output_bucket, batch), jnp.int32),
         jnp.zeros((output_bucket, batch, gamma + 1), jnp.int32),
         jnp.zeros((output_bucket, batch), jnp.int32),
         jnp.zeros((output_bucket, batch), jnp.int32),
@@ -99,18 +100,28 @@ def cut_at_end(
 
 
 def count_block(
-    stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], beta: Float[Array, "b g"]
+    stats: Stats,
+    verdict: Verdict,
+    dropped: Int[Array, " b"],
+    beta: Float[Array, "b g"],
+    num_guesses: Int[Array, " b"],
 ) -> Stats:
-    """Adds one block, after :func:`cut_at_end`. ``beta`` [B, G] is each position's Σ min(p, q)."""
+    """Adds one block, after :func:`cut_at_end`.
+
+    Args:
+      beta: [B, G] each position's Σ min(p, q).
+      num_guesses: [B] guesses that were made.
+    """
     active = (verdict.num_emitted > 0).astype(jnp.int32)
     gamma = beta.shape[1]
     # The position of the first rejection is examined too; a row cut short has none.
-    examined = jnp.minimum(jnp.minimum(verdict.num_accepted + 1, verdict.num_emitted), gamma)
+    examined = jnp.minimum(verdict.num_accepted + 1, verdict.num_emitted)
+    examined = jnp.minimum(examined, num_guesses)
     histogram = jax.nn.one_hot(verdict.num_accepted, gamma + 1, dtype=jnp.int32)
     was_examined = jnp.arange(gamma) < examined[:, None]
     return Stats(
         target_calls=stats.target_calls + active,
-        proposed=stats.proposed + gamma * active,
+        proposed=stats.proposed + num_guesses * active,
         examined=stats.examined + examined,
         accepted=stats.accepted + verdict.num_accepted,
         emitted=stats.emitted + verdict.num_emitted,

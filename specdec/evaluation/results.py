@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.core.machine import device_name
+from specdec.core.stats import RunStats
 from specdec.evaluation.decodes import Row, total_stats
 from specdec.evaluation.quality import quality
 from specdec.evaluation.speed import Speed, predict
@@ -19,7 +20,9 @@ from specdec.evaluation.speed import Speed, predict
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 
 
-def numbers(rows: Sequence[Row], gamma: int, speed: Speed | None, *, greedy: bool) -> dict:
+def numbers(
+    rows: Sequence[Row], gamma: int, speed: Speed | None, *, greedy: bool, stop_below: float = 0.0
+) -> dict:
     """All that was counted and measured.
 
     Args:
@@ -27,6 +30,7 @@ def numbers(rows: Sequence[Row], gamma: int, speed: Speed | None, *, greedy: boo
       gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
       speed: None where it was not measured.
       greedy: whether rows were compared with plain decoding.
+      stop_below: the draft's; with it, only the prediction from counted blocks holds.
     """
     stats = total_stats(rows, gamma)
     compared = greedy and gamma > 0
@@ -50,7 +54,7 @@ def numbers(rows: Sequence[Row], gamma: int, speed: Speed | None, *, greedy: boo
         ],
         "quality": _quality(rows),
     }
-    return result | _speed(stats.alpha, gamma, speed)
+    return result | _speed(stats, speed, stop_below)
 
 
 def _quality(rows: Sequence[Row]) -> dict[str, float] | None:
@@ -62,24 +66,26 @@ def _quality(rows: Sequence[Row]) -> dict[str, float] | None:
     return quality(*zip(*pairs, strict=True)) if pairs else None
 
 
-def _speed(alpha: float | None, gamma: int, speed: Speed | None) -> dict[str, Any]:
+def _speed(stats: RunStats, speed: Speed | None, stop_below: float) -> dict[str, Any]:
     def median(spread):
         return None if spread is None else spread.median
 
     keys = ("cost_ratio", "verify_ratio", "measured_speedup", "measured_speedup_decoder")
     result: dict[str, Any] = {key: median(getattr(speed, key, None)) for key in keys}
-    result |= dict.fromkeys(
-        ("predicted_speedup", "predicted_speedup_thm38", "predicted_speedup_whole")
-    )
+    predictions = {
+        "predicted_speedup": "decoder",
+        "predicted_speedup_thm38": "theorem_3_8",
+        "predicted_speedup_whole": "whole",
+        "predicted_speedup_counted": "counted",
+    }
+    result |= dict.fromkeys(predictions)
     if speed is None:
         return result | {"ms_per_token": None, "encode_ms": None, "spread": None}
-    if gamma and alpha is not None:
-        prediction = predict(alpha, gamma, speed)
-        result |= {
-            "predicted_speedup": prediction.decoder,
-            "predicted_speedup_thm38": prediction.theorem_3_8,
-            "predicted_speedup_whole": prediction.whole,
-        }
+    if stats.alpha is not None:
+        prediction = predict(stats, speed)
+        if stop_below:
+            predictions = {"predicted_speedup_counted": "counted"}
+        result |= {key: getattr(prediction, name) for key, name in predictions.items()}
 
     def pick(spreads, names):
         return {name: median(spreads.get(name)) for name in names}

@@ -13,6 +13,7 @@ import numpy as np
 from specdec.api import Method, Pair
 from specdec.core import theory
 from specdec.core.randomness import row_keys
+from specdec.core.stats import RunStats
 from specdec.decoding.batches import Batch, bucket
 from specdec.tuning import costs
 from specdec.tuning.timing import Spread, Work, time_interleaved
@@ -74,6 +75,7 @@ def measure(
     max_decode_len: int,
     seed: int,
     repetitions: int,
+    stop_below: float = 0.0,
 ) -> Timings:
     """Times the decodes of ``batches`` and their parts, all interleaved, after warm-up.
 
@@ -96,7 +98,7 @@ def measure(
                 # The result comes to the host, as it does for every user.
                 return pair.decode(
                     batch, method=each, gamma=gamma, sampling=sampling,
-                    max_decode_len=max_decode_len, seed=seed,
+                    max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
                 )  # fmt: skip
 
             num_tokens[each] += int(np.sum(decode().num_tokens))
@@ -220,20 +222,25 @@ class Prediction:
       decoder: expected_tokens / (gamma c + v), encoders left out.
       theorem_3_8: the same with v = 1.
       whole: ``decoder`` with the measured time of both encoders put back.
+      counted: tokens a block / (guesses a block * c + v) as they were counted. Unlike the others it
+        knows of blocks that a row's end cuts short, of acceptances that are not independent, and
+        of a draft that stops.
     """
 
     decoder: float
     theorem_3_8: float
     whole: float
+    counted: float
 
 
-def predict(alpha: float, gamma: int, speed: Speed) -> Prediction:
+def predict(stats: RunStats, speed: Speed) -> Prediction:
     """The speedup that acceptance and costs lead one to expect.
 
     Raises:
-      ValueError: ``speed`` is that of a plain decoding run.
+      ValueError: they are of a plain decoding run.
     """
-    if speed.cost_ratio is None or speed.verify_ratio is None:
+    alpha, gamma = stats.alpha, stats.gamma
+    if alpha is None or speed.cost_ratio is None or speed.verify_ratio is None:
         raise ValueError("A plain decoding run has no speedup to predict.")
     c, v = speed.cost_ratio.median, speed.verify_ratio.median
     decoder = theory.speedup(alpha, gamma, c, v)
@@ -243,4 +250,5 @@ def predict(alpha: float, gamma: int, speed: Speed) -> Prediction:
         decoder=decoder,
         theorem_3_8=theory.speedup(alpha, gamma, c),
         whole=(target + plain) / (target + draft + plain / decoder),
+        counted=stats.emitted / (stats.proposed * c + stats.target_calls * v),
     )

@@ -14,6 +14,8 @@ def format_table(results: dict[str, Any]) -> str:
     r = results
     speculative = r["method"] == "speculative"
     title = f"{r['task']}: {r['target']} drafted by {r['drafter']}, gamma {r['gamma']}"
+    if r["stop_below"]:
+        title += f", stopping below {r['stop_below']:g}"
     if not speculative:
         title = f"{r['task']}: {r['target']}, plain decoding"
     out = [
@@ -67,6 +69,9 @@ def _speeds(r: dict[str, Any]) -> list[list[str]]:
             f"({values['low']:.{digits}f} to {values['high']:.{digits}f})"
         )
 
+    def number(value):
+        return "" if value is None else f"{value:.2f}"
+
     rows = []
     if spread["measured_speedup"] is not None:
         rows.append(["speedup", "predicted", "measured", f"(range of {spread['repetitions']})"])
@@ -74,10 +79,12 @@ def _speeds(r: dict[str, Any]) -> list[list[str]]:
             ("whole decode, with encoders", "predicted_speedup_whole", "measured_speedup"),
             ("decoder only", "predicted_speedup", "measured_speedup_decoder"),
         ):
-            rows.append([name, f"{r[prediction]:.2f}", *measured(spread[key])])
-        rows.append(
-            ["decoder only, v = 1 (Thm 3.8)", f"{r['predicted_speedup_thm38']:.2f}", "", ""]
-        )
+            rows.append([name, number(r[prediction]), *measured(spread[key])])
+        for name, prediction in (
+            ("decoder only, v = 1 (Thm 3.8)", "predicted_speedup_thm38"),
+            ("decoder only, from counted blocks", "predicted_speedup_counted"),
+        ):
+            rows.append([name, number(r[prediction]), "", ""])
     rows.append(["milliseconds", "", "", ""])
     for method, values in spread["ms_per_token"].items():
         rows.append([f"per token, {method}", "", *measured(values, 3)])
@@ -145,7 +152,9 @@ def speed_remarks(r: dict[str, Any]) -> list[str]:
         side = "below" if measured < predicted else "above"
         remarks.append(
             f"The measured speedup of the decoder is {abs(measured / predicted - 1):.0%} {side} "
-            "the predicted one. Look at the ranges: a busy machine makes them wide."
+            f"the predicted one; its counted blocks predict {r['predicted_speedup_counted']:.2f}, "
+            "for rows end within a block and acceptances come in runs. Look at the ranges too: a "
+            "busy machine makes them wide."
             + (" A batch also waits for its slowest row." if r["batch_size"] > 1 else "")
         )
     return remarks

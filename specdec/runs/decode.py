@@ -41,6 +41,7 @@ class DecodeRun:
       method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
         :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
+      stop_below: see :class:`specdec.drafters.model.ModelDrafter`.
       timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
       timing_repetitions: how often.
 
@@ -54,6 +55,7 @@ class DecodeRun:
     dtype: str
     method: Method
     gamma: int | Literal["auto"]
+    stop_below: float
     sampling: SamplingConfig
     seed: int
     batch_size: int
@@ -69,7 +71,9 @@ class DecodeRun:
         for name in whole:
             if not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
-        check_arguments(self.method, self.gamma, self.max_decode_len, self.batch_size)
+        check_arguments(
+            self.method, self.gamma, self.max_decode_len, self.batch_size, self.stop_below
+        )
         at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1}
         if self.num_examples is not None:
             at_least["num_examples"] = 1
@@ -175,7 +179,7 @@ class PreparedRun:
         measured = self._measure()
         run = self.run
         names = (
-            "target", "method", "gamma", "dtype", "batch_size", "max_input_len",
+            "target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
             "max_decode_len", "seed",
         )  # fmt: skip
         content = {
@@ -184,7 +188,9 @@ class PreparedRun:
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
-            **results.numbers(rows, run.guesses, measured, greedy=run.sampling.greedy),
+            **results.numbers(
+                rows, run.guesses, measured, greedy=run.sampling.greedy, stop_below=run.stop_below
+            ),
             "programs": programs,
             **source,
             "gin": self._identity,
@@ -220,6 +226,7 @@ class PreparedRun:
             return self.pair.decode(
                 batch, method=method, gamma=run.guesses, sampling=run.sampling,
                 max_decode_len=run.max_decode_len, seed=run.seed, trace=trace, width=width,
+                stop_below=run.stop_below,
             )  # fmt: skip
 
         result = decode(run.method, trace=True)
@@ -258,6 +265,7 @@ class PreparedRun:
             self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),
             method=run.method, gamma=run.guesses, sampling=run.sampling,
             max_decode_len=run.max_decode_len, seed=run.seed, repetitions=run.timing_repetitions,
+            stop_below=run.stop_below,
         )  # fmt: skip
         return speed.summarize(timings)
 

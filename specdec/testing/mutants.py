@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import take
+from specdec.core.residuals import guess_counts, take
 from specdec.drafters.model import ModelDrafter
 from specdec.models.toy import ToyCache, ToyModel
 from specdec.types import Draft, Purpose
@@ -87,6 +87,29 @@ class DroppedBonus(TokenVerifier):
 
 
 @dataclasses.dataclass(frozen=True)
+class ResidualAfterStop(TokenVerifier):
+    """Draws what follows the last guess of a row that stopped from that guess's residual."""
+
+    def _final_token(self, random, target, draft, num_accepted):
+        last = jnp.minimum(num_accepted, guess_counts(draft) - 1)
+        stopped = guess_counts(draft) < draft.tokens.shape[1]
+        at = jnp.where(stopped, last, num_accepted)
+        return super()._final_token(random, target, draft, at)
+
+
+@dataclasses.dataclass(frozen=True)
+class StopBefore(ModelDrafter):
+    """Drops the guess it has doubts about: what is drawn is kept only if it is likely."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        fewer = jnp.maximum(draft.num_guesses - 1, 1)
+        doubted = draft.num_guesses < self.gamma
+        count = jnp.where(doubted, fewer, draft.num_guesses)
+        return dataclasses.replace(draft, num_guesses=count), after
+
+
+@dataclasses.dataclass(frozen=True)
 class SwappedRows(TokenVerifier):
     """Verifies each row against its neighbour's target distributions."""
 
@@ -116,7 +139,7 @@ class UnwarpedDraft(ModelDrafter):
         first = logits[rows, state.num_pending - 1][:, None]
         rest, _ = self.model.extend(params, state.encoded, cache, draft.tokens[:, :-1])
         probs = jax.nn.softmax(jnp.concatenate([first, rest], axis=1), axis=-1)
-        return Draft(draft.tokens, probs, draft.topology), after
+        return dataclasses.replace(draft, probs=probs), after
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import leading_true, residual_weights, take
+from specdec.core.residuals import guess_counts, leading_true, residual_weights, take
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 
 
@@ -22,7 +22,8 @@ class TokenVerifier:
 
     Notation: p is ``target``, q is ``draft.probs``, gamma is N. Point-mass drafts are accepted
     with probability p(x), and x is removed from p at a rejection. Point-mass targets (temperature
-    0) accept a guess if it is the target's own token and draw nothing.
+    0) accept a guess if it is the target's own token and draw nothing. Where a row has fewer than
+    gamma guesses, the bonus token follows the last of them.
 
     Raises:
       ValueError: if the draft is not a chain.
@@ -37,7 +38,7 @@ class TokenVerifier:
                 f"{draft.topology.parents}."
             )
         batch, gamma = draft.tokens.shape
-        num_accepted = self._num_accepted(random, target, draft)
+        num_accepted = jnp.minimum(self._num_accepted(random, target, draft), guess_counts(draft))
         if isinstance(target, PointMass):
             final = jnp.take_along_axis(target.tokens, num_accepted[:, None], axis=1)[:, 0]
         else:
@@ -77,5 +78,6 @@ class TokenVerifier:
         p = target[rows, num_accepted]
         q = None if draft.probs is None else draft.probs[rows, at]
         correction = residual_weights(p, q, draft.tokens[rows, at])
-        weights = jnp.where((num_accepted < gamma)[:, None], correction, p)
+        rejected = num_accepted < guess_counts(draft)
+        weights = jnp.where(rejected[:, None], correction, p)
         return draw(weights, random.uniforms(Purpose.FINAL, 1)[:, 0])

@@ -39,7 +39,7 @@ def models():
 
 
 def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, bucket=16,
-           trace=False, self_draft=False, verifier=None):  # fmt: skip
+           trace=False, self_draft=False, verifier=None, stop_below=0.0):  # fmt: skip
     """Speculative when gamma > 0, else plain."""
     target, params, draft, draft_params = models()
     if self_draft:
@@ -49,7 +49,7 @@ def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, 
     if gamma == 0:
         return autoregressive_decode(target, params, inputs, row_ids, limit, seed, **options)
     return speculative_decode(
-        target, ModelDrafter(draft, gamma, sampling), verifier or TokenVerifier(),
+        target, ModelDrafter(draft, gamma, sampling, stop_below), verifier or TokenVerifier(),
         params, draft_params, inputs, row_ids, limit, seed, **options,
     )  # fmt: skip
 
@@ -150,13 +150,17 @@ def test_statistics_agree_with_the_trace(sampling):
         assert np.all(emitted[:blocks] > 0)
         accepted = np.asarray(trace.num_accepted[:blocks, row])
         assert int(counts.target_calls[row]) == blocks
-        assert int(counts.proposed[row]) == gamma * blocks
+        made = np.asarray(trace.num_guesses[:blocks, row])
+        assert int(counts.proposed[row]) == made.sum()
+        for guesses, count in zip(trace.draft_tokens[:, row], made, strict=False):
+            ends = np.flatnonzero(np.asarray(guesses[:count]) == 1)  # No guess after EOS.
+            assert count == (ends[0] + 1 if len(ends) else gamma)
         assert int(counts.emitted[row]) == emitted.sum() == int(result.num_tokens[row])
         assert int(counts.accepted[row]) == accepted.sum()
         np.testing.assert_array_equal(
             counts.accepted_histogram[row], np.bincount(accepted, minlength=gamma + 1)
         )
-        examined = np.minimum(np.minimum(accepted + 1, emitted[:blocks]), gamma)
+        examined = np.minimum(np.minimum(accepted + 1, emitted[:blocks]), made)
         assert int(counts.examined[row]) == examined.sum()
         rebuilt = [
             token
@@ -169,6 +173,31 @@ def test_statistics_agree_with_the_trace(sampling):
             np.testing.assert_array_equal(
                 trace.draft_tokens[block, row, :n], trace.tokens[block, row, :n]
             )
+
+
+@pytest.mark.parametrize("threshold", [0.15, 0.5, 1.0])
+def test_a_draft_that_stops_in_doubt(threshold):
+    """Greedy output is the reference's; a row stops alone, its neighbours guess on."""
+    plain = decode(INPUTS, gamma=0)
+    fast = decode(INPUTS, gamma=4, stop_below=threshold, trace=True)
+    np.testing.assert_array_equal(plain.tokens, fast.tokens)
+    made = np.asarray(fast.trace.num_guesses)[np.asarray(fast.trace.num_emitted) > 0]
+    assert made.min() == 1
+    assert threshold < 1 or made.max() == 1
+    assert threshold != 0.15 or set(made.tolist()) == {1, 2, 3, 4}
+    for row in (0, 5):
+        alone = decode(INPUTS[row : row + 1], gamma=4, stop_below=threshold, row_ids=[row])
+        assert int(alone.stats.target_calls[0]) == int(fast.stats.target_calls[row])
+        assert int(alone.stats.proposed[0]) == int(fast.stats.proposed[row])
+
+
+def test_a_sampling_draft_stops_after_an_unlikely_guess():
+    fast = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1.0, trace=True)
+    made = np.asarray(fast.trace.num_guesses)[np.asarray(fast.trace.num_emitted) > 0]
+    assert set(made.tolist()) == {1}
+    likely = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1e-6, trace=True)
+    always = decode(INPUTS, gamma=4, sampling=SAMPLED, trace=True)
+    np.testing.assert_array_equal(likely.tokens, always.tokens)
 
 
 def test_mean_acceptance_probability_is_the_acceptance_rate():

@@ -1,5 +1,6 @@
 import pytest
 
+from specdec.core.stats import RunStats
 from specdec.evaluation.speed import Timings, predict, summarize
 from specdec.tuning.timing import Spread, Work, time_interleaved
 
@@ -13,6 +14,10 @@ def repetition(scale=1.0, speculative=3.0):
     return {name: value * scale for name, value in seconds.items()}
 
 
+STATS = RunStats(
+    gamma=2, num_rows=1, target_calls=5, proposed=7, examined=6, accepted=3, emitted=8, dropped=0,
+    accepted_histogram=(3, 1, 1), acceptance_prob_sum=3.0,
+)  # fmt: skip
 TOKENS = {"autoregressive": 1000, "speculative": 1000}
 
 
@@ -51,15 +56,17 @@ def test_plain_decoding_has_no_speedup():
     speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
     assert speed.measured_speedup is None
     with pytest.raises(ValueError, match="no speedup"):
-        predict(0.5, 4, speed)
+        predict(STATS, speed)
 
 
 def test_prediction():
     speed = summarize(Timings([repetition()], 1, TOKENS))
-    prediction = predict(0.5, 2, speed)
+    prediction = predict(STATS, speed)
     assert prediction.decoder == pytest.approx(1.75 / (2 * 0.1 + 1.2))
     assert prediction.theorem_3_8 == pytest.approx(1.75 / (2 * 0.1 + 1))
     assert prediction.whole == pytest.approx(10 / (1 + 0.5 + 9 / prediction.decoder))
+    # 5 calls, 7 guesses made.
+    assert prediction.counted == pytest.approx(8 / (7 * 0.1 + 5 * 1.2))
 
 
 def test_times_of_one_name_are_added_up(monkeypatch):

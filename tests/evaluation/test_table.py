@@ -10,8 +10,8 @@ from tests.evaluation.test_speed import TOKENS, repetition
 
 SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
-    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1, "dtype": "float32",
-    "device": "2 cores",
+    "stop_below": 0.0, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
+    "dtype": "float32", "device": "2 cores",
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.checkpoints import find_vocabulary, load_huggingface
+from specdec.checkpoints import find_vocabulary
+from specdec.checkpoints.loading import (
+    BUNDLED,
+    LoadedModel,
+    draft_kernel_dtype,
+    load_model,
+    resolve,
+)
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
 from specdec.data.vocabulary import Vocabulary
@@ -22,17 +28,14 @@ from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.batches import Batch, Block, blocks_of, bucket, make_batches
 from specdec.decoding.speculative import speculative_decode
 from specdec.drafters.model import ModelDrafter
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import PackedT5, T5Model
 from specdec.tuning import gamma as tuning
 from specdec.tuning.gamma import GammaChoice
-from specdec.types import DecodeResult, Params, SamplingConfig
+from specdec.types import DecodeResult, SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.token import TokenVerifier
 
 Method = Literal["speculative", "autoregressive"]
 Text = str | Sequence[int]
-BUNDLED = ("quickstart",)
 GREEDY = SamplingConfig(temperature=0.0)
 VERIFIER = TokenVerifier()
 _PROBED_BATCHES = 8  # Decoded to measure alpha when gamma is chosen.
@@ -55,30 +58,6 @@ class GenerateOutput:
     stats: RunStats
     traces: list[list[Block]] | None
     gamma_choice: GammaChoice | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadedModel:
-    """A model with its packed parameters and where it came from."""
-
-    model: T5Model
-    params: PackedT5
-    source: str
-
-    @classmethod
-    def of(
-        cls, config: T5Config, params: Params, source: str, kernel_dtype: str | None = None
-    ) -> LoadedModel:
-        """Packs a checkpoint tree for decoding.
-
-        Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are
-        stored in ``config.dtype`` after all.
-        """
-        model = T5Model(config, kernel_dtype=kernel_dtype)
-        packed = model.pack(params)
-        if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
-            return cls.of(config, params, source)
-        return cls(model, packed, source)
 
 
 class Pair:
@@ -362,36 +341,21 @@ def load_pair(
         target = draft = name
     if target is None or draft is None:
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
-    sources = _resolve(target, "target"), _resolve(draft, "draft")
+    sources = resolve(target, "target"), resolve(draft, "draft")
     ours, theirs = (find_vocabulary(source) for source in sources)
     if ours and theirs and ours.read_bytes() != theirs.read_bytes():
         raise ValueError(
             f"Target and draft have different vocabularies: {ours} and {theirs} are not the same "
             "file. A draft must speak the target's tokens."
         )
-    loaded = _load(sources[0], dtype), _load(sources[1], dtype, draft_kernel_dtype(dtype))
+    kernel_dtype = draft_kernel_dtype(dtype)
+    loaded = load_model(sources[0], dtype), load_model(sources[1], dtype, kernel_dtype)
     return Pair(
         loaded[0],
         loaded[1],
         Vocabulary(ours) if ours else None,
         name or f"{Path(target).name}+{Path(draft).name}",
     )
-
-
-def _resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
-    if source not in BUNDLED:
-        return os.fspath(source)
-    return str(importlib.resources.files("specdec") / "bundled" / str(source) / role)
-
-
-def draft_kernel_dtype(dtype: str) -> str | None:
-    """What a draft's decoder is stored in on this backend; see :func:`load_pair`."""
-    return "float16" if dtype == "float32" and jax.default_backend() == "cpu" else None
-
-
-def _load(source: str, dtype: str, kernel_dtype: str | None = None) -> LoadedModel:
-    config, params = load_huggingface(source, dtype=dtype)
-    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source, kernel_dtype)
 
 
 def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
@@ -431,4 +395,4 @@ def check_arguments(
         )
 
 
-__all__ = ["BUNDLED", "Batch", "Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]
+__all__ = ["Batch", "Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.api import LoadedModel, draft_kernel_dtype, load_pair
+from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 
-from specdec.api import LoadedModel, Pair, draft_kernel_dtype
+from specdec.api import Pair
+from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
 from specdec.models.t5.network import init_params
@@ -36,14 +38,14 @@ def random_packed(model: T5Model, seed: int) -> PackedT5:
     leaves, tree = jax.tree.flatten(jax.eval_shape(packed))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
 
-    @jax.jit
-    def draw(key, like):
-        return (_SCALE * jax.random.normal(key, like.shape)).astype(like.dtype)
+    @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
+    def draw(key, shape, dtype):
+        return (_SCALE * jax.random.normal(key, shape)).astype(dtype)
 
     def fill(key, leaf):
         if leaf.ndim == 1:
             return jnp.ones(leaf.shape, leaf.dtype)
-        return draw(key, jnp.zeros(leaf.shape, leaf.dtype))
+        return draw(key, leaf.shape, leaf.dtype)
 
     return jax.tree.unflatten(
         tree, [fill(key, leaf) for key, leaf in zip(keys, leaves, strict=True)]

@@ -13,7 +13,7 @@ from specdec.tuning.timing import Spread
 
 _DERIVED = (
     "block", "block_overhead", "explained", "floor_ratio", "cost_ratio", "verify_ratio",
-    "predicted_speedup", "measured_speedup",
+    "predicted_speedup", "counted_speedup", "measured_speedup",
 )  # fmt: skip
 
 
@@ -138,11 +138,15 @@ def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
         f"block / (drafts + target call) {b['block_overhead']:.3f}; "
         f"c {b['cost_ratio']:.3f}, v {b['verify_ratio']:.2f}, alpha {b['alpha']:.3f}; "
         f"decoder speedup predicted {b['predicted_speedup']:.2f}, "
-        f"measured {b['measured_speedup']:.2f}"
+        f"from counted blocks {b['counted_speedup']:.2f}, measured {b['measured_speedup']:.2f}"
     )
     lines.append(
         f"a plain step takes {b['plain_step']:.2f} ms, {b['floor_ratio']:.2f} x the time to read "
         f"its {b['decoder_bytes'] / 1e6:.0f} MB at the measured {b['bandwidth'] / 1e9:.1f} GB/s"
+    )
+    lines.append(
+        f"the compiled decode allocates {b['program_bytes'] / 1e6:.0f} MB, "
+        f"{b['program_bytes'] / b['needed_bytes']:.2f} x weights, caches and logits"
     )
     if b["predicted_speedup"] < 1:
         lines.append("Speculation does not pay here: plain decoding is faster.")

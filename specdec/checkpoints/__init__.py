@@ -1,6 +1,17 @@
 """Checkpoints of other libraries as T5X parameter trees, and back."""
 
 from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.huggingface import find_vocabulary, load_huggingface, save_huggingface
+from specdec.checkpoints.huggingface import (
+    find_vocabulary,
+    load_huggingface,
+    open_huggingface,
+    save_huggingface,
+)
 
-__all__ = ["CheckpointError", "find_vocabulary", "load_huggingface", "save_huggingface"]
+__all__ = [
+    "CheckpointError",
+    "find_vocabulary",
+    "load_huggingface",
+    "open_huggingface",
+    "save_huggingface",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,11 +28,8 @@ DTYPES = {
 STORED_DTYPES = ("F32", "BF16", "F16")
 
 
-def open_weights(directory: Path, stack: contextlib.ExitStack) -> dict[str, safe_open]:
-    """Opens every safetensors file of a checkpoint until ``stack`` closes.
-
-    Returns:
-      The open file that holds each tensor, by the tensor's name.
+def weight_files(directory: Path) -> dict[str, Path]:
+    """The safetensors file of a checkpoint that holds each tensor, by the tensor's name.
 
     Raises:
       CheckpointError: no safetensors, a shard of the index absent, or a file truncated.
@@ -60,36 +57,62 @@ def open_weights(directory: Path, stack: contextlib.ExitStack) -> dict[str, safe
                 f"{path} is missing, though {INDEX} lists it; copy or download that shard."
             )
         try:
-            file = stack.enter_context(safe_open(path, framework="numpy"))
+            with safe_open(path, framework="numpy") as file:
+                files.update(dict.fromkeys(file.keys(), path))
         except SafetensorError as error:
             raise CheckpointError(
                 f"{path} is truncated or corrupt ({error}); copy or download it again."
             ) from None
-        files.update(dict.fromkeys(file.keys(), file))
     return files
 
 
-def read_tensor(
-    file: safe_open, name: str, parameter: Parameter, dtype: np.dtype, directory: Path
-) -> np.ndarray:
-    """One tensor in ``dtype``, oriented as in T5X's tree; transposing is a view.
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A parameter that is still on disk; ``np.asarray`` and ``jnp.asarray`` read it, each anew.
 
-    Raises:
-      CheckpointError: stored quantized, in another shape than the parameter's, or not finite.
+    Its file is open only meanwhile: the pages of an open one would count as the process's memory.
+
+    Attributes:
+      path: the file.
+      name: there.
+      parameter: what it is; read as T5X's tree has it (transposing is a view).
+      dtype: to read it in.
+      scale: multiplied in.
     """
-    stored = file.get_slice(name)
-    if stored.get_dtype() not in STORED_DTYPES:
-        raise CheckpointError(
-            f"{directory}: {name} is stored as {stored.get_dtype()}, not as one of "
-            f"{', '.join(STORED_DTYPES)}; quantized checkpoints cannot be loaded."
-        )
-    if tuple(stored.get_shape()) != parameter.stored_shape:
-        raise CheckpointError(
-            f"{directory}: {name} has shape {tuple(stored.get_shape())}, but {CONFIG} asks for "
-            f"{parameter.stored_shape}; check that they belong together."
-        )
-    tensor = _cast(file.get_tensor(name), dtype, f"{directory}: {name}")
-    return tensor.T if parameter.transposed else tensor
+
+    path: Path
+    name: str
+    parameter: Parameter
+    dtype: np.dtype
+    scale: float = 1.0
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        """Reads it.
+
+        Raises:
+          CheckpointError: stored quantized, in another shape than the parameter's, or not finite.
+        """
+        tensor = self._read()
+        tensor = tensor.T if self.parameter.transposed else tensor
+        if self.scale != 1:
+            tensor = tensor * tensor.dtype.type(self.scale)
+        return np.asarray(tensor, dtype)
+
+    def _read(self) -> np.ndarray:
+        label = f"{self.path.parent}: {self.name}"
+        with safe_open(self.path, framework="numpy") as file:
+            stored = file.get_slice(self.name)
+            if stored.get_dtype() not in STORED_DTYPES:
+                raise CheckpointError(
+                    f"{label} is stored as {stored.get_dtype()}, not as one of "
+                    f"{', '.join(STORED_DTYPES)}; quantized checkpoints cannot be loaded."
+                )
+            if tuple(stored.get_shape()) != self.parameter.stored_shape:
+                raise CheckpointError(
+                    f"{label} has shape {tuple(stored.get_shape())}, but {CONFIG} asks for "
+                    f"{self.parameter.stored_shape}; check that they belong together."
+                )
+            return _cast(file.get_tensor(self.name), self.dtype, label)
 
 
 def _cast(tensor: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:

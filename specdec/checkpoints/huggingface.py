@@ -5,7 +5,6 @@ Reads and writes with numpy alone: neither torch nor transformers is needed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from specdec.checkpoints.errors import CheckpointError
@@ -28,9 +28,9 @@ from specdec.checkpoints.hf_files import (
     DTYPES,
     INDEX,
     WEIGHTS,
-    open_weights,
+    StoredTensor,
     read_json,
-    read_tensor,
+    weight_files,
     write_json,
     write_weights,
 )
@@ -57,7 +57,18 @@ MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own p
 def load_huggingface(
     directory_or_hub_id: str | Path, dtype: str = "float32"
 ) -> tuple[T5Config, dict[str, Any]]:
-    """Loads a T5, T5 v1.1, Flan-T5 or mT5 checkpoint.
+    """Loads a checkpoint into memory; :func:`open_huggingface` with every parameter read.
+
+    Kernels are transposed views, so that the model is in memory once.
+    """
+    config, params = open_huggingface(directory_or_hub_id, dtype)
+    return config, jax.tree.map(np.asarray, params)
+
+
+def open_huggingface(
+    directory_or_hub_id: str | Path, dtype: str = "float32"
+) -> tuple[T5Config, dict[str, Any]]:
+    """Opens a T5, T5 v1.1, Flan-T5 or mT5 checkpoint, whose parameters are read when used.
 
     Logits follow transformers 5: they come from ``lm_head.weight`` where the file has one and from
     the embedding otherwise, scaled by d_model**-0.5 as ``scales_logits`` says. A head that is both
@@ -66,16 +77,17 @@ def load_huggingface(
     Args:
       directory_or_hub_id: a directory with config.json and model.safetensors (or its shards and
         their index), or a model's id on the Hugging Face Hub, such as "google/flan-t5-small".
-      dtype: of the returned parameters: "float32", "bfloat16" or "float16".
+      dtype: of the parameters: "float32", "bfloat16" or "float16".
 
     Returns:
       The config, its ``dtype`` (that of activations) left at "float32", and the parameters: nested
-      dicts of numpy arrays as ``specdec.models.t5.network.init_params`` names and shapes them.
-      Kernels are transposed views, so that the model is in memory once.
+      dicts of :class:`specdec.checkpoints.hf_files.StoredTensor`, named and shaped as in
+      ``specdec.models.t5.network.init_params``.
 
     Raises:
-      CheckpointError: files are missing or damaged, the model is no T5, or a parameter is missing,
-        unknown, of another shape than config.json says, or not finite.
+      CheckpointError: files are missing or damaged, the model is no T5, or a parameter is missing
+        or unknown; when a parameter is read: it is of another shape than config.json says, or not
+        finite.
     """
     if dtype not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
@@ -88,39 +100,41 @@ def load_huggingface(
     scaled = scales_logits(raw)
     layers = layer_parameters(config)
 
-    with contextlib.ExitStack() as stack:
-        files = open_weights(directory, stack)
-        embedding_name = next((name for name in EMBEDDING_NAMES if name in files), EMBEDDING)
-        _check_names(
-            directory,
-            required=[embedding_name, *layers],
-            found=files,
-            optional=[*EMBEDDING_NAMES, *UNUSED_NAMES],
-            advice=f"check that {CONFIG} and the weights belong together",
-        )
+    files = weight_files(directory)
+    embedding_name = next((name for name in EMBEDDING_NAMES if name in files), EMBEDDING)
+    _check_names(
+        directory,
+        required=[embedding_name, *layers],
+        found=files,
+        optional=[*EMBEDDING_NAMES, *UNUSED_NAMES],
+        advice=f"check that {CONFIG} and the weights belong together",
+    )
 
-        def read(name: str, parameter: Parameter) -> np.ndarray:
-            return read_tensor(files[name], name, parameter, DTYPES[dtype], directory)
+    def stored(name: str, parameter: Parameter, scale: float = 1.0) -> StoredTensor:
+        return StoredTensor(files[name], name, parameter, DTYPES[dtype], scale)
 
-        embedding = read(embedding_name, embedding_parameter(config))
-        for name in EMBEDDING_NAMES[1:-1]:
-            copy = read(name, embedding_parameter(config)) if name in files else embedding
-            if not np.array_equal(copy, embedding):
-                raise CheckpointError(
-                    f"{directory}: {name} differs from {embedding_name}; T5 shares one embedding "
-                    "between encoder and decoder, and a checkpoint with several cannot be loaded."
-                )
-        kernel = read(HEAD, head_parameter(config)) if HEAD in files else embedding.T
-        tied = scaled and np.array_equal(kernel, embedding.T)
-        config = dataclasses.replace(config, tied_logits=tied)
+    embedding = stored(embedding_name, embedding_parameter(config))
+    for name in EMBEDDING_NAMES[1:-1]:
+        if name in files and not _equal(stored(name, embedding_parameter(config)), embedding):
+            raise CheckpointError(
+                f"{directory}: {name} differs from {embedding_name}; T5 shares one embedding "
+                "between encoder and decoder, and a checkpoint with several cannot be loaded."
+            )
+    # A checkpoint without a head has the embedding for one.
+    head_name = HEAD if HEAD in files else embedding_name
+    head = stored(head_name, head_parameter(config), config.d_model**-0.5 if scaled else 1.0)
+    tied = scaled and _equal(stored(head_name, embedding_parameter(config)), embedding)
+    config = dataclasses.replace(config, tied_logits=tied)
 
-        flat = {embedding_parameter(config).path: embedding}
-        if not tied:
-            scale = kernel.dtype.type(config.d_model**-0.5)
-            flat[head_parameter(config).path] = kernel * scale if scaled else kernel
-        for name, parameter in layers.items():
-            flat[parameter.path] = read(name, parameter)
+    flat: dict[str, Any] = {embedding.parameter.path: embedding}
+    if not tied:
+        flat[head.parameter.path] = head
+    flat |= {parameter.path: stored(name, parameter) for name, parameter in layers.items()}
     return config, _nest(flat)
+
+
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    return one.name == other.name or np.array_equal(one, other)
 
 
 def save_huggingface(
@@ -260,7 +274,7 @@ def _tokenizer_config(vocabulary_file: str | Path, config: T5Config) -> dict[str
     return {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
 
 
-def _nest(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for path, leaf in flat.items():
         *parents, last = path.split("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from specdec.core.compilation import decode_jit
 from specdec.core.randomness import row_keys
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.speculative import speculative_decode
 from specdec.evaluation.speed import typical
 from specdec.models.t5 import few_tokens
 from specdec.models.t5.model import PackedT5
@@ -45,8 +47,11 @@ class Breakdown:
       tokens: emitted by speculative decoding; plain_tokens: by plain decoding.
       alpha: mean of sum min(p, q), or the forced one.
       block_efficiency: tokens a row emitted per target call of its own.
+      guesses: a row's per target call; fewer than gamma where the draft stopped.
       decoder_bytes: what a plain step must read of the weights.
       bandwidth: bytes a second, read by one large product of a token in the same run.
+      program_bytes: what the compiled speculative decode needs: its arguments and all it allocates.
+      needed_bytes: of both models' weights, their caches, and a block's logits.
     """
 
     gamma: int
@@ -64,8 +69,11 @@ class Breakdown:
     plain_tokens: int
     alpha: float
     block_efficiency: float
+    guesses: float
     decoder_bytes: int
     bandwidth: float
+    program_bytes: int
+    needed_bytes: int
 
     @property
     def block(self) -> float:
@@ -104,6 +112,11 @@ class Breakdown:
         return theory.speedup(self.alpha, self.gamma, self.cost_ratio, self.verify_ratio)
 
     @property
+    def counted_speedup(self) -> float:
+        """Of the decoder, from the blocks as they were counted, c and v."""
+        return self.block_efficiency / (self.guesses * self.cost_ratio + self.verify_ratio)
+
+    @property
     def measured_speedup(self) -> float:
         """Of the decoder: whole decodes less their encoders, a token."""
         plain = (self.autoregressive - self.target_encode) / self.plain_tokens
@@ -136,6 +149,9 @@ def measure(
       verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
     """
     results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
+    program_bytes, needed_bytes = _memory(
+        pair, typical(batches), gamma, sampling, bucket(max_decode_len), verifier
+    )
     works = []
     for batch in batches:
         for method, found in results.items():
@@ -182,8 +198,43 @@ def measure(
         plain_tokens=sum(int(np.sum(r.num_tokens)) for r in results["autoregressive"]),
         alpha=alpha,
         block_efficiency=stats.block_efficiency,
+        guesses=stats.proposed / stats.target_calls,
         decoder_bytes=decoder_bytes(pair.target.params),
         bandwidth=_STREAM_BYTES / (1e-3 * ms["stream"]),
+        program_bytes=program_bytes,
+        needed_bytes=needed_bytes,
+    )
+
+
+def _memory(
+    pair: Pair,
+    batch: Batch,
+    gamma: int,
+    sampling: SamplingConfig,
+    output_bucket: int,
+    verifier: Verifier,
+) -> tuple[int, int]:
+    """``program_bytes`` and ``needed_bytes``."""
+    target, draft, drafter = pair.target, pair.draft, pair.drafter(gamma, sampling)
+    inputs = jnp.asarray(batch.inputs)
+    program = speculative_decode.jitted.lower(
+        target.model, drafter, verifier, target.params, draft.params, inputs,
+        jnp.asarray(batch.row_ids), output_bucket, 0,
+        sampling=sampling, output_bucket=output_bucket,
+    ).compile().memory_analysis()  # fmt: skip
+
+    def allocated():
+        caches = [
+            (loaded.model.init_cache(len(inputs), output_bucket + gamma + 1),
+             loaded.model.encode(loaded.params, inputs))
+            for loaded in (target, draft)
+        ]  # fmt: skip
+        return caches, jnp.zeros((len(inputs), gamma + 1, target.model.vocab_size))
+
+    needed = jax.tree.leaves((target.params, draft.params, jax.eval_shape(allocated)))
+    return (
+        program.argument_size_in_bytes + program.temp_size_in_bytes + program.output_size_in_bytes,
+        sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in needed),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import LoadedModel
+from specdec.checkpoints.loading import LoadedModel
 from specdec.core.compilation import decode_jit
 from specdec.models.base import Model
 

@@ -103,9 +103,8 @@ class StopBefore(ModelDrafter):
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
-        fewer = jnp.maximum(draft.num_guesses - 1, 1)
-        doubted = draft.num_guesses < self.gamma
-        count = jnp.where(doubted, fewer, draft.num_guesses)
+        made = guess_counts(draft)
+        count = jnp.where(made < self.gamma, jnp.maximum(made - 1, 1), made)
         return dataclasses.replace(draft, num_guesses=count), after
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from specdec.checkpoints import load_huggingface, save_huggingface
+from specdec.checkpoints import (
+    CheckpointError,
+    load_huggingface,
+    open_huggingface,
+    save_huggingface,
+)
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import Transformer, init_params
 
@@ -335,3 +341,26 @@ def test_round_trip_in_half_precision_rounds_once(tmp_path, dtype):
         loaded,
         params,
     )
+
+
+def test_parameters_are_read_when_used_and_their_file_is_not_kept_open(tmp_path):
+    config = T5Config(
+        vocab_size=96, d_model=32, num_encoder_layers=1, num_decoder_layers=1, num_heads=2,
+        head_dim=8, d_ff=64,
+    )  # fmt: skip
+    save_huggingface(tmp_path / "model", config, init_params(config, jax.random.key(0)))
+    path = tmp_path / "model" / "model.safetensors"
+    weights = load_file(path)
+    weights["decoder.final_layer_norm.weight"][0] = np.nan
+    save_file(weights, path, metadata={"format": "pt"})
+
+    opened, params = open_huggingface(tmp_path / "model")
+    assert opened == config
+    head = np.asarray(params["decoder"]["logits_dense"]["kernel"])
+    np.testing.assert_array_equal(head, weights["lm_head.weight"].T)
+    np.testing.assert_array_equal(jnp.asarray(params["decoder"]["logits_dense"]["kernel"]), head)
+    with pytest.raises(CheckpointError, match=r"decoder.final_layer_norm.weight holds NaN"):
+        np.asarray(params["decoder"]["decoder_norm"]["scale"])
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(path) not in maps.read_text()

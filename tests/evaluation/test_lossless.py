@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from tiny import TINY, ragged_inputs, random_t5_params
 
-from specdec.api import LoadedModel
+from specdec.checkpoints.loading import LoadedModel
 from specdec.evaluation.lossless import compare, first_difference
 from specdec.models.t5.network import Transformer, shift_right
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.api import LoadedModel, Pair
+from specdec.api import Pair
+from specdec.checkpoints.loading import LoadedModel
 from specdec.core import theory
 from specdec.tuning import gamma as tuning
 from specdec.tuning.gamma import Costs, choose

@@ -8,9 +8,10 @@ from importlib import metadata
 
 import numpy as np
 
-from specdec.api import VERIFIER, LoadedModel, Method, Pair, load_pair
+from specdec.api import VERIFIER, Method, Pair, load_pair
 from specdec.benchmarks.random_models import EndlessT5, random_pair
 from specdec.benchmarks.workload import Workload
+from specdec.checkpoints.loading import LoadedModel
 from specdec.decoding.batches import Batch, make_batches
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance

@@ -155,17 +155,21 @@ class T5Model:
                 wo=fuse(mlp["wo"]),
             )
 
+        # The large ones first: what packing a kernel needs beside it is no more memory then.
+        logits = None if self.config.tied_logits else fuse(decoder["logits_dense"])
+        embedding = jnp.asarray(params["token_embedder"]["embedding"], stored)
         crosses = [layer["encoder_decoder_attention"] for layer in layers]
+        cross_kv = fuse(
+            *(c["key"] for c in crosses), *(c["value"] for c in crosses), dtype=self.dtype
+        )
         return PackedT5(
             encoder=jax.tree.map(lambda a: jnp.asarray(a, self.dtype), params["encoder"]),
-            embedding=jnp.asarray(params["token_embedder"]["embedding"], stored),
-            cross_kv=fuse(
-                *(c["key"] for c in crosses), *(c["value"] for c in crosses), dtype=self.dtype
-            ),
+            embedding=embedding,
+            cross_kv=cross_kv,
             layers=tuple(pack_layer(layer) for layer in layers),
             relpos=jnp.asarray(decoder["relpos_bias"]["rel_embedding"], jnp.float32),
             final_norm=jnp.asarray(decoder["decoder_norm"]["scale"], self.dtype),
-            logits=None if self.config.tied_logits else fuse(decoder["logits_dense"]),
+            logits=logits,
         )
 
     def encode(self, params: PackedT5, inputs: Int[Array, "b s"]) -> EncodedT5:

@@ -1,0 +1,69 @@
+"""Checkpoints as models that are ready to decode."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import os
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from specdec.checkpoints.huggingface import open_huggingface
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.model import PackedT5, T5Model
+from specdec.types import Params
+
+BUNDLED = ("quickstart",)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A model with its packed parameters and where it came from."""
+
+    model: T5Model
+    params: PackedT5
+    source: str
+
+    @classmethod
+    def of(
+        cls, config: T5Config, params: Params, source: str, kernel_dtype: str | None = None
+    ) -> LoadedModel:
+        """Packs a checkpoint tree for decoding.
+
+        Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are
+        stored in ``config.dtype`` after all.
+        """
+        model = T5Model(config, kernel_dtype=kernel_dtype)
+        packed = model.pack(params)
+        if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
+            return cls.of(config, params, source)
+        return cls(model, packed, source)
+
+
+def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
+    """A bundled pair's name as the directory of its target or draft; anything else as it is."""
+    if source not in BUNDLED:
+        return os.fspath(source)
+    return str(importlib.resources.files("specdec") / "bundled" / str(source) / role)
+
+
+def draft_kernel_dtype(dtype: str) -> str | None:
+    """What a draft's decoder is stored in on this backend; see :func:`specdec.load_pair`."""
+    return "float16" if dtype == "float32" and jax.default_backend() == "cpu" else None
+
+
+def load_model(source: str, dtype: str, kernel_dtype: str | None = None) -> LoadedModel:
+    """Loads a Hugging Face checkpoint, a layer at a time: little more memory than the result's.
+
+    Args:
+      source: a directory or a hub id.
+      dtype: of weights, activations and cache.
+      kernel_dtype: see :class:`specdec.models.t5.model.T5Model`.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    config, params = open_huggingface(source, dtype)
+    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source, kernel_dtype)

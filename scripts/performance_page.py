@@ -28,12 +28,12 @@ SECTION = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 
 def section(name: str, results: Mapping[str, Any]) -> str:
     """The text between one pair of markers."""
-    out = []
-    for result in results["workloads"]:
-        table = [list(report.COLUMNS), *report.rows(result)]
-        out += [f"**{report.title(result)}**", "", f"| {' | '.join(table[0])} |"]
-        out.append("|---|" + "---:|" * (len(report.COLUMNS) - 1))
-        out += [f"| {' | '.join(row)} |" for row in table[1:]]
+    out, workloads = [], results["workloads"]
+    if len(workloads) > 1:
+        out += [*_table(report.SWEEP_COLUMNS, report.sweep_rows(workloads)), ""]
+    else:
+        (result,) = workloads
+        out += [f"**{report.title(result)}**", "", *_table(report.COLUMNS, report.rows(result))]
         if result["breakdown"] is not None:
             out += ["", "```", *report.breakdown_lines(result["breakdown"]), "```"]
         out.append("")
@@ -45,6 +45,11 @@ def section(name: str, results: Mapping[str, Any]) -> str:
         f"{results['repetitions']} repetitions. `{results['command']}`",
     ]
     return "\n".join(out)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+    return [lines[0], "|---|" + "---:|" * (len(columns) - 1), *lines[1:]]
 
 
 QUANTITIES = {

@@ -35,7 +35,7 @@ def _system(name, ms):
 
 WORKLOAD = {
     "workload": "tiny", "label": "tiny", "forced_alpha": None, "num_rows": 2, "input_tokens": 12,
-    "batch_size": 1, "gamma": 3, "temperature": 0.0, "dtype": "float32",
+    "batch_size": 1, "gamma": 3, "stop_below": 0.0, "temperature": 0.0, "dtype": "float32",
     "systems": [
         _system("specdec autoregressive", 2.0), _system("specdec speculative", 1.0),
         {"system": "T5X", "absent": "give --t5x_path"},
@@ -44,7 +44,7 @@ WORKLOAD = {
         "drafts": 0.2, "scoring": 1.0, "verification": 0.1, "bookkeeping": 0.1, "block": 1.4,
         "target_encode": 3.0, "draft_encode": 1.0, "target_calls": 10, "explained": 0.9,
         "speculative": 20.0, "block_overhead": 1.17, "cost_ratio": 0.07, "verify_ratio": 1.1,
-        "alpha": 0.8, "predicted_speedup": 2.0, "counted_speedup": 1.95,
+        "alpha": 0.8, "predicted_speedup": 2.0, "counted_speedup": 1.95, "block_efficiency": 2.5,
         "measured_speedup": 1.9, "plain_step": 1.0, "program_bytes": 6e7, "needed_bytes": 5e7,
         "floor_ratio": 1.1, "decoder_bytes": 4e7, "bandwidth": 5e10,
     },
@@ -82,6 +82,7 @@ def test_the_page_shows_the_committed_results():
 def test_tables_and_pictures(repo, tmp_path):
     larger = copy.deepcopy(WORKLOAD)
     larger["batch_size"] = 2
+    larger["stop_below"] = 0.2
     repo("one", _results(WORKLOAD))
     repo("all", _results(WORKLOAD, larger))
     assert script.main(["--check"]) == 1
@@ -91,6 +92,9 @@ def test_tables_and_pictures(repo, tmp_path):
     assert "kept" in page
     assert "| specdec speculative | 1.000 | 0.900 to 1.100 | 1000 |" in page
     assert "| T5X | absent: give --t5x_path |" in page
+    row = "3 | 0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 | 2.00 | 1.95 | 1.90 | 1.17 |"
+    assert f"| tiny | {row}" in page
+    assert "| tiny | 3, stops below 0.2 | 0.80" in page
     assert "![Milliseconds a token, by system](images/performance_one.svg)" in page
     assert "![Tokens a second against batch size](images/performance_all.svg)" in page
     assert script.main(["--check"]) == 0

@@ -47,6 +47,7 @@ def numbers(
         "input_tokens": sum(len(row) for row in workload.inputs),
         "batch_size": workload.batch_size,
         "gamma": workload.gamma,
+        "stop_below": workload.stop_below,
         "temperature": workload.temperature,
         "dtype": workload.dtype,
         "systems": [system(m) for m in measurements],
@@ -96,6 +97,32 @@ def _comparable(result: Mapping[str, Any]) -> bool:
     return result["temperature"] == 0 and result["forced_alpha"] is None
 
 
+SWEEP_COLUMNS = (
+    "workload", "gamma", "alpha", "c", "v", "tokens a block", "plain, ms per token",
+    "speculative, ms per token", "speedup", "decoder: predicted", "from blocks", "measured",
+    "block / (drafts + call)",
+)  # fmt: skip
+
+
+def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line a workload, under ``SWEEP_COLUMNS``: specdec's two methods and a block's costs."""
+    table = []
+    for w in workloads:
+        plain, fast = w["systems"][:2]
+        b = w["breakdown"]
+        stop = f", stops below {w['stop_below']:g}" if w["stop_below"] else ""
+        greedy = "" if w["temperature"] == 0 else f", temperature {w['temperature']:g}"
+        numbers = [
+            b["alpha"], b["cost_ratio"], b["verify_ratio"], b["block_efficiency"],
+            plain["ms_per_token"]["median"], fast["ms_per_token"]["median"],
+            fast["speedup"]["median"], b["predicted_speedup"], b["counted_speedup"],
+            b["measured_speedup"], b["block_overhead"],
+        ]  # fmt: skip
+        cells = [f"{n:.3f}" if n < 0.1 else f"{n:.2f}" for n in numbers]
+        table.append([f"{w['label']}{greedy}", f"{w['gamma']}{stop}", *cells])
+    return table
+
+
 def text(result: Mapping[str, Any]) -> str:
     """One workload for a terminal."""
     lines = [title(result), ""]
@@ -118,8 +145,9 @@ def text(result: Mapping[str, Any]) -> str:
 def title(result: Mapping[str, Any]) -> str:
     """What was run."""
     how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
+    stop = f" stopping below {result['stop_below']:g}" if result["stop_below"] else ""
     return (
-        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}, "
+        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}{stop}, "
         f"batch size {result['batch_size']}, {result['dtype']}"
     )
 

@@ -57,6 +57,7 @@ class Workload:
       max_decode_len: no row is longer.
       batch_size: rows decoded together; divides the number of rows.
       gamma: guesses a block.
+      stop_below: see :class:`specdec.drafters.model.ModelDrafter`; specdec's own systems only.
       temperature: 0 for greedy.
       dtype: of weights and arithmetic, where a system's method does not say its own.
       forced_alpha: accept guesses with this probability whatever the target says (see
@@ -75,6 +76,7 @@ class Workload:
     max_decode_len: int
     batch_size: int = 1
     gamma: int = 4
+    stop_below: float = 0.0
     temperature: float = 0.0
     dtype: str = "float32"
     forced_alpha: float | None = None
@@ -145,6 +147,7 @@ def text(
     num_examples: int = 32,
     max_decode_len: int = 64,
     gamma: int = 3,
+    stop_below: float = 0.0,
     temperature: float = 0.0,
 ) -> list[Workload]:
     """A bundled pair on real text, a row at a time; rows end by themselves.
@@ -161,7 +164,8 @@ def text(
             name=f"{pair} on {task.name}",
             target=Weights(loaded.target.source), draft=Weights(loaded.draft.source),
             inputs=tuple(tuple(int(t) for t in row) for row in ids), lengths=None,
-            max_decode_len=max_decode_len, gamma=gamma, temperature=temperature,
+            max_decode_len=max_decode_len, gamma=gamma, stop_below=stop_below,
+            temperature=temperature,
         )
     ]  # fmt: skip
 

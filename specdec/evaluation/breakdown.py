@@ -142,10 +142,12 @@ def measure(
     repetitions: int,
     verifier: Verifier,
     forced_alpha: float | None,
+    stop_below: float = 0.0,
 ) -> Breakdown:
     """Measures every part, interleaved with whole decodes.
 
     Args:
+      stop_below: the draft's in whole decodes; the parts are of blocks with gamma guesses.
       verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
     """
     results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
@@ -159,7 +161,7 @@ def measure(
             def decode(method: Method = method, batch: Batch = batch):
                 return pair.decode(
                     batch, method=method, gamma=gamma, sampling=sampling, verifier=verifier,
-                    max_decode_len=max_decode_len, seed=seed,
+                    max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
                 )  # fmt: skip
 
             found.append(decode())

@@ -100,7 +100,7 @@ def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
     batches = list(make_batches(ids, workload.batch_size, pair.target.model.pad_id))
     forced = workload.forced_alpha
     return breakdown.measure(
-        pair, batches, gamma=workload.gamma,
+        pair, batches, gamma=workload.gamma, stop_below=workload.stop_below,
         sampling=SamplingConfig(temperature=workload.temperature),
         max_decode_len=workload.max_decode_len, seed=workload.seed, repetitions=repetitions,
         verifier=VERIFIER if forced is None else ForcedAcceptance(forced), forced_alpha=forced,

@@ -62,7 +62,7 @@ class Specdec:
             Batch(batch.inputs, np.asarray(rows, np.int32)),
             method=self.method, gamma=workload.gamma,
             sampling=SamplingConfig(temperature=workload.temperature), max_decode_len=limit,
-            seed=workload.seed, verifier=self.verifier,
+            seed=workload.seed, verifier=self.verifier, stop_below=workload.stop_below,
         )  # fmt: skip
         return [
             [int(t) for t in tokens[:count]]

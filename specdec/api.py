@@ -108,7 +108,8 @@ class Pair:
           texts: strings, or token ids with EOS at the end.
           method: "speculative" or "autoregressive".
           gamma: guesses a block, in 1..max_decode_len - 1; or "auto": chosen by
-            :meth:`choose_gamma`, plain decoding where speculation does not pay.
+            :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
+            does not pay.
           sampling: temperature (0: argmax), top-k and top-p.
           max_decode_len: tokens a row may emit, EOS included.
           seed: of the random numbers.
@@ -382,8 +383,8 @@ def check_arguments(
         raise ValueError(f"max_decode_len must be at least 1, got {max_decode_len}.")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    if not 0 <= stop_below <= 1:
-        raise ValueError(f"stop_below must be in [0, 1], got {stop_below}.")
+    if not isinstance(stop_below, (int, float)) or not 0 <= stop_below <= 1:
+        raise ValueError(f"stop_below must be in [0, 1], got {stop_below!r}.")
     if gamma == "auto":
         return
     if not isinstance(gamma, int):

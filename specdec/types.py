@@ -139,7 +139,7 @@ class Verdict:
       tokens: [B, G+1]; the first ``num_emitted[b]`` of row b are its next tokens: the accepted
         guesses and then one correction (from the residual) or bonus token (from p).
       num_emitted: [B], in 1..G+1; 0 for a row that is finished.
-      num_accepted: [B], in 0..G: how many of them are guesses.
+      num_accepted: [B], in 0..num_guesses: how many of them are guesses.
       path: [B, G+1], nodes of the scored block (0 is the token before the draft) whose cache
         entries are kept, in order; only the first ``num_emitted[b]`` count.
     """

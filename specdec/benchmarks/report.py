@@ -108,18 +108,22 @@ def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A line a workload, under ``SWEEP_COLUMNS``: specdec's two methods and a block's costs."""
     table = []
     for w in workloads:
-        plain, fast = w["systems"][:2]
+        systems = {s["system"]: s for s in w["systems"]}
+        plain, fast = systems["specdec autoregressive"], systems["specdec speculative"]
         b = w["breakdown"]
+        # Equation 1 and a block's parts are of gamma guesses.
+        whole_blocks = not w["stop_below"]
         stop = f", stops below {w['stop_below']:g}" if w["stop_below"] else ""
-        greedy = "" if w["temperature"] == 0 else f", temperature {w['temperature']:g}"
+        warm = "" if w["temperature"] == 0 else f", temperature {w['temperature']:g}"
         numbers = [
             b["alpha"], b["cost_ratio"], b["verify_ratio"], b["block_efficiency"],
             plain["ms_per_token"]["median"], fast["ms_per_token"]["median"],
-            fast["speedup"]["median"], b["predicted_speedup"], b["counted_speedup"],
-            b["measured_speedup"], b["block_overhead"],
+            fast["speedup"]["median"], b["predicted_speedup"] if whole_blocks else None,
+            b["counted_speedup"], b["measured_speedup"],
+            b["block_overhead"] if whole_blocks else None,
         ]  # fmt: skip
-        cells = [f"{n:.3f}" if n < 0.1 else f"{n:.2f}" for n in numbers]
-        table.append([f"{w['label']}{greedy}", f"{w['gamma']}{stop}", *cells])
+        cells = ["" if n is None else f"{n:.3f}" if n < 0.1 else f"{n:.2f}" for n in numbers]
+        table.append([f"{w['label']}{warm}", f"{w['gamma']}{stop}", *cells])
     return table
 
 

@@ -95,6 +95,10 @@ class Workload:
                 f"Workload {self.name}: gamma must be in [1, {self.max_decode_len - 1}], got "
                 f"{self.gamma}."
             )
+        if not 0 <= self.stop_below <= 1:
+            raise WorkloadError(
+                f"Workload {self.name}: stop_below must be in [0, 1], got {self.stop_below}."
+            )
         if self.lengths is not None:
             if len(self.lengths) != len(self.inputs):
                 raise WorkloadError(f"Workload {self.name}: each row needs a length.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,21 @@ def weight_files(directory: Path) -> dict[str, Path]:
             raise CheckpointError(
                 f"{path} is missing, though {INDEX} lists it; copy or download that shard."
             )
-        try:
-            with safe_open(path, framework="numpy") as file:
-                files.update(dict.fromkeys(file.keys(), path))
-        except SafetensorError as error:
-            raise CheckpointError(
-                f"{path} is truncated or corrupt ({error}); copy or download it again."
-            ) from None
+        with _opened(path) as file:
+            files.update(dict.fromkeys(file.keys(), path))
     return files
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[safe_open]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or corrupt, or cannot be read ({error}); "
+            "copy or download it again."
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +82,9 @@ class StoredTensor:
 
     Attributes:
       path: the file.
-      name: there.
+      name: the tensor's name in it.
       parameter: what it is; read as T5X's tree has it (transposing is a view).
-      dtype: to read it in.
+      dtype: to read it in. (JAX asks for an attribute of this name before it reads.)
       scale: multiplied in.
     """
 
@@ -100,7 +108,7 @@ class StoredTensor:
 
     def _read(self) -> np.ndarray:
         label = f"{self.path.parent}: {self.name}"
-        with safe_open(self.path, framework="numpy") as file:
+        with _opened(self.path) as file:
             stored = file.get_slice(self.name)
             if stored.get_dtype() not in STORED_DTYPES:
                 raise CheckpointError(

@@ -57,9 +57,12 @@ MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own p
 def load_huggingface(
     directory_or_hub_id: str | Path, dtype: str = "float32"
 ) -> tuple[T5Config, dict[str, Any]]:
-    """Loads a checkpoint into memory; :func:`open_huggingface` with every parameter read.
+    """Loads a checkpoint into memory: :func:`open_huggingface` with numpy arrays.
 
-    Kernels are transposed views, so that the model is in memory once.
+    Kernels are transposed views of what was read.
+
+    Raises:
+      CheckpointError: see :func:`open_huggingface`.
     """
     config, params = open_huggingface(directory_or_hub_id, dtype)
     return config, jax.tree.map(np.asarray, params)
@@ -86,8 +89,8 @@ def open_huggingface(
 
     Raises:
       CheckpointError: files are missing or damaged, the model is no T5, or a parameter is missing
-        or unknown; when a parameter is read: it is of another shape than config.json says, or not
-        finite.
+        or unknown; when a parameter is read: it is quantized, of another shape than config.json
+        says or not finite, or its file is gone.
     """
     if dtype not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")

@@ -55,7 +55,7 @@ def draft_kernel_dtype(dtype: str) -> str | None:
 
 
 def load_model(source: str, dtype: str, kernel_dtype: str | None = None) -> LoadedModel:
-    """Loads a Hugging Face checkpoint, a layer at a time: little more memory than the result's.
+    """Loads a Hugging Face checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
       source: a directory or a hub id.

@@ -1,7 +1,7 @@
 """Speculative decoding: draft, score, verify, roll back; Algorithm 1 as a loop over a batch.
 
 One block, for each row:
-  1. the drafter proposes gamma guesses x_1..x_gamma and the exact q each was drawn from;
+  1. the drafter proposes up to gamma guesses x_1..x_gamma and the exact q each was drawn from;
   2. the target scores [last token, x_1..x_gamma] in one call of gamma + 1 tokens;
   3. the verifier keeps a prefix of the guesses and adds one token of its own;
   4. what lies past EOS or the length limit is dropped;

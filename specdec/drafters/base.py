@@ -10,11 +10,11 @@ from specdec.types import Draft, DrafterState, Params, RandomSource, Verdict
 
 
 class Drafter(Protocol):
-    """Proposes ``gamma`` tokens a block together with the exact q they were drawn from."""
+    """Proposes up to ``gamma`` tokens a block together with the exact q they were drawn from."""
 
     @property
     def gamma(self) -> int:
-        """Guesses a block."""
+        """Guesses a block, at most."""
         ...
 
     def init(self, params: Params, inputs: Int[Array, "b s"], max_len: int) -> DrafterState:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
-from specdec.core.residuals import take
+from specdec.core.residuals import guess_counts, take
 from specdec.core.standardize import standardize
 from specdec.models.base import Model
 from specdec.types import (
@@ -40,6 +40,7 @@ class ModelDrafterState:
       num_pending: [B] 2 after a fully accepted block, whose last guess was never fed; else 1.
       last_guess: [B] the last guess of the block under way.
       num_guesses: [B] guesses of the block under way; its cache holds all of them but the last.
+      active: [B] whether the row emitted anything in the last block; one that did not is finished.
     """
 
     encoded: Encoded
@@ -48,6 +49,7 @@ class ModelDrafterState:
     num_pending: Int[Array, " b"]
     last_guess: Int[Array, " b"]
     num_guesses: Int[Array, " b"]
+    active: Bool[Array, " b"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +66,8 @@ class ModelDrafter:
       sampling: how guesses are drawn; it may differ from the target's and stay lossless.
       stop_below: a row stops guessing after a guess whose own probability (of the model's most
         likely token, when greedy) is below this. The doubtful guess is KEPT and verified: dropping
-        it would make likely tokens likelier than the target has them. 0 never doubts. (A row
-        always stops after EOS.)
+        it would make likely tokens likelier than the target has them. A row also stops after
+        EOS then. 0 never stops: each block has gamma guesses.
 
     Raises:
       ValueError: if gamma < 1 or stop_below is outside [0, 1].
@@ -92,7 +94,13 @@ class ModelDrafter:
         # gamma + 1: the block that crosses the limit is drafted whole.
         cache = self.model.init_cache(batch, max_len + self.gamma + 1)
         return ModelDrafterState(
-            self.model.encode(params, inputs), cache, start, ones, start[:, 0], ones
+            self.model.encode(params, inputs),
+            cache,
+            start,
+            ones,
+            start[:, 0],
+            ones,
+            jnp.ones((batch,), bool),
         )
 
     def propose(
@@ -106,11 +114,11 @@ class ModelDrafter:
             else random.uniforms(Purpose.PROPOSAL, self.gamma)
         )
 
-        def put(guesses, logits, i):
+        def put(i, guesses, logits):
             """Draws guess i and keeps it with its q, unless that is a point mass.
 
             Returns:
-              the guesses, and which rows go on.
+              the guesses, and in which rows there is no doubt about this one.
             """
             distribution = standardize(logits, sampling)
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
@@ -128,44 +136,54 @@ class ModelDrafter:
         logits, cache = model.extend(params, state.encoded, state.cache, state.pending)
         cache = model.commit(cache, None, state.num_pending)
         first = logits[jnp.arange(batch), state.num_pending - 1][:, None]
-        guesses, going = put(guesses, first, 0)
-        count = jnp.ones((batch,), jnp.int32)
+        guesses, going = put(0, guesses, first)
+        ones = jnp.ones((batch,), jnp.int32)
 
-        def step(carry):
-            i, cache, guesses, going, count = carry
+        def step(i, cache, guesses):
             token = jax.lax.dynamic_slice_in_dim(guesses[0], i - 1, 1, axis=1)
             logits, cache = model.extend(params, state.encoded, cache, token)
-            cache = model.commit(cache, None, jnp.ones_like(count))
-            guesses, sure = put(guesses, logits, i)
-            return i + 1, cache, guesses, going & sure, count + going
+            return model.commit(cache, None, ones), *put(i, guesses, logits)
 
         # A loop, not unrolled: the target's weights have flushed the processor's caches, and code
-        # that repeats is fetched once. It ends when all rows have stopped.
-        made, cache, guesses, _, count = jax.lax.while_loop(
-            lambda carry: (carry[0] < self.gamma) & jnp.any(carry[3]),
-            step,
-            (jnp.int32(1), cache, guesses, going, count),
-        )
+        # that repeats is fetched once.
+        if not self.stop_below:
+            cache, guesses = jax.lax.fori_loop(
+                1, self.gamma, lambda i, carry: step(i, *carry)[:2], (cache, guesses)
+            )
+            last, num_guesses = guesses[0][:, -1], None
+        else:
+
+            def step_or_wait(carry):
+                i, cache, guesses, going, count = carry
+                cache, guesses, sure = step(i, cache, guesses)
+                return i + 1, cache, guesses, going & sure, count + going
+
+            fed, cache, guesses, _, num_guesses = jax.lax.while_loop(
+                lambda carry: (carry[0] < self.gamma) & jnp.any(carry[3]),
+                step_or_wait,
+                (jnp.int32(1), cache, guesses, going & state.active, ones),
+            )
+            # A row that stopped before its neighbours forgets what it was fed since.
+            cache = model.commit(cache, None, num_guesses - fed)
+            last = jnp.take_along_axis(guesses[0], num_guesses[:, None] - 1, axis=1)[:, 0]
         tokens, probs = guesses if len(guesses) == 2 else (guesses[0], None)
-        # A row that stopped before its neighbours forgets what it was fed since.
-        cache = model.commit(cache, None, count - made)
-        last = jnp.take_along_axis(tokens, count[:, None] - 1, axis=1)[:, 0]
-        draft = Draft(tokens, probs, Topology.chain(self.gamma), count)
-        return draft, dataclasses.replace(state, cache=cache, last_guess=last, num_guesses=count)
+        draft = Draft(tokens, probs, Topology.chain(self.gamma), num_guesses)
+        return draft, dataclasses.replace(
+            state, cache=cache, last_guess=last, num_guesses=guess_counts(draft)
+        )
 
     def _goes_on(
         self, logits: Array, distribution: Distribution, token: Int[Array, "b 1"]
     ) -> Bool[Array, " b"]:
         """Which rows guess on after ``token``, drawn from ``distribution``."""
-        goes_on = token[:, 0] != self.model.eos_id
         if not self.stop_below:
-            return goes_on
+            return jnp.ones((len(token),), bool)
         if isinstance(distribution, PointMass):
             _, total = softmax_parts(logits)
             probability = 1 / total[:, 0, 0]  # The largest numerator is 1.
         else:
             probability = take(distribution, token)[:, 0]
-        return goes_on & (probability >= self.stop_below)
+        return (probability >= self.stop_below) & (token[:, 0] != self.model.eos_id)
 
     def observe(self, state: ModelDrafterState, verdict: Verdict) -> ModelDrafterState:
         active = verdict.num_emitted > 0
@@ -185,4 +203,5 @@ class ModelDrafter:
             cache=cache,
             pending=jnp.where(active[:, None], pending, state.pending),
             num_pending=jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending),
+            active=active,
         )

@@ -152,7 +152,7 @@ def measure(
     """
     results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
     program_bytes, needed_bytes = _memory(
-        pair, typical(batches), gamma, sampling, bucket(max_decode_len), verifier
+        pair, typical(batches), gamma, sampling, bucket(max_decode_len), verifier, stop_below
     )
     works = []
     for batch in batches:
@@ -215,9 +215,10 @@ def _memory(
     sampling: SamplingConfig,
     output_bucket: int,
     verifier: Verifier,
+    stop_below: float,
 ) -> tuple[int, int]:
     """``program_bytes`` and ``needed_bytes``."""
-    target, draft, drafter = pair.target, pair.draft, pair.drafter(gamma, sampling)
+    target, draft, drafter = pair.target, pair.draft, pair.drafter(gamma, sampling, stop_below)
     inputs = jnp.asarray(batch.inputs)
     program = speculative_decode.jitted.lower(
         target.model, drafter, verifier, target.params, draft.params, inputs,

@@ -38,6 +38,7 @@ def numbers(
         "num_examples": len(rows),
         "num_tokens": stats.emitted,
         "target_calls": stats.target_calls,
+        "proposed": stats.proposed,
         "alpha": stats.alpha,
         "acceptance_rate": stats.acceptance_rate,
         "draft_utilization": stats.draft_utilization,

@@ -152,9 +152,9 @@ def speed_remarks(r: dict[str, Any]) -> list[str]:
         side = "below" if measured < predicted else "above"
         remarks.append(
             f"The measured speedup of the decoder is {abs(measured / predicted - 1):.0%} {side} "
-            f"the predicted one; its counted blocks predict {r['predicted_speedup_counted']:.2f}, "
-            "for rows end within a block and acceptances come in runs. Look at the ranges too: a "
-            "busy machine makes them wide."
+            "the predicted one; the counted blocks, which know of rows that end within a block and "
+            f"of acceptances that come in runs, predict {r['predicted_speedup_counted']:.2f}. "
+            "Look at the ranges too: a busy machine makes them wide."
             + (" A batch also waits for its slowest row." if r["batch_size"] > 1 else "")
         )
     return remarks

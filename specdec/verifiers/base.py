@@ -21,6 +21,8 @@ class Verifier(Protocol):
         Args:
           random: this block's random numbers.
           target: the target's distributions at the N drafted positions and the one after, N + 1.
-          draft: N guesses with the exact q they were drawn from.
+          draft: N guesses with the exact q they were drawn from. Only ``draft.num_guesses`` of a
+            row are verified: what follows them is filler, and the token after them is drawn from
+            the target.
         """
         ...

@@ -95,6 +95,20 @@ def test_the_script_tells_a_mistake_in_one_line(tiny, tmp_path, arguments, messa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_draft_that_stops(tiny, finished, tmp_path, capsys):
+    """Other blocks, the same tokens; only the prediction from counted blocks is made."""
+    assert main(tiny, tmp_path, "STOP_BELOW=1.0", "GAMMA=3", "TIMING_EXAMPLES=1") == 0
+    results, rows = read(tmp_path)
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in read(finished)[1]]
+    assert results["stop_below"] == 1.0
+    assert results["proposed"] == results["target_calls"]
+    assert results["predicted_speedup"] is results["predicted_speedup_whole"] is None
+    assert results["predicted_speedup_counted"] > 0
+    shown = capsys.readouterr().out
+    assert "gamma 3, stopping below 1" in shown
+    assert "decoder only, from counted blocks" in shown
+
+
 def without_time(results):
     return {name: value for name, value in results.items() if name not in ("command", "git_sha")}
 
@@ -182,6 +196,8 @@ BAD_SETTINGS = [
     ("GAMMA=0", "gamma must be in"),
     ("GAMMA=12", "gamma must be in"),
     ("GAMMA=2.5", "gamma must be a whole number"),
+    ("STOP_BELOW=1.5", "stop_below must be in [0, 1]"),
+    ("STOP_BELOW='x'", "stop_below must be in [0, 1]"),
     ("TEMPERATURE=-0.1", "temperature must be finite and >= 0"),
     ("TEMPERATURE='warm'", "wrong type"),
     ("TOP_P=0", "top_p must be in (0, 1]"),

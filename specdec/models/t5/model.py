@@ -155,7 +155,7 @@ class T5Model:
                 wo=fuse(mlp["wo"]),
             )
 
-        # The large ones first: what packing a kernel needs beside it is no more memory then.
+        # The large ones first, while little else is in memory: packing needs a copy.
         logits = None if self.config.tied_logits else fuse(decoder["logits_dense"])
         embedding = jnp.asarray(params["token_embedder"]["embedding"], stored)
         crosses = [layer["encoder_decoder_attention"] for layer in layers]

@@ -151,7 +151,7 @@ def measure(
       verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
     """
     results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
-    program_bytes, needed_bytes = _memory(
+    program_bytes, needed_bytes = memory(
         pair, typical(batches), gamma, sampling, bucket(max_decode_len), verifier, stop_below
     )
     works = []
@@ -208,7 +208,7 @@ def measure(
     )
 
 
-def _memory(
+def memory(
     pair: Pair,
     batch: Batch,
     gamma: int,
@@ -217,7 +217,7 @@ def _memory(
     verifier: Verifier,
     stop_below: float,
 ) -> tuple[int, int]:
-    """``program_bytes`` and ``needed_bytes``."""
+    """``program_bytes`` and ``needed_bytes`` of a decode; compiles it."""
     target, draft, drafter = pair.target, pair.draft, pair.drafter(gamma, sampling, stop_below)
     inputs = jnp.asarray(batch.inputs)
     program = speculative_decode.jitted.lower(

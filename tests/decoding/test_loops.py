@@ -217,6 +217,8 @@ def test_a_draft_that_stopped_knows_what_was_emitted(sampling):
         trace=True,
     )  # fmt: skip
     np.testing.assert_array_equal(result.stats.accepted, result.stats.examined)
+    # A row that is known to be finished asks for no more draft steps.
+    assert np.asarray(result.trace.num_guesses)[1:, row_ids < 0].max() == 1
     made = np.asarray(result.trace.num_guesses)[np.asarray(result.trace.num_emitted) > 0]
     assert set(made.tolist()) == {1, 2, 3, 4}
 

@@ -22,7 +22,8 @@ def systems(result: Mapping[str, Any], path: Path) -> None:
         axes.text(value["high"], place, f"  {value['median']:.2f}", va="center", fontsize=9)
     axes.set_yticks(range(len(ran)), [s["system"] for s in ran])
     axes.set_xlabel("ms per token, encoders included (lower is better)")
-    axes.margins(x=0.12)
+    axes.margins(x=0.16)
+    figure.suptitle(result["label"], fontsize=10)
     _save(figure, path)
 
 
@@ -52,7 +53,11 @@ def sweep(
     right.set_ylabel("verify ratio v")
     right.set_ylim(bottom=0)
     lines = [*axes.get_legend_handles_labels()[0], *right.get_lines()]
-    axes.legend(lines, ["plain", "speculative", "v (right)"], loc="upper left", fontsize=8)
+    names = ["plain", "speculative", "v (right)"]
+    figure.legend(lines, names, loc="outside upper center", ncols=3, fontsize=8)
+    forced = results[0]["forced_alpha"]
+    if forced is not None:
+        axes.set_title(f"FORCED acceptance {forced:g}", fontsize=10)
     _save(figure, path)
 
 

@@ -41,9 +41,9 @@ class DecodeRun:
       method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
         :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
-      stop_below: see :class:`specdec.drafters.model.ModelDrafter`.
       timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
       timing_repetitions: how often.
+      stop_below: see :class:`specdec.drafters.model.ModelDrafter`.
 
     Raises:
       ValueError: a value out of its range.
@@ -55,7 +55,6 @@ class DecodeRun:
     dtype: str
     method: Method
     gamma: int | Literal["auto"]
-    stop_below: float
     sampling: SamplingConfig
     seed: int
     batch_size: int
@@ -64,6 +63,7 @@ class DecodeRun:
     num_examples: int | None
     timing_examples: int
     timing_repetitions: int
+    stop_below: float = 0.0
 
     def __post_init__(self):
         whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
@@ -172,8 +172,9 @@ class PreparedRun:
         directory.mkdir(parents=True, exist_ok=True)
         header = "".join(f"# {name}: {value}\n" for name, value in source.items())
         results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        before = _num_programs()
         self._decode_rows()
-        programs = autoregressive_decode.programs + speculative_decode.programs
+        programs = _num_programs() - before
         say(f"{programs} programs compiled, for {self._num_shapes()} sizes of inputs")
         rows = [self._rows[i] for i in range(len(self._ids))]
         measured = self._measure()
@@ -268,6 +269,10 @@ class PreparedRun:
             stop_below=run.stop_below,
         )  # fmt: skip
         return speed.summarize(timings)
+
+
+def _num_programs() -> int:
+    return autoregressive_decode.programs + speculative_decode.programs
 
 
 def say(message: str) -> None:

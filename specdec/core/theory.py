@@ -30,7 +30,15 @@ def speedup(alpha: float, gamma: int, cost_ratio: float, verify_ratio: float = 1
       cost_ratio: c, time of a draft step over time of a target step on one token.
       verify_ratio: v, time of a target call on gamma + 1 tokens over that on one.
     """
-    return expected_tokens(alpha, gamma) / (gamma * cost_ratio + verify_ratio)
+    return block_speedup(expected_tokens(alpha, gamma), gamma, cost_ratio, verify_ratio)
+
+
+def block_speedup(tokens: float, guesses: float, cost_ratio: float, verify_ratio: float) -> float:
+    """Walltime improvement of blocks that emit ``tokens`` from ``guesses`` on average.
+
+    :func:`speedup` without Equation 1's independent acceptances and equally long blocks.
+    """
+    return tokens / (guesses * cost_ratio + verify_ratio)
 
 
 def best_gamma(alpha: float, cost_ratio: float, max_gamma: int = 64) -> int:

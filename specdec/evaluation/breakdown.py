@@ -114,7 +114,9 @@ class Breakdown:
     @property
     def counted_speedup(self) -> float:
         """Of the decoder, from the blocks as they were counted, c and v."""
-        return self.block_efficiency / (self.guesses * self.cost_ratio + self.verify_ratio)
+        return theory.block_speedup(
+            self.block_efficiency, self.guesses, self.cost_ratio, self.verify_ratio
+        )
 
     @property
     def measured_speedup(self) -> float:

@@ -250,5 +250,7 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
         decoder=decoder,
         theorem_3_8=theory.speedup(alpha, gamma, c),
         whole=(target + plain) / (target + draft + plain / decoder),
-        counted=stats.emitted / (stats.proposed * c + stats.target_calls * v),
+        counted=theory.block_speedup(
+            stats.emitted / stats.target_calls, stats.proposed / stats.target_calls, c, v
+        ),
     )

@@ -13,7 +13,7 @@ from specdec.data.vocabulary import EOS_ID, PAD_ID, Vocabulary
 
 
 class Batch(NamedTuple):
-    """Token ids, int32 [B, L] each; every text ends in EOS, then pads. Spare rows are all pads."""
+    """Token ids, int32 [B, S] and [B, T]; every text ends in EOS, then pads. Spare rows are all pads."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -31,27 +31,39 @@ class BatchingOptions:
     """How sentences become batches.
 
     Attributes:
-      tokens_per_batch: B * L, about; a batch of length L has ``tokens_per_batch // L`` rows.
-      lengths: the static lengths L, ascending, EOS included; inputs and targets share one.
+      tokens_per_batch: of inputs, and of targets, about: what a batch of rows with (S, T) tokens
+        has is ``2 * tokens_per_batch // (S + T)`` rows.
+      lengths: the static lengths, EOS included, by ascending S + T: L where inputs and targets
+        share one, or (S, T). An example goes into the first that it fits.
       join_weights: weight i is the share of examples made of i + 1 sentences joined.
       seed: fixes the order, the joins and the shuffles.
     """
 
     tokens_per_batch: int = 4096
-    lengths: tuple[int, ...] = (16, 24, 32, 48, 64, 128)
+    lengths: tuple[int | tuple[int, int], ...] = (16, 24, 32, 48, 64, 128)
     join_weights: tuple[float, ...] = (1.0,)
     seed: int = 0
 
     def __post_init__(self):
-        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
+        sums = [sum(shape) for shape in self.shapes]
+        if not sums or sums != sorted(sums) or len(set(self.shapes)) < len(sums):
             raise ValueError(f"lengths must be ascending, got {self.lengths}.")
-        if self.tokens_per_batch < self.lengths[-1]:
+        if self.rows(self.shapes[-1]) < 1:
             raise ValueError(
                 f"tokens_per_batch={self.tokens_per_batch} is less than one row of "
                 f"{self.lengths[-1]} tokens."
             )
         if not self.join_weights or min(self.join_weights) < 0 or not sum(self.join_weights):
             raise ValueError(f"join_weights must be shares, got {self.join_weights}.")
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """``lengths`` as (S, T)."""
+        return [(n, n) if isinstance(n, int) else (n[0], n[1]) for n in self.lengths]
+
+    def rows(self, shape: tuple[int, int]) -> int:
+        """B of a batch of this (S, T)."""
+        return 2 * self.tokens_per_batch // sum(shape)
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> list[TokenPair]:
@@ -76,12 +88,17 @@ class Batches:
         self._options = options
         # [N, 2] ids without EOS.
         self._sizes = np.array([(len(p.input), len(p.target)) for p in pairs])
-        too_long = np.flatnonzero(self._sizes.max(axis=1) >= options.lengths[-1])
+        self._shapes = np.array(options.shapes)
+        too_long = np.flatnonzero(~self._fits(self._sizes).any(axis=1))
         if too_long.size:
             raise ValueError(
                 f"{too_long.size} example(s) exceed {options.lengths[-1]} tokens with EOS; the "
                 f"first is number {too_long[0] + 1}."
             )
+
+    def _fits(self, sizes: np.ndarray) -> np.ndarray:
+        """Whether sizes [..., 2] without EOS fit each shape, [..., shapes]."""
+        return (sizes[..., None, :] < self._shapes).all(axis=-1)
 
     def fingerprint(self) -> str:
         """Identifies the examples and the options, so that a resumed run can tell a change."""
@@ -94,28 +111,27 @@ class Batches:
         epoch = 0
         while True:
             plan = self._plan(epoch)
-            for length, groups in plan[step:]:
-                yield self._assemble(length, groups)
+            for shape, groups in plan[step:]:
+                yield self._assemble(shape, groups)
             step = max(0, step - len(plan))
             epoch += 1
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches of one epoch."""
-        for length, groups in self._plan(epoch):
-            yield self._assemble(length, groups)
+        for shape, groups in self._plan(epoch):
+            yield self._assemble(shape, groups)
 
-    def _plan(self, epoch: int) -> list[tuple[int, list[np.ndarray]]]:
-        """(length, groups of pair indices) of every batch of an epoch."""
-        options = self._options
-        rng = np.random.default_rng([options.seed, epoch])
-        buckets: dict[int, list[np.ndarray]] = {length: [] for length in options.lengths}
+    def _plan(self, epoch: int) -> list[tuple[tuple[int, int], list[np.ndarray]]]:
+        """(shape, groups of pair indices) of every batch of an epoch."""
+        shapes = self._options.shapes
+        rng = np.random.default_rng([self._options.seed, epoch])
+        buckets: list[list[np.ndarray]] = [[] for _ in shapes]
         for group in self._groups(rng):
-            needed = self._sizes[group].sum(axis=0).max() + 1
-            buckets[next(length for length in options.lengths if length >= needed)].append(group)
+            buckets[int(np.argmax(self._fits(self._sizes[group].sum(axis=0))))].append(group)
         plan = []
-        for length, groups in buckets.items():
-            rows = options.tokens_per_batch // length
-            plan += [(length, groups[i : i + rows]) for i in range(0, len(groups), rows)]
+        for shape, groups in zip(shapes, buckets, strict=True):
+            rows = self._options.rows(shape)
+            plan += [(shape, groups[i : i + rows]) for i in range(0, len(groups), rows)]
         return [plan[i] for i in rng.permutation(len(plan))]
 
     def _groups(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -128,15 +144,17 @@ class Batches:
             if start == len(order):
                 return
             group = order[start : start + count]
-            totals = np.cumsum(self._sizes[group], axis=0).max(axis=1)
-            group = group[: max(1, int(np.sum(totals < self._options.lengths[-1])))]
+            # Sums grow, so the groups that fit come first; one pair alone always fits.
+            fitting = self._fits(np.cumsum(self._sizes[group], axis=0)).any(axis=1)
+            group = group[: int(np.sum(fitting))]
             yield group
             start += len(group)
 
-    def _assemble(self, length: int, groups: list[np.ndarray]) -> Batch:
-        arrays = np.full((2, self._options.tokens_per_batch // length, length), PAD_ID, np.int32)
+    def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> Batch:
+        rows = self._options.rows(shape)
+        batch = Batch(*(np.full((rows, length), PAD_ID, np.int32) for length in shape))
         for row, group in enumerate(groups):
             for side in (0, 1):
                 ids = [token for index in group for token in self._pairs[index][side]]
-                arrays[side, row, : len(ids) + 1] = [*ids, EOS_ID]
-        return Batch(*arrays)
+                batch[side][row, : len(ids) + 1] = [*ids, EOS_ID]
+        return batch

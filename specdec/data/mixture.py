@@ -1,0 +1,111 @@
+"""Several data sets as one, each example marked with its task's prefix (Raffel et al. 2020, 2.4)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from specdec.data.tasks import evenly
+from specdec.data.text import read_pairs, write_pairs
+
+Pairs = list[tuple[str, str]]
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’]?\s+(?=[\"'“‘]?[A-Z])")
+
+
+class Part(Protocol):
+    """One data set of a mixture."""
+
+    def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        """Its (input, target) examples for "train" or "validation"; its paths are below ``data``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsPart:
+    """``<directory>/<split>.tsv``, every input with ``prefix`` before it.
+
+    Attributes:
+      repeat: how often each training example occurs.
+      validation_examples: at most so many of them, evenly spread.
+    """
+
+    prefix: str
+    directory: str
+    repeat: int = 1
+    validation_examples: int = 500
+
+    def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        del random
+        found = read_pairs(data / self.directory / f"{split}.tsv")
+        found = [(self.prefix + source, target) for source, target in found]
+        if split == "validation":
+            return list(evenly(found, self.validation_examples))
+        return found * self.repeat
+
+
+@dataclasses.dataclass(frozen=True)
+class RestorationPart:
+    """Sentences to restore from a corrupted copy: what teaches a small model to copy.
+
+    A denoising objective in the manner of BART's token masking and deletion (Lewis et al. 2020),
+    with words instead of masks: of each sentence, ``corrupt`` of the words are dropped or replaced
+    by others of the same sentence. For training only.
+
+    Attributes:
+      texts: plain text files, cut into sentences.
+      tables: ``.tsv`` files of pairs, of which the inputs are cut into sentences.
+      words: fewest and most words that a sentence may have.
+    """
+
+    prefix: str
+    texts: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    words: tuple[int, int] = (8, 45)
+    corrupt: float = 0.15
+
+    def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        if split != "train":
+            return []
+        found = []
+        for sentence in self._sentences(data):
+            words = sentence.split()
+            if not self.words[0] <= len(words) <= self.words[1]:
+                continue
+            fate = random.random(len(words))
+            others = random.integers(len(words), size=len(words))
+            kept = [
+                words[other] if chance < self.corrupt / 2 else word
+                for word, chance, other in zip(words, fate, others, strict=True)
+                if not self.corrupt / 2 <= chance < self.corrupt
+            ]
+            if kept:
+                found.append((self.prefix + " ".join(kept), " ".join(words)))
+        return found
+
+    def _sentences(self, data: Path) -> Iterable[str]:
+        for path in self.texts:
+            for paragraph in (data / path).read_text(encoding="utf-8").split("\n\n"):
+                yield from _SENTENCE_END.split(" ".join(paragraph.split()))
+        for path in self.tables:
+            for source, _ in read_pairs(data / path):
+                yield from _SENTENCE_END.split(source)
+
+
+def mixture(
+    directory: str | os.PathLike, *, data: str | os.PathLike, parts: Sequence[Part], seed: int = 0
+) -> None:
+    """Writes ``train.tsv`` and ``validation.tsv`` with the examples of all parts, in their order.
+
+    Raises:
+      FileNotFoundError, ValueError: a part's file is missing or malformed.
+    """
+    for split in ("train", "validation"):
+        random = np.random.default_rng(seed)
+        pairs = [pair for part in parts for pair in part.pairs(Path(data), split, random)]
+        write_pairs(Path(directory) / f"{split}.tsv", pairs)

@@ -103,9 +103,16 @@ class Topology:
 
 @pytree
 class PointMass:
-    """Distributions that put all mass on one token each: ``tokens`` [B, N]."""
+    """Distributions that put all mass on one token each.
+
+    Attributes:
+      tokens: [B, N].
+      relative: [B, N, V], p(x) / max p of the distributions whose argmax they are, for a verifier
+        that asks for it; else None.
+    """
 
     tokens: Int[Array, "b n"]
+    relative: Float[Array, "b n v"] | None = None
 
 
 # Dense probabilities [B, N, V] in float32, or point masses.
@@ -120,7 +127,7 @@ class Draft:
       tokens: [B, N] guesses.
       probs: [B, N, V], the exact q each token was drawn from, or None for point masses.
       topology: each node's parent; a chain unless the drafter drafts a tree.
-      num_guesses: [B], in 1..N: how many of a row's tokens are guesses, the rest being filler; None
+      num_guesses: [B], in 0..N: how many of a row's tokens are guesses, the rest being filler; None
         when all are. It may depend on the guesses themselves and on what came before, for those
         guesses are all verified.
     """
@@ -156,6 +163,10 @@ class Purpose(enum.IntEnum):
     PROPOSAL = 0
     ACCEPTANCE = 1
     FINAL = 2
+    # The same for a drafter that is a speculative pair itself.
+    INNER_PROPOSAL = 3
+    INNER_ACCEPTANCE = 4
+    INNER_FINAL = 5
 
 
 class RandomSource(Protocol):

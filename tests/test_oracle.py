@@ -1,78 +1,18 @@
 """Losslessness without sampling noise: the real step, every combination of its random numbers.
 
-Bounds: the oracle's only error is float32 rounding of probabilities, about 1e-7; a mutant must be
-off by more than 1e-3 in total variation.
+Here for the model drafter with token verification; test_oracle_parts.py has the others.
 """
 
 import dataclasses
 import functools
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
+from oracle_cases import CASES, CAUGHT, LOSSLESS, Case, distances
 
 from specdec.drafters.model import ModelDrafter
-from specdec.models.toy import ToyModel
 from specdec.testing import mutants
-from specdec.testing.oracle import Grid, exact_law, model_law, total_variation
-from specdec.testing.toys import dyadic_table, reference_distribution, tailed_table
+from specdec.testing.oracle import Grid
 from specdec.types import SamplingConfig
-from specdec.verifiers.token import TokenVerifier
-
-LOSSLESS, CAUGHT = 1e-6, 1e-3
-INPUTS = np.array([[2, 1, 0], [1, 2, 0]])  # Hashes 4 and 5: different contexts.
-CONTEXTS = 31
-PLAIN = Grid(proposal=4, acceptance=6, final=12)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One way of sampling, with tables that keep all its decisions on the grid."""
-
-    sampling: SamplingConfig
-    vocab_size: int
-    grid: Grid
-    denominator: int = 4
-    tables: tuple[int, int] = (0, 1)  # Seeds of the target's and the draft's.
-
-    def table(self, seed):
-        temperature = self.sampling.temperature or 1.0
-        if self.vocab_size == 3:
-            return dyadic_table(
-                CONTEXTS, 3, seed, denominator=self.denominator, temperature=temperature
-            )
-        return tailed_table(CONTEXTS, self.vocab_size, seed, temperature)
-
-
-CASES = {
-    "temperature 1": Case(SamplingConfig(1.0), 3, PLAIN),
-    "temperature 0.5": Case(SamplingConfig(0.5), 3, PLAIN),
-    "greedy": Case(SamplingConfig(0.0), 3, Grid(1, 1, 1), tables=(7, 1)),
-    "top-k": Case(SamplingConfig(1.0, top_k=3), 4, Grid(4, 2, 4)),
-    "top-p": Case(SamplingConfig(1.0, top_p=0.9), 4, Grid(4, 2, 4)),
-    "temperature, top-k and top-p": Case(SamplingConfig(2.0, 3, 0.9), 4, Grid(4, 2, 4)),
-}
-
-
-def distances(
-    case, *, gamma, limit, verifier=None, drafter=ModelDrafter, model=ToyModel, tables=None,
-    draft_sampling=None,
-):  # fmt: skip
-    """Total variation, row by row, between the real loop's law and the target's own."""
-    sane = ToyModel(case.vocab_size)
-    target, draft = (jnp.asarray(case.table(seed)) for seed in tables or case.tables)
-    law = exact_law(
-        model(case.vocab_size), target,
-        drafter(sane, gamma, draft_sampling or case.sampling), draft,
-        verifier or TokenVerifier(), INPUTS,
-        sampling=case.sampling, limit=limit, grid=case.grid,
-    )  # fmt: skip
-    truth = model_law(
-        sane, target, INPUTS, lambda x: reference_distribution(x, case.sampling), limit=limit
-    )
-    assert truth[0] != truth[1], "both rows have the same law; swapped rows would go unseen"
-    assert [pytest.approx(1) == sum(row.values()) for row in law] == [True, True]
-    return [total_variation(a, b) for a, b in zip(law, truth, strict=True)]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -54,12 +54,20 @@ def warp(logits: Float[Array, "*shape v"], sampling: SamplingConfig) -> Float[Ar
     return logits
 
 
-def standardize(logits: Float[Array, "b n v"], sampling: SamplingConfig) -> Distribution:
+def standardize(
+    logits: Float[Array, "b n v"], sampling: SamplingConfig, *, keep_probs: bool = False
+) -> Distribution:
     """The distribution to sample from, [B, N, V] in float32, or point masses when greedy.
 
     softmax(top_p(top_k(logits / temperature))); argmax at temperature 0.
     Source: Leviathan et al. 2023, section 2.2.
+
+    Args:
+      keep_probs: whether point masses are to have their ``relative`` probabilities.
     """
     if sampling.greedy:
-        return PointMass(argmax(logits))
+        if not keep_probs:
+            return PointMass(argmax(logits))
+        exact = logits.astype(jnp.float32)
+        return PointMass(argmax(logits), jnp.exp(exact - max_last(exact)[..., None]))
     return softmax(warp(logits, sampling))

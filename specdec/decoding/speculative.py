@@ -64,7 +64,7 @@ def step(
     topology = Topology((-1, *(parent + 1 for parent in draft.topology.parents)))
     tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
     logits, cache = model.extend(params, encoded, state.cache, tokens, topology)
-    target = standardize(logits, sampling)
+    target = standardize(logits, sampling, keep_probs=verifier.needs_probs)
     verdict = verifier(random, target, draft)
     verdict, dropped = st.cut_at_end(verdict, state, model.eos_id, limit)
 

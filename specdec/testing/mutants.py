@@ -11,10 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import guess_counts, take
+from specdec.core.residuals import guess_counts, leading_true, take
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
+from specdec.drafters.ngram import NgramDrafter
+from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyCache, ToyModel
 from specdec.types import Draft, Purpose
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
 
 
@@ -167,3 +173,93 @@ class AddingCache(ToyModel):
         slots = cache.length[:, None] + jnp.arange(tokens.shape[1])
         old = jnp.take_along_axis(cache.tokens, slots, axis=1, mode="clip")
         return super().extend(params, encoded, cache, tokens + old, topology)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterCorrection(BlockVerifier):
+    """Draws the correction from the token-level residual max(p - q, 0)."""
+
+    def _residuals(self, target, draft, reach):
+        return super()._residuals(target, draft, jnp.ones_like(reach))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenAcceptance(BlockVerifier):
+    """Accepts each prefix with p_i, as if it were the last."""
+
+    def _accept_probs(self, reach, mass, last):
+        return reach
+
+
+@dataclasses.dataclass(frozen=True)
+class StopsAtRejection(BlockVerifier):
+    """Ends at the first prefix that is not accepted, as token verification does."""
+
+    def _longest(self, accepted):
+        return leading_true(accepted) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class UnboundedReach(BlockVerifier):
+    """Multiplies p(x) / q(x) without the minimum with 1."""
+
+    def _reach(self, target, draft):
+        gamma = draft.tokens.shape[1]
+        ratio = take(target[:, :gamma], draft.tokens) / jnp.maximum(_q(draft), 1e-9)
+        return jnp.minimum(jnp.pad(jnp.cumprod(ratio, axis=1), ((0, 0), (1, 0)), "edge"), 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnigramReported(NgramDrafter):
+    """Draws from the n-gram and reports the unigram distribution."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        return dataclasses.replace(
+            draft, probs=jnp.broadcast_to(params.unigram, draft.probs.shape)
+        ), after
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyUniform(CopyingDrafter):
+    """Reports copied guesses as if they had been drawn uniformly."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        return dataclasses.replace(draft, probs=jnp.full((*draft.tokens.shape, 3), 1 / 3)), after
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomWithoutLast(RandomDrafter):
+    """Never draws the last token, and reports that it does."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        kept = jnp.minimum(draft.tokens, self.vocab_size - 2)
+        return dataclasses.replace(draft, tokens=kept), after
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerReported(HierarchicalDrafter):
+    """Reports the draft model's distribution with the tokens' places mixed up."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        return dataclasses.replace(draft, probs=jnp.roll(draft.probs, 1, axis=-1)), after
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerSharedRounds(HierarchicalDrafter):
+    """Uses the same random numbers in every inner round."""
+
+    def _numbers(self, random, i):
+        return super()._numbers(random, jnp.zeros_like(i))
+
+
+@dataclasses.dataclass(frozen=True)
+class LenientRedraw(LenientVerifier):
+    """Draws the correction from p, which lets tokens exceed p / l."""
+
+    def _final_token(self, random, target, draft, num_accepted):
+        p = target[jnp.arange(num_accepted.shape[0]), num_accepted]
+        return draw(p, random.uniforms(Purpose.FINAL, 1)[:, 0])

@@ -2,7 +2,7 @@
 
 The real ``speculative.step`` is run on every combination of a block's random numbers, taken from
 a grid on which each decision of a small dyadic model is constant inside a cell. Each cell is
-represented by one number and weighs 1 / cells; the first cell is represented by 0 itself, which is
+represented by one number and weighs its width; the first cell is represented by 0 itself, which is
 where ``<`` and ``<=`` differ. States that come out equal in every array (dead cache entries
 included) are merged, and the next block starts from each of them, until all rows have ended.
 """
@@ -10,7 +10,6 @@ included) are merged, and the next block starts from each of them, until all row
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +22,13 @@ from jaxtyping import Array, Float
 from specdec.decoding import speculative
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import Drafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.models.base import Model
 from specdec.types import Params, Purpose, SamplingConfig, pytree
 from specdec.verifiers.base import Verifier
 
 Law = dict[tuple[int, ...], float]
+Cells = int | tuple[float, ...]
 _ROWS_A_CALL = 1 << 16
 
 
@@ -35,13 +36,16 @@ _ROWS_A_CALL = 1 << 16
 class Grid:
     """Cells of [0, 1) for each purpose; every decision must be constant inside each cell.
 
-    For probabilities that are multiples of 1/n: ``proposal`` a multiple of n, ``acceptance`` of
-    the numerators of q, ``final`` of n and of the numerators of the residual's mass.
+    A number of equal cells, or the numbers in (0, 1) that part them. For probabilities that are
+    multiples of 1/n: ``proposal`` a multiple of n, ``acceptance`` of the numerators of q, ``final``
+    of n and of the numerators of the residual's mass. ``inner`` is
+    for the numbers of a hierarchical drafter's inner rounds.
     """
 
-    proposal: int
-    acceptance: int
-    final: int
+    proposal: Cells
+    acceptance: Cells
+    final: Cells
+    inner: Grid | None = None
 
 
 @pytree
@@ -51,9 +55,13 @@ class Tape:
     proposal: Float[Array, "b g"]
     acceptance: Float[Array, "b g"]
     final: Float[Array, "b 1"]
+    inner: Tape | None = None
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
         """The first ``count`` numbers prescribed for the purpose."""
+        if purpose >= Purpose.INNER_PROPOSAL:
+            assert self.inner is not None
+            return self.inner.uniforms(Purpose(purpose - Purpose.INNER_PROPOSAL), count)
         return {
             Purpose.PROPOSAL: self.proposal,
             Purpose.ACCEPTANCE: self.acceptance,
@@ -61,20 +69,33 @@ class Tape:
         }[purpose][:, :count]
 
 
-def _representatives(cells: int) -> np.ndarray:
-    middles = (np.arange(cells) + 0.5) / cells
+def _cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+    """A number inside each cell, 0 for the first, and the cells' widths."""
+    inside = np.arange(1, cells) / cells if isinstance(cells, int) else np.unique(cells)
+    edges = np.concatenate([[0], inside, [1]])
+    middles = (edges[:-1] + edges[1:]) / 2
     middles[0] = 0.0
-    return middles.astype(np.float32)
+    return middles.astype(np.float32), np.diff(edges)
 
 
-def _combinations(grid: Grid, gamma: int) -> np.ndarray:
-    """[C, 2 * gamma + 1], every combination of one block's numbers."""
-    axes = (
-        [_representatives(grid.proposal)] * gamma
-        + [_representatives(grid.acceptance)] * gamma
-        + [_representatives(grid.final)]
+def _axes(grid: Grid, gamma: int, rounds: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each of a block's numbers may be; proposals, acceptances and finals of all rounds."""
+    return (
+        [_cells(grid.proposal)] * (gamma * rounds)
+        + [_cells(grid.acceptance)] * (gamma * rounds)
+        + [_cells(grid.final)] * rounds
     )
-    return np.array(list(itertools.product(*axes)), np.float32)
+
+
+def _product(axes: list[np.ndarray]) -> np.ndarray:
+    """[C, axes], every combination."""
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+
+
+def _tape(numbers: jax.Array, gamma: int, rounds: int = 1) -> Tape:
+    """:func:`_axes`' columns by purpose."""
+    guesses = gamma * rounds
+    return Tape(numbers[:, :guesses], numbers[:, guesses : 2 * guesses], numbers[:, 2 * guesses :])
 
 
 def _fingerprints(leaves: Sequence[np.ndarray]) -> np.ndarray:
@@ -115,7 +136,13 @@ def exact_law(
       RuntimeError: if rows have not ended after ``limit`` blocks: a block that emits nothing.
     """
     gamma = drafter.gamma
-    combinations = jnp.asarray(_combinations(grid, gamma))
+    axes = _axes(grid, gamma)
+    own = len(axes)
+    if isinstance(drafter, HierarchicalDrafter):
+        assert grid.inner is not None
+        axes += _axes(grid.inner, drafter.inner.gamma, gamma)
+    combinations = jnp.asarray(_product([numbers for numbers, _ in axes]))
+    chances = np.prod(_product([widths for _, widths in axes]), axis=1)
     count = len(combinations)
     rows = jnp.asarray(inputs)
     num_rows = rows.shape[0]
@@ -131,7 +158,7 @@ def exact_law(
     bundle = jax.tree.map(np.asarray, (model.encode(params, rows), state))
 
     @jax.jit
-    def run(bundle, tape):
+    def run(params, drafter_params, bundle, tape):  # Arguments: constants would be folded, slowly.
         encoded, before = bundle
         before = dataclasses.replace(before, block=jnp.zeros((), jnp.int32))
         after, _ = speculative.step(
@@ -157,9 +184,12 @@ def exact_law(
             )
             batch = _rows(bundle, np.tile(chosen, count))  # Neighbours are different states.
             numbers = jnp.repeat(combinations, per_call, axis=0)
-            tape = Tape(numbers[:, :gamma], numbers[:, gamma : 2 * gamma], numbers[:, 2 * gamma :])
-            out = jax.tree.map(np.asarray, run(batch, tape))
-            weight = np.tile(chosen_weights, count) / count
+            tape = _tape(numbers[:, :own], gamma)
+            if isinstance(drafter, HierarchicalDrafter):
+                inner = _tape(numbers[:, own:], drafter.inner.gamma, gamma)
+                tape = dataclasses.replace(tape, inner=inner)
+            out = jax.tree.map(np.asarray, run(params, drafter_params, batch, tape))
+            weight = np.tile(chosen_weights, count) * np.repeat(chances, per_call)
             owner = np.tile(owners[chosen], count)
             # Tokens beyond the end are dead output, rewritten or cut; they are not state.
             after = out[1]

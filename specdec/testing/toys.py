@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 
+from specdec.drafters.ngram_tables import NgramTables, make_level
 from specdec.types import SamplingConfig
 
 
@@ -55,3 +57,34 @@ def reference_distribution(logits: np.ndarray, sampling: SamplingConfig) -> np.n
         probs = np.where(probs >= cut * (1 - 1e-6), probs, 0)
         probs /= probs.sum()
     return probs
+
+
+def quarters_table(contexts: int, seed: int) -> np.ndarray:
+    """Logits [C, 3] of probabilities 1/2, 1/4 and 1/4 in some order.
+
+    Drafts whose q is at least 1/4 everywhere leave block verification few different decisions.
+    """
+    generator = np.random.default_rng(seed)
+    base = np.log(np.array([2, 1, 1]) / 4)
+    return np.stack([generator.permutation(base) for _ in range(contexts)]).astype(np.float32)
+
+
+def dyadic_ngrams(order: int) -> NgramTables:
+    """Tables for three tokens whose distributions, back-off included, have multiples of 1/4."""
+    first = make_level(
+        contexts=np.array([[0], [2]]),
+        counts=np.array([1, 2]),
+        best=np.array([2, 0]),
+        successors=np.array([2, 0, 2]),
+        weights=np.array([0.5, 0.5, 0.5]),
+    )
+    # After 0, 2: half of it is the weight's, half what follows 2.
+    second = make_level(
+        contexts=np.array([[0, 2]]),
+        counts=np.array([1]),
+        best=np.array([2]),
+        successors=np.array([2]),
+        weights=np.array([0.5]),
+    )
+    unigram = jnp.array([0.5, 0.0, 0.5])
+    return NgramTables(unigram, jnp.array(0), (first, second)[: order - 1])

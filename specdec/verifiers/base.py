@@ -15,6 +15,11 @@ class Verifier(Protocol):
         """Whether the output's law is exactly the target's."""
         ...
 
+    @property
+    def needs_probs(self) -> bool:
+        """Whether a greedy target is to come with the probabilities behind its argmax."""
+        ...
+
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         """Verifies one block.
 

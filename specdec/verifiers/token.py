@@ -30,24 +30,16 @@ class TokenVerifier:
     """
 
     lossless: bool = dataclasses.field(default=True, init=False)
+    needs_probs: bool = dataclasses.field(default=False, init=False)
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
-        if not draft.topology.is_chain:
-            raise ValueError(
-                "Token verification needs a chain of guesses; this draft is a tree with parents "
-                f"{draft.topology.parents}."
-            )
-        batch, gamma = draft.tokens.shape
+        check_chain(draft)
         num_accepted = jnp.minimum(self._num_accepted(random, target, draft), guess_counts(draft))
         if isinstance(target, PointMass):
             final = jnp.take_along_axis(target.tokens, num_accepted[:, None], axis=1)[:, 0]
         else:
             final = self._final_token(random, target, draft, num_accepted)
-        guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
-        slots = jnp.arange(gamma + 1)
-        tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
-        path = jnp.broadcast_to(slots, (batch, gamma + 1))
-        return Verdict(tokens, num_accepted + 1, num_accepted, path)
+        return chain_verdict(draft, num_accepted, final)
 
     def _num_accepted(
         self, random: RandomSource, target: Distribution, draft: Draft
@@ -81,3 +73,22 @@ class TokenVerifier:
         rejected = num_accepted < guess_counts(draft)
         weights = jnp.where(rejected[:, None], correction, p)
         return draw(weights, random.uniforms(Purpose.FINAL, 1)[:, 0])
+
+
+def check_chain(draft: Draft) -> None:
+    """Raises ValueError unless the draft is a chain."""
+    if not draft.topology.is_chain:
+        raise ValueError(
+            "This verifier needs a chain of guesses; the draft is a tree with parents "
+            f"{draft.topology.parents}."
+        )
+
+
+def chain_verdict(draft: Draft, num_accepted: Int[Array, " b"], final: Int[Array, " b"]) -> Verdict:
+    """The first ``num_accepted`` guesses of each row, and then ``final``."""
+    batch, gamma = draft.tokens.shape
+    slots = jnp.arange(gamma + 1)
+    guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
+    tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
+    path = jnp.broadcast_to(slots, (batch, gamma + 1))
+    return Verdict(tokens, num_accepted + 1, num_accepted, path)

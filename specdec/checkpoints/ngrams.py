@@ -1,0 +1,88 @@
+"""N-gram tables as safetensors files."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from specdec.checkpoints.errors import CheckpointError
+from specdec.drafters.ngram_tables import NgramLevel, NgramTables
+
+FILE_NAME = "ngrams.safetensors"
+_FORMAT = "specdec n-gram tables 1"
+_ARRAYS = ("contexts", "begin", "count", "best", "successors", "weights")
+
+
+def vocabulary_hash(path: str | os.PathLike) -> str:
+    """Identifies a SentencePiece model file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def save_ngrams(
+    path: str | os.PathLike, tables: NgramTables, vocabulary: str | os.PathLike | None
+) -> None:
+    """Writes tables, and which vocabulary they are of; the file appears when it is whole."""
+    arrays = {"unigram": tables.unigram, "best": tables.best}
+    for m, level in enumerate(tables.levels, start=1):
+        arrays |= {f"{m}.{name}": getattr(level, name) for name in _ARRAYS}
+    static = [{"probes": level.probes, "width": level.width} for level in tables.levels]
+    metadata = {
+        "format": _FORMAT,
+        "levels": json.dumps(static),
+        "vocabulary": vocabulary_hash(vocabulary) if vocabulary else "",
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    save_file({name: np.asarray(array) for name, array in arrays.items()}, partial, metadata)
+    os.replace(partial, path)
+
+
+def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
+    """Reads what :func:`save_ngrams` wrote.
+
+    Returns:
+      the tables, and the hash of their vocabulary ("" if there is none).
+
+    Raises:
+      CheckpointError: there is no such file, or it holds no n-gram tables.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / FILE_NAME
+    if not path.is_file():
+        raise CheckpointError(f"No n-gram tables at {path}.")
+    try:
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise CheckpointError(f"{path} holds no n-gram tables.")
+            arrays = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from None
+    levels = tuple(
+        NgramLevel(**{name: arrays[f"{m}.{name}"] for name in _ARRAYS}, **static)
+        for m, static in enumerate(json.loads(metadata["levels"]), start=1)
+    )
+    return NgramTables(arrays["unigram"], arrays["best"], levels), metadata["vocabulary"]
+
+
+def of_order(tables: NgramTables, order: int) -> NgramTables:
+    """The same counts with shorter contexts.
+
+    Raises:
+      ValueError: order is not in 1..the tables' own.
+    """
+    if not 1 <= order <= tables.order:
+        raise ValueError(
+            f"These n-gram tables are of order {tables.order}; they have no order {order}."
+        )
+    return dataclasses.replace(tables, levels=tables.levels[: order - 1])

@@ -1,0 +1,149 @@
+"""N-gram models as arrays: what follows a context, found by hashing inside a jitted loop."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from specdec.types import pytree, static_field
+
+_FACTOR = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing.
+
+
+@pytree
+class NgramLevel:
+    """Contexts of m tokens, in a hash table with linear probing, and what followed them.
+
+    Attributes:
+      contexts: [S, m] the context in each slot, oldest token first; -1 in an empty one. S is a power
+        of two.
+      begin: [S] where the context's successors start in the flat arrays.
+      count: [S] how many there are.
+      best: [S] the most likely token after it.
+      successors: [E] tokens.
+      weights: [E] what they get; a context's weights sum to less than 1, and the rest goes to the
+        context without its oldest token.
+      probes: slots in which a context may be.
+      width: the largest ``count``; the flat arrays have so many entries to spare at their end.
+    """
+
+    contexts: Int[Array, "s m"]
+    begin: Int[Array, " s"]
+    count: Int[Array, " s"]
+    best: Int[Array, " s"]
+    successors: Int[Array, " e"]
+    weights: Float[Array, " e"]
+    probes: int = static_field()
+    width: int = static_field()
+
+
+@pytree
+class NgramTables:
+    """An n-gram model with back-off: q(x | c) = weight(c, x) + (1 - sum weight(c, .)) q(x | c').
+
+    c' is c without its oldest token; a context that was never seen has no weights. Source: absolute
+    discounting (Ney, Essen, Kneser 1994), made by :func:`specdec.training.ngrams.count_ngrams`.
+
+    Attributes:
+      unigram: [V] probabilities.
+      best: the likeliest token of them, [].
+      levels: contexts of 1, 2, ... tokens; none for a unigram model.
+    """
+
+    unigram: Float[Array, " v"]
+    best: Int[Array, ""]
+    levels: tuple[NgramLevel, ...]
+
+    @property
+    def order(self) -> int:
+        """n: the tokens of an n-gram."""
+        return len(self.levels) + 1
+
+
+def hash_context(context: Int[Array, "b m"]) -> Int[Array, " b"]:
+    """A 32-bit hash of each context; NumPy and JAX arrays give the same."""
+    value = context[:, 0].astype("uint32") * _FACTOR
+    for i in range(1, context.shape[1]):
+        value = (value ^ (value >> np.uint32(15)) ^ context[:, i].astype("uint32")) * _FACTOR
+    return value ^ (value >> np.uint32(15))
+
+
+def find(level: NgramLevel, context: Int[Array, "b m"]) -> Int[Array, " b"]:
+    """Each context's slot, -1 where it is unknown."""
+    size = level.contexts.shape[0]
+    first = hash_context(context)[:, None]
+    slots = ((first + jnp.arange(level.probes, dtype=jnp.uint32)) % size).astype(jnp.int32)
+    same = jnp.all(level.contexts[slots] == context[:, None, :], axis=-1)
+    return jnp.max(jnp.where(same, slots, -1), axis=1)
+
+
+def likeliest(tables: NgramTables, context: Int[Array, "b m"]) -> Int[Array, " b"]:
+    """argmax of q(. | context), of which only the last n - 1 tokens matter."""
+    best = jnp.broadcast_to(tables.best, context.shape[:1])
+    for m, level in enumerate(tables.levels, start=1):
+        slot = find(level, context[:, -m:])
+        best = jnp.where(slot >= 0, level.best[slot], best)
+    return best
+
+
+def distribution(tables: NgramTables, context: Int[Array, "b m"]) -> Float[Array, "b v"]:
+    """q(. | context), of which only the last n - 1 tokens matter."""
+    batch = context.shape[0]
+    rows = jnp.arange(batch)[:, None]
+    probs = jnp.broadcast_to(tables.unigram, (batch, *tables.unigram.shape))
+    for m, level in enumerate(tables.levels, start=1):
+        slot = find(level, context[:, -m:])
+        at = level.begin[slot][:, None] + jnp.arange(level.width)
+        used = (slot[:, None] >= 0) & (jnp.arange(level.width) < level.count[slot][:, None])
+        weights = jnp.where(used, level.weights[at], 0.0)
+        probs = probs * (1 - jnp.sum(weights, axis=1, keepdims=True))
+        probs = probs.at[rows, level.successors[at]].add(weights)
+    return probs
+
+
+def make_level(
+    contexts: np.ndarray,
+    counts: np.ndarray,
+    best: np.ndarray,
+    successors: np.ndarray,
+    weights: np.ndarray,
+) -> NgramLevel:
+    """Puts contexts [R, m] into a hash table at most half full.
+
+    Args:
+      counts: [R] how many of the successors and weights [E] are each context's, in their order.
+      best: [R] the most likely token after each.
+    """
+    size = 2
+    while size < 2 * len(contexts):
+        size *= 2
+    home = np.asarray(hash_context(contexts.astype(np.int32)))
+    slots = np.full(len(contexts), -1)
+    taken = np.zeros(size, bool)
+    probes = 0
+    while (waiting := np.flatnonzero(slots < 0)).size:
+        wanted = (home[waiting] + np.uint32(probes)) % size
+        free, first = np.unique(wanted, return_index=True)
+        first = first[~taken[free]]
+        slots[waiting[first]] = wanted[first]
+        taken[wanted[first]] = True
+        probes += 1
+    width = int(counts.max(initial=0))
+
+    def place(values, empty):
+        table = np.full((size, *values.shape[1:]), empty, np.int32)
+        table[slots] = values
+        return jnp.asarray(table)
+
+    return NgramLevel(
+        contexts=place(contexts, -1),
+        begin=place(np.cumsum(counts) - counts, 0),
+        count=place(counts, 0),
+        best=place(best, 0),
+        # A whole window is read at each place.
+        successors=jnp.asarray(np.pad(successors, (0, width)), jnp.int32),
+        weights=jnp.asarray(np.pad(weights, (0, width)), jnp.float32),
+        probes=probes,
+        width=width,
+    )

@@ -1,0 +1,49 @@
+"""The random drafter: guesses without looking, for the bottom of a table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from specdec.types import Draft, Params, Purpose, RandomSource, Topology, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomDrafter:
+    """Draws every guess uniformly from the vocabulary: q = 1 / V.
+
+    Source: Leviathan et al. 2023, section 3.6: any distribution will do as a draft.
+
+    Attributes:
+      gamma: guesses a block, >= 1.
+      vocab_size: V.
+
+    Raises:
+      ValueError: gamma < 1.
+    """
+
+    gamma: int
+    vocab_size: int
+
+    def __post_init__(self):
+        if self.gamma < 1:
+            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
+
+    def init(self, params: Params, inputs: Int[Array, "b s"], max_len: int) -> Array:
+        del params, max_len
+        return jnp.zeros((inputs.shape[0], 0))
+
+    def propose(self, params: Params, state: Array, random: RandomSource) -> tuple[Draft, Array]:
+        del params
+        uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
+        tokens = (uniforms * self.vocab_size).astype(jnp.int32)
+        # float32 rounds a number close to 1 up.
+        tokens = jnp.minimum(tokens, self.vocab_size - 1)
+        probs = jnp.full((*tokens.shape, self.vocab_size), 1 / self.vocab_size)
+        return Draft(tokens, probs, Topology.chain(self.gamma)), state
+
+    def observe(self, state: Array, verdict: Verdict) -> Array:
+        del verdict
+        return state

@@ -1,0 +1,56 @@
+"""Lenience: more guesses accepted for an output that is no longer quite the target's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec.core.residuals import leading_true, take
+from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource
+from specdec.verifiers.token import TokenVerifier
+
+
+@dataclasses.dataclass(frozen=True)
+class LenientVerifier(TokenVerifier):
+    """Token verification against q scaled down by l = ``lenience``. NOT lossless for l < 1.
+
+    A guess is accepted with probability min(1, p / (l q)), and corrections come from
+    norm(max(0, p - q)) as ever; so no token has more than p / l of probability. At temperature 0 a
+    guess is accepted if p(x) >= l max p, by the probabilities before the argmax.
+
+    Source: Leviathan et al. 2023, section 2.3 and appendix A.5. (A.5 prints p(x) <= l max p for
+    temperature 0; only >= is meant.)
+
+    Attributes:
+      lenience: l, in (0, 1]; 1 is token verification.
+
+    Raises:
+      ValueError: lenience outside (0, 1]; a draft that is not a chain.
+    """
+
+    lenience: float
+    lossless: bool = dataclasses.field(init=False)
+    needs_probs: bool = dataclasses.field(default=True, init=False)
+
+    def __post_init__(self):
+        if not 0 < self.lenience <= 1:
+            raise ValueError(f"lenience must be in (0, 1] (1 is exact), got {self.lenience}.")
+        object.__setattr__(self, "lossless", self.lenience == 1)
+
+    def _num_accepted(
+        self, random: RandomSource, target: Distribution, draft: Draft
+    ) -> Int[Array, " b"]:
+        if not isinstance(target, PointMass) or self.lossless:
+            return super()._num_accepted(random, target, draft)
+        assert target.relative is not None
+        relative = take(target.relative[:, : draft.tokens.shape[1]], draft.tokens)
+        return leading_true(relative >= self.lenience)
+
+    def _accepts(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Bool[Array, "b n"]:
+        gamma = draft.tokens.shape[1]
+        p = take(target[:, :gamma], draft.tokens)
+        q = 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
+        return random.uniforms(Purpose.ACCEPTANCE, gamma) * self.lenience * q < p

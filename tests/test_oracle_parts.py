@@ -1,0 +1,237 @@
+"""The exact oracle on every drafter under every verifier, and on broken variants of each."""
+
+import dataclasses
+import itertools
+from fractions import Fraction
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle_cases import CASES, CAUGHT, INPUTS, LOSSLESS, Case, distances_of
+
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
+from specdec.drafters.model import ModelDrafter
+from specdec.drafters.ngram import NgramDrafter
+from specdec.drafters.random import RandomDrafter
+from specdec.models.toy import ToyModel
+from specdec.testing import mutants
+from specdec.testing.oracle import Grid, exact_law, model_law, total_variation
+from specdec.testing.toys import dyadic_ngrams, quarters_table, reference_distribution
+from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.token import TokenVerifier
+
+TOY = ToyModel(3)
+SAMPLED, GREEDY = CASES["temperature 1"], CASES["greedy"]
+
+
+def make(name, gamma, sampling):
+    """A drafter and its parameters."""
+    if name == "model":
+        return ModelDrafter(TOY, gamma, sampling), jnp.asarray(quarters_table(31, 2))
+    if name in ("unigram", "bigram", "trigram"):
+        tables = dyadic_ngrams({"unigram": 1, "bigram": 2, "trigram": 3}[name])
+        return NgramDrafter(gamma, tables.order, TOY.decoder_start_id, sampling), tables
+    if name == "copying":
+        return CopyingDrafter(gamma, TOY.pad_id, TOY.eos_id, max_match=2), ()
+    if name == "random":
+        return RandomDrafter(gamma, TOY.vocab_size), ()
+    inner, inner_params = make(name.removeprefix("model over "), 1, sampling)
+    drafter = HierarchicalDrafter(TOY, inner, gamma, sampling)
+    return drafter, (jnp.asarray(quarters_table(31, 2)), inner_params)
+
+
+def block_grid(target, draft, *, point_masses=False):
+    """Where block verification of two guesses decides, from the distributions that may come up.
+
+    Args:
+      target, draft: [*, V] probabilities; a greedy draft's are one-hot.
+    """
+    target, draft = (
+        {tuple(Fraction(x).limit_denominator(12) for x in row) for row in table}
+        for table in (target, draft)
+    )
+    one = Fraction(1)
+    pairs = [(p, q) for p in target for q in draft]
+    ratios = {a / b for p, q in pairs for a, b in zip(p, q, strict=True) if b}
+    reach = {min(one, ratio) for ratio in ratios}
+    acceptance = {min(one, r * ratio) for r in reach for ratio in ratios} | reach
+    final = {sum(p[: i + 1]) for p in target for i in range(len(p))}
+    for r, (p, q) in itertools.product(reach, pairs):
+        mass = [max(r * a - b, 0) for a, b in zip(p, q, strict=True)]
+        if sum(mass):
+            acceptance.add(sum(mass) / (sum(mass) + 1 - r))
+            final |= {sum(mass[: i + 1]) / sum(mass) for i in range(len(mass))}
+    inside = [tuple(float(x) for x in each if 0 < x < 1) for each in (acceptance, final)]
+    return Grid(1 if point_masses else 12, *inside)
+
+
+def target(case):
+    return jnp.asarray(case.table(case.tables[0]))
+
+
+def probs(table):
+    return np.exp(np.asarray(table, np.float64))
+
+
+TARGET = jnp.asarray(SAMPLED.table(2))
+# Fewer distributions, for block verification has many thresholds: 3/4, 1/4, 0 in some order.
+STEEP = jnp.asarray(np.stack([np.roll(TARGET[0], i % 3) for i in range(31)]))
+Q = {
+    "model": probs(quarters_table(31, 2)),
+    "unigram": np.array([[2, 0, 2]]) / 4,
+    "bigram": np.array([[2, 0, 2], [1, 0, 3]]) / 4,
+    "copying": np.eye(3),
+    "random": np.full((1, 3), 1 / 3),
+}
+GRIDS = {
+    "model": Grid(4, 2, 4),
+    "unigram": Grid(4, 6, 12),
+    "bigram": Grid(4, 6, 12),
+    "trigram": Grid(4, 6, 12),
+    "copying": Grid(1, 4, 12),
+    "random": Grid(3, 4, 4),
+    "model over bigram": Grid(1, 2, 4, inner=Grid((1 / 4, 1 / 2), (1 / 3, 1 / 2, 2 / 3), 4)),
+    "model over copying": Grid(1, 2, 4, inner=Grid(1, 4, 12)),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_each_drafter_is_lossless(name):
+    gamma = 1 if "over" in name else 2
+    case = dataclasses.replace(SAMPLED, grid=GRIDS[name])
+    drafter, params = make(name, gamma, SamplingConfig(1.0))
+    assert max(distances_of(drafter, params, case, TARGET, limit=3)) < LOSSLESS
+
+
+COINS = Case(SamplingConfig(1.0), 3, Grid(1, 2, 2, inner=Grid(1, 2, 2)), 2, (6, 1))
+
+
+def two_guesses(name, drafter=HierarchicalDrafter):
+    """Inner rounds in a row, and blocks that end in the middle of one: (drafter, ..., target)."""
+    built, params = make(name, 2, SamplingConfig(1.0))
+    case, table = dataclasses.replace(SAMPLED, grid=GRIDS[name]), TARGET
+    if name == "model over copying":  # With quarters its grid would have 110,000 cells.
+        case, table = COINS, target(COINS)
+        params = (jnp.asarray(COINS.table(1)), params[1])
+    return drafter(built.model, built.inner, 2, built.sampling), params, case, table
+
+
+@pytest.mark.parametrize("name", ["model over copying", "model over bigram"])
+def test_hierarchical_drafts_of_two_guesses_are_lossless(name):
+    assert max(distances_of(*two_guesses(name), limit=4)) < LOSSLESS
+
+
+@pytest.mark.parametrize("broken", [mutants.InnerReported, mutants.InnerSharedRounds])
+def test_broken_hierarchical_drafts_are_caught(broken):
+    assert max(distances_of(*two_guesses("model over bigram", broken), limit=3)) > CAUGHT
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("verifier", [TokenVerifier(), BlockVerifier()])
+def test_each_drafter_is_lossless_when_greedy(name, verifier):
+    """A greedy target, with drafts that are drawn and drafts that are not."""
+    for sampling in (SamplingConfig(0.0), SamplingConfig(1.0)):
+        grid = GRIDS[name] if sampling.temperature else Grid(3, 1, 1, inner=Grid(1, 1, 1))
+        case = dataclasses.replace(GREEDY, grid=dataclasses.replace(grid, acceptance=1, final=1))
+        drafter, params = make(name, 2, sampling)
+        off = distances_of(drafter, params, case, target(case), limit=4, verifier=verifier)
+        assert max(off) < LOSSLESS
+
+
+@pytest.mark.parametrize("name", Q)
+def test_block_verification_is_lossless(name):
+    grid = block_grid(probs(STEEP), Q[name], point_masses=name == "copying")
+    case = dataclasses.replace(SAMPLED, grid=grid)
+    drafter, params = make(name, 2, SamplingConfig(1.0))
+    assert (
+        max(distances_of(drafter, params, case, STEEP, limit=3, verifier=BlockVerifier()))
+        < LOSSLESS
+    )
+
+
+BROKEN = [
+    # Only token by token do some mistakes of block verification show with this drafter.
+    (mutants.LaterCorrection(), "model"),
+    (mutants.TokenAcceptance(), "model"),
+    (mutants.StopsAtRejection(), "model"),
+    (mutants.UnboundedReach(), "model"),
+    (mutants.LaterCorrection(), "copying"),
+    (mutants.TokenAcceptance(), "bigram"),
+]
+
+
+@pytest.mark.parametrize(("verifier", "name"), BROKEN)
+def test_broken_block_verifiers_are_caught(verifier, name):
+    case = dataclasses.replace(
+        SAMPLED, grid=block_grid(probs(STEEP), Q[name], point_masses=name == "copying")
+    )
+    drafter, params = make(name, 2, SamplingConfig(1.0))
+    assert max(distances_of(drafter, params, case, STEEP, limit=3, verifier=verifier)) > CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (mutants.UnigramReported, "bigram"),
+        (mutants.CopyUniform, "copying"),
+        (mutants.RandomWithoutLast, "random"),
+    ],
+)
+def test_broken_drafters_are_caught(broken, name):
+    case = dataclasses.replace(SAMPLED, grid=GRIDS[name])
+    drafter, params = make(name, 2, SamplingConfig(1.0))
+    fields = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
+    assert max(distances_of(broken(**fields), params, case, TARGET, limit=3)) > CAUGHT
+
+
+LENIENCE = 0.5
+LENIENT_TARGET = jnp.asarray(SAMPLED.table(0))  # Unlike the draft: little is accepted for certain.
+
+
+@pytest.mark.parametrize("name", ["model", "unigram", "copying", "random"])
+def test_lenience_is_lossy_and_bounded(name):
+    """No token has more than p / l of probability, so no row of n tokens more than p / l^n."""
+    law, truth = lenient_laws(LenientVerifier(LENIENCE), name)
+    assert not LenientVerifier(LENIENCE).lossless
+    assert max(total_variation(a, b) for a, b in zip(law, truth, strict=True)) > CAUGHT
+    assert excess(law, truth) < LOSSLESS
+
+
+def test_a_lenient_correction_that_breaks_the_bound_is_caught():
+    assert excess(*lenient_laws(mutants.LenientRedraw(LENIENCE), "model")) > CAUGHT
+
+
+def test_lenience_one_is_exact():
+    case = dataclasses.replace(SAMPLED, grid=GRIDS["model"])
+    drafter, params = make("model", 2, SamplingConfig(1.0))
+    verifier = LenientVerifier(1.0)
+    assert verifier.lossless
+    assert max(distances_of(drafter, params, case, TARGET, limit=3, verifier=verifier)) < LOSSLESS
+
+
+def lenient_laws(verifier, name):
+    """The law under lenience and the target's own, of rows of at most two tokens."""
+    grid = dataclasses.replace(GRIDS[name], acceptance=12, final=60)
+    drafter, params = make(name, 1, SamplingConfig(1.0))
+    arguments = dict(sampling=SamplingConfig(1.0), limit=2, grid=grid)
+    law = exact_law(TOY, LENIENT_TARGET, drafter, params, verifier, INPUTS, **arguments)
+    truth = model_law(
+        TOY,
+        LENIENT_TARGET,
+        INPUTS,
+        lambda x: reference_distribution(x, SamplingConfig(1.0)),
+        limit=2,
+    )
+    return law, truth
+
+
+def excess(law, truth):
+    """By how much some row is likelier than the bound allows."""
+    return max(
+        p - own.get(tokens, 0.0) / LENIENCE ** len(tokens)
+        for row, own in zip(law, truth, strict=True)
+        for tokens, p in row.items()
+    )

@@ -1,4 +1,4 @@
-"""standardize, draw, keys, residuals and theory, each against something written independently."""
+"""standardize, draw, keys and residuals, each against something written independently."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec.core import theory
 from specdec.core.randomness import BlockRandom, draw, row_keys
 from specdec.core.residuals import acceptance_prob, residual_weights
 from specdec.core.standardize import argmax, standardize
@@ -121,32 +120,3 @@ def test_residual_and_acceptance_prob():
     point = PointMass(jnp.array([[0]]))
     np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, q[:, None], chain)), 0.2)
     np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, None, chain)), 0.0)
-
-
-def test_theory_reproduces_table_1():
-    """Leviathan et al. 2023, Table 1: speed with c = 0 at (alpha, gamma)."""
-    table = {
-        (0.6, 2): 1.96, (0.7, 3): 2.53, (0.8, 2): 2.44,
-        (0.8, 5): 3.69, (0.9, 2): 2.71, (0.9, 10): 6.86,
-    }  # fmt: skip
-    for (alpha, gamma), speed in table.items():
-        assert round(theory.speedup(alpha, gamma, 0.0), 2) == speed
-
-
-def test_theory_reproduces_figure_3_and_the_limits():
-    """Optimal gamma at c = 0.05 and 0.1; Theorem 3.8's limits."""
-    alphas = (0.5, 0.6, 0.7, 0.8, 0.9)
-    assert [theory.best_gamma(a, 0.05) for a in alphas] == [3, 4, 6, 8, 13]
-    assert [theory.best_gamma(a, 0.1) for a in alphas] == [2, 3, 4, 6, 10]
-    assert theory.best_gamma(0.3, 0.4) == 0  # alpha < c: never worth it (Corollary 3.9).
-    assert theory.expected_tokens(1.0, 4) == 5
-    assert theory.expected_tokens(0.0, 4) == 1
-    assert theory.speedup(0.8, 4, 0.1, 1.4) == pytest.approx(
-        (1 - 0.8**5) / 0.2 / (4 * 0.1 + 1.4), rel=1e-12
-    )
-
-
-@pytest.mark.parametrize(("alpha", "gamma"), [(-0.1, 3), (1.1, 3), (0.5, -1)])
-def test_theory_refuses(alpha, gamma):
-    with pytest.raises(ValueError, match="must be"):
-        theory.expected_tokens(alpha, gamma)

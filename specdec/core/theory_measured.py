@@ -1,0 +1,154 @@
+"""What theory says where acceptances are measured along texts and are not independent.
+
+Everything here starts from ratios r_t = min(1, q(x_t)/p(x_t)) at the tokens x of texts that follow
+the target's law p (with what the draft assigns, q, after the same prefix). Given that the target's
+output is x_t, its guess was accepted with probability r_t, since min(p, q) of p's mass is accepted
+guesses. So, x_1..x_i being such a text,
+
+    P(the first i guesses are accepted) = sum_x prod_j min(p, q) = E_p[prod_j r_j],
+
+and E[r] is alpha. Equation 1 of Leviathan et al. 2023 is the case where the r_j are independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+
+def measured_tokens(ratios: Sequence[Float[np.ndarray, " t"]], gamma: int) -> float:
+    """Tokens emitted by a block that starts at a position chosen uniformly from all.
+
+    The mean over starts t of 1 + sum_{i=1..gamma} r_t r_{t+1} ... r_{t+i-1}. Tokens past a text's
+    end do not count, so short texts stay below Equation 1 even with equal ratios.
+
+    A decode does not choose its starts so: a rejection starts a block, hence blocks are short where
+    guesses are bad, and many. :func:`measured_block_efficiency` knows.
+
+    Args:
+      ratios: for each text the ratios r in [0, 1] at its own tokens, its end included; an empty
+        one counts for nothing.
+      gamma: guesses a block.
+
+    Raises:
+      ValueError: gamma negative, ratios outside [0, 1] or not one-dimensional, or no token at all.
+    """
+    texts = _texts(ratios, gamma)
+    total = sum(_emitted(text, gamma).sum() for text in texts)
+    return float(total / sum(map(len, texts)))
+
+
+def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: int) -> float:
+    """Tokens a target call when these texts are decoded from their beginnings.
+
+    All tokens over the expected number of blocks. A block at t emits exactly i tokens with
+    probability r_t ... r_{t+i-2} (1 - r_{t+i-1}), for i = gamma + 1 without the last factor, and
+    the next one starts behind them; that gives each position's probability to start one. Where
+    acceptances come in runs this is less than Equation 1 at the same alpha: a run longer than
+    gamma needs several calls. Without a limit gamma the runs would not matter, since then each
+    rejection costs one call and nothing else does.
+
+    Arguments and errors as in :func:`measured_tokens`.
+    """
+    texts = _texts(ratios, gamma)
+    return float(sum(map(len, texts)) / sum(_blocks(text, gamma) for text in texts))
+
+
+def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> float:
+    """Correlation of values ``lag`` apart within a sequence.
+
+    The mean of (y_t - m)(y_{t+lag} - m) over all such pairs, over the variance; m and the variance
+    are those of all values together. So sequences that differ in their level correlate too, as they
+    should: Equation 1 misses for that as well. 1 at lag 0, nan where the values never vary.
+
+    Args:
+      sequences: values, of accepted guesses 0 and 1 or the ratios r; no pair crosses sequences.
+
+    Raises:
+      ValueError: lag negative, a sequence not one-dimensional, or none longer than the lag.
+    """
+    if lag < 0:
+        raise ValueError(f"lag must be >= 0, got {lag}.")
+    longest = max((len(s) for s in _vectors(sequences)), default=0)
+    if longest <= lag:
+        raise ValueError(f"No sequence is longer than lag {lag}; the longest has {longest} values.")
+    values = _vectors(sequences)
+    together = np.concatenate(values)
+    centred = [v - together.mean() for v in values]
+    pairs = np.concatenate([v[: len(v) - lag] * v[lag:] for v in centred if len(v) > lag])
+    variance = together.var()
+    return float(pairs.mean() / variance) if variance > 0 else math.nan
+
+
+def cluster_interval(
+    sums: Float[np.ndarray, " n"], counts: Float[np.ndarray, " n"], z: float = 1.96
+) -> tuple[float, float]:
+    """Confidence interval of sum(sums) / sum(counts), whose n summands are sequences.
+
+    R +- z se with R the ratio and se^2 = n/(n-1) sum_i (s_i - R c_i)^2 / (sum_i c_i)^2: the ratio
+    linearised, each sequence one observation. So it holds however values correlate within a
+    sequence, if sequences are independent and many (tens; with few it is too narrow).
+
+    Args:
+      sums, counts: [n] each sequence's sum of values and number of them.
+      z: the normal quantile, 1.96 for 95 %.
+
+    Raises:
+      ValueError: shapes differ, fewer than two sequences, a negative count or z, or no values.
+    """
+    s, c = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
+    if s.ndim != 1 or s.shape != c.shape:
+        raise ValueError(f"sums and counts must be [n] both, got {s.shape} and {c.shape}.")
+    if len(s) < 2:
+        raise ValueError(f"An interval needs at least two sequences, got {len(s)}.")
+    if (c < 0).any() or c.sum() <= 0:
+        raise ValueError("counts must be >= 0 and not all 0.")
+    if not z >= 0:
+        raise ValueError(f"z must be >= 0, got {z}.")
+    ratio = s.sum() / c.sum()
+    variance = len(s) / (len(s) - 1) * ((s - ratio * c) ** 2).sum()
+    half = z * math.sqrt(variance) / c.sum()
+    return float(ratio - half), float(ratio + half)
+
+
+def _emitted(ratios: np.ndarray, gamma: int) -> np.ndarray:
+    """[t, i]: probability that a block starting at t emits the token at t + i, i = 0..gamma."""
+    size = len(ratios)
+    out = np.zeros((size, gamma + 1))  # Stays 0 past the end.
+    out[:, 0] = 1
+    for i in range(1, min(gamma, size - 1) + 1):
+        out[: size - i, i] = out[: size - i, i - 1] * ratios[i - 1 : size - 1]
+    return out
+
+
+def _blocks(ratios: np.ndarray, gamma: int) -> float:
+    """Blocks that a decode of this text takes, on average."""
+    exactly = -np.diff(_emitted(ratios, gamma), axis=1, append=0)  # [t, i]: emits i + 1 tokens.
+    starts = np.zeros(len(ratios) + gamma + 1)
+    starts[0] = 1
+    for t in range(len(ratios)):
+        starts[t + 1 : t + gamma + 2] += starts[t] * exactly[t]
+    return starts[: len(ratios)].sum()
+
+
+def _texts(ratios: Sequence[np.ndarray], gamma: int) -> list[np.ndarray]:
+    if gamma < 0:
+        raise ValueError(f"gamma must be >= 0, got {gamma}.")
+    texts = [text for text in _vectors(ratios) if len(text)]
+    if not texts:
+        raise ValueError("There are no ratios.")
+    for text in texts:
+        if not ((text >= 0) & (text <= 1)).all():
+            raise ValueError(f"Ratios must be in [0, 1], got {text.min()} to {text.max()}.")
+    return texts
+
+
+def _vectors(sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
+    vectors = [np.asarray(sequence, np.float64) for sequence in sequences]
+    for vector in vectors:
+        if vector.ndim != 1:
+            raise ValueError(f"Each sequence must be one-dimensional, got {vector.shape}.")
+    return vectors

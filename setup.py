@@ -18,6 +18,13 @@ def version() -> str:
 
 
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+SEQIO = [
+    "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
+    "rouge_score>=0.1.2",
+    "seqio>=0.0.20",
+    "tensorflow>=2.21",
+    "tensorflow-datasets>=4.9.10",
+]
 
 setup(
     name="specdec",
@@ -47,6 +54,7 @@ setup(
     ],
     extras_require={
         "notebooks": NOTEBOOKS,
+        "seqio": SEQIO,
         "bench": [
             "ctranslate2>=4.5",
             "matplotlib>=3.9",
@@ -55,6 +63,7 @@ setup(
         ],
         "test": [
             *NOTEBOOKS,
+            *SEQIO,
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.400",
             "pytest>=8.3",

@@ -1,7 +1,7 @@
 """Decodes a task with a pair of models, compares with plain decoding, and measures the speedup.
 
     python scripts/decode.py --gin_file=configs/experiments/quickstart_ende.gin \
-        [--gin.GAMMA=4 ...] [--output_dir=DIR] [--text "..." | --input_file=FILE]
+        [--gin.GAMMA=4 ...] [--output_dir=DIR] [--text "..." | --input_file=FILE] [--dry_run]
 
 The same --output_dir continues a run that was stopped.
 """
@@ -29,6 +29,9 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 _TEXTS = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
 _INPUT_FILE = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Only print parameters, bytes and the expected speedup; load nothing."
+)
 
 
 def _run(argv: list[str]) -> int:
@@ -39,6 +42,7 @@ def _run(argv: list[str]) -> int:
     return main(
         _GIN_FILES.value, _BINDINGS, root=ROOT, command=shlex.join(["python", *sys.argv]),
         output_dir=_OUTPUT_DIR.value, texts=_TEXTS.value, input_file=_INPUT_FILE.value,
+        dry_run=_DRY_RUN.value,
     )  # fmt: skip
 
 

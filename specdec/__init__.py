@@ -1,7 +1,24 @@
 """specdec: faster sampling from large Transformers with the same output distribution."""
 
 from specdec.api import GenerateOutput, Pair, load_pair
+from specdec.drafts import Copying, Hierarchical, Ngram, Random
 from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.token import TokenVerifier
 
 __version__ = "0.1.0"
-__all__ = ["GenerateOutput", "Pair", "SamplingConfig", "__version__", "load_pair"]
+__all__ = [
+    "BlockVerifier",
+    "Copying",
+    "GenerateOutput",
+    "Hierarchical",
+    "LenientVerifier",
+    "Ngram",
+    "Pair",
+    "Random",
+    "SamplingConfig",
+    "TokenVerifier",
+    "__version__",
+    "load_pair",
+]

@@ -14,20 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints import find_vocabulary
-from specdec.checkpoints.loading import (
-    BUNDLED,
-    LoadedModel,
-    draft_kernel_dtype,
-    load_model,
-    resolve,
-)
+from specdec.checkpoints.loading import BUNDLED, LoadedModel, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
 from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.batches import Batch, Block, blocks_of, bucket, make_batches
 from specdec.decoding.speculative import speculative_decode
-from specdec.drafters.model import ModelDrafter
+from specdec.drafters.base import Drafter
+from specdec.drafts import DraftSpec, OpenDraft, spec_of
 from specdec.tuning import gamma as tuning
 from specdec.tuning.gamma import GammaChoice
 from specdec.types import DecodeResult, SamplingConfig
@@ -64,22 +59,19 @@ class Pair:
     """A target, a draft and the vocabulary they share. Make one with :func:`load_pair`.
 
     Attributes:
-      target, draft: the two models.
+      target: the model whose law outputs follow.
+      draft: what guesses.
       vocabulary: None where the checkpoints have none; then texts are token ids.
       name: for results and tables.
-
-    Raises:
-      ValueError: target and draft do not share a vocabulary.
     """
 
     def __init__(
         self,
         target: LoadedModel,
-        draft: LoadedModel,
+        draft: OpenDraft,
         vocabulary: Vocabulary | None,
         name: str = "custom",
     ):
-        _check_same_vocabulary(target, draft)
         self.target, self.draft = target, draft
         self.vocabulary = vocabulary
         self.name = name
@@ -97,11 +89,14 @@ class Pair:
         max_input_len: int = 512,
         trace: bool = False,
         stop_below: float = 0.0,
+        draft_sampling: SamplingConfig | None = None,
+        verifier: Verifier = VERIFIER,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
         With ``method="speculative"`` outputs follow the same law as with "autoregressive": the
-        same tokens at temperature 0, the same distribution above it. A row's output depends on the
+        same tokens at temperature 0, the same distribution above it, unless the verifier is a lossy
+        one (``verifier.lossless`` tells). A row's output depends on the
         seed and on its place in ``texts``, not on the rows it shares a batch with.
 
         Args:
@@ -118,6 +113,10 @@ class Pair:
           trace: return every row's blocks.
           stop_below: the draft ends a block's guesses after one less likely than this; see
             :class:`specdec.drafters.model.ModelDrafter`.
+          draft_sampling: how guesses are drawn, which does not change the output's law; as
+            ``sampling`` if None.
+          verifier: who accepts: :class:`specdec.TokenVerifier`, :class:`specdec.BlockVerifier`, or
+            the lossy :class:`specdec.LenientVerifier`.
 
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len.
@@ -130,7 +129,7 @@ class Pair:
             if method == "speculative" and ids:
                 choice = self.choose_gamma(
                     ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
-                    batch_size=batch_size,
+                    batch_size=batch_size, draft_sampling=draft_sampling,
                 )  # fmt: skip
                 gamma = choice.gamma
             method = "speculative" if gamma else "autoregressive"
@@ -141,6 +140,7 @@ class Pair:
             result = self.decode(
                 batch, method=method, gamma=gamma, sampling=sampling,
                 max_decode_len=max_decode_len, seed=seed, trace=trace, stop_below=stop_below,
+                draft_sampling=draft_sampling, verifier=verifier,
             )  # fmt: skip
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
@@ -164,6 +164,7 @@ class Pair:
         max_decode_len: int = 64,
         seed: int = 0,
         batch_size: int = 1,
+        draft_sampling: SamplingConfig | None = None,
         remember: bool = True,
     ) -> GammaChoice:
         """The gamma for these rows on this machine, 0 where plain decoding is faster.
@@ -187,10 +188,13 @@ class Pair:
         batches = list(make_batches(ids, batch_size, self.target.model.pad_id))
         shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
         batches = [batch for batch in batches if batch.inputs.shape == shape][:_PROBED_BATCHES]
+        def drafter(gamma: int) -> Drafter:
+            return self.drafter(gamma, draft_sampling or sampling)
+
         weights = (fingerprint(self.target.params), fingerprint(self.draft.params))
         key = " ".join(
             map(str, (device_name(), jax.__version__, *weights, self.target.model.config.dtype,
-                      sampling, shape, bucket(max_decode_len)))
+                      sampling, shape, bucket(max_decode_len), drafter(1)))
         )  # fmt: skip
         known = tuning.remembered(cache_directory(), key) if remember else None
         if known is not None and known.gamma < max_decode_len:
@@ -201,7 +205,7 @@ class Pair:
             [
                 self.decode(
                     batch, method="speculative", gamma=probe, sampling=sampling,
-                    max_decode_len=max_decode_len, seed=seed,
+                    max_decode_len=max_decode_len, seed=seed, draft_sampling=draft_sampling,
                 ).stats
                 for batch in batches
             ],
@@ -210,7 +214,7 @@ class Pair:
         )  # fmt: skip
         costs = tuning.measure(
             self.target.model, self.target.params,
-            lambda gamma: self.drafter(gamma, sampling), self.draft.params,
+            drafter, self.draft.params,
             jnp.asarray(batches[0].inputs),
             sampling=sampling, output_bucket=bucket(max_decode_len), max_gamma=max_gamma,
         )  # fmt: skip
@@ -232,6 +236,7 @@ class Pair:
         width: int = 1,
         verifier: Verifier = VERIFIER,
         stop_below: float = 0.0,
+        draft_sampling: SamplingConfig | None = None,
     ) -> DecodeResult:
         """Decodes one batch and brings the result to the host as NumPy arrays.
 
@@ -248,7 +253,7 @@ class Pair:
         else:
             result = speculative_decode(
                 self.target.model,
-                self.drafter(gamma, sampling, stop_below),
+                self.drafter(gamma, draft_sampling or sampling, stop_below),
                 verifier,
                 self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
                 sampling=sampling, output_bucket=output_bucket, trace=trace,
@@ -257,9 +262,9 @@ class Pair:
 
     def drafter(
         self, gamma: int, sampling: SamplingConfig, stop_below: float = 0.0
-    ) -> ModelDrafter:
+    ) -> Drafter:
         """The drafter that :meth:`decode` uses; its parameters are ``draft.params``."""
-        return ModelDrafter(self.draft.model, gamma, sampling, stop_below)
+        return self.draft.drafter(gamma, sampling, stop_below)
 
     def token_ids(
         self, texts: Sequence[Text], *, max_input_len: int, names: Sequence[str] | None = None
@@ -317,21 +322,22 @@ def load_pair(
     name: str | None = None,
     *,
     target: str | os.PathLike | None = None,
-    draft: str | os.PathLike | None = None,
+    draft: str | os.PathLike | DraftSpec | None = None,
     dtype: str = "float32",
 ) -> Pair:
-    """Loads a pair of T5 models, bundled or from Hugging Face checkpoints.
+    """Loads a target, bundled or from a Hugging Face checkpoint, and what it is drafted with.
 
     Args:
       name: a bundled pair ("quickstart"); or give both target and draft.
       target, draft: a directory with config.json and safetensors, a hub id, or the name of a
-        bundled pair for its target or draft.
+        bundled pair for its target or draft. A draft may also be one of :class:`specdec.Ngram`,
+        :class:`specdec.Copying`, :class:`specdec.Random`, :class:`specdec.Hierarchical`.
       dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
         decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
         what it says are guesses.
 
     Raises:
-      ValueError: an unknown name, a missing argument, or models that do not share a vocabulary.
+      ValueError: an unknown name, a missing argument, or a draft of another vocabulary.
       CheckpointError: a checkpoint cannot be read.
     """
     if name is not None:
@@ -342,31 +348,15 @@ def load_pair(
         target = draft = name
     if target is None or draft is None:
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
-    sources = resolve(target, "target"), resolve(draft, "draft")
-    ours, theirs = (find_vocabulary(source) for source in sources)
-    if ours and theirs and ours.read_bytes() != theirs.read_bytes():
-        raise ValueError(
-            f"Target and draft have different vocabularies: {ours} and {theirs} are not the same "
-            "file. A draft must speak the target's tokens."
-        )
-    kernel_dtype = draft_kernel_dtype(dtype)
-    loaded = load_model(sources[0], dtype), load_model(sources[1], dtype, kernel_dtype)
+    source, spec = resolve(target, "target"), spec_of(draft)
+    vocabulary = find_vocabulary(source)
+    loaded = load_model(source, dtype)
     return Pair(
-        loaded[0],
-        loaded[1],
-        Vocabulary(ours) if ours else None,
-        name or f"{Path(target).name}+{Path(draft).name}",
+        loaded,
+        spec.open(loaded, vocabulary, dtype),
+        Vocabulary(vocabulary) if vocabulary else None,
+        name or f"{Path(target).name}+{Path(str(spec)).name}",
     )
-
-
-def _check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
-    for field in ("vocab_size", "pad_id", "eos_id", "decoder_start_id"):
-        ours, theirs = getattr(target.model, field), getattr(draft.model, field)
-        if ours != theirs:
-            raise ValueError(
-                f"Target and draft have different vocabularies: {field} is {ours} for the target "
-                f"({target.source}) and {theirs} for the draft ({draft.source})."
-            )
 
 
 def check_arguments(

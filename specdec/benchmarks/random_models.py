@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
+from specdec.drafts import ModelDraft
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
 from specdec.models.t5.network import init_params
@@ -60,4 +61,4 @@ def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pai
         return LoadedModel(model, random_packed(model, seed), "random weights")
 
     drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
-    return Pair(load(target, seed), drafted, None, "random")
+    return Pair(load(target, seed), ModelDraft(drafted), None, "random")

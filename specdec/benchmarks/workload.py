@@ -15,6 +15,7 @@ import numpy as np
 
 from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.loading import resolve
 from specdec.data.tasks import Task, evenly
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
@@ -166,7 +167,7 @@ def text(
     return [
         Workload(
             name=f"{pair} on {task.name}",
-            target=Weights(loaded.target.source), draft=Weights(loaded.draft.source),
+            target=Weights(resolve(pair, "target")), draft=Weights(resolve(pair, "draft")),
             inputs=tuple(tuple(int(t) for t in row) for row in ids), lengths=None,
             max_decode_len=max_decode_len, gamma=gamma, stop_below=stop_below,
             temperature=temperature,

@@ -5,6 +5,7 @@ from specdec.checkpoints.huggingface import (
     find_vocabulary,
     load_huggingface,
     open_huggingface,
+    read_config,
     save_huggingface,
 )
 
@@ -13,5 +14,6 @@ __all__ = [
     "find_vocabulary",
     "load_huggingface",
     "open_huggingface",
+    "read_config",
     "save_huggingface",
 ]

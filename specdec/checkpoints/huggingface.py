@@ -95,12 +95,7 @@ def open_huggingface(
     if dtype not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     directory = _local_directory(directory_or_hub_id)
-    raw = read_json(directory / CONFIG)
-    if (directory / GENERATION_CONFIG).exists():
-        generation = read_json(directory / GENERATION_CONFIG)
-        raw |= {name: value for name, value in generation.items() if value is not None}
-    config = parse_config(raw, source=str(directory / CONFIG))
-    scaled = scales_logits(raw)
+    config, scaled = _read_config(directory)
     layers = layer_parameters(config)
 
     files = weight_files(directory)
@@ -134,6 +129,27 @@ def open_huggingface(
         flat[head.parameter.path] = head
     flat |= {parameter.path: stored(name, parameter) for name, parameter in layers.items()}
     return config, _nest(flat)
+
+
+def read_config(directory: str | Path) -> T5Config:
+    """The network that a directory's config.json describes, its weights unseen.
+
+    Scaled logits are taken to be tied to the embedding, as they are in every public checkpoint.
+
+    Raises:
+      CheckpointError: a file is missing or damaged, or the model is no T5.
+    """
+    config, scaled = _read_config(Path(directory))
+    return dataclasses.replace(config, tied_logits=scaled)
+
+
+def _read_config(directory: Path) -> tuple[T5Config, bool]:
+    """The config, with ``tied_logits`` left open, and whether the logits are scaled."""
+    raw = read_json(directory / CONFIG)
+    if (directory / GENERATION_CONFIG).exists():
+        generation = read_json(directory / GENERATION_CONFIG)
+        raw |= {name: value for name, value in generation.items() if value is not None}
+    return parse_config(raw, source=str(directory / CONFIG)), scales_logits(raw)
 
 
 def _equal(one: StoredTensor, other: StoredTensor) -> bool:

@@ -42,6 +42,11 @@ class LoadedModel:
         return cls(model, packed, source)
 
 
+def checkpoint(folder: str, name: str) -> str:
+    """A checkpoint in a folder of them, or of an organisation on the Hugging Face Hub."""
+    return f"{folder}/{name}"
+
+
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
     """A bundled pair's name as the directory of its target or draft; anything else as it is."""
     if source not in BUNDLED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.errors import CheckpointError
-from specdec.drafters.ngram_tables import NgramLevel, NgramTables
+from specdec.drafters.ngram_tables import NgramTables, make_level
 
 FILE_NAME = "ngrams.safetensors"
 _FORMAT = "specdec n-gram tables 1"
-_ARRAYS = ("contexts", "begin", "count", "best", "successors", "weights")
 
 
 def vocabulary_hash(path: str | os.PathLike) -> str:
@@ -30,19 +28,29 @@ def save_ngrams(
     path: str | os.PathLike, tables: NgramTables, vocabulary: str | os.PathLike | None
 ) -> None:
     """Writes tables, and which vocabulary they are of; the file appears when it is whole."""
-    arrays = {"unigram": tables.unigram, "best": tables.best}
+    token = np.uint16 if len(tables.unigram) <= 1 << 16 else np.int32
+    arrays = {"unigram": np.asarray(tables.unigram), "best": np.asarray(tables.best)}
     for m, level in enumerate(tables.levels, start=1):
-        arrays |= {f"{m}.{name}": getattr(level, name) for name in _ARRAYS}
-    static = [{"probes": level.probes, "width": level.width} for level in tables.levels]
+        counts = np.asarray(level.count)
+        used = np.flatnonzero(counts)  # The hash table is made anew when it is read.
+        used = used[np.argsort(np.asarray(level.begin)[used])]
+        size = int(counts.sum())
+        arrays |= {
+            f"{m}.contexts": np.asarray(level.contexts)[used].astype(token),
+            f"{m}.counts": counts[used].astype(np.int32),
+            f"{m}.best": np.asarray(level.best)[used].astype(token),
+            f"{m}.successors": np.asarray(level.successors)[:size].astype(token),
+            f"{m}.weights": np.asarray(level.weights)[:size],
+        }
     metadata = {
         "format": _FORMAT,
-        "levels": json.dumps(static),
+        "order": str(tables.order),
         "vocabulary": vocabulary_hash(vocabulary) if vocabulary else "",
     }
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    save_file({name: np.asarray(array) for name, array in arrays.items()}, partial, metadata)
+    save_file(arrays, partial, metadata)
     os.replace(partial, path)
 
 
@@ -65,14 +73,16 @@ def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise CheckpointError(f"{path} holds no n-gram tables.")
-            arrays = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from None
+    names = ("contexts", "counts", "best", "successors", "weights")
     levels = tuple(
-        NgramLevel(**{name: arrays[f"{m}.{name}"] for name in _ARRAYS}, **static)
-        for m, static in enumerate(json.loads(metadata["levels"]), start=1)
+        make_level(**{name: arrays[f"{m}.{name}"] for name in names})
+        for m in range(1, int(metadata["order"]))
     )
-    return NgramTables(arrays["unigram"], arrays["best"], levels), metadata["vocabulary"]
+    best = jnp.asarray(arrays["best"], jnp.int32)
+    return NgramTables(jnp.asarray(arrays["unigram"]), best, levels), metadata["vocabulary"]
 
 
 def of_order(tables: NgramTables, order: int) -> NgramTables:

@@ -66,8 +66,12 @@ def standardize(
       keep_probs: whether point masses are to have their ``relative`` probabilities.
     """
     if sampling.greedy:
+        tokens = argmax(logits)
         if not keep_probs:
-            return PointMass(argmax(logits))
+            return PointMass(tokens)
         exact = logits.astype(jnp.float32)
-        return PointMass(argmax(logits), jnp.exp(exact - max_last(exact)[..., None]))
+        relative = jnp.exp(exact - max_last(exact)[..., None])
+        # Logits that are computed anew for this sum may differ from their own maximum by rounding.
+        best = jnp.arange(logits.shape[-1]) == tokens[..., None]
+        return PointMass(tokens, jnp.where(best, 1.0, relative))
     return softmax(warp(logits, sampling))

@@ -13,7 +13,7 @@ from specdec.data.vocabulary import EOS_ID, PAD_ID, Vocabulary
 
 
 class Batch(NamedTuple):
-    """Token ids, int32 [B, S] and [B, T]; every text ends in EOS, then pads. Spare rows are all pads."""
+    """Token ids, int32 [B, S] and [B, T]: a text, EOS, then pads. Spare rows are all pads."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -98,7 +98,7 @@ class Batches:
 
     def _fits(self, sizes: np.ndarray) -> np.ndarray:
         """Whether sizes [..., 2] without EOS fit each shape, [..., shapes]."""
-        return (sizes[..., None, :] < self._shapes).all(axis=-1)
+        return np.all(sizes[..., None, :] < self._shapes, axis=-1)
 
     def fingerprint(self) -> str:
         """Identifies the examples and the options, so that a resumed run can tell a change."""

@@ -1,4 +1,4 @@
-"""Several data sets as one, each example marked with its task's prefix (Raffel et al. 2020, 2.4)."""
+"""Several data sets as one, each example marked with its task's prefix (Raffel et al. 2020)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Part(Protocol):
     """One data set of a mixture."""
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
-        """Its (input, target) examples for "train" or "validation"; its paths are below ``data``."""
+        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
         ...
 
 

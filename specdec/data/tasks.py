@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from specdec.data.text import read_pairs
+from specdec.data.vocabulary import Vocabulary
 
 T = TypeVar("T")
+Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,19 +24,46 @@ class Example:
       input: never blank.
       reference: what a person would have written; None where nobody did.
       origin: where it came from, for messages ("talk.txt:12").
+      tokens: the input's ids with EOS, where the task itself tokenizes and cuts; else None.
     """
 
     input: str
     reference: str | None
     origin: str
+    tokens: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Named examples, in order; an example's id is its place."""
+    """Named examples, in order; an example's id is its place.
+
+    Attributes:
+      metrics: from outputs and references to scores, for a task that has its own.
+    """
 
     name: str
     examples: tuple[Example, ...]
+    metrics: Metrics | None = None
+
+
+def model_inputs(
+    examples: Sequence[Example], vocabulary: Vocabulary | None
+) -> list[str | tuple[int, ...]]:
+    """What a model is given: an example's ids where its task made them, else its text.
+
+    Raises:
+      ValueError: a task's ids are not those of the model's ``vocabulary``.
+    """
+    for example in examples:
+        if example.tokens is None or vocabulary is None:
+            continue
+        own = vocabulary.encode(example.input)[: len(example.tokens) - 1]
+        if own != list(example.tokens[:-1]):
+            raise ValueError(
+                f"{example.origin}: the task's vocabulary is not the model's, {vocabulary.path}; "
+                "give the task that one."
+            )
+    return [example.tokens or example.input for example in examples]
 
 
 def evenly(items: Sequence[T], count: int) -> Sequence[T]:
@@ -95,6 +124,66 @@ def pairs_file(name: str, directory: str | os.PathLike, split: str) -> Task:
     return Task(
         f"{name}/{split}", tuple(Example(a, b, f"{path}:{number}") for number, (a, b) in pairs)
     )
+
+
+def seqio_task(
+    name: str,
+    split: str,
+    vocabulary: str,
+    max_input_len: int,
+    tfds_version: str | None = None,
+) -> Task:
+    """A split of a task in seqio's registry, where T5's are: its prefix, cutting and metrics.
+
+    Args:
+      name: "wmt_t2t_ende_v003", "cnn_dailymail_v002", or one that an imported module registered.
+      split: "train", "validation" or "test".
+      vocabulary: a SentencePiece model file (also gs://...), or a directory with ``spiece.model``.
+      max_input_len: tokens, EOS included, that inputs are cut to.
+      tfds_version: of the TFDS data set, in the place of the task's.
+
+    Raises:
+      FileNotFoundError, ValueError: seqio is not installed; there is no such task, split or
+        vocabulary; TFDS has not prepared the data; the task's metrics need more than texts.
+    """
+    seqio_tasks = _seqio_tasks()
+    task = seqio_tasks.registered(name, vocabulary, tfds_version)
+    return seqio_tasks.read(task, split, max_input_len)
+
+
+def seqio_pairs_file(
+    name: str,
+    directory: str | os.PathLike,
+    split: str,
+    vocabulary: str,
+    max_input_len: int,
+    prefix: str = "",
+    metric: str = "bleu",
+) -> Task:
+    """:func:`pairs_file` as a seqio task: with a prefix, cutting and a metric of T5's.
+
+    Args:
+      prefix: before each input, such as "translate English to German: ".
+      metric: "bleu" or "rouge".
+
+    Raises:
+      FileNotFoundError, ValueError: as :func:`seqio_task` and :func:`pairs_file`.
+    """
+    seqio_tasks = _seqio_tasks()
+    task = seqio_tasks.pairs_task(name, directory, vocabulary, prefix, metric)
+    return seqio_tasks.read(task, split, max_input_len)
+
+
+def _seqio_tasks():
+    """Imported only here: it brings tensorflow along."""
+    try:
+        from specdec.data import seqio_tasks
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"A seqio task needs {error.name}, which is not installed: "
+            'pip install -c constraints.txt ".[seqio]".'
+        ) from None
+    return seqio_tasks
 
 
 def _not_blank(examples: tuple[Example, ...]) -> tuple[Example, ...]:

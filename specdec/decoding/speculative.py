@@ -14,6 +14,8 @@ Decoding", Algorithm 1.
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -30,6 +32,7 @@ from specdec.types import (
     DecodeResult,
     DecodeState,
     Distribution,
+    Draft,
     Encoded,
     Params,
     PointMass,
@@ -59,7 +62,31 @@ def step(
     state: DecodeState,
 ) -> tuple[DecodeState, BlockInfo]:
     """Runs one block: each unfinished row emits 1..gamma+1 tokens."""
+    draft, state = propose(drafter, drafter_params, random, state)
+    return verify(model, drafter, verifier, sampling, limit, params, encoded, random, state, draft)
+
+
+def propose(
+    drafter: Drafter, drafter_params: Params, random: RandomSource, state: DecodeState
+) -> tuple[Draft, DecodeState]:
+    """A block's guesses."""
     draft, drafter_state = drafter.propose(drafter_params, state.drafter_state, random)
+    return draft, dataclasses.replace(state, drafter_state=drafter_state)
+
+
+def verify(
+    model: Model,
+    drafter: Drafter,
+    verifier: Verifier,
+    sampling: SamplingConfig,
+    limit: Int[Array, ""] | int,
+    params: Params,
+    encoded: Encoded,
+    random: RandomSource,
+    state: DecodeState,
+    draft: Draft,
+) -> tuple[DecodeState, BlockInfo]:
+    """The rest of a block, after :func:`propose`: scores its guesses and takes in what is kept."""
     # The scored block is the draft under its root, the last token emitted.
     topology = Topology((-1, *(parent + 1 for parent in draft.topology.parents)))
     tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
@@ -69,7 +96,7 @@ def step(
     verdict, dropped = st.cut_at_end(verdict, state, model.eos_id, limit)
 
     cache = model.commit(cache, None if topology.is_chain else verdict.path, verdict.num_emitted)
-    drafter_state = drafter.observe(drafter_state, verdict)
+    drafter_state = drafter.observe(state.drafter_state, verdict)
     beta = acceptance_prob(_drafted_part(target, drafter.gamma), draft)
     guesses = guess_counts(draft)
     stats = st.count_block(state.stats, verdict, dropped, beta, guesses)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -16,8 +18,8 @@ class NgramLevel:
     """Contexts of m tokens, in a hash table with linear probing, and what followed them.
 
     Attributes:
-      contexts: [S, m] the context in each slot, oldest token first; -1 in an empty one. S is a power
-        of two.
+      contexts: [S, m] the context in each slot, oldest token first; -1 in an empty one. S is a
+        power of two.
       begin: [S] where the context's successors start in the flat arrays.
       count: [S] how many there are.
       best: [S] the most likely token after it.
@@ -61,8 +63,8 @@ class NgramTables:
         return len(self.levels) + 1
 
 
-def hash_context(context: Int[Array, "b m"]) -> Int[Array, " b"]:
-    """A 32-bit hash of each context; NumPy and JAX arrays give the same."""
+def hash_context(context: Any) -> Any:
+    """A 32-bit hash [B] of each context [B, m]; NumPy and JAX arrays give the same."""
     value = context[:, 0].astype("uint32") * _FACTOR
     for i in range(1, context.shape[1]):
         value = (value ^ (value >> np.uint32(15)) ^ context[:, i].astype("uint32")) * _FACTOR

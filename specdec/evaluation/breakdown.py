@@ -18,7 +18,8 @@ from specdec.core.randomness import row_keys
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Batch, bucket
 from specdec.decoding.speculative import speculative_decode
-from specdec.evaluation.speed import typical
+from specdec.drafters.base import Drafter
+from specdec.evaluation.speed import draft_encoding, target_encoding, typical
 from specdec.models.t5 import few_tokens
 from specdec.models.t5.model import PackedT5
 from specdec.tuning import costs
@@ -153,8 +154,10 @@ def measure(
       verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
     """
     results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
+    room = bucket(max_decode_len)
+    drafter = pair.drafter(gamma, sampling)
     program_bytes, needed_bytes = memory(
-        pair, typical(batches), gamma, sampling, bucket(max_decode_len), verifier, stop_below
+        pair, typical(batches), gamma, sampling, room, verifier, stop_below
     )
     works = []
     for batch in batches:
@@ -168,13 +171,8 @@ def measure(
 
             found.append(decode())
             works.append(Work(method, decode, batch.inputs.shape))
-        for name, loaded in (("target_encode", pair.target), ("draft_encode", pair.draft)):
-
-            def encode(loaded=loaded, batch=batch):
-                return costs.encode(loaded.model, loaded.params, jnp.asarray(batch.inputs))
-
-            works.append(Work(name, encode, batch.inputs.shape))
-    loops = _loops(pair, typical(batches), gamma, sampling, bucket(max_decode_len))
+        works += [target_encoding(pair, batch), draft_encoding(pair, drafter, batch, room)]
+    loops = _loops(pair, drafter, typical(batches), sampling, room)
     works += [Work(name, run, None) for name, run in loops.items()] * _LOOPS
     works.append(_stream(pair.target.params))
 
@@ -229,12 +227,12 @@ def memory(
     ).compile().memory_analysis()  # fmt: skip
 
     def allocated():
-        caches = [
-            (loaded.model.init_cache(len(inputs), output_bucket + gamma + 1),
-             loaded.model.encode(loaded.params, inputs))
-            for loaded in (target, draft)
-        ]  # fmt: skip
-        return caches, jnp.zeros((len(inputs), gamma + 1, target.model.vocab_size))
+        return (
+            target.model.init_cache(len(inputs), output_bucket + gamma + 1),
+            target.model.encode(target.params, inputs),
+            drafter.init(draft.params, inputs, output_bucket),
+            jnp.zeros((len(inputs), gamma + 1, target.model.vocab_size)),
+        )
 
     needed = jax.tree.leaves((target.params, draft.params, jax.eval_shape(allocated)))
     return (
@@ -244,7 +242,7 @@ def memory(
 
 
 def _loops(
-    pair: Pair, batch: Batch, gamma: int, sampling: SamplingConfig, output_bucket: int
+    pair: Pair, drafter: Drafter, batch: Batch, sampling: SamplingConfig, output_bucket: int
 ) -> dict[str, Callable[[], object]]:
     """Loops of STEPS, each with one part more than the one before it."""
     model, params, draft_params = pair.target.model, pair.target.params, pair.draft.params
@@ -252,7 +250,7 @@ def _loops(
     keys = row_keys(0, jnp.asarray(batch.row_ids))
     start = jnp.full((len(inputs),), model.decoder_start_id, jnp.int32)
     encoded = costs.encode(model, params, inputs)
-    drafter = pair.drafter(gamma, sampling)
+    gamma = drafter.gamma
     state = costs.init_drafter(drafter, draft_params, inputs, output_bucket)
 
     def verified(gamma):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
+from specdec.evaluation.lines import read_lines
 from specdec.evaluation.lossless import Mismatch
 from specdec.types import DecodeResult, Stats
 
@@ -113,41 +113,5 @@ def total_stats(rows: Sequence[Row], gamma: int) -> RunStats:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Complete rows of a ``decodes.jsonl``; a last line without an end was cut off by a kill.
-
-    Raises:
-      ValueError: a complete line is no row.
-    """
-    if not path.exists():
-        return []
-    *lines, _torn = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(Row.from_json(line.decode("utf-8")))
-        except (ValueError, TypeError, KeyError):
-            raise ValueError(
-                f"{path}:{number} is not a row of this program; remove the file to start afresh."
-            ) from None
-    return rows
-
-
-class RowWriter:
-    """Appends rows to ``decodes.jsonl``, each on disk before the next; drops a torn last line."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __enter__(self) -> RowWriter:
-        self._file: IO[bytes] = open(self._path, "ab")
-        self._file.truncate(self._path.read_bytes().rfind(b"\n") + 1)
-        return self
-
-    def __exit__(self, *_):
-        self._file.close()
-
-    def append(self, row: Row) -> None:
-        """Writes one row and flushes it to the disk."""
-        self._file.write(row.to_json().encode("utf-8") + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.evaluation.lines.read_lines`."""
+    return read_lines(path, Row.from_json)

@@ -13,6 +13,7 @@ from typing import Any
 
 from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
+from specdec.data.tasks import Metrics
 from specdec.evaluation.decodes import Row, total_stats
 from specdec.evaluation.quality import quality
 from specdec.evaluation.speed import Speed, predict
@@ -21,7 +22,12 @@ LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 
 
 def numbers(
-    rows: Sequence[Row], gamma: int, speed: Speed | None, *, greedy: bool, stop_below: float = 0.0
+    rows: Sequence[Row],
+    gamma: int,
+    speed: Speed | None,
+    *,
+    greedy: bool,
+    metrics: Metrics | None = None,
 ) -> dict:
     """All that was counted and measured.
 
@@ -30,7 +36,7 @@ def numbers(
       gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
       speed: None where it was not measured.
       greedy: whether rows were compared with plain decoding.
-      stop_below: the draft's; with it, only the prediction from counted blocks holds.
+      metrics: the task's own; BLEU and chrF if None.
     """
     stats = total_stats(rows, gamma)
     compared = greedy and gamma > 0
@@ -53,21 +59,21 @@ def numbers(
             for r in rows
             if r.mismatch is not None
         ],
-        "quality": _quality(rows),
+        "quality": _quality(rows, metrics or quality),
     }
-    return result | _speed(stats, speed, stop_below)
+    return result | _speed(stats, speed)
 
 
-def _quality(rows: Sequence[Row]) -> dict[str, float] | None:
+def _quality(rows: Sequence[Row], metrics: Metrics) -> dict[str, float] | None:
     pairs = [
         (row.output, row.reference)
         for row in rows
         if row.output is not None and row.reference is not None
     ]
-    return quality(*zip(*pairs, strict=True)) if pairs else None
+    return metrics(*zip(*pairs, strict=True)) if pairs else None
 
 
-def _speed(stats: RunStats, speed: Speed | None, stop_below: float) -> dict[str, Any]:
+def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
     def median(spread):
         return None if spread is None else spread.median
 
@@ -84,7 +90,8 @@ def _speed(stats: RunStats, speed: Speed | None, stop_below: float) -> dict[str,
         return result | {"ms_per_token": None, "encode_ms": None, "spread": None}
     if stats.alpha is not None:
         prediction = predict(stats, speed)
-        if stop_below:
+        if stats.proposed < stats.gamma * stats.target_calls:
+            # Not all blocks have gamma guesses, so only the counted ones tell.
             predictions = {"predicted_speedup_counted": "counted"}
         result |= {key: getattr(prediction, name) for key, name in predictions.items()}
 

@@ -10,14 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import Method, Pair
+from specdec.api import VERIFIER, Method, Pair
 from specdec.core import theory
 from specdec.core.randomness import row_keys
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Batch, bucket
+from specdec.drafters.base import Drafter
 from specdec.tuning import costs
 from specdec.tuning.timing import Spread, Work, time_interleaved
 from specdec.types import SamplingConfig
+from specdec.verifiers.base import Verifier
 
 _LOOPS = 4  # How often a loop of steps is run in each repetition.
 
@@ -28,7 +30,7 @@ class Timings:
 
     Attributes:
       seconds: for each repetition, by name: "autoregressive" and "speculative" are whole decodes
-        of all batches, "target_encode" and "draft_encode" those of the same inputs;
+        of all batches, "target_encode" and "draft_encode" what both do first with the same inputs;
         "target_step", "verify_step" and "draft_step" are of one step, the draft's measured
         between target calls.
       num_batches: how many were timed.
@@ -76,6 +78,8 @@ def measure(
     seed: int,
     repetitions: int,
     stop_below: float = 0.0,
+    draft_sampling: SamplingConfig | None = None,
+    verifier: Verifier = VERIFIER,
 ) -> Timings:
     """Times the decodes of ``batches`` and their parts, all interleaved, after warm-up.
 
@@ -99,13 +103,17 @@ def measure(
                 return pair.decode(
                     batch, method=each, gamma=gamma, sampling=sampling,
                     max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
+                    draft_sampling=draft_sampling, verifier=verifier,
                 )  # fmt: skip
 
             num_tokens[each] += int(np.sum(decode().num_tokens))
             works.append(Work(each, decode, batch.inputs.shape))
-        works += _encodings(pair, batch, draft=method == "speculative")
+        works.append(target_encoding(pair, batch))
     if method == "speculative":
-        works += _steps(pair, typical(batches), gamma, sampling, bucket(max_decode_len))
+        drafter = pair.drafter(gamma, draft_sampling or sampling)
+        room = bucket(max_decode_len)
+        works += [draft_encoding(pair, drafter, batch, room) for batch in batches]
+        works += _steps(pair, drafter, typical(batches), sampling, room, verifier)
     seconds = time_interleaved(works, repetitions)
     if method == "speculative":
         seconds = [_one_step(repetition, gamma) for repetition in seconds]
@@ -125,16 +133,24 @@ def _one_step(seconds: dict[str, float], gamma: int) -> dict[str, float]:
     }
 
 
-def _encodings(pair: Pair, batch: Batch, *, draft: bool) -> list[Work]:
-    models = {"target_encode": pair.target} | ({"draft_encode": pair.draft} if draft else {})
+def target_encoding(pair: Pair, batch: Batch) -> Work:
+    """What the target does before the first block."""
 
-    def work(name, loaded):
-        def run():
-            return costs.encode(loaded.model, loaded.params, jnp.asarray(batch.inputs))
+    def run():
+        return costs.encode(pair.target.model, pair.target.params, jnp.asarray(batch.inputs))
 
-        return Work(name, run, batch.inputs.shape)
+    return Work("target_encode", run, batch.inputs.shape)
 
-    return [work(name, loaded) for name, loaded in models.items()]
+
+def draft_encoding(pair: Pair, drafter: Drafter, batch: Batch, output_bucket: int) -> Work:
+    """What a drafter does before the first block: a draft model's encoder, mostly."""
+
+    def run():
+        return costs.init_drafter(
+            drafter, pair.draft.params, jnp.asarray(batch.inputs), output_bucket
+        )
+
+    return Work("draft_encode", run, batch.inputs.shape)
 
 
 def typical(batches: Sequence[Batch]) -> Batch:
@@ -144,25 +160,29 @@ def typical(batches: Sequence[Batch]) -> Batch:
 
 
 def _steps(
-    pair: Pair, batch: Batch, gamma: int, sampling: SamplingConfig, output_bucket: int
+    pair: Pair,
+    drafter: Drafter,
+    batch: Batch,
+    sampling: SamplingConfig,
+    output_bucket: int,
+    verifier: Verifier,
 ) -> list[Work]:
-    model, params = pair.target.model, pair.target.params
+    model, params, gamma = pair.target.model, pair.target.params, drafter.gamma
     inputs = jnp.asarray(batch.inputs)
     keys = row_keys(0, jnp.asarray(batch.row_ids))
     encoded = costs.encode(model, params, inputs)
-    drafter = pair.drafter(gamma, sampling)
     state = costs.init_drafter(drafter, pair.draft.params, inputs, output_bucket)
 
     def target(width_less_one):
         return lambda: costs.target_calls(
-            model, params, encoded, keys,
-            gamma=width_less_one, sampling=sampling, output_bucket=output_bucket,
+            model, params, encoded, keys, gamma=width_less_one, sampling=sampling,
+            output_bucket=output_bucket, verifier=verifier,
         )  # fmt: skip
 
     def drafted():
         return costs.drafted_calls(
             model, drafter, params, pair.draft.params, encoded, state, keys,
-            sampling=sampling, output_bucket=output_bucket,
+            sampling=sampling, output_bucket=output_bucket, verifier=verifier,
         )  # fmt: skip
 
     jax.block_until_ready((encoded, state))

@@ -7,6 +7,13 @@ from typing import Any
 
 TOLERANCE = 0.15  # Of the measured speedup around the predicted one.
 SHOWN_MISMATCHES = 10
+METRICS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeLsum": "ROUGE-Lsum",
+}
 
 
 def format_table(results: dict[str, Any]) -> str:
@@ -16,6 +23,10 @@ def format_table(results: dict[str, Any]) -> str:
     title = f"{r['task']}: {r['target']} drafted by {r['drafter']}, gamma {r['gamma']}"
     if r["stop_below"]:
         title += f", stopping below {r['stop_below']:g}"
+    if r["draft_temperature"] != r["temperature"]:
+        title += f", guesses drawn at temperature {r['draft_temperature']:g}"
+    if r["verifier"] != "TokenVerifier":
+        title += f", {r['verifier']}"
     if not speculative:
         title = f"{r['task']}: {r['target']}, plain decoding"
     out = [
@@ -27,7 +38,8 @@ def format_table(results: dict[str, Any]) -> str:
     if r["spread"] is not None:
         out += ["", *_align(_speeds(r))]
     if r["quality"] is not None:
-        out += ["", f"quality  BLEU {r['quality']['bleu']:.1f}  chrF {r['quality']['chrf']:.1f}"]
+        scores = (f"{METRICS.get(name, name)} {v:.1f}" for name, v in r["quality"].items())
+        out += ["", "  ".join(("quality", *scores))]
     remarks = [*lossless_remarks(r), *speed_remarks(r)]
     return "\n".join([*out, *(["", *remarks] if remarks else [])])
 
@@ -107,10 +119,14 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def lossless_remarks(r: dict[str, Any]) -> list[str]:
-    """What the comparison with plain greedy decoding found; nothing when sampling."""
+    """What the comparison with plain greedy decoding found, and whether loss was chosen."""
+    rows = r["num_examples"]
+    if not r["lossless"]:
+        differ = r["greedy_mismatches"]
+        found = "" if differ is None else f" {differ} of {rows} rows differ from plain decoding."
+        return [f"LOSSY: {r['verifier']} changes what the target says.{found}"]
     if r["greedy_mismatches"] is None:
         return []
-    rows = r["num_examples"]
     remarks = []
     if r["greedy_mismatches_width_matched"]:
         remarks += [

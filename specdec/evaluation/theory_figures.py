@@ -7,27 +7,15 @@ be; the same bytes every time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from specdec.core import theory
 from specdec.evaluation import paper
+from specdec.evaluation.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, saved
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7")
-STYLE: Any = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "lines.linewidth": 2,
-    "svg.hashsalt": "specdec",  # Else identifiers in the file are random.
-}
+_COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE)
 
 
 def write_figures(directory: Path) -> None:
@@ -40,7 +28,7 @@ def figure_2(directory: Path) -> None:
     """Expected tokens a block against alpha, for several gamma and without a limit (Equation 1)."""
     alphas = np.linspace(0, 1, 201)
     top = max(paper.FIGURE_GAMMAS) + 2
-    with _figure(directory, "figure_2", (6.4, 4.4)) as figure:
+    with saved(directory, "figure_2", (6.4, 4.4)) as figure:
         axes = figure.add_subplot(xlabel="α", ylabel="expected tokens a block")
         for gamma, colour in _coloured(paper.FIGURE_GAMMAS):
             tokens = [theory.expected_tokens(alpha, gamma) for alpha in alphas]
@@ -54,7 +42,7 @@ def figure_2(directory: Path) -> None:
 def figure_3(directory: Path) -> None:
     """The gamma that maximises Theorem 3.8 against alpha, for several c; points as in the paper."""
     alphas = np.linspace(0.4, 0.95, 2201)  # So fine that steps look upright.
-    with _figure(directory, "figure_3", (6.4, 4.4)) as figure:
+    with saved(directory, "figure_3", (6.4, 4.4)) as figure:
         axes = figure.add_subplot(xlabel="α", ylabel="optimal γ")
         for (c, printed), colour in _coloured(paper.FIGURE_3.items()):
             best = [theory.best_gamma(alpha, c) for alpha in alphas]
@@ -68,7 +56,7 @@ def figure_3(directory: Path) -> None:
 def figure_4(directory: Path) -> None:
     """Speedup (Theorem 3.8) and operations (Theorem 3.11) against alpha at c = c^ = 0."""
     alphas = np.linspace(0, 1, 201)
-    with _figure(directory, "figure_4", (9.6, 4.4)) as figure:
+    with saved(directory, "figure_4", (9.6, 4.4)) as figure:
         left, right = figure.subplots(1, 2)
         for gamma, colour in _coloured(paper.FIGURE_GAMMAS):
             name = f"γ = {gamma}"
@@ -88,7 +76,7 @@ def figure_4(directory: Path) -> None:
 
 
 def _coloured(items: Iterable) -> Iterator:
-    return zip(items, COLOURS, strict=False)
+    return zip(items, _COLOURS, strict=False)
 
 
 def _curve(axes, alphas, values, colour: str, name: str) -> None:
@@ -96,20 +84,3 @@ def _curve(axes, alphas, values, colour: str, name: str) -> None:
     axes.plot(alphas, values, color=colour)
     end = (alphas[-1], values[-1])
     axes.annotate(name, end, (8, 0), textcoords="offset points", va="center")
-
-
-@contextmanager
-def _figure(directory: Path, name: str, size: tuple[float, float]) -> Iterator:
-    """A figure to draw on, saved on leaving. Not by pyplot, which keeps state of its own."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained", dpi=160)
-        FigureCanvasAgg(figure)
-        yield figure
-        directory.mkdir(parents=True, exist_ok=True)
-        for suffix in ("svg", "png"):
-            # A date would make every file new.
-            figure.savefig(directory / f"{name}.{suffix}", metadata={"Date": None})

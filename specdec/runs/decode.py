@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 import tempfile
@@ -13,15 +14,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specdec.api import Method, check_arguments, load_pair
+from specdec.api import VERIFIER, Method, check_arguments, load_pair
 from specdec.core.machine import fingerprint
-from specdec.data.tasks import Example, Task, evenly
+from specdec.data.tasks import Example, Task, evenly, model_inputs
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.batches import Batch, bucket, make_batches
 from specdec.decoding.speculative import speculative_decode
+from specdec.drafts import DraftSpec
 from specdec.evaluation import lossless, results, speed, traces
-from specdec.evaluation.decodes import Row, RowWriter, read_rows
+from specdec.evaluation.decodes import Row, read_rows
+from specdec.evaluation.lines import LineWriter
 from specdec.types import SamplingConfig
+from specdec.verifiers.base import Verifier
 
 CONFIG, DECODES, RESULTS, TRACE = (
     "operative_config.gin", "decodes.jsonl", "results.json", "trace.html",
@@ -37,13 +41,13 @@ class DecodeRun:
 
     Attributes:
       task: the examples.
-      target, draft, dtype: see :func:`specdec.load_pair`.
+      target, draft, dtype: see :func:`specdec.load_pair`; a draft may be a spec.
       method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
         :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
       timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
       timing_repetitions: how often.
-      stop_below: see :class:`specdec.drafters.model.ModelDrafter`.
+      stop_below, draft_sampling, verifier: see :meth:`specdec.Pair.generate`.
 
     Raises:
       ValueError: a value out of its range.
@@ -51,7 +55,7 @@ class DecodeRun:
 
     task: Task
     target: str
-    draft: str
+    draft: str | DraftSpec
     dtype: str
     method: Method
     gamma: int | Literal["auto"]
@@ -64,6 +68,8 @@ class DecodeRun:
     timing_examples: int
     timing_repetitions: int
     stop_below: float = 0.0
+    draft_sampling: SamplingConfig | None = None
+    verifier: Verifier = VERIFIER
 
     def __post_init__(self):
         whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
@@ -116,7 +122,7 @@ class PreparedRun:
         self.run, self._directory = run, directory
         self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
         self._ids = self.pair.token_ids(
-            [example.input for example in run.examples],
+            model_inputs(run.examples, self.pair.vocabulary),
             max_input_len=run.max_input_len,
             names=[example.origin for example in run.examples],
         )
@@ -139,7 +145,7 @@ class PreparedRun:
         say("Choosing gamma by measurement (kept for the next time)")
         choice = self.pair.choose_gamma(
             self._ids, sampling=run.sampling, max_decode_len=run.max_decode_len, seed=run.seed,
-            batch_size=run.batch_size,
+            batch_size=run.batch_size, draft_sampling=run.draft_sampling,
         )  # fmt: skip
         say(str(choice))
         method = "speculative" if choice.gamma else "autoregressive"
@@ -161,6 +167,16 @@ class PreparedRun:
                 f"(compare its {CONFIG}); choose another --output_dir or remove {DECODES} there."
             )
         return rows
+
+    def finished(self) -> tuple[dict[str, Any], list[Row]] | None:
+        """What :meth:`execute` returned when this run was finished before, if it was."""
+        try:
+            content = json.loads((self._directory / RESULTS).read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        if content["gin"] != self._identity or len(self._rows) < len(self._ids):
+            return None
+        return content, [self._rows[i] for i in range(len(self._ids))]
 
     def execute(self, command: str) -> tuple[dict[str, Any], list[Row]]:
         """Decodes what is not decoded yet, measures, and writes every file.
@@ -185,12 +201,15 @@ class PreparedRun:
         )  # fmt: skip
         content = {
             "task": run.task.name,
-            "drafter": run.draft if run.guesses else None,
+            "drafter": str(run.draft) if run.guesses else None,
+            "draft_temperature": (run.draft_sampling or run.sampling).temperature,
+            "verifier": verifier_name(run.verifier),
+            "lossless": run.verifier.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
             **results.numbers(
-                rows, run.guesses, measured, greedy=run.sampling.greedy, stop_below=run.stop_below
+                rows, run.guesses, measured, greedy=run.sampling.greedy, metrics=run.task.metrics
             ),
             "programs": programs,
             **source,
@@ -209,7 +228,7 @@ class PreparedRun:
     def _decode_rows(self) -> None:
         run = self.run
         progress = Progress(len(self._ids), done=len(self._rows))
-        with RowWriter(self._directory / DECODES) as writer:
+        with LineWriter(self._directory / DECODES) as writer:
             for batch in make_batches(self._ids, run.batch_size, self.pair.target.model.pad_id):
                 wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in self._rows]
                 if not wanted:
@@ -217,7 +236,7 @@ class PreparedRun:
                 # The whole batch again even if a part is done: the same shapes and companions.
                 for row in self._decode_batch(batch, wanted):
                     self._rows[row.id] = row
-                    writer.append(row)
+                    writer.append(row.to_json())
                 progress.show(len(self._rows))
 
     def _decode_batch(self, batch: Batch, wanted: Sequence[int]) -> list[Row]:
@@ -227,7 +246,8 @@ class PreparedRun:
             return self.pair.decode(
                 batch, method=method, gamma=run.guesses, sampling=run.sampling,
                 max_decode_len=run.max_decode_len, seed=run.seed, trace=trace, width=width,
-                stop_below=run.stop_below,
+                stop_below=run.stop_below, draft_sampling=run.draft_sampling,
+                verifier=run.verifier,
             )  # fmt: skip
 
         result = decode(run.method, trace=True)
@@ -266,9 +286,16 @@ class PreparedRun:
             self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),
             method=run.method, gamma=run.guesses, sampling=run.sampling,
             max_decode_len=run.max_decode_len, seed=run.seed, repetitions=run.timing_repetitions,
-            stop_below=run.stop_below,
+            stop_below=run.stop_below, draft_sampling=run.draft_sampling, verifier=run.verifier,
         )  # fmt: skip
         return speed.summarize(timings)
+
+
+def verifier_name(verifier: Verifier) -> str:
+    """Its class and settings, such as "BlockVerifier" or "LenientVerifier(lenience=0.5)"."""
+    fields = [f for f in dataclasses.fields(verifier) if f.init]  # pyright: ignore[reportArgumentType]
+    settings = ", ".join(f"{f.name}={getattr(verifier, f.name)!r}" for f in fields)
+    return type(verifier).__name__ + (f"({settings})" if settings else "")
 
 
 def _num_programs() -> int:

@@ -14,6 +14,7 @@ from specdec.evaluation import traces
 from specdec.evaluation.table import format_table
 from specdec.runs import gin_files
 from specdec.runs.decode import DecodeRun, PreparedRun
+from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured_run
 
 SHOWN_ROWS = 3
@@ -29,6 +30,7 @@ def main(
     output_dir: str | None = None,
     texts: Sequence[str] = (),
     input_file: str | None = None,
+    dry_run: bool = False,
 ) -> int:
     """Runs a configuration and prints its traces and table.
 
@@ -38,13 +40,18 @@ def main(
       command: how to do this again, for ``results.json``.
       output_dir: out/<experiment>-<time> if None.
       texts, input_file: decoded instead of the configuration's task.
+      dry_run: only print what :func:`specdec.runs.dry_run.report` says of it.
 
     Returns:
       the exit code: 0, or 2 for a mistake of the user's, told in one line on stderr.
     """
     try:
-        gin_files.parse(gin_file_names, [*bindings, *_given_task(texts, input_file)], root)
+        task = ["TASK = None"] if dry_run else _given_task(texts, input_file)
+        gin_files.parse(gin_file_names, [*bindings, *task], root)
         run = _configured_run()
+        if dry_run:
+            print(gin.get_configurable(report)(run, root))
+            return 0
         directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[-1])
         prepared = PreparedRun(run, gin.operative_config_str(), directory)
     except (ValueError, OSError) as error:

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import gin
 
+from specdec import drafts
+from specdec.checkpoints.loading import checkpoint
 from specdec.data import tasks
+from specdec.runs import dry_run, reproduce
 from specdec.runs.decode import DecodeRun
 from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.token import TokenVerifier
 
+configured_reproduction = gin.external_configurable(reproduce.run, "reproduce", module="specdec")
+gin.external_configurable(reproduce.Study, module="specdec")
 configured_run = gin.external_configurable(DecodeRun, module="specdec")
 
+gin.external_configurable(dry_run.report, "dry_run", module="specdec")
 gin.external_configurable(SamplingConfig, module="specdec")
-for _task in (tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.text_file):
+gin.external_configurable(checkpoint, module="specdec.checkpoints")
+for _draft in (drafts.Ngram, drafts.Copying, drafts.Random, drafts.Hierarchical):
+    gin.external_configurable(_draft, module="specdec.drafts")
+for _verifier in (TokenVerifier, BlockVerifier, LenientVerifier):
+    gin.external_configurable(_verifier, module="specdec.verifiers")
+for _task in (
+    tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.seqio_pairs_file,
+    tasks.seqio_task, tasks.text_file,
+):  # fmt: skip
     gin.external_configurable(_task, module="specdec.tasks")

@@ -215,9 +215,8 @@ class UnigramReported(NgramDrafter):
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
-        return dataclasses.replace(
-            draft, probs=jnp.broadcast_to(params.unigram, draft.probs.shape)
-        ), after
+        probs = jnp.broadcast_to(params.unigram, (*draft.tokens.shape, *params.unigram.shape))
+        return dataclasses.replace(draft, probs=probs), after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,6 +244,7 @@ class InnerReported(HierarchicalDrafter):
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
+        assert draft.probs is not None
         return dataclasses.replace(draft, probs=jnp.roll(draft.probs, 1, axis=-1)), after
 
 

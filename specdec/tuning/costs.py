@@ -32,10 +32,12 @@ from specdec.types import (
     Topology,
     Verdict,
 )
+from specdec.verifiers.base import Verifier
 from specdec.verifiers.forced import ForcedAcceptance
 from specdec.verifiers.token import TokenVerifier
 
 STEPS = 32
+VERIFIER = TokenVerifier()
 
 
 @decode_jit(static_argnames="model")
@@ -52,7 +54,7 @@ def init_drafter(
     return drafter.init(params, inputs, output_bucket)
 
 
-@decode_jit(static_argnames=("model", "gamma", "sampling", "output_bucket"))
+@decode_jit(static_argnames=("model", "gamma", "sampling", "output_bucket", "verifier"))
 def target_calls(
     model: Model,
     params: Params,
@@ -62,10 +64,11 @@ def target_calls(
     gamma: int,
     sampling: SamplingConfig,
     output_bucket: int,
+    verifier: Verifier = VERIFIER,
 ) -> Int[Array, " b"]:
     """STEPS target calls on gamma + 1 tokens, each with what makes it yield its next token.
 
-    That is token verification, or for gamma = 0, a step of plain decoding, one draw.
+    That is verification, or for gamma = 0, a step of plain decoding, one draw.
 
     Args:
       keys: [B] row keys.
@@ -78,10 +81,12 @@ def target_calls(
         tokens = jnp.broadcast_to(token[:, None], (batch, gamma))
         return Draft(tokens, None if sampling.greedy else uniform, Topology.chain(gamma)), state
 
-    return _calls(model, params, encoded, keys, gamma, sampling, output_bucket, propose, None)
+    return _calls(
+        model, params, encoded, keys, gamma, sampling, output_bucket, verifier, propose, None
+    )
 
 
-@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket"))
+@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket", "verifier"))
 def drafted_calls(
     model: Model,
     drafter: Drafter,
@@ -93,6 +98,7 @@ def drafted_calls(
     *,
     sampling: SamplingConfig,
     output_bucket: int,
+    verifier: Verifier = VERIFIER,
 ) -> Int[Array, " b"]:
     """:func:`target_calls`, each after a draft of gamma guesses; all are rejected.
 
@@ -109,7 +115,7 @@ def drafted_calls(
         return draft, drafter.observe(state, verdict)
 
     return _calls(
-        model, params, encoded, keys, drafter.gamma, sampling, output_bucket,
+        model, params, encoded, keys, drafter.gamma, sampling, output_bucket, verifier,
         propose, drafter_state,
     )  # fmt: skip
 
@@ -181,12 +187,11 @@ def _half_full(model: Model, batch: int, output_bucket: int, width: int) -> Cach
 
 
 def _calls(
-    model, params, encoded, keys, gamma, sampling, output_bucket, propose, drafter_state
+    model, params, encoded, keys, gamma, sampling, output_bucket, verifier, propose, drafter_state
 ) -> Int[Array, " b"]:
     """The loop of both; ``propose(random, token, state) -> (Draft, state)``."""
     batch = keys.shape[0]
     cache = _half_full(model, batch, output_bucket, gamma + 1)
-    verifier = TokenVerifier()
 
     def body(i, carry):
         cache, token, state = carry
@@ -194,7 +199,7 @@ def _calls(
         draft, state = propose(random, token, state)
         tokens = jnp.concatenate([token[:, None], draft.tokens], axis=1)
         logits, cache = model.extend(params, encoded, cache, tokens)
-        target = standardize(logits, sampling)
+        target = standardize(logits, sampling, keep_probs=verifier.needs_probs)
         if gamma:
             verdict = verifier(random, target, draft)
             return cache, verdict.tokens[jnp.arange(batch), verdict.num_emitted - 1], state

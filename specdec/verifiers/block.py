@@ -28,8 +28,8 @@ class BlockVerifier:
     Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
 
     Notation: p is ``target``, q is ``draft.probs``, gamma is N; a row with fewer guesses has a
-    smaller gamma. Point-mass drafts are q = one-hot. For a point-mass target (temperature 0) this is
-    token verification: a guess is the target's own token or is not.
+    smaller gamma. Point-mass drafts are q = one-hot. For a point-mass target (temperature 0) it
+    is token verification: a guess is the target's own token or is not.
 
     Raises:
       ValueError: if the draft is not a chain.

@@ -45,6 +45,24 @@ def test_shapes_are_the_smallest_buckets(pairs):
             assert length == next(size for size in OPTIONS.lengths if size >= needed)
 
 
+def test_sides_of_their_own_lengths(pairs):
+    options = BatchingOptions(32, ((8, 4), 8, (16, 8), (12, 16)))
+    seen = 0
+    for batch in Batches(pairs, options).epoch(0):
+        shape = (batch.inputs.shape[1], batch.targets.shape[1])
+        assert shape in [(8, 4), (8, 8), (16, 8), (12, 16)]
+        assert len(batch.inputs) == len(batch.targets) == 64 // sum(shape)
+        for row, target in rows(batch):
+            seen += 1
+            fits = [
+                s
+                for s in options.shapes
+                if np.count_nonzero(row) <= s[0] and np.count_nonzero(target) <= s[1]
+            ]
+            assert shape == fits[0]
+    assert seen == len(pairs)
+
+
 def test_a_batch_depends_on_the_step_alone(pairs):
     batches = Batches(pairs, OPTIONS)
     steps = list(itertools.islice(batches.from_step(0), 120))
@@ -77,6 +95,7 @@ def test_fingerprint_sees_a_changed_token(pairs):
     ("arguments", "message"),
     [
         ({"lengths": (16, 8)}, "ascending"),
+        ({"lengths": ((8, 16), 10)}, "ascending"),
         ({"tokens_per_batch": 8}, "less than one row of 128"),
         ({"join_weights": (0.0,)}, "shares"),
     ],

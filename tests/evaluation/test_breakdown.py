@@ -22,6 +22,7 @@ def test_memory():
     inner, layers = shape.num_heads * shape.head_dim, shape.num_decoder_layers + 1
     caches = 2 * layers * 2 * inner * (36 + 16) * 4  # Keys and values of 32 + 4 and 16 places.
     lengths_and_masks = 2 * (2 * 4 + 2 * 16)
+    drafter = 2 * (5 * 4 + 1)  # A row's pending tokens, three counts and a flag.
     logits = 2 * 4 * shape.vocab_size * 4
-    assert needed == weights + caches + lengths_and_masks + logits
+    assert needed == weights + caches + lengths_and_masks + drafter + logits
     assert program > weights + caches

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from specdec.decoding.batches import Block
-from specdec.evaluation.decodes import Row, RowWriter, read_rows, total_stats
+from specdec.evaluation.decodes import Row, read_rows, total_stats
+from specdec.evaluation.lines import LineWriter
 from specdec.evaluation.lossless import Mismatch
 
 ROW = Row(
@@ -18,21 +19,21 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     path = tmp_path / "decodes.jsonl"
     other = dataclasses.replace(ROW, id=1, mismatch=None)
     for row in (ROW, other):
-        with RowWriter(path) as writer:
-            writer.append(row)
+        with LineWriter(path) as writer:
+            writer.append(row.to_json())
     assert read_rows(path) == [ROW, other]
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):
     path = tmp_path / "decodes.jsonl"
-    with RowWriter(path) as writer:
-        writer.append(ROW)
+    with LineWriter(path) as writer:
+        writer.append(ROW.to_json())
     whole = path.read_bytes()
     # Torn inside a character.
     path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
     assert read_rows(path) == [ROW]
-    with RowWriter(path) as writer:
-        writer.append(dataclasses.replace(ROW, id=1))
+    with LineWriter(path) as writer:
+        writer.append(dataclasses.replace(ROW, id=1).to_json())
     assert [row.id for row in read_rows(path)] == [0, 1]
 
 

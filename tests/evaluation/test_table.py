@@ -10,7 +10,8 @@ from tests.evaluation.test_speed import TOKENS, repetition
 
 SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
-    "stop_below": 0.0, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
+    "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
     "dtype": "float32", "device": "2 cores",
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)
@@ -90,9 +91,31 @@ def test_plain_decoding():
 def test_no_timing_and_sampling():
     numbers = results.numbers([SAME], 2, None, greedy=False)
     assert numbers["greedy_mismatches"] is None
-    text = format_table(SETTINGS | numbers | {"temperature": 0.5, "top_k": 3, "top_p": 0.9})
+    sampling = {"temperature": 0.5, "draft_temperature": 0.5, "top_k": 3, "top_p": 0.9}
+    text = format_table(SETTINGS | numbers | sampling)
     assert "temperature 0.5, top-k 3, top-p 0.9" in text
     assert "milliseconds" not in text
+
+
+def test_a_lossy_verifier_and_another_draft_temperature_are_said():
+    numbers = results.numbers([SAME], 2, None, greedy=True)
+    lossy = {"verifier": "LenientVerifier(lenience=0.5)", "lossless": False}
+    text = format_table(SETTINGS | numbers | lossy | {"draft_temperature": 1.0})
+    assert "LOSSY: LenientVerifier(lenience=0.5) changes what the target says. 0 of 1" in text
+    assert "bug" not in text
+    assert "guesses drawn at temperature 1, LenientVerifier(lenience=0.5)" in text
+    sampled = format_table(SETTINGS | results.numbers([SAME], 2, None, greedy=False) | lossy)
+    assert "changes what the target says." in sampled
+
+
+def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
+    full = dataclasses.replace(SAME, proposed=2 * SAME.target_calls)
+    fewer = dataclasses.replace(SAME, proposed=2 * SAME.target_calls - 1)
+    speed = summarize(Timings([repetition(speculative=3.0)], 1, TOKENS))
+    whole, less = (results.numbers([r], 2, speed, greedy=True) for r in (full, fewer))
+    assert whole["predicted_speedup"] is not None
+    assert less["predicted_speedup"] is None
+    assert less["predicted_speedup_counted"] > whole["predicted_speedup_counted"]
 
 
 def test_quality():

@@ -9,7 +9,7 @@ from specdec.runs import gin_files
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = sorted((ROOT / "configs" / "training").glob("*.gin"))
-EXPERIMENTS = sorted((ROOT / "configs" / "experiments").glob("*.gin"))
+EXPERIMENTS = sorted((ROOT / "configs" / "experiments").rglob("*.gin"))
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
@@ -20,7 +20,7 @@ def test_shipped_experiments_set_and_use_every_macro(path):
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_shipped_experiments_say_command_duration_and_expectation(path):
     head = path.read_text().split("include")[0]
-    assert f"--gin_file=configs/experiments/{path.name}" in head
+    assert f"--gin_file={path.relative_to(ROOT)}" in head
     assert "Duration:" in head
     assert "Expect:" in head
 

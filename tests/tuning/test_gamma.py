@@ -10,6 +10,7 @@ from tiny import TINY, random_t5_params
 from specdec.api import Pair
 from specdec.checkpoints.loading import LoadedModel
 from specdec.core import theory
+from specdec.drafts import ModelDraft
 from specdec.tuning import gamma as tuning
 from specdec.tuning.gamma import Costs, choose
 from specdec.types import SamplingConfig
@@ -71,7 +72,7 @@ def pair():
         LoadedModel.of(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random")
         for seed in (0, 1)
     )
-    return Pair(target, draft, None)
+    return Pair(target, ModelDraft(draft), None)
 
 
 @pytest.fixture

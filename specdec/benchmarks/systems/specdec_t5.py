@@ -13,6 +13,7 @@ from specdec.benchmarks.random_models import EndlessT5, random_pair
 from specdec.benchmarks.workload import Workload
 from specdec.checkpoints.loading import LoadedModel
 from specdec.decoding.batches import Batch, make_batches
+from specdec.drafts import ModelDraft
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
@@ -35,7 +36,9 @@ def pair_of(workload: Workload) -> Pair:
     def endless(loaded: LoadedModel) -> LoadedModel:
         return dataclasses.replace(loaded, model=EndlessT5(**vars(loaded.model)))
 
-    return Pair(endless(pair.target), endless(pair.draft), pair.vocabulary, pair.name)
+    assert isinstance(pair.draft, ModelDraft)
+    draft = ModelDraft(endless(pair.draft.loaded))
+    return Pair(endless(pair.target), draft, pair.vocabulary, pair.name)
 
 
 class Specdec:

@@ -1,0 +1,163 @@
+"""A run that measures alpha for several drafts along texts of the target's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.api import Pair, load_pair
+from specdec.core.machine import fingerprint
+from specdec.data.tasks import Task, evenly, model_inputs
+from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.drafts import DraftSpec
+from specdec.evaluation import alpha, results
+from specdec.evaluation.lines import LineWriter, read_lines
+from specdec.runs.decode import check_writable
+from specdec.types import SamplingConfig
+
+TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class AlphaRun:
+    """What to measure.
+
+    Attributes:
+      task: whose inputs; ``num_examples`` of them, evenly spread. The paper has 10,000 tokens.
+      target, dtype: see :func:`specdec.load_pair`.
+      drafts: names of checkpoints, or specs.
+      sampling: the target's and the drafts'.
+      batch_size, max_input_len, max_decode_len, seed: see :meth:`specdec.Pair.generate`.
+    """
+
+    task: Task
+    target: str
+    drafts: Sequence[str | DraftSpec]
+    sampling: SamplingConfig
+    num_examples: int
+    max_input_len: int
+    max_decode_len: int
+    batch_size: int = 16
+    dtype: str = "float32"
+    seed: int = 0
+
+    def execute(self, directory: Path) -> dict[str, Any]:
+        """Measures what is not measured yet, and writes ``alpha.json``, which it returns.
+
+        A killed run continues behind the last batch that is on disk.
+
+        Raises:
+          OSError: the directory cannot be written to.
+          ValueError: an input is too long, a draft does not fit, a checkpoint cannot be read, or
+            the directory holds another run.
+        """
+        check_writable(directory)
+        examples = evenly(self.task.examples, self.num_examples)
+        found, rows, batches = {}, {}, []
+        for spec in self.drafts:
+            pair = load_pair(target=self.target, draft=spec, dtype=self.dtype)
+            if not batches:
+                ids = pair.token_ids(
+                    model_inputs(examples, pair.vocabulary),
+                    max_input_len=self.max_input_len,
+                    names=[example.origin for example in examples],
+                )
+                batches = list(make_batches(ids, self.batch_size, pair.target.model.pad_id))
+                self._claim(directory, pair)
+                rows = self._texts(directory, pair, batches)
+            lines = directory / f"{slug(str(spec))}.jsonl"
+            found[str(spec)] = alpha.summary(self._replay(lines, pair, batches, rows))
+        content = {
+            "task": self.task.name, "target": self.target, "seed": self.seed,
+            **dataclasses.asdict(self.sampling), "drafts": found, **results.provenance(),
+        }  # fmt: skip
+        results.write_results(directory / RESULTS, content)
+        return content
+
+    def _claim(self, directory: Path, pair: Pair) -> None:
+        """Says whose directory this is, or finds that it is another's."""
+        settings = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("task", "drafts")
+        }
+        identity = json.dumps(
+            {
+                "task": self.task.name,
+                "weights": fingerprint(pair.target.params),
+                **{name: str(value) for name, value in settings.items()},
+            },
+            indent=1,
+        )
+        path = directory / IDENTITY
+        if path.exists() and path.read_text(encoding="utf-8") != identity:
+            raise ValueError(
+                f"{directory} holds another measurement (compare its {IDENTITY}); choose another "
+                "directory or remove it."
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        results.write_text(path, identity)
+
+    def _texts(self, directory: Path, pair: Pair, batches: Sequence[Batch]) -> dict[int, list[int]]:
+        """The target's outputs by row."""
+        path = directory / TEXTS
+        rows = {line["id"]: line["tokens"] for line in read_lines(path, json.loads)}
+        with LineWriter(path) as writer:
+            for batch in batches:
+                wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in rows]
+                if not wanted:
+                    continue
+                result = pair.decode(
+                    batch, method="autoregressive", gamma=0, sampling=self.sampling,
+                    max_decode_len=self.max_decode_len, seed=self.seed,
+                )  # fmt: skip
+                for place, row in enumerate(batch.row_ids.tolist()):
+                    if row in wanted:
+                        tokens = result.tokens[place, : result.num_tokens[place]].tolist()
+                        rows[row] = tokens
+                        writer.append(json.dumps({"id": row, "tokens": tokens}))
+        return rows
+
+    def _replay(
+        self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
+    ) -> list[alpha.RowAcceptance]:
+        done = {
+            row.id: row
+            for row in read_lines(path, lambda line: alpha.RowAcceptance(**json.loads(line)))
+        }
+        drafter, length = pair.drafter(1, self.sampling), bucket(self.max_decode_len)
+        with LineWriter(path) as writer:
+            for batch in batches:
+                wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in done]
+                if not wanted:
+                    continue
+                tokens = np.zeros((len(batch.row_ids), length), np.int32)
+                counts = np.zeros(len(batch.row_ids), np.int32)
+                for place, row in enumerate(batch.row_ids.tolist()):
+                    if row >= 0:
+                        counts[place] = len(texts[row])
+                        tokens[place, : counts[place]] = texts[row]
+                found = alpha.replay(
+                    pair.target.model, drafter, pair.target.params, pair.draft.params,
+                    *map(jnp.asarray, (batch.inputs, batch.row_ids, tokens, counts)), self.seed,
+                    sampling=self.sampling,
+                )  # fmt: skip
+                found = jax.tree.map(np.asarray, found)
+                for place, row in enumerate(batch.row_ids.tolist()):
+                    if row in wanted:
+                        done[row] = alpha.RowAcceptance.of(found, place, row, int(counts[place]))
+                        writer.append(json.dumps(dataclasses.asdict(done[row])))
+        return [done[row] for row in sorted(done)]
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^a-z0-9.]+", "_", name.lower()).strip("_")

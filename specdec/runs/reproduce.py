@@ -1,0 +1,280 @@
+"""The paper's tables and figures with the models at hand.
+
+A reproduction is a list of pieces, each in a directory of its own: a decode with its timing, or a
+measurement of alpha. What is on disk is not done again, so a run that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy as np
+
+from specdec.api import VERIFIER
+from specdec.core.theory_measured import cluster_interval
+from specdec.data.tasks import Task, evenly
+from specdec.drafts import DraftSpec
+from specdec.evaluation import reproduction, results
+from specdec.evaluation.decodes import Row
+from specdec.runs.alpha import AlphaRun, slug
+from specdec.runs.decode import DecodeRun, PreparedRun, check_writable, say
+from specdec.types import SamplingConfig
+from specdec.verifiers.base import Verifier
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.lenient import LenientVerifier
+
+SUMMARY, TABLES = "summary.json", "tables.md"
+LENIENCES = (0.5, 0.3, 0.1)
+_BATCH = 16  # Rows a batch where nothing is timed.
+_LENIENT_GAMMA = 3
+_QUICK = 5.0  # Seconds; what takes less was on disk already.
+
+DraftName = str | DraftSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A task, a target, and what it is drafted with.
+
+    Attributes:
+      name: short, for tables and directories.
+      task: inputs with references.
+      rows: Table 2's: (draft, temperature, gamma).
+      alpha_drafts: drafts whose alpha is measured beside those of ``rows``.
+      lenient_drafts: those of Table 5, decoded at temperature 1 with less and less lenience.
+      target, dtype, max_input_len, max_decode_len, seed: see
+        :class:`specdec.runs.decode.DecodeRun`.
+      decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
+      alpha_examples: rows for alpha; the paper has 10,000 tokens.
+      block_examples: rows decoded with token and with block verification.
+      lenient_examples: rows decoded with lenience.
+    """
+
+    name: str
+    task: Task
+    target: str
+    rows: Sequence[tuple[DraftName, float, int]]
+    max_input_len: int
+    max_decode_len: int
+    alpha_examples: int
+    decode_examples: int
+    block_examples: int
+    lenient_examples: int
+    timing_examples: int
+    timing_repetitions: int
+    alpha_drafts: Sequence[DraftName] = ()
+    lenient_drafts: Sequence[DraftName] = ()
+    dtype: str = "float32"
+    seed: int = 0
+
+    def alpha_run(self, temperature: float) -> AlphaRun:
+        """Alpha of every draft at a temperature."""
+        drafts = [row[0] for row in self.rows if row[1] == temperature]
+        drafts += [draft for draft in self.alpha_drafts if draft not in drafts]
+        return AlphaRun(
+            task=self.task,
+            target=self.target,
+            drafts=tuple(dict.fromkeys(drafts)),
+            sampling=SamplingConfig(temperature),
+            num_examples=self.alpha_examples,
+            max_input_len=self.max_input_len,
+            max_decode_len=self.max_decode_len,
+            dtype=self.dtype,
+            seed=self.seed,
+        )
+
+    def decode_run(
+        self,
+        draft: DraftName,
+        temperature: float,
+        gamma: int,
+        examples: int,
+        *,
+        verifier: Verifier = VERIFIER,
+        timed: bool = False,
+    ) -> DecodeRun:
+        """A decode of rows spread over the task; timed ones have batch size 1, as the paper's."""
+        task = dataclasses.replace(self.task, examples=tuple(evenly(self.task.examples, examples)))
+        return DecodeRun(
+            task=task,
+            target=self.target,
+            draft=draft,
+            dtype=self.dtype,
+            method="speculative",
+            gamma=gamma,
+            sampling=SamplingConfig(temperature),
+            seed=self.seed,
+            batch_size=1 if timed else _BATCH,
+            max_input_len=self.max_input_len,
+            max_decode_len=self.max_decode_len,
+            num_examples=None,
+            timing_examples=self.timing_examples if timed else 0,
+            timing_repetitions=self.timing_repetitions,
+            verifier=verifier,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of a reproduction.
+
+    Attributes:
+      path: its directory, and where its result stands in the summary.
+      run: does it in that directory, or reads what is there.
+    """
+
+    path: tuple[str, ...]
+    run: Callable[[Path], dict[str, Any]]
+
+
+def pieces(study: Study) -> list[Piece]:
+    """All of a study."""
+    temperatures = sorted({temperature for _, temperature, _ in study.rows})
+    found = [
+        Piece(
+            (slug(study.name), "alpha", f"t{temperature:g}"), study.alpha_run(temperature).execute
+        )
+        for temperature in temperatures
+    ]
+    for draft, temperature, gamma in study.rows:
+        run = study.decode_run(draft, temperature, gamma, study.decode_examples, timed=True)
+        found.append(Piece(_path(study, "table_2", draft, temperature, gamma), _decode(run)))
+    for draft, temperature, gamma in study.rows:
+        if temperature:
+            path = _path(study, "block", draft, temperature, gamma)
+            found.append(Piece(path, _compare(study, draft, temperature, gamma)))
+    for draft in study.lenient_drafts:
+        for temperature in temperatures:
+            for lenience in LENIENCES:
+                run = study.decode_run(
+                    draft, temperature, _LENIENT_GAMMA, study.lenient_examples,
+                    verifier=LenientVerifier(lenience),
+                )  # fmt: skip
+                path = _path(study, "lenience", draft, temperature, _LENIENT_GAMMA)
+                found.append(Piece((*path, f"l{lenience:g}"), _decode(run)))
+    return found
+
+
+def _path(study: Study, part: str, draft: DraftName, temperature: float, gamma: int):
+    return slug(study.name), part, slug(f"{draft}"), f"t{temperature:g}", f"gamma{gamma}"
+
+
+def _decode(run: DecodeRun) -> Callable[[Path], dict[str, Any]]:
+    return lambda directory: _rows(run, directory)[0]
+
+
+def _rows(run: DecodeRun, directory: Path) -> tuple[dict[str, Any], list[Row]]:
+    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
+    settings = {name: str(value) for name, value in fields.items()}
+    text = "".join(f"{name} = {value}\n" for name, value in settings.items())
+    prepared = PreparedRun(run, f"task = {run.task.name}\n{text}", directory)
+    return prepared.finished() or prepared.execute("")
+
+
+def _compare(
+    study: Study, draft: DraftName, temperature: float, gamma: int
+) -> Callable[[Path], dict[str, Any]]:
+    """Block efficiency with token and with block verification, on the same rows."""
+
+    def run(directory: Path) -> dict[str, Any]:
+        found = {}
+        for name, verifier in (("token", VERIFIER), ("block", BlockVerifier())):
+            decode = study.decode_run(
+                draft, temperature, gamma, study.block_examples, verifier=verifier
+            )
+            _, rows = _rows(decode, directory / name)
+            found[name] = [np.array([getattr(r, key) for r in rows], float)
+                           for key in ("num_tokens", "target_calls")]  # fmt: skip
+        return block_difference(found["token"], found["block"])
+
+    return run
+
+
+def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Block efficiencies and their difference, with a 95 % interval by rows.
+
+    Args:
+      token, block: tokens and target calls of each row, in the same order of rows.
+    """
+    efficiency = [float(tokens.sum() / calls.sum()) for tokens, calls in (token, block)]
+    # Each ratio linearised, row by row: what is common to a row cancels in the difference.
+    parts = [
+        (tokens - mean * calls) / calls.mean()
+        for mean, (tokens, calls) in zip(efficiency, (token, block), strict=True)
+    ]
+    gain = efficiency[1] - efficiency[0]
+    low, high = cluster_interval(parts[1] - parts[0], np.ones(len(parts[0])))
+    return {
+        "token": efficiency[0],
+        "block": efficiency[1],
+        "difference": gain,
+        "interval": (gain + low, gain + high),
+        "num_rows": len(parts[0]),
+    }
+
+
+def run(directory: Path, command: str, *, studies: Sequence[Study]) -> dict[str, Any]:
+    """Does every piece of every study and writes ``summary.json``, tables and figures.
+
+    Args:
+      directory: where; a directory of the same reproduction is continued.
+      command: how to do this again.
+      studies: at least one.
+
+    Raises:
+      OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
+        :meth:`specdec.runs.alpha.AlphaRun.execute`; pieces that were done are kept.
+    """
+    if not studies:
+        raise ValueError("There is nothing to reproduce: studies is empty.")
+    check_writable(directory)
+    everything = [piece for study in studies for piece in pieces(study)]
+    paths = [piece.path for piece in everything]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ValueError(f"{'/'.join(twice)} is there twice: give studies and rows that differ.")
+    found: dict[str, Any] = {}
+    progress = _Progress(len(everything))
+    for piece in everything:
+        progress.begin("/".join(piece.path))
+        place = found
+        for name in piece.path[:-1]:
+            place = place.setdefault(name, {})
+        place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
+        progress.end()
+    content = {
+        "studies": {slug(study.name): {"name": study.name, **found[slug(study.name)]}
+                    for study in studies},
+        **results.provenance(), "command": command, "gin": gin.operative_config_str(),
+    }  # fmt: skip
+    results.write_results(directory / SUMMARY, content)
+    results.write_text(directory / TABLES, reproduction.page(content))
+    return content
+
+
+class _Progress:
+    """Says which piece of how many is under way, and how long the others will take."""
+
+    def __init__(self, total: int):
+        self._total, self._done = total, 0
+        self._seconds: list[float] = []
+
+    def begin(self, name: str) -> None:
+        self._began = time.monotonic()
+        left = ""
+        if self._seconds:
+            rest = statistics.mean(self._seconds) * (self._total - self._done)
+            left = f", about {rest / 60:.0f} min left"
+        say(f"[{self._done + 1} of {self._total}{left}] {name}")
+
+    def end(self) -> None:
+        self._done += 1
+        seconds = time.monotonic() - self._began
+        if seconds > _QUICK:
+            self._seconds.append(seconds)

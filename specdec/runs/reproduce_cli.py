@@ -1,0 +1,34 @@
+"""From command line to finished reproduction: ``scripts/reproduce.py`` calls :func:`main`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdec.evaluation import reproduction
+from specdec.runs import gin_files
+from specdec.runs.gin_bindings import configured_reproduction
+from specdec.runs.reproduce import SUMMARY, TABLES
+
+USER_ERROR = 2
+
+
+def main(
+    gin_file_names: Sequence[str],
+    bindings: Sequence[str],
+    *,
+    directory: Path,
+    root: Path,
+    command: str,
+) -> int:
+    """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
+    try:
+        gin_files.parse(gin_file_names, bindings, root)
+        content = configured_reproduction(directory, command)
+    except (ValueError, OSError) as error:
+        print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
+        return USER_ERROR
+    print(reproduction.page(content))
+    print(f"Written to {directory}: {SUMMARY}, {TABLES}")
+    return 0

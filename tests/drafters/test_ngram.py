@@ -1,0 +1,142 @@
+"""N-gram tables: counted, kept, looked up."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec.checkpoints import CheckpointError
+from specdec.checkpoints.ngrams import load_ngrams, of_order, save_ngrams
+from specdec.drafters.ngram import NgramDrafter
+from specdec.drafters.ngram_tables import distribution, likeliest
+from specdec.training.ngrams import count_ngrams
+from specdec.types import SamplingConfig
+
+V, START = 30, 0
+DISCOUNT, KEPT = 0.5, 3
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    rng = np.random.default_rng(0)
+    return [[*rng.integers(2, V, rng.integers(1, 12)).tolist(), 1] for _ in range(400)]
+
+
+def count(sequences, order, **options):
+    options = {"discount": DISCOUNT, "min_count": 2, "max_successors": KEPT} | options
+    return count_ngrams(sequences, V, order=order, start_id=START, **options)
+
+
+def by_hand(sequences, context):
+    """q(. | context) by definition."""
+    if not context:
+        return np.bincount(np.concatenate(sequences), minlength=V) / sum(map(len, sequences))
+    shorter = by_hand(sequences, context[1:])
+    seen = np.zeros(V)
+    for sequence in sequences:
+        padded = [START] * len(context) + sequence
+        for i, token in enumerate(sequence):
+            if padded[i : i + len(context)] == context:
+                seen[token] += 1
+    if seen.sum() < (2 if len(context) > 1 else 1):
+        return shorter
+    weights = np.zeros(V)
+    for token in np.argsort(-seen, kind="stable")[:KEPT]:
+        weights[token] = max(0, seen[token] - DISCOUNT) / seen.sum()
+    return weights + (1 - weights.sum()) * shorter
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_distributions_are_the_definition(sequences, order):
+    tables = count(sequences, order)
+    contexts = [[START, START, START], [START, START, sequences[0][0]], [9, 9, 9]]
+    contexts += [([START] * 3 + s)[i : i + 3] for s in sequences[:8] for i in range(len(s))]
+    found = np.asarray(distribution(tables, jnp.asarray(contexts)))
+    for context, q in zip(contexts, found, strict=True):
+        np.testing.assert_allclose(q, by_hand(sequences, context[4 - order :]), atol=1e-6)
+    best = np.asarray(likeliest(tables, jnp.asarray(contexts)))
+    largest = found[np.arange(len(best)), best]
+    np.testing.assert_allclose(largest, found.max(axis=1), atol=1e-6)
+
+
+def test_a_start_is_part_of_the_context(sequences):
+    always = [[7, *s] for s in sequences]
+    tables = count(always, 2)
+    drafter = NgramDrafter(1, 2, START, SamplingConfig(0.0))
+    state = drafter.init(tables, jnp.zeros((1, 3), jnp.int32), 8)
+    assert drafter.propose(tables, state, None)[0].tokens.tolist() == [[7]]
+
+
+def test_tables_come_back_as_they_were_written(tmp_path, sequences):
+    (tmp_path / "spiece.model").write_bytes(b"some vocabulary")
+    tables = count(sequences, 3)
+    save_ngrams(tmp_path / "n.safetensors", tables, tmp_path / "spiece.model")
+    again, vocabulary = load_ngrams(tmp_path / "n.safetensors")
+    assert len(vocabulary) == 16
+    contexts = jnp.asarray([([START] * 2 + s)[i : i + 2] for s in sequences[:50] for i in (0, 1)])
+    np.testing.assert_array_equal(distribution(again, contexts), distribution(tables, contexts))
+    np.testing.assert_array_equal(likeliest(again, contexts), likeliest(tables, contexts))
+    shorter = of_order(again, 2)
+    np.testing.assert_array_equal(
+        distribution(shorter, contexts), distribution(count(sequences, 2), contexts)
+    )
+
+
+def test_a_large_vocabulary_is_sparse():
+    """32,128 tokens, as T5's: the arrays hold what was seen, not V x V."""
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 32_128, 20).tolist() for _ in range(200)]
+    tables = count_ngrams(sequences, 32_128, order=3, start_id=0, min_count=1)
+    level = tables.levels[1]
+    assert level.contexts.size + level.successors.size < 30 * 200 * 20
+    q = distribution(tables, jnp.asarray([sequences[0][:2]]))
+    assert int(jnp.argmax(q)) == sequences[0][2]
+    assert float(q.sum()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "options", "message"),
+    [
+        ([], {}, "not a single token"),
+        ([[]], {}, "not a single token"),
+        ([[2, V]], {}, rf"Token {V} is outside the vocabulary \[0, {V}\)"),
+        ([[2, -1]], {}, "Token -1 is outside"),
+        ([[2]], {"order": 0}, r"order must be in 1\.\.12 for 30 tokens, got 0"),
+        ([[2]], {"order": 13}, "got 13"),
+        ([[2]], {"discount": 1.0}, r"discount must be in \(0, 1\)"),
+    ],
+)
+def test_bad_streams_and_settings(sequences, options, message):
+    options = {"order": 2} | options
+    with pytest.raises(ValueError, match=message):
+        count(sequences, **options)
+
+
+def test_bad_files(tmp_path, sequences):
+    with pytest.raises(CheckpointError, match="No n-gram tables at"):
+        load_ngrams(tmp_path)
+    (tmp_path / "ngrams.safetensors").write_bytes(b"rubbish" * 20)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_ngrams(tmp_path)
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="holds no n-gram tables"):
+        load_ngrams(tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="of order 2; they have no order 3"):
+        of_order(count(sequences, 2), 3)
+
+
+def test_other_temperatures_are_refused():
+    with pytest.raises(ValueError, match="temperature 0 or 1 without top-k"):
+        NgramDrafter(1, 2, START, SamplingConfig(0.5))
+    with pytest.raises(ValueError, match="gamma must be at least 1"):
+        NgramDrafter(0, 2, START, SamplingConfig(1.0))
+
+
+def test_weights_leave_something_for_back_off(sequences):
+    for level in count(sequences, 3).levels:
+        begin, number = np.asarray(level.begin), np.asarray(level.count)
+        weights = np.asarray(level.weights)
+        sums = [weights[b : b + n].sum() for b, n in zip(begin, number, strict=True)]
+        assert 0 < max(sums) < 1
+        assert level.width <= KEPT

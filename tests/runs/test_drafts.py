@@ -1,0 +1,123 @@
+"""Every kind of draft through the public interface, on tiny models from disk."""
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec.data.vocabulary import Vocabulary
+from specdec.training.ngrams import build
+from specdec.training.train import TextFiles
+from specdec.types import SamplingConfig
+from tests.runs.conftest import TEXTS
+
+GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
+
+
+@pytest.fixture(scope="module")
+def ngrams(tiny):
+    """Tables of the tiny pair's own outputs."""
+    pair = specdec.load_pair(target=tiny.target, draft=specdec.Random())
+    outputs = pair.generate(TEXTS, method="autoregressive", max_decode_len=12, batch_size=4).texts
+    lines = [f"{a}\t{b or 'x'}" for a, b in zip(TEXTS, outputs, strict=True)]
+    (tiny.root / "train.tsv").write_text("\n".join(lines) + "\n")
+    build(
+        tiny.root / "ngrams", files=TextFiles(str(tiny.root)), vocabulary_path=str(tiny.target),
+        vocab_size=pair.target.model.vocab_size, order=3, min_count=1,
+    )  # fmt: skip
+    return str(tiny.root / "ngrams")
+
+
+@pytest.fixture(scope="module")
+def specs(tiny, ngrams):
+    return {
+        "model": str(tiny.draft),
+        "unigram": specdec.Ngram(ngrams, 1),
+        "trigram": specdec.Ngram(ngrams),
+        "copying": specdec.Copying(),
+        "random": specdec.Random(),
+        "over copying": specdec.Hierarchical(str(tiny.draft), specdec.Copying(), 2),
+        "over bigram": specdec.Hierarchical(str(tiny.draft), specdec.Ngram(ngrams, 2), 1),
+    }
+
+
+NAMES = ("model", "unigram", "trigram", "copying", "random", "over copying", "over bigram")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_are_the_targets(tiny, specs, name):
+    pair = specdec.load_pair(target=tiny.target, draft=specs[name])
+    plain = pair.generate(TEXTS, method="autoregressive", max_decode_len=12, batch_size=4)
+    verifier, draft_sampling = specdec.BlockVerifier(), SAMPLED
+    if name in ("model", "trigram"):  # The others say the same at any temperature, or cost more.
+        verifier, draft_sampling = specdec.TokenVerifier(), None
+    fast = pair.generate(
+        TEXTS, gamma=3, max_decode_len=12, batch_size=4, verifier=verifier,
+        draft_sampling=draft_sampling,
+    )  # fmt: skip
+    for a, b in zip(plain.tokens, fast.tokens, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert fast.stats.target_calls <= plain.stats.target_calls
+
+
+@pytest.mark.parametrize("name", ["trigram", "copying", "random", "over bigram"])
+def test_sampled_rows_do_not_depend_on_their_neighbours(tiny, specs, name):
+    pair = specdec.load_pair(target=tiny.target, draft=specs[name])
+    options = dict(gamma=3, max_decode_len=12, sampling=SAMPLED, seed=5)
+    alone, together = (pair.generate(TEXTS, batch_size=n, **options) for n in (1, 4))
+    for a, b in zip(alone.tokens, together.tokens, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_hierarchical_draft_guesses_as_its_model_does(tiny, specs):
+    """Greedily, the same guesses and so the same counts."""
+    options = dict(gamma=3, max_decode_len=12, batch_size=4)
+    model, *over = (
+        specdec.load_pair(target=tiny.target, draft=specs[name]).generate(TEXTS, **options).stats
+        for name in ("model", "over copying", "over bigram")
+    )
+    assert over == [model, model]
+    assert model.accepted > 0
+
+
+def test_tables_of_another_vocabulary_are_refused(tiny, ngrams, tmp_path):
+    other = specdec.Ngram("quickstart")
+    with pytest.raises(ValueError, match=r"tables of quickstart are of another vocabulary \(4096"):
+        specdec.load_pair(target=tiny.target, draft=other)
+    # The same size, another file.
+    vocabulary = (tiny.root / "spiece.model").read_bytes()
+    (tmp_path / "spiece.model").write_bytes(vocabulary + b"\x00")
+    build(
+        tmp_path, files=TextFiles(str(tiny.root)), vocabulary_path=str(tiny.target),
+        vocab_size=320, order=2,
+    )  # fmt: skip
+    from specdec.checkpoints.ngrams import load_ngrams, save_ngrams
+
+    save_ngrams(tmp_path / "n", load_ngrams(tmp_path)[0], tmp_path / "spiece.model")
+    with pytest.raises(ValueError, match="another vocabulary"):
+        specdec.load_pair(target=tiny.target, draft=specdec.Ngram(str(tmp_path / "n")))
+    assert Vocabulary(tiny.target)
+
+
+def test_what_a_draft_cannot_do_is_refused(tiny, ngrams):
+    pair = specdec.load_pair(target=tiny.target, draft=specdec.Ngram(ngrams))
+    with pytest.raises(ValueError, match="stop_below must be 0"):
+        pair.generate(TEXTS, gamma=2, stop_below=0.5)
+    with pytest.raises(ValueError, match="set the draft's own temperature"):
+        pair.generate(TEXTS, gamma=2, sampling=SamplingConfig(1.0, top_k=3))
+    pair.generate(
+        TEXTS[:1], gamma=2, sampling=SamplingConfig(1.0, top_k=3), draft_sampling=SAMPLED,
+        max_decode_len=12,
+    )  # fmt: skip
+
+
+def test_lenience_changes_what_is_said(tiny):
+    pair = specdec.load_pair(target=tiny.target, draft=tiny.draft)
+    plain = pair.generate(TEXTS, method="autoregressive", max_decode_len=12, batch_size=4)
+    exact, loose = (
+        pair.generate(TEXTS, gamma=3, max_decode_len=12, verifier=specdec.LenientVerifier(x))
+        for x in (1.0, 0.01)
+    )
+    same = [np.array_equal(a, b) for a, b in zip(plain.tokens, exact.tokens, strict=True)]
+    assert all(same)
+    assert any(not np.array_equal(a, b) for a, b in zip(plain.tokens, loose.tokens, strict=True))
+    assert loose.stats.acceptance_rate > exact.stats.acceptance_rate

@@ -1,0 +1,186 @@
+"""``--dry_run``: every shipped configuration, the counts, and that nothing is loaded."""
+
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+from specdec.core.theory import speedup
+from specdec.evaluation import paper
+from specdec.runs import decode_cli, dry_run
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = ROOT / "configs" / "experiments"
+CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
+DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))
+QUICKSTART = EXPERIMENTS / "quickstart_ende.gin"
+XXL = EXPERIMENTS / "t5_xxl" / "ende_xxl_small_g7_t0.gin"
+
+
+def shown(capsys, files, *bindings):
+    """What is printed for a configuration."""
+    code = decode_cli.main(
+        [str(file) for file in files], bindings, root=ROOT, command="test", dry_run=True
+    )
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return output.out
+
+
+def cells(output, label):
+    """The columns of a line, as numbers."""
+    (line,) = (line for line in output.splitlines() if line.startswith(label))
+    numbers = re.findall(r"([\d,.]+) (M|MB|GB)\b", line)
+    return [float(n.replace(",", "")) * (1000 if unit == "GB" else 1) for n, unit in numbers]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("loaded or allocated")
+
+    monkeypatch.setattr("specdec.runs.decode.load_pair", refuse)
+    monkeypatch.setattr("specdec.checkpoints.loading.open_huggingface", refuse)
+    monkeypatch.setattr("specdec.data.tasks._seqio_tasks", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    arrays = len(jax.live_arrays())
+    yield
+    assert len(jax.live_arrays()) <= arrays
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_experiment(path, capsys):
+    output = shown(capsys, [path])
+    assert all(0 < read < whole for read, whole in zip(
+        cells(output, "of them read"), cells(output, "parameters"), strict=True
+    ))  # fmt: skip
+    if path.parent != EXPERIMENTS:
+        assert "in the paper, at gamma" in output
+
+
+@pytest.mark.parametrize("path", DRAFTERS, ids=lambda path: path.stem)
+def test_every_drafter(path, capsys):
+    output = shown(capsys, [QUICKSTART, path])
+    assert len(cells(output, "parameters")) in (1, 2)
+
+
+@pytest.mark.parametrize("family", ["t5_xxl", "t5_1_0", "flan"])
+def test_the_twelve_rows_are_all_there(family, capsys):
+    found = []
+    for path in sorted((EXPERIMENTS / family).glob("*.gin")):
+        output = shown(capsys, [path])
+        task, size = re.search(r"alpha for (\w+), T5-XXL and (\S+),", output).groups()
+        setting = re.search(r": speculative, gamma (\d+), temperature (\d),", output)
+        gamma, temperature = map(int, setting.groups())
+        (row,) = (
+            row
+            for row in paper.TABLE_4
+            if (row.task, row.draft, row.temperature) == (task, size, temperature)
+        )
+        assert row.gamma == gamma
+        assert f"{row.expected} expected, {row.empirical} measured" in output
+        speed = speedup(row.alpha, row.gamma, row.cost_ratio)
+        assert f"  {speed:.2f}  at c = {row.cost_ratio:.3f}, the paper's" in output
+        assert f"{size.removeprefix('T5-')}_g{gamma}_t{temperature}" in path.stem
+        found.append(row)
+    assert sorted(map(repr, found)) == sorted(map(repr, paper.TABLE_4))
+
+
+# Millions of parameters, all and of a decode step; T5 v1.1 XXL has 11,135.3 and 5,567.7.
+@pytest.mark.parametrize(
+    ("name", "total", "step"),
+    [
+        ("google/t5-v1_1-small", 77.0, 38.5),
+        ("google/t5-v1_1-base", 247.6, 123.8),
+        ("google/t5-v1_1-large", 783.2, 391.6),
+        ("google/t5-v1_1-xl", 2849.8, 1424.9),
+        ("google/t5-v1_1-xxl", 11135.3, 5567.7),
+        ("google/flan-t5-xxl", 11135.3, 5567.7),
+        ("t5-small", 60.5, 38.5),
+        ("google-t5/t5-3b", 2851.6, 1442.3),
+        ("elsewhere/t5-11b", 11307.3, 5670.1),
+    ],
+)
+def test_parameters_of_public_checkpoints(name, total, step):
+    config, _ = dry_run.find_config(name, ROOT)
+    counts = [round(count / 1e6, 1) for count in dry_run.count_parameters(config)]
+    assert counts == [total, step]
+
+
+def test_bytes_of_a_run(capsys):
+    """By hand: layers x (keys and values) x batch x heads x head_dim x length x bytes."""
+    bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
+    output = shown(capsys, [XXL], *bindings)
+    assert cells(output, "all parameters") == [44540.0, 307.84]
+    length = 64 + 7 + 1  # The bucket of 60, and a block that crosses its end.
+    assert cells(output, "self-attention cache") == pytest.approx(
+        [24 * 2 * 4 * 64 * 64 * length * 4 / 1e6, 8 * 2 * 4 * 6 * 64 * length * 4 / 1e6], abs=0.01
+    )
+    assert cells(output, "cross-attention") == pytest.approx(
+        [24 * 2 * 4 * 64 * 64 * 128 * 4 / 1e6, 8 * 2 * 4 * 6 * 64 * 128 * 4 / 1e6], abs=0.01
+    )
+    assert cells(output, "logits of one call") == pytest.approx(
+        [4 * 8 * 32128 * 4 / 1e6, 4 * 2 * 32128 * 4 / 1e6], abs=0.01
+    )
+
+
+def test_the_bandwidth_floor_of_c(capsys):
+    assert "  3.43  at c = 0.007, the ratio of what decode steps read" in shown(capsys, [XXL])
+    assert "c is 0.070 or more" in shown(capsys, [QUICKSTART])
+
+
+def test_a_directorys_config_json_comes_first(tiny, capsys):
+    output = shown(capsys, [tiny.gin])
+    assert output.count("config.json") == 2
+    assert str(tiny.target) in output
+
+
+def test_other_gammas_and_temperatures(capsys):
+    assert "at gamma 7: 3.2 expected" in shown(capsys, [XXL], "GAMMA=4")
+    assert "in the paper" not in shown(capsys, [XXL], "TEMPERATURE=0.5")
+    plain = shown(capsys, [XXL, ROOT / "configs/methods/autoregressive.gin"])
+    assert cells(plain, "logits of one call")[0] == pytest.approx(0.13)
+    assert "at c =" not in plain
+    assert "gamma auto" in shown(capsys, [XXL], "GAMMA='auto'")
+
+
+def test_drafts_that_are_no_checkpoint(capsys):
+    drafters = ROOT / "configs" / "drafters"
+    size = (ROOT / "specdec/bundled/quickstart/ngrams.safetensors").stat().st_size
+    tables = f"n-gram tables {size / 1e6:.2f} MB"
+    bigram = shown(capsys, [QUICKSTART, drafters / "quickstart_bigram.gin"])
+    assert tables in bigram
+    assert len(cells(bigram, "parameters")) == 1
+    hierarchical = shown(capsys, [QUICKSTART, drafters / "quickstart_over_bigram.gin"])
+    assert tables in hierarchical
+    assert len(cells(hierarchical, "parameters")) == 2
+
+
+@pytest.mark.parametrize(
+    ("binding", "message"),
+    [
+        ("TARGET='nowhere/at/all'", "nowhere/at/all is neither a directory nor named as a public"),
+        ("DRAFT='google/t5-v1_1-huge'", "has no t5_1_1_huge, only t5_1_1_base"),
+        ("PAPER_ROW=('EnDe', 'T5-tiny')", "PAPER_ROW must be one of"),
+        ("GAMMA=0", "gamma must be in"),
+        ("GAMA=3", "Did you mean GAMMA?"),
+        ("DTYPE='int8'", "T5Config.dtype must be"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, binding, message):
+    code = decode_cli.main([str(XXL)], [binding], root=ROOT, command="test", dry_run=True)
+    told = capsys.readouterr()
+    assert code == 2
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    assert message in told.err
+
+
+def test_a_damaged_config_json(tiny, tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{")
+    bindings = [f"DRAFT={str(tmp_path)!r}"]
+    code = decode_cli.main([str(tiny.gin)], bindings, root=ROOT, command="test", dry_run=True)
+    assert code == 2
+    assert "is not valid JSON" in capsys.readouterr().err

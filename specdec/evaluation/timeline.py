@@ -85,7 +85,7 @@ def record(
 
     The tokens are those of :meth:`specdec.api.Pair.generate`, which runs the same parts in one
     program. It need not wait for the host after each call, nor hand on caches from program to
-    program, so it takes a little less time than what is shown here.
+    program, so it takes less time than what is shown here.
 
     Everything runs once unmeasured; of ``REPETITIONS`` decodes, the one of median time is kept.
 

@@ -20,7 +20,7 @@ from specdec.api import VERIFIER
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import Task, evenly
 from specdec.drafts import DraftSpec
-from specdec.evaluation import reproduction, results
+from specdec.evaluation import decode_figures, reproduction, results, theory_figures, timeline
 from specdec.evaluation.decodes import Row
 from specdec.runs.alpha import AlphaRun, slug
 from specdec.runs.decode import DecodeRun, PreparedRun, check_writable, say
@@ -29,10 +29,12 @@ from specdec.verifiers.base import Verifier
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 
-SUMMARY, TABLES = "summary.json", "tables.md"
+SUMMARY, TABLES, FIGURES = "summary.json", "tables.md", "figures"
+FIGURE_5_GAMMAS = (7, 3, 0)
 LENIENCES = (0.5, 0.3, 0.1)
 _BATCH = 16  # Rows a batch where nothing is timed.
 _LENIENT_GAMMA = 3
+_FIGURE_1_TOKENS = 38
 _QUICK = 5.0  # Seconds; what takes less was on disk already.
 
 DraftName = str | DraftSpec
@@ -170,11 +172,15 @@ def _decode(run: DecodeRun) -> Callable[[Path], dict[str, Any]]:
 
 
 def _rows(run: DecodeRun, directory: Path) -> tuple[dict[str, Any], list[Row]]:
+    prepared = _prepared(run, directory)
+    return prepared.finished() or prepared.execute("")
+
+
+def _prepared(run: DecodeRun, directory: Path) -> PreparedRun:
     fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
     settings = {name: str(value) for name, value in fields.items()}
     text = "".join(f"{name} = {value}\n" for name, value in settings.items())
-    prepared = PreparedRun(run, f"task = {run.task.name}\n{text}", directory)
-    return prepared.finished() or prepared.execute("")
+    return PreparedRun(run, f"task = {run.task.name}\n{text}", directory)
 
 
 def _compare(
@@ -255,7 +261,33 @@ def run(directory: Path, command: str, *, studies: Sequence[Study]) -> dict[str,
     }  # fmt: skip
     results.write_results(directory / SUMMARY, content)
     results.write_text(directory / TABLES, reproduction.page(content))
+    say("Drawing the figures")
+    theory_figures.write_figures(directory / FIGURES)
+    _draw_decodes(studies[0], directory)
     return content
+
+
+def _draw_decodes(study: Study, directory: Path) -> None:
+    """Figures 1 and 5, of the first study's first row."""
+    draft, temperature, gamma = study.rows[0]
+    run = study.decode_run(draft, temperature, gamma, study.decode_examples, timed=True)
+    place = directory.joinpath(*_path(study, "table_2", draft, temperature, gamma))
+    prepared = _prepared(run, place)
+    _, rows = prepared.finished() or prepared.execute("")
+    pair = prepared.pair
+    # As long as the paper's example, which has 38 tokens.
+    row = min(rows, key=lambda row: abs(row.num_tokens - _FIGURE_1_TOKENS))
+    decode_figures.figure_1([row], pair.vocabulary, directory / FIGURES)
+    (ids,) = pair.token_ids([row.input], max_input_len=study.max_input_len)
+    timelines = [
+        timeline.record(
+            pair, ids, gamma=each, sampling=SamplingConfig(temperature),
+            max_decode_len=study.max_decode_len, seed=study.seed,
+        )
+        for each in FIGURE_5_GAMMAS
+        if each < study.max_decode_len
+    ]  # fmt: skip
+    decode_figures.figure_5(timelines, directory / FIGURES)
 
 
 class _Progress:

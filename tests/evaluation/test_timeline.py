@@ -17,10 +17,11 @@ from specdec.types import SamplingConfig
 TEXT = np.array([3, 4, 5, 3, 4, 5, 3, 4, 1])
 LENGTH = 20
 SAMPLING = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(0.7, top_k=9)}
+CONFIG = dataclasses.replace(TINY["v1.1"], num_decoder_layers=1)
 
 
 def load(seed):
-    return LoadedModel.of(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random")
+    return LoadedModel.of(CONFIG, random_t5_params(CONFIG, seed), "random")
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,9 @@ def test_bytes_of_a_run(capsys):
 
 def test_the_bandwidth_floor_of_c(capsys):
     assert "  3.43  at c = 0.007, the ratio of what decode steps read" in shown(capsys, [XXL])
-    assert "c is 0.070 or more" in shown(capsys, [QUICKSTART])
+    quickstart = shown(capsys, [QUICKSTART])
+    assert "c is 0.070 or more" in quickstart
+    assert cells(quickstart, "parameters") == [21.8, 1.8]  # Logits are tied.
 
 
 def test_a_directorys_config_json_comes_first(tiny, capsys):

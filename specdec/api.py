@@ -188,6 +188,7 @@ class Pair:
         batches = list(make_batches(ids, batch_size, self.target.model.pad_id))
         shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
         batches = [batch for batch in batches if batch.inputs.shape == shape][:_PROBED_BATCHES]
+
         def drafter(gamma: int) -> Drafter:
             return self.drafter(gamma, draft_sampling or sampling)
 
@@ -260,9 +261,7 @@ class Pair:
             )  # fmt: skip
         return jax.tree.map(np.asarray, result)
 
-    def drafter(
-        self, gamma: int, sampling: SamplingConfig, stop_below: float = 0.0
-    ) -> Drafter:
+    def drafter(self, gamma: int, sampling: SamplingConfig, stop_below: float = 0.0) -> Drafter:
         """The drafter that :meth:`decode` uses; its parameters are ``draft.params``."""
         return self.draft.drafter(gamma, sampling, stop_below)
 

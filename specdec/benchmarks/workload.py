@@ -16,7 +16,7 @@ import numpy as np
 from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import resolve
-from specdec.data.tasks import Task, evenly
+from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
@@ -161,9 +161,9 @@ def text(
       task: where the texts come from.
       num_examples: how many, evenly spread.
     """
-    chosen = [example.input for example in evenly(task.examples, num_examples)]
+    chosen = evenly(task.examples, num_examples)
     loaded = load_pair(pair)
-    ids = loaded.token_ids(chosen, max_input_len=512)
+    ids = loaded.token_ids(model_inputs(chosen, loaded.vocabulary), max_input_len=512)
     return [
         Workload(
             name=f"{pair} on {task.name}",

@@ -85,7 +85,7 @@ def _wrapped(
         _COLUMNS - indent, drop_whitespace=False, replace_whitespace=False, expand_tabs=False
     )  # Whose lines together are the text as it was.
     for line in wrapper.wrap("".join(text for text, _ in spans)) or [""]:
-        column = indent
+        column = indent - (len(line) - len(line.lstrip()))
         pieces = []
         for kind, characters in itertools.groupby(line, key=lambda _: kinds.pop(0)):
             piece = "".join(characters)

@@ -70,7 +70,7 @@ def table_2(studies: Sequence[Content]) -> str:
             spread = r["spread"]["measured_speedup_decoder"]
             rows.append([
                 study["name"], r["drafter"], f"{r['temperature']:g}", str(r["gamma"]),
-                _number(alpha and alpha["alpha"]), _number(r["acceptance_rate"]),
+                _number(alpha["alpha"] if alpha else None), _number(r["acceptance_rate"]),
                 _number(r["block_efficiency"]), _number(r["cost_ratio"], 3),
                 _number(r["verify_ratio"]), _number(r["predicted_speedup_thm38"]),
                 _number(r["predicted_speedup"]), _number(r["predicted_speedup_counted"]),
@@ -111,8 +111,8 @@ def table_5(studies: Sequence[Content]) -> str:
                 rows.append([
                     study["name"], drafter, f"{temperature:g}", f"{float(lenience):g}",
                     _number(a["alpha"]), _number(a["total_variation"], 3),
-                    _number(decode and decode["acceptance_rate"]),
-                    _number(decode and decode["block_efficiency"]),
+                    _number(decode["acceptance_rate"] if decode else None),
+                    _number(decode["block_efficiency"] if decode else None),
                     ", ".join(f"{k} {v:.1f}" for k, v in (quality or {}).items()),
                 ])  # fmt: skip
     columns = ("task", "draft", "T", "lenience", "α", "distance from p a token",

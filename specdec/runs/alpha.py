@@ -147,7 +147,8 @@ class AlphaRun:
                         tokens[place, : counts[place]] = texts[row]
                 found = alpha.replay(
                     pair.target.model, drafter, pair.target.params, pair.draft.params,
-                    *map(jnp.asarray, (batch.inputs, batch.row_ids, tokens, counts)), self.seed,
+                    jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids), jnp.asarray(tokens),
+                    jnp.asarray(counts), self.seed,
                     sampling=self.sampling,
                 )  # fmt: skip
                 found = jax.tree.map(np.asarray, found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import gin
@@ -30,6 +29,11 @@ from specdec.runs.decode import DecodeRun
 SHAPES = "configs/shapes"
 # Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
 FAMILIES = {"t5-v1_1": "t5_1_1", "flan-t5": "t5_1_1", "t5": "t5_1_0"}
+LABELS = (
+    "", "shape from", "parameters", "of them read in a decode step", "all parameters",
+    "self-attention cache", "cross-attention keys and values", "logits of one call",
+    "together, without activations",
+)  # fmt: skip
 _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 
 
@@ -128,20 +132,20 @@ def find_config(source: str, root: Path) -> tuple[T5Config, str]:
         return gin.get_configurable(T5Config)(), file
 
 
-def find_row(task_and_draft: Sequence[str], temperature: float) -> paper.Table4Row | None:
+def find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
     """The row of the paper's Table 4; None if it has none for the temperature.
 
     Raises:
       ValueError: it has no such task and draft.
     """
-    rows = [row for row in paper.TABLE_4 if (row.task, row.draft) == tuple(task_and_draft)]
+    rows = [row for row in paper.TABLE_4 if (row.task, row.draft) == task_and_draft]
     if not rows:
         known = sorted({(row.task, row.draft) for row in paper.TABLE_4})
         raise ValueError(f"PAPER_ROW must be one of {known}, got {task_and_draft!r}.")
     return next((row for row in rows if row.temperature == temperature), None)
 
 
-def report(run: DecodeRun, root: Path, paper_row: Sequence[str] | None = None) -> str:
+def report(run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None) -> str:
     """The table that ``--dry_run`` prints.
 
     Args:
@@ -189,13 +193,6 @@ def _tables_file(path: str) -> Path:
     if not file.is_file():
         raise CheckpointError(f"No n-gram tables at {file}.")
     return file
-
-
-LABELS = (
-    "", "shape from", "parameters", "of them read in a decode step", "all parameters",
-    "self-attention cache", "cross-attention keys and values", "logits of one call",
-    "together, without activations",
-)  # fmt: skip
 
 
 def _cells(sizes: Sizes) -> tuple[str, ...]:

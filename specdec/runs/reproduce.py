@@ -18,7 +18,7 @@ import numpy as np
 
 from specdec.api import VERIFIER
 from specdec.core.theory_measured import cluster_interval
-from specdec.data.tasks import Task, evenly
+from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.drafts import DraftSpec
 from specdec.evaluation import decode_figures, reproduction, results, theory_figures, timeline
 from specdec.evaluation.decodes import Row
@@ -278,7 +278,8 @@ def _draw_decodes(study: Study, directory: Path) -> None:
     # As long as the paper's example, which has 38 tokens.
     row = min(rows, key=lambda row: abs(row.num_tokens - _FIGURE_1_TOKENS))
     decode_figures.figure_1([row], pair.vocabulary, directory / FIGURES)
-    (ids,) = pair.token_ids([row.input], max_input_len=study.max_input_len)
+    given = model_inputs([run.examples[row.id]], pair.vocabulary)
+    (ids,) = pair.token_ids(given, max_input_len=study.max_input_len)
     timelines = [
         timeline.record(
             pair, ids, gamma=each, sampling=SamplingConfig(temperature),

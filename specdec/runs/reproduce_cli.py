@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from specdec.evaluation import reproduction
 from specdec.runs import gin_files
@@ -25,7 +26,8 @@ def main(
     """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
     try:
         gin_files.parse(gin_file_names, bindings, root)
-        content = configured_reproduction(directory, command)
+        reproduce = cast(Callable[..., dict[str, Any]], configured_reproduction)
+        content = reproduce(directory, command)
     except (ValueError, OSError) as error:
         print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
         return USER_ERROR

@@ -64,12 +64,12 @@ def count_ngrams(
             f"discount must be in (0, 1), min_count and max_successors at least 1; got {discount}, "
             f"{min_count}, {max_successors}."
         )
-    sequences = [np.asarray(sequence, np.int64) for sequence in sequences]
-    lengths = np.array([len(sequence) for sequence in sequences], np.int64)
+    arrays = [np.asarray(sequence, np.int64) for sequence in sequences]
+    lengths = np.array([len(array) for array in arrays], np.int64)
     if not lengths.sum():
         raise ValueError("There is not a single token to count.")
     pad = np.full(order - 1, start_id, np.int64)
-    stream = np.concatenate(list(itertools.chain.from_iterable((pad, s) for s in sequences)))
+    stream = np.concatenate(list(itertools.chain.from_iterable((pad, array) for array in arrays)))
     if stream.min() < 0 or stream.max() >= vocab_size:
         outside = stream.max() if stream.max() >= vocab_size else stream.min()
         raise ValueError(f"Token {outside} is outside the vocabulary [0, {vocab_size}).")

@@ -37,6 +37,8 @@ def test_copies_what_followed_in_the_input():
 def test_no_place_to_copy_from_is_no_guess():
     assert propose([[5, 6, 7, EOS]]) == [[]]
     assert propose([[5, 6, 7, EOS]], [[4]]) == [[]]
+    # Only what was emitted is looked for, not the input's own end.
+    assert propose([[5, 6, 5]]) == [[]]
 
 
 def test_the_longest_match_wins():

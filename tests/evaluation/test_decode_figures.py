@@ -140,6 +140,12 @@ def test_figure_1_puts_texts_side_by_side(figure_1):
     assert es.x - rejected.x == pytest.approx(6.02 * len("<b> </s>"))
 
 
+def test_figure_1_takes_no_dollar_for_a_formula(figure_1):
+    assert "$" in "".join(d.text for d in texts(figure_1))
+    fonts = set(re.findall(r'href="#([A-Za-z]+)', figure_1))
+    assert fonts == {"DejaVuSansMono"}  # A formula's letters are slanted.
+
+
 def test_figure_1_wraps_what_is_long(figure_1):
     width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', figure_1).groups())
     drawn = texts(figure_1)

@@ -165,6 +165,7 @@ def test_drafts_that_are_no_checkpoint(capsys):
         ("TARGET='nowhere/at/all'", "nowhere/at/all is neither a directory nor named as a public"),
         ("DRAFT='google/t5-v1_1-huge'", "has no t5_1_1_huge, only t5_1_1_base"),
         ("PAPER_ROW=('EnDe', 'T5-tiny')", "PAPER_ROW must be one of"),
+        ("PAPER_ROW=3", "PAPER_ROW must be one of [('CNNDM', 'T5-base'), "),
         ("GAMMA=0", "gamma must be in"),
         ("GAMA=3", "Did you mean GAMMA?"),
         ("DTYPE='int8'", "T5Config.dtype must be"),

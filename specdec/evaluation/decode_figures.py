@@ -80,14 +80,14 @@ def _wrapped(
     spans: Sequence[tuple[str, str]], indent: int = 0
 ) -> Iterator[list[tuple[int, str, str]]]:
     """Lines of (column, text, kind); ``spans`` are texts with their kinds."""
-    kinds = [kind for text, kind in spans for _ in text]
+    kinds = (kind for text, kind in spans for _ in text)
     wrapper = textwrap.TextWrapper(
         _COLUMNS - indent, drop_whitespace=False, replace_whitespace=False, expand_tabs=False
     )  # Whose lines together are the text as it was.
     for line in wrapper.wrap("".join(text for text, _ in spans)) or [""]:
         column = indent - (len(line) - len(line.lstrip()))
         pieces = []
-        for kind, characters in itertools.groupby(line, key=lambda _: kinds.pop(0)):
+        for kind, characters in itertools.groupby(line, key=lambda _: next(kinds)):
             piece = "".join(characters)
             pieces.append((column + len(piece) - len(piece.lstrip()), piece.strip(), kind))
             column += len(piece)

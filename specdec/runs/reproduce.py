@@ -7,6 +7,7 @@ measurement of alpha. What is on disk is not done again, so a run that was kille
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -239,6 +240,10 @@ def run(directory: Path, command: str, *, studies: Sequence[Study]) -> dict[str,
     """
     if not studies:
         raise ValueError("There is nothing to reproduce: studies is empty.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError(
+            'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
+        )
     check_writable(directory)
     everything = [piece for study in studies for piece in pieces(study)]
     paths = [piece.path for piece in everything]

@@ -16,6 +16,8 @@ from specdec.runs.reproduce import block_difference
 from specdec.runs.reproduce_cli import main
 from tests.runs.conftest import TEXTS
 
+# Random models say what no font has.
+pytestmark = pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 ROOT = Path(__file__).resolve().parent.parent.parent
 GIN = """
 STUDIES = [@toy/Study()]
@@ -122,6 +124,13 @@ def test_mistakes_are_one_line(config, tmp_path, capsys, binding, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.splitlines()[-1].startswith("error: ")
+
+
+def test_without_matplotlib_nothing_is_begun(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert reproduce(config, tmp_path / "new") == 2
+    assert "The figures need matplotlib" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_another_reproduction_is_not_mixed_in(config, whole, capsys):

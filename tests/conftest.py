@@ -1,8 +1,10 @@
-"""Shared by all tests: where the real data is."""
+"""Shared by all tests: where the real data is, and no more programs in memory than needed."""
 
+import gc
 import os
 from pathlib import Path
 
+import jax
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,3 +17,11 @@ def data_dir():
     if not (path / "ende_tatoeba" / "test.tsv").is_file():
         pytest.skip(f"no data set at {path}; set SPECDEC_DATA to a folder with ende_tatoeba/")
     return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """A process may map so many pieces of memory; thousands of compiled programs are too many."""
+    yield
+    jax.clear_caches()
+    gc.collect()

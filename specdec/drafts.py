@@ -101,6 +101,9 @@ class Checkpoint:
         return ModelDraft(loaded)
 
 
+_NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Ngram:
     """N-gram tables that ``scripts/train.py`` made of a task's outputs; see ``configs/training``.
@@ -115,8 +118,8 @@ class Ngram:
     order: int | None = None
 
     def __str__(self) -> str:
-        order = f"{self.order}-gram" if self.order else "n-gram"
-        return f"{ {1: 'unigram', 2: 'bigram'}.get(self.order or 0, order) } of {self.path}"
+        name = "n-gram" if self.order is None else _NAMES.get(self.order, f"{self.order}-gram")
+        return f"{name} of {self.path}"
 
     def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> _OpenNgram:
         del dtype

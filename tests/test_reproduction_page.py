@@ -95,6 +95,14 @@ def script(tmp_path, monkeypatch):
     return module
 
 
+def test_the_page_shows_the_committed_results(monkeypatch):
+    spec = importlib.util.spec_from_file_location("page", REPO / "scripts/reproduction_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr("sys.argv", ["page", "--check"])
+    assert module.main() == 0
+
+
 def test_a_page_is_rewritten_between_its_markers(script, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", "--check"])
     assert script.main() == 1

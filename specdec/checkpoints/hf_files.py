@@ -57,13 +57,14 @@ def weight_files(directory: Path) -> dict[str, Path]:
             raise CheckpointError(
                 f"{path} is missing, though {INDEX} lists it; copy or download that shard."
             )
-        with _opened(path) as file:
+        with opened(path) as file:
             files.update(dict.fromkeys(file.keys(), path))
     return files
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[safe_open]:
+def opened(path: Path) -> Iterator[safe_open]:
+    """A safetensors file to read; CheckpointError if it cannot be."""
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
@@ -108,7 +109,7 @@ class StoredTensor:
 
     def _read(self) -> np.ndarray:
         label = f"{self.path.parent}: {self.name}"
-        with _opened(self.path) as file:
+        with opened(self.path) as file:
             stored = file.get_slice(self.name)
             if stored.get_dtype() not in STORED_DTYPES:
                 raise CheckpointError(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.hf_files import opened
 from specdec.drafters.ngram_tables import NgramTables, make_level
 
 FILE_NAME = "ngrams.safetensors"
@@ -68,14 +68,12 @@ def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
         path = path / FILE_NAME
     if not path.is_file():
         raise CheckpointError(f"No n-gram tables at {path}.")
-    try:
-        with safe_open(path, "numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise CheckpointError(f"{path} holds no n-gram tables.")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.") from None
+    with opened(path) as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            raise CheckpointError(f"{path} holds no n-gram tables.")
+        stored = file.keys()
+        arrays = {name: file.get_tensor(name) for name in stored}
     names = ("contexts", "counts", "best", "successors", "weights")
     levels = tuple(
         make_level(**{name: arrays[f"{m}.{name}"] for name in names})

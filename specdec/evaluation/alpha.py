@@ -170,9 +170,7 @@ class RowAcceptance:
         return cls(id, listed(found.prob), listed(found.ratio), listed(found.lenient))
 
 
-def summary(
-    rows: Sequence[RowAcceptance], *, leniences: Sequence[float] = LENIENCES
-) -> dict[str, Any]:
+def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
     """What the rows say of alpha.
 
     Returns:
@@ -210,6 +208,6 @@ def summary(
         # A point of alpha gained is a point of distance; see theory_laws.lenient_distance.
         "lenience": {
             lenience: {"alpha": float(a), "total_variation": float(max(0.0, a - alpha))}
-            for lenience, a in zip(leniences, lenient, strict=True)
+            for lenience, a in zip(LENIENCES, lenient, strict=True)
         },
     }

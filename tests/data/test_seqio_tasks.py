@@ -36,7 +36,7 @@ def _write(directory, name, version, features, rows, **options):
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    columns = {key: [row[key] for row in rows] for key in features.keys()}  # noqa: SIM118
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
     splits = {
         split: tf.data.Dataset.from_tensor_slices(columns)
         for split in ("train", "validation", "test")

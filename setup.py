@@ -67,6 +67,7 @@ setup(
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.400",
             "pytest>=8.3",
+            "pytest-xdist>=3.6",
             "ruff>=0.9",
             "scipy>=1.13",
             "setuptools>=68",

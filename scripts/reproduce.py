@@ -1,6 +1,7 @@
 """Regenerates the paper's tables and figures with the models at hand.
 
-    python scripts/reproduce.py --gin_file=configs/reproduce/small.gin [--output_dir=DIR]
+    python scripts/reproduce.py --gin_file=configs/reproduce/small.gin \\
+        [--output_dir=DIR] [--dry_run]
 
 Run the same command again to continue a run that was stopped.
 """
@@ -26,6 +27,9 @@ _GIN_FILES = flags.DEFINE_multi_string(
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Where to write and to continue; out/reproduce_<configuration> by default."
 )
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Only print the sizes of each row's models: no weights or data are read."
+)
 
 
 def _run(argv: list[str]) -> int:
@@ -37,7 +41,7 @@ def _run(argv: list[str]) -> int:
     directory = _OUTPUT_DIR.value or f"out/reproduce_{name}"
     return main(
         _GIN_FILES.value, _BINDINGS, directory=Path(directory), root=ROOT,
-        command=shlex.join(["python", *sys.argv]),
+        command=shlex.join(["python", *sys.argv]), dry_run=_DRY_RUN.value,
     )  # fmt: skip
 
 

@@ -26,7 +26,8 @@ if [ -n "$failed" ]; then
 fi
 
 echo "== pytest"
-python -m pytest "$@" || exit $?
+# Modules side by side: most of a test is compilation, which keeps one core busy.
+python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile "$@" || exit $?
 if [ -n "$failed" ]; then
   echo "The tests passed; these checks did not:$failed" >&2
   exit 1

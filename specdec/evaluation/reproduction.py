@@ -11,7 +11,7 @@ Content = Mapping[str, Any]
 
 
 def page(content: Content) -> str:
-    """All tables of a ``summary.json``; see :func:`specdec.runs.reproduce.run`."""
+    """All tables of a ``summary.json``; see :class:`specdec.runs.reproduce.Reproduction`."""
     studies = list(content["studies"].values())
     parts = [
         "## Table 1: operations and speed", theory_tables.markdown(theory_tables.table_1()),

@@ -14,7 +14,9 @@ from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
 
-configured_reproduction = gin.external_configurable(reproduce.run, "reproduce", module="specdec")
+configured_reproduction = gin.external_configurable(
+    reproduce.Reproduction, "reproduce", module="specdec"
+)
 gin.external_configurable(reproduce.Study, module="specdec")
 configured_run = gin.external_configurable(DecodeRun, module="specdec")
 

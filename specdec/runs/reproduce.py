@@ -7,6 +7,7 @@ measurement of alpha. What is on disk is not done again, so a run that was kille
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import statistics
 import time
@@ -23,6 +24,7 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.drafts import DraftSpec
 from specdec.evaluation import decode_figures, reproduction, results, theory_figures, timeline
 from specdec.evaluation.decodes import Row
+from specdec.runs import dry_run
 from specdec.runs.alpha import AlphaRun, slug
 from specdec.runs.decode import DecodeRun, PreparedRun, check_writable, say
 from specdec.types import SamplingConfig
@@ -47,7 +49,7 @@ class Study:
 
     Attributes:
       name: short, for tables and directories.
-      task: inputs with references.
+      task: opens inputs with references; called once, when the study begins.
       rows: Table 2's: (draft, temperature, gamma).
       alpha_drafts: drafts whose alpha is measured beside those of ``rows``.
       lenient_drafts: those of Table 5, decoded at temperature 1 with less and less lenience.
@@ -60,7 +62,7 @@ class Study:
     """
 
     name: str
-    task: Task
+    task: Callable[[], Task]
     target: str
     rows: Sequence[tuple[DraftName, float, int]]
     max_input_len: int
@@ -76,12 +78,17 @@ class Study:
     dtype: str = "float32"
     seed: int = 0
 
+    @functools.cached_property
+    def opened(self) -> Task:
+        """The task's examples."""
+        return self.task()
+
     def alpha_run(self, temperature: float) -> AlphaRun:
         """Alpha of every draft at a temperature."""
         drafts = [row[0] for row in self.rows if row[1] == temperature]
         drafts += [draft for draft in self.alpha_drafts if draft not in drafts]
         return AlphaRun(
-            task=self.task,
+            task=self.opened,
             target=self.target,
             drafts=tuple(dict.fromkeys(drafts)),
             sampling=SamplingConfig(temperature),
@@ -102,8 +109,14 @@ class Study:
         verifier: Verifier = VERIFIER,
         timed: bool = False,
     ) -> DecodeRun:
-        """A decode of rows spread over the task; timed ones have batch size 1, as the paper's."""
-        task = dataclasses.replace(self.task, examples=tuple(evenly(self.task.examples, examples)))
+        """A decode of rows spread over the task; timed ones have batch size 1, as the paper's.
+
+        Without examples the task is not opened.
+        """
+        task = Task(self.name, ())
+        if examples:
+            chosen = evenly(self.opened.examples, examples)
+            task = dataclasses.replace(self.opened, examples=tuple(chosen))
         return DecodeRun(
             task=task,
             target=self.target,
@@ -226,50 +239,78 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
     }
 
 
-def run(directory: Path, command: str, *, studies: Sequence[Study]) -> dict[str, Any]:
-    """Does every piece of every study and writes ``summary.json``, tables and figures.
-
-    Args:
-      directory: where; a directory of the same reproduction is continued.
-      command: how to do this again.
-      studies: at least one.
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """Studies to be made one after the other.
 
     Raises:
-      OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
-        :meth:`specdec.runs.alpha.AlphaRun.execute`; pieces that were done are kept.
+      ValueError: there is none.
     """
-    if not studies:
-        raise ValueError("There is nothing to reproduce: studies is empty.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError(
-            'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
+
+    studies: Sequence[Study]
+
+    def __post_init__(self):
+        if not self.studies:
+            raise ValueError("There is nothing to reproduce: studies is empty.")
+
+    def plan(self, root: Path) -> str:
+        """What each row of Table 2 takes: its decode's ``--dry_run``, with nothing opened.
+
+        Args:
+          root: where ``configs/`` is.
+
+        Raises:
+          ValueError: as :func:`specdec.runs.dry_run.report`.
+        """
+        return "\n\n".join(
+            f"{study.name}: {dry_run.report(study.decode_run(*row, 0, timed=True), root)}".rstrip()
+            for study in self.studies
+            for row in study.rows
         )
-    check_writable(directory)
-    everything = [piece for study in studies for piece in pieces(study)]
-    paths = [piece.path for piece in everything]
-    if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise ValueError(f"{'/'.join(twice)} is there twice: give studies and rows that differ.")
-    found: dict[str, Any] = {}
-    progress = _Progress(len(everything))
-    for piece in everything:
-        progress.begin("/".join(piece.path))
-        place = found
-        for name in piece.path[:-1]:
-            place = place.setdefault(name, {})
-        place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
-        progress.end()
-    content = {
-        "studies": {slug(study.name): {"name": study.name, **found[slug(study.name)]}
-                    for study in studies},
-        **results.provenance(), "command": command, "gin": gin.operative_config_str(),
-    }  # fmt: skip
-    results.write_results(directory / SUMMARY, content)
-    results.write_text(directory / TABLES, reproduction.page(content))
-    say("Drawing the figures")
-    theory_figures.write_figures(directory / FIGURES)
-    _draw_decodes(studies[0], directory)
-    return content
+
+    def run(self, directory: Path, command: str) -> dict[str, Any]:
+        """Does every piece and writes ``summary.json``, tables and figures.
+
+        Args:
+          directory: where; a directory of the same reproduction is continued.
+          command: how to do this again.
+
+        Raises:
+          OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
+            :meth:`specdec.runs.alpha.AlphaRun.execute`; pieces that were done are kept.
+        """
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ValueError(
+                'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
+            )
+        check_writable(directory)
+        everything = [piece for study in self.studies for piece in pieces(study)]
+        paths = [piece.path for piece in everything]
+        if len(set(paths)) < len(paths):
+            twice = next(path for path in paths if paths.count(path) > 1)
+            raise ValueError(
+                f"{'/'.join(twice)} is there twice: give studies and rows that differ."
+            )
+        found: dict[str, Any] = {}
+        progress = _Progress(len(everything))
+        for piece in everything:
+            progress.begin("/".join(piece.path))
+            place = found
+            for name in piece.path[:-1]:
+                place = place.setdefault(name, {})
+            place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
+            progress.end()
+        content = {
+            "studies": {slug(study.name): {"name": study.name, **found[slug(study.name)]}
+                        for study in self.studies},
+            **results.provenance(), "command": command, "gin": gin.operative_config_str(),
+        }  # fmt: skip
+        results.write_results(directory / SUMMARY, content)
+        results.write_text(directory / TABLES, reproduction.page(content))
+        say("Drawing the figures")
+        theory_figures.write_figures(directory / FIGURES)
+        _draw_decodes(self.studies[0], directory)
+        return content
 
 
 def _draw_decodes(study: Study, directory: Path) -> None:

@@ -8,11 +8,14 @@ import pytest
 
 from specdec.core.theory import speedup
 from specdec.evaluation import paper
-from specdec.runs import decode_cli, dry_run
+from specdec.runs import decode_cli, dry_run, reproduce_cli
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "configs" / "experiments"
 CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
+REPRODUCTIONS = sorted((ROOT / "configs" / "reproduce").glob("*.gin"))
+# A pair that the project trains but does not ship.
+ENGLISH = ["ENGLISH_TARGET='quickstart'", "ENGLISH_DRAFT='quickstart'"]
 DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))
 QUICKSTART = EXPERIMENTS / "quickstart_ende.gin"
 XXL = EXPERIMENTS / "t5_xxl" / "ende_xxl_small_g7_t0.gin"
@@ -85,6 +88,23 @@ def test_the_twelve_rows_are_all_there(family, capsys):
         assert f"{size.removeprefix('T5-')}_g{gamma}_t{temperature}" in path.stem
         found.append(row)
     assert sorted(map(repr, found)) == sorted(map(repr, paper.TABLE_4))
+
+
+@pytest.mark.parametrize("path", REPRODUCTIONS, ids=lambda path: path.stem)
+def test_every_reproduction(path, tmp_path, capsys):
+    bindings = ENGLISH if path.stem == "small" else []
+    code = reproduce_cli.main(
+        [str(path)], bindings, directory=tmp_path / "new", root=ROOT, command="test", dry_run=True
+    )
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    found = re.findall(r"^(\w+): .*gamma (\d), temperature (\d),", output.out, re.MULTILINE)
+    assert len(found) >= 6
+    if path.stem == "t5_xxl":
+        assert sorted((task, int(gamma), float(t)) for task, gamma, t in found) == sorted(
+            (row.task, row.gamma, float(row.temperature)) for row in paper.TABLE_4
+        )
+    assert not (tmp_path / "new").exists()
 
 
 # Millions of parameters, all and of a decode step; T5 v1.1 XXL has 11,135.3 and 5,567.7.

@@ -70,7 +70,8 @@ def propose(
     drafter: Drafter, drafter_params: Params, random: RandomSource, state: DecodeState
 ) -> tuple[Draft, DecodeState]:
     """A block's guesses."""
-    draft, drafter_state = drafter.propose(drafter_params, state.drafter_state, random)
+    with jax.named_scope("draft"):
+        draft, drafter_state = drafter.propose(drafter_params, state.drafter_state, random)
     return draft, dataclasses.replace(state, drafter_state=drafter_state)
 
 
@@ -90,7 +91,8 @@ def verify(
     # The scored block is the draft under its root, the last token emitted.
     topology = Topology((-1, *(parent + 1 for parent in draft.topology.parents)))
     tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
-    logits, cache = model.extend(params, encoded, state.cache, tokens, topology)
+    with jax.named_scope("target"):
+        logits, cache = model.extend(params, encoded, state.cache, tokens, topology)
     target = standardize(logits, sampling, keep_probs=verifier.needs_probs)
     verdict = verifier(random, target, draft)
     verdict, dropped = st.cut_at_end(verdict, state, model.eos_id, limit)

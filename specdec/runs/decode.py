@@ -24,6 +24,7 @@ from specdec.drafts import DraftSpec
 from specdec.evaluation import lossless, results, speed, traces
 from specdec.evaluation.decodes import Row, read_rows
 from specdec.evaluation.lines import LineWriter
+from specdec.models.partitioning import DeviceMesh
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
@@ -41,7 +42,7 @@ class DecodeRun:
 
     Attributes:
       task: the examples.
-      target, draft, dtype: see :func:`specdec.load_pair`; a draft may be a spec.
+      target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
       method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
         :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
@@ -70,6 +71,7 @@ class DecodeRun:
     stop_below: float = 0.0
     draft_sampling: SamplingConfig | None = None
     verifier: Verifier = VERIFIER
+    mesh: DeviceMesh | None = None
 
     def __post_init__(self):
         whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
@@ -114,13 +116,15 @@ class PreparedRun:
     Raises:
       OSError: the directory cannot be written to.
       ValueError: a text is too long, a checkpoint cannot be read (CheckpointError), target and
-        draft do not share a vocabulary, or the directory holds the decodes of another run.
+        draft do not share a vocabulary, the mesh does not fit the devices, the models or the
+        batch, or the directory holds the decodes of another run.
     """
 
     def __init__(self, run: DecodeRun, config: str, directory: Path):
         check_writable(directory)
         self.run, self._directory = run, directory
-        self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
+        self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
+        self.pair.target.check_batch_size(run.batch_size)
         self._ids = self.pair.token_ids(
             model_inputs(run.examples, self.pair.vocabulary),
             max_input_len=run.max_input_len,

@@ -150,7 +150,8 @@ class Partitioning:
             return
         common = math.gcd(*(size for axis, (_, size) in sizes.items() if cut[axis] > 1))
         fitting = [n for n in range(1, jax.device_count() + 1) if common % n == 0]
-        what = " and ".join(f"{sizes[axis][0]} = {sizes[axis][1]}" for axis in bad)
+        named = [f"{name} = {size}" for name, size in (sizes[axis] for axis in bad)]
+        what = " and ".join(dict.fromkeys(named))
         raise ValueError(
             f"A mesh of {cut[bad[0]]} parts does not divide {what}. Choose a mesh axis of "
             f"{' or '.join(map(str, fitting))}, or rules that keep {' and '.join(bad)} whole, as "

@@ -81,7 +81,7 @@ class T5Model:
         self.partitioning.check(
             {
                 "heads": ("num_heads", cfg.num_heads),
-                "joined_kv": ("num_heads * head_dim", cfg.num_heads * cfg.head_dim),
+                "joined_kv": ("num_heads", cfg.num_heads),  # Cut between heads, not inside one.
                 "mlp": ("d_ff", cfg.d_ff),
                 "vocab": ("vocab_size", cfg.vocab_size),
                 "embed": ("d_model", cfg.d_model),

@@ -159,19 +159,30 @@ def efficiency_table(studies: Sequence[Content]) -> str:
 
 
 def block_table(studies: Sequence[Content]) -> str:
-    """Tokens a target call with token and with block verification."""
+    """Tokens a block with token and with block verification.
+
+    "block" and "token" are expected values on the same blocks (see
+    :mod:`specdec.evaluation.verification`); "counted" is the difference of tokens a target call in
+    a decode with each.
+    """
     rows = []
     for study in studies:
         for drafter, by_temperature in study.get("block", {}).items():
             for temperature, by_gamma in by_temperature.items():
                 for gamma, r in by_gamma.items():
-                    low, high = r["interval"]
+                    expected, counted = r["expected"], r["counted"]
                     rows.append([
                         study["name"], drafter, temperature.removeprefix("t"),
-                        gamma.removeprefix("gamma"), _number(r["token"], 3),
-                        _number(r["block"], 3), f"{r['difference']:+.3f}",
-                        f"{low:+.3f} to {high:+.3f}", str(r["num_rows"]),
+                        gamma.removeprefix("gamma"), _number(expected["token"], 3),
+                        _number(expected["block"], 3), *_difference(expected, 4),
+                        str(expected["num_blocks"]), *_difference(counted, 3),
+                        str(counted["num_rows"]),
                     ])  # fmt: skip
-    columns = ("task", "draft", "T", "γ", "token verification", "block verification",
-               "difference", "95 % interval", "rows")  # fmt: skip
+    columns = ("task", "draft", "T", "γ", "token", "block", "difference", "95 % interval",
+               "blocks", "counted", "95 % interval", "rows")  # fmt: skip
     return _markdown(columns, rows) if rows else ""
+
+
+def _difference(found: Content, digits: int) -> list[str]:
+    low, high = found["interval"]
+    return [f"{found['difference']:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}"]

@@ -19,20 +19,27 @@ import gin
 import numpy as np
 
 from specdec.api import VERIFIER
-from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.drafts import DraftSpec
-from specdec.evaluation import decode_figures, reproduction, results, theory_figures, timeline
+from specdec.evaluation import (
+    decode_figures,
+    reproduction,
+    results,
+    theory_figures,
+    timeline,
+    verification,
+)
 from specdec.evaluation.decodes import Row
 from specdec.runs import dry_run
 from specdec.runs.alpha import AlphaRun, slug
 from specdec.runs.decode import DecodeRun, PreparedRun, check_writable, say
+from specdec.runs.verification import block_difference, expect_rows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 
-SUMMARY, TABLES, FIGURES = "summary.json", "tables.md", "figures"
+SUMMARY, TABLES, FIGURES, EXPECTED = "summary.json", "tables.md", "figures", "expected.jsonl"
 FIGURE_5_GAMMAS = (7, 3, 0)
 LENIENCES = (0.5, 0.3, 0.1)
 _BATCH = 16  # Rows a batch where nothing is timed.
@@ -200,7 +207,7 @@ def _prepared(run: DecodeRun, directory: Path) -> PreparedRun:
 def _compare(
     study: Study, draft: DraftName, temperature: float, gamma: int
 ) -> Callable[[Path], dict[str, Any]]:
-    """Block efficiency with token and with block verification, on the same rows."""
+    """Token and block verification on the same rows: expected on the same blocks, and counted."""
 
     def run(directory: Path) -> dict[str, Any]:
         found = {}
@@ -211,32 +218,11 @@ def _compare(
             _, rows = _rows(decode, directory / name)
             found[name] = [np.array([getattr(r, key) for r in rows], float)
                            for key in ("num_tokens", "target_calls")]  # fmt: skip
-        return block_difference(found["token"], found["block"])
+        decode = study.decode_run(draft, temperature, gamma, study.block_examples)
+        expected = verification.summary(expect_rows(decode, directory / EXPECTED))
+        return {"expected": expected, "counted": block_difference(found["token"], found["block"])}
 
     return run
-
-
-def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Block efficiencies and their difference, with a 95 % interval by rows.
-
-    Args:
-      token, block: tokens and target calls of each row, in the same order of rows.
-    """
-    efficiency = [float(tokens.sum() / calls.sum()) for tokens, calls in (token, block)]
-    # Each ratio linearised, row by row: what is common to a row cancels in the difference.
-    parts = [
-        (tokens - mean * calls) / calls.mean()
-        for mean, (tokens, calls) in zip(efficiency, (token, block), strict=True)
-    ]
-    gain = efficiency[1] - efficiency[0]
-    low, high = cluster_interval(parts[1] - parts[0], np.ones(len(parts[0])))
-    return {
-        "token": efficiency[0],
-        "block": efficiency[1],
-        "difference": gain,
-        "interval": (gain + low, gain + high),
-        "num_rows": len(parts[0]),
-    }
 
 
 @dataclasses.dataclass(frozen=True)

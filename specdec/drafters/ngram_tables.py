@@ -116,7 +116,9 @@ def make_level(
     successors: np.ndarray,
     weights: np.ndarray,
 ) -> NgramLevel:
-    """Puts contexts [R, m] into a hash table: at most half full, or a slot for each token if m is 1.
+    """Puts contexts [R, m] into a hash table.
+
+    It is at most half full, or has a slot for each token if m is 1.
 
     Args:
       counts: [R] how many of the successors and weights [E] are each context's, in their order.

@@ -96,17 +96,20 @@ def table_5(studies: Sequence[Content]) -> str:
     """Alpha, distance from the target's law, and quality, by lenience."""
     rows = []
     for study in studies:
-        exact = {(r["drafter"], r["temperature"]): r for r in _leaves(study.get("table_2", {}), 3)}
-        lenient: dict[tuple[str, float], list[Content]] = {}
-        for r in _leaves(study.get("lenience", {}), 4):
-            lenient.setdefault((r["drafter"], r["temperature"]), []).append(r)
-        for (drafter, temperature), decodes in lenient.items():
-            alpha = _alpha(study, drafter, temperature)
-            for lenience, a in ((alpha or {}).get("lenience") or {}).items():
-                name = f"LenientVerifier(lenience={float(lenience)!r})"
-                decode = next((r for r in decodes if r["verifier"] == name), None)
-                if float(lenience) == 1:
-                    decode = exact.get((drafter, temperature))
+        lenient = list(_leaves(study.get("lenience", {}), 4))
+        decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
+        for r in _leaves(study.get("table_2", {}), 3):
+            if any(r["gamma"] == other["gamma"] for other in lenient):
+                decodes[r["drafter"], r["temperature"], _verifier(1.0)] = r
+        measured = [
+            (drafter, m["temperature"], m["drafts"][drafter])
+            for drafter in dict.fromkeys(r["drafter"] for r in lenient)
+            for m in study["alpha"].values()
+            if drafter in m["drafts"]
+        ]
+        for drafter, temperature, alpha in measured:
+            for lenience, a in alpha["lenience"].items():
+                decode = decodes.get((drafter, temperature, _verifier(float(lenience))))
                 quality = decode and decode["quality"]
                 rows.append([
                     study["name"], drafter, f"{temperature:g}", f"{float(lenience):g}",
@@ -118,6 +121,10 @@ def table_5(studies: Sequence[Content]) -> str:
     columns = ("task", "draft", "T", "lenience", "α", "distance from p a token",
                "accepted / examined", "tokens / call", "quality")  # fmt: skip
     return _markdown(columns, rows)
+
+
+def _verifier(lenience: float) -> str:
+    return f"LenientVerifier(lenience={lenience!r})"
 
 
 def paper_table_5() -> str:

@@ -3,11 +3,13 @@
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint, read_config
 from specdec.checkpoints.huggingface import load_huggingface, open_huggingface, save_huggingface
-from specdec.checkpoints.t5x import open_t5x, read_sharded, save_t5x
+from specdec.checkpoints.t5x import find_checkpoint, is_t5x, open_t5x, read_sharded, save_t5x
 
 __all__ = [
     "CheckpointError",
+    "find_checkpoint",
     "find_vocabulary",
+    "is_t5x",
     "load_huggingface",
     "open_checkpoint",
     "open_huggingface",

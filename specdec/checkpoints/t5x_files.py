@@ -66,7 +66,8 @@ def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredA
             return StoredArray(label, leaf, leaf.shape, leaf.dtype, dtype)
         try:  # TensorStore before 0.1.14 had the path beside the store, not in it.
             folder = leaf["kvstore"].get("path") or leaf["path"]
-            shape, kind = leaf["metadata"]["shape"], jnp.dtype(leaf["metadata"]["dtype"])
+            metadata = leaf["metadata"]
+            shape, kind = metadata["shape"], jnp.dtype(leaf.get("dtype") or metadata["dtype"])
             spec = array_spec(leaf["driver"], kvstore(location, folder.rstrip("/") + "/"))
         except (KeyError, TypeError, AttributeError):
             raise CheckpointError(

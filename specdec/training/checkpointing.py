@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,6 +22,8 @@ import orbax.checkpoint as ocp
 from specdec.data.vocabulary import FILE_NAME
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
+
+MODEL = "model.json"
 
 
 def prepare_directory(
@@ -48,7 +51,7 @@ def prepare_directory(
             )
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
     shutil.copyfile(vocabulary_path, directory / FILE_NAME)
-    (directory / "model.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    _write_model(directory, config)
     path.write_text(json.dumps(described, indent=2) + "\n")
 
 
@@ -65,12 +68,16 @@ class Checkpointer:
         """The newest step saved whole, or None."""
         return self._manager.latest_step()
 
-    def save(self, step: int, params: Any, optimizer_state: Any) -> None:
-        """Writes a checkpoint; it becomes visible only when complete."""
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(params), optimizer=ocp.args.StandardSave(optimizer_state)
-        )
-        self._manager.save(step, args=items)
+    def all_steps(self) -> list[int]:
+        """The steps saved whole."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, params: Any, optimizer_state: Any = None) -> None:
+        """Writes a checkpoint, without an optimizer if None; it becomes visible when complete."""
+        items = {"params": ocp.args.StandardSave(params)}
+        if optimizer_state is not None:
+            items["optimizer"] = ocp.args.StandardSave(optimizer_state)
+        self._manager.save(step, args=ocp.args.Composite(**items))
 
     def restore(self, step: int, params: Any, optimizer_state: Any) -> tuple[Any, Any]:
         """The state saved at ``step``, shaped and placed like the arguments."""
@@ -91,26 +98,51 @@ class Checkpointer:
         self._manager.close()
 
 
-def load_params(directory: str | os.PathLike) -> tuple[T5Config, dict]:
-    """The network and the latest parameters of a run directory.
+def is_run(directory: str | os.PathLike) -> bool:
+    """Whether a directory is a training run's."""
+    return (Path(directory) / MODEL).is_file()
+
+
+def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
+    """The step asked for, or the latest, of a run directory.
 
     Raises:
-      FileNotFoundError: ``directory`` is not a run directory, or holds no checkpoint yet.
+      FileNotFoundError: ``directory`` is not a run directory, or holds no such checkpoint.
     """
-    directory = Path(directory)
-    path = directory / "model.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{directory} is not a training run: it has no model.json.")
-    config = T5Config(**json.loads(path.read_text()))
-    checkpointer = Checkpointer(directory)
-    try:
-        step = checkpointer.latest_step()
-        if step is None:
-            raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
-        shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
+    if not is_run(directory):
+        raise FileNotFoundError(f"{directory} is not a training run: it has no {MODEL}.")
+    with contextlib.closing(Checkpointer(directory)) as checkpointer:
+        steps = checkpointer.all_steps()
+    if not steps:
+        raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
+    if step is not None and step not in steps:
+        there = ", ".join(map(str, steps))
+        raise FileNotFoundError(f"{directory} has no step {step}; the steps there are: {there}.")
+    return max(steps) if step is None else step
+
+
+def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[T5Config, dict]:
+    """The network and the parameters of a run directory, the latest unless a step is asked for.
+
+    Raises:
+      FileNotFoundError: ``directory`` is not a run directory, or holds no such checkpoint.
+    """
+    step = find_step(directory, step)
+    config = T5Config(**json.loads((Path(directory) / MODEL).read_text()))
+    shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
+    with contextlib.closing(Checkpointer(directory)) as checkpointer:
         return config, checkpointer.restore_params(step, shapes)
-    finally:
-        checkpointer.close()
+
+
+def save_params(directory: str | os.PathLike, config: T5Config, params: Any, step: int) -> None:
+    """Writes a run directory that :func:`load_params` reads, with nothing to resume it by."""
+    with contextlib.closing(Checkpointer(directory)) as checkpointer:
+        checkpointer.save(step, params)
+    _write_model(Path(directory), config)
+
+
+def _write_model(directory: Path, config: T5Config) -> None:
+    (directory / MODEL).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
 
 
 def _abstract(tree: Any) -> Any:

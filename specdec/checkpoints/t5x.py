@@ -215,7 +215,7 @@ def _open_target(location: str, dtype: np.dtype) -> dict[str, StoredArray]:
         location = f"{location}/{STATE}"
         names = names_in(location)
     if names & ORBAX_MARKS:
-        return read_orbax(location, dtype)
+        return read_orbax(location, dtype, "target")
     return read_msgpack(location, CHECKPOINT, dtype)
 
 

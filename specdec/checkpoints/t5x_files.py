@@ -92,13 +92,13 @@ def _target_span(unpacker: msgpack.Unpacker) -> tuple[int, int] | None:
     return None
 
 
-def read_orbax(location: str, dtype: np.dtype, item: str = "target") -> dict[str, StoredArray]:
-    """The parameters of an Orbax checkpoint, by path; nothing else of it is opened.
+def read_orbax(location: str, dtype: np.dtype, tree: str = "") -> dict[str, StoredArray]:
+    """The arrays of an Orbax checkpoint, by path; of other subtrees nothing is opened.
 
     Args:
       location: the directory with Orbax's metadata and arrays.
       dtype: to read parameters in.
-      item: the subtree.
+      tree: the subtree to read, such as "target"; all if empty.
 
     Raises:
       CheckpointError: an array's metadata cannot be read.
@@ -108,7 +108,7 @@ def read_orbax(location: str, dtype: np.dtype, item: str = "target") -> dict[str
     store = kvstore(location)
     if "manifest.ocdbt" in names_in(location):
         store = {"driver": "ocdbt", "base": store, "path": ""}
-    pattern = re.compile(re.escape(item) + r"\.([^/]+)/(\.zarray|zarr\.json)")
+    pattern = re.compile((f"{tree}\\." if tree else "") + r"([^/]+)/(\.zarray|zarr\.json)")
     found = [match for key in keys_in(store, location) if (match := pattern.fullmatch(key))]
     specs = {}
     for match in found:

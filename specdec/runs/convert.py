@@ -21,11 +21,11 @@ from specdec.checkpoints import (
     save_huggingface,
     save_t5x,
 )
-from specdec.checkpoints.parameters import as_dtype, written_whole
+from specdec.checkpoints.parameters import written_whole
 from specdec.data.vocabulary import FILE_NAME
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import Transformer, shift_right
-from specdec.training.checkpointing import find_step, is_run, load_params, save_params
+from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
 Format = Literal["huggingface", "t5x", "orbax"]
 
@@ -58,7 +58,6 @@ def convert(
       CheckpointError: the source cannot be read or its parameters do not fit, or the result is not
         the same network; nothing is left behind then.
     """
-    weights = as_dtype(dtype)
     before, step, vocabulary = _open(source, dtype, step)
     config, params = before
     with written_whole(Path(output_dir).absolute()) as partial:
@@ -70,8 +69,7 @@ def convert(
                 save_t5x(partial, config, params, step, dtype)
                 after = open_t5x(partial, dtype)
             else:
-                arrays = jax.tree.map(lambda a: np.asarray(a).astype(weights), params)
-                save_params(partial, config, arrays, step)
+                save_params(partial, config, jax.tree.map(np.asarray, params), step)
                 after = load_params(partial)
             if vocabulary is not None:
                 shutil.copyfile(vocabulary, partial / FILE_NAME)
@@ -97,9 +95,7 @@ def _open(
     """A network in ``dtype``, its step, and its vocabulary."""
     if is_run(source):
         step = find_step(source, step)
-        config, params = load_params(source, step)
-        weights = as_dtype(dtype)
-        params = jax.tree.map(lambda a: np.asarray(a).astype(weights), params)
+        config, params = open_params(source, dtype, step)
         # What the weights are used in is the reader's choice, not the training run's.
         network = dataclasses.replace(config, dtype="float32"), params
         vocabulary = Path(source) / FILE_NAME

@@ -18,12 +18,17 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from flax.traverse_util import unflatten_dict
 
+from specdec.checkpoints.hf_names import parameter_shapes
+from specdec.checkpoints.parameters import as_dtype, check_parameters
+from specdec.checkpoints.t5x_files import read_orbax
 from specdec.data.vocabulary import FILE_NAME
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
 MODEL = "model.json"
+CHECKPOINTS = "checkpoints"
 
 
 def prepare_directory(
@@ -61,7 +66,7 @@ class Checkpointer:
     def __init__(self, directory: str | os.PathLike):
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(
-            (Path(directory) / "checkpoints").absolute(), options=options
+            (Path(directory) / CHECKPOINTS).absolute(), options=options
         )
 
     def latest_step(self) -> int | None:
@@ -128,10 +133,26 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
       FileNotFoundError: ``directory`` is not a run directory, or holds no such checkpoint.
     """
     step = find_step(directory, step)
-    config = T5Config(**json.loads((Path(directory) / MODEL).read_text()))
+    config = _read_model(directory)
     shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
     with contextlib.closing(Checkpointer(directory)) as checkpointer:
         return config, checkpointer.restore_params(step, shapes)
+
+
+def open_params(
+    directory: str | os.PathLike, dtype: str, step: int
+) -> tuple[T5Config, dict[str, Any]]:
+    """The network and the parameters of a run directory, which are read in ``dtype`` when used.
+
+    Raises:
+      CheckpointError: parameters are missing, unknown or of other shapes than the network's; when
+        one is read: its files are damaged.
+    """
+    config = _read_model(directory)
+    location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
+    arrays = read_orbax(location, as_dtype(dtype))
+    check_parameters(location, parameter_shapes(config), arrays, MODEL)
+    return config, unflatten_dict(arrays, sep="/")
 
 
 def save_params(directory: str | os.PathLike, config: T5Config, params: Any, step: int) -> None:
@@ -139,6 +160,10 @@ def save_params(directory: str | os.PathLike, config: T5Config, params: Any, ste
     with contextlib.closing(Checkpointer(directory)) as checkpointer:
         checkpointer.save(step, params)
     _write_model(Path(directory), config)
+
+
+def _read_model(directory: str | os.PathLike) -> T5Config:
+    return T5Config(**json.loads((Path(directory) / MODEL).read_text()))
 
 
 def _write_model(directory: Path, config: T5Config) -> None:

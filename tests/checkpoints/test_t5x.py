@@ -117,13 +117,14 @@ def logits(config, params, inputs, decoder_inputs):
 @pytest.mark.parametrize("name", ["v1.0", "v1.1"])
 def test_logits_are_those_of_the_documented_arithmetic(name, tmp_path):
     config, params = network_of(name)
+    params = jax.tree.map(lambda a: 0.7 * a, params)  # Sharp attention would magnify rounding.
     native(tmp_path, params)
     config, opened = open_t5x(tmp_path)
     inputs, decoder_inputs = ragged_inputs(3, 40, 19), ragged_inputs(3, 30, 19, seed=1)
     expected = numpy_logits(params, config, np.asarray(inputs), np.asarray(decoder_inputs))
     actual = logits(config, opened, inputs, decoder_inputs)
     assert np.abs(expected).max() > 1
-    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 def test_a_checkpoint_of_t5x_itself(data_dir):

@@ -135,8 +135,8 @@ def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[T5C
     """The network and the parameters of a run directory, or of a checkpoint.
 
     Args:
-      source: a run directory; else a T5X or Hugging Face directory, a hub id or a bundled model such
-        as "quickstart/target" (see :func:`specdec.checkpoints.loading.resolve`).
+      source: a run directory; else a T5X or Hugging Face directory, a hub id or a bundled model
+        such as "quickstart/target" (see :func:`specdec.checkpoints.loading.resolve`).
       step: of a run directory; the latest if None.
 
     Raises:

@@ -17,6 +17,8 @@ def page(content: Content) -> str:
         "## Table 1: operations and speed", theory_tables.markdown(theory_tables.table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
+        "Quality of what the targets say, which lossless decoding leaves as it is:",
+        quality_table(studies),
         "## Table 4: expected speedups", theory_tables.markdown(theory_tables.table_4()),
         "## Table 5: lenience", table_5(studies),
         "The paper's (EnDe, T5-XXL, temperature 1): alpha", paper_table_5(),
@@ -82,6 +84,23 @@ def table_2(studies: Sequence[Content]) -> str:
     return _markdown(TABLE_2, rows)
 
 
+def quality_table(studies: Sequence[Content]) -> str:
+    """The first row's scores for each task and temperature."""
+    rows = []
+    for study in studies:
+        decodes = {r["temperature"]: r for r in reversed([*_leaves(study.get("table_2", {}), 3)])}
+        rows += [
+            [study["name"], r["target"], f"{temperature:g}", _scores(r["quality"]),
+             str(r["num_examples"])]
+            for temperature, r in sorted(decodes.items())
+        ]  # fmt: skip
+    return _markdown(("task", "target", "T", "quality", "texts"), rows)
+
+
+def _scores(quality: Content | None) -> str:
+    return ", ".join(f"{name} {score:.1f}" for name, score in (quality or {}).items())
+
+
 def paper_table_2() -> str:
     """The twelve rows as printed."""
     rows = [
@@ -116,7 +135,7 @@ def table_5(studies: Sequence[Content]) -> str:
                     _number(a["alpha"]), _number(a["total_variation"], 3),
                     _number(decode["acceptance_rate"] if decode else None),
                     _number(decode["block_efficiency"] if decode else None),
-                    ", ".join(f"{k} {v:.1f}" for k, v in (quality or {}).items()),
+                    _scores(quality),
                 ])  # fmt: skip
     columns = ("task", "draft", "T", "lenience", "α", "distance from p a token",
                "accepted / examined", "tokens / call", "quality")  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import importlib.util
 import statistics
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gin
+import jax
 import numpy as np
 
 from specdec.api import VERIFIER
@@ -284,6 +286,9 @@ class Reproduction:
             for name in piece.path[:-1]:
                 place = place.setdefault(name, {})
             place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
+            # A process may map only so many pieces of memory: hundreds of programs are too many.
+            jax.clear_caches()
+            gc.collect()
             progress.end()
         content = {
             "studies": {slug(study.name): {"name": study.name, **found[slug(study.name)]}

@@ -16,13 +16,11 @@ sys.path.insert(0, str(ROOT))
 
 from absl import app, flags, logging
 
-from specdec.runs.convert import convert
+from specdec.runs.convert import FORMATS, convert
 
 _SOURCE = flags.DEFINE_string("source", None, "A checkpoint or a training run.", required=True)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "A new directory.", required=True)
-_FORMAT = flags.DEFINE_enum(
-    "format", None, ["huggingface", "t5x", "orbax"], "What to write.", required=True
-)
+_FORMAT = flags.DEFINE_enum("format", None, FORMATS, "What to write.", required=True)
 _DTYPE = flags.DEFINE_enum(
     "dtype", "float32", ["float32", "float16", "bfloat16"], "How weights are stored."
 )

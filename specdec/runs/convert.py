@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,17 +27,16 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import Transformer, shift_right
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
-Format = Literal["huggingface", "t5x", "orbax"]
+FORMATS = ("huggingface", "t5x", "orbax")
 
-TOLERANCE = (
-    1e-5  # The arrays are equal and so is the program; this forgives a changed thread count.
-)
+# Arrays and program are equal; what is left is the order of sums in another thread pool.
+TOLERANCE = 1e-5
 _TARGET_LENGTH = 16
 _NOT_ARITHMETIC = {"dtype", "dropout_rate"}
 
 
 def convert(
-    source: str, output_dir: str, form: Format, dtype: str = "float32", step: int | None = None
+    source: str, output_dir: str, form: str, dtype: str = "float32", step: int | None = None
 ) -> float:
     """Writes a checkpoint in another format, which takes its name once it computes the same.
 
@@ -55,9 +54,13 @@ def convert(
       source's weights in ``dtype`` against the result's.
 
     Raises:
+      ValueError: an unknown format.
+      FileNotFoundError: a training run has no such step.
       CheckpointError: the source cannot be read or its parameters do not fit, or the result is not
         the same network; nothing is left behind then.
     """
+    if form not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
     before, step, vocabulary = _open(source, dtype, step)
     config, params = before
     with written_whole(Path(output_dir).absolute()) as partial:

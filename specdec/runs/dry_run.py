@@ -114,8 +114,10 @@ def find_config(source: str, root: Path) -> tuple[T5Config, str]:
     Raises:
       CheckpointError: it is neither, or it is damaged.
     """
+    if is_t5x(source):
+        return read_config(source), "its shapes"
     if Path(source).is_dir():
-        return read_config(source), "its shapes" if is_t5x(source) else "config.json"
+        return read_config(source), "config.json"
     public = _PUBLIC.fullmatch(Path(source).name)
     if public is None:
         raise CheckpointError(

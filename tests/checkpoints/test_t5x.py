@@ -252,6 +252,9 @@ def test_parameters_are_read_when_used_and_each_time_anew(network, tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_dtypes(dtype, network, tmp_path):
     save_t5x(tmp_path / "half", network[0], network[1], 3, dtype)
+    metadata = tmp_path.glob("half/checkpoint_3/*/.zarray")
+    kinds = {json.loads(path.read_text())["dtype"] for path in metadata}
+    assert kinds == {"<f2" if dtype == "float16" else "bfloat16"}
     expected = jax.tree.map(lambda a: a.astype(jnp.dtype(dtype)), network[1])
     assert_same(open_t5x(tmp_path / "half", dtype), (network[0], expected))
     native(tmp_path / "full", network[1])

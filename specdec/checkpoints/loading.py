@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.checkpoints.huggingface import open_huggingface
+from specdec.checkpoints.formats import open_checkpoint
 from specdec.models.partitioning import Partitioning, place
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model, best_layout
@@ -76,10 +76,16 @@ def checkpoint(folder: str, name: str) -> str:
 
 
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
-    """A bundled pair's name as the directory of its target or draft; anything else as it is."""
-    if source not in BUNDLED:
+    """A bundled model's directory; anything else as it is.
+
+    Args:
+      source: "quickstart" is its target or draft, as ``role`` says; "quickstart/target" and
+        "quickstart/draft" name one.
+    """
+    name, _, model = os.fspath(source).partition("/")
+    if name not in BUNDLED:
         return os.fspath(source)
-    return str(importlib.resources.files("specdec") / "bundled" / str(source) / role)
+    return str(importlib.resources.files("specdec") / "bundled" / name / (model or role))
 
 
 def draft_kernel_dtype(dtype: str) -> str | None:
@@ -93,10 +99,10 @@ def load_model(
     kernel_dtype: str | None = None,
     partitioning: Partitioning | None = None,
 ) -> LoadedModel:
-    """Loads a Hugging Face checkpoint, a parameter at a time: little more memory than the result's.
+    """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
-      source: a directory or a hub id.
+      source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache.
       kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
 
@@ -104,6 +110,6 @@ def load_model(
       CheckpointError: it cannot be read.
       ValueError: the mesh does not divide the model.
     """
-    config, params = open_huggingface(source, dtype)
+    config, params = open_checkpoint(source, dtype)
     config = dataclasses.replace(config, dtype=dtype)
     return LoadedModel.of(config, params, source, kernel_dtype, partitioning)

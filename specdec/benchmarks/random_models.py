@@ -13,8 +13,8 @@ from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
 from specdec.drafts import ModelDraft
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
-from specdec.models.t5.packing import PackedT5
 from specdec.models.t5.network import init_params
+from specdec.models.t5.packing import PackedT5
 
 _SCALE = 0.02
 

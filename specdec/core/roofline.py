@@ -1,0 +1,122 @@
+"""How fast a device can be at best: bytes, operations and messages against its public figures.
+
+The roofline model of Williams, Waterman and Patterson (2009), with one roof more for what a device
+sends to others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """One device's figures; ``configs/hardware`` has those that vendors publish.
+
+    Attributes:
+      name: what to call it.
+      memory: bytes it has.
+      bandwidth: bytes of it that can be read, a second.
+      peak: bfloat16 operations a second, dense; a multiplication and its addition are two.
+      interconnect: bytes it can send to other devices, a second, over all its links.
+
+    Raises:
+      ValueError: a figure that is not a positive number.
+    """
+
+    name: str
+    memory: float
+    bandwidth: float
+    peak: float
+    interconnect: float
+
+    def __post_init__(self):
+        for field in ("memory", "bandwidth", "peak", "interconnect"):
+            value = getattr(self, field)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError(f"Hardware.{field} must be a positive number, got {value!r}.")
+
+    @property
+    def ridge(self) -> float:
+        """Operations for each byte read above which arithmetic takes longer than reading."""
+        return self.peak / self.bandwidth
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Messages between the devices along one axis of a mesh.
+
+    Attributes:
+      kind: an "all-reduce" sums arrays, an "all-gather" puts parts together.
+      axis: of the mesh.
+      devices: along that axis.
+      size: bytes of one result, which each device then holds.
+      count: how often.
+    """
+
+    kind: Literal["all-reduce", "all-gather"]
+    axis: str
+    devices: int
+    size: int
+    count: int
+
+    @property
+    def sent(self) -> float:
+        """Bytes each device sends in a ring, which sends the fewest: 2(n-1)/n or (n-1)/n of it."""
+        passes = 2 if self.kind == "all-reduce" else 1
+        return self.count * self.size * passes * (self.devices - 1) / self.devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What each device does in one part of a program.
+
+    Attributes:
+      read: bytes of its memory.
+      operations: see :attr:`Hardware.peak`.
+      collectives: what it exchanges.
+    """
+
+    read: float = 0
+    operations: float = 0
+    collectives: tuple[Collective, ...] = ()
+
+    @property
+    def sent(self) -> float:
+        """Bytes sent to other devices."""
+        return sum(collective.sent for collective in self.collectives)
+
+    @property
+    def num_collectives(self) -> int:
+        """How often devices wait for each other."""
+        return sum(collective.count for collective in self.collectives)
+
+    def floor(self, hardware: Hardware) -> float:
+        """Seconds it takes at least: max(read / bandwidth, operations / peak) + sent / interconnect.
+
+        Reading may hide behind arithmetic; a layer's sums may not, as the next layer needs them.
+        Latency is not in it, nor what is written.
+        """
+        reading, computing = self.read / hardware.bandwidth, self.operations / hardware.peak
+        return max(reading, computing) + self.sent / hardware.interconnect
+
+    def bound(self, hardware: Hardware) -> str:
+        """The largest of the three: "memory", "arithmetic" or "messages"."""
+        times = {
+            "memory": self.read / hardware.bandwidth,
+            "arithmetic": self.operations / hardware.peak,
+            "messages": self.sent / hardware.interconnect,
+        }
+        return max(times, key=lambda name: times[name])
+
+
+def total(parts: Sequence[Work]) -> Work:
+    """All parts' work; they take the sum of their own floors, which is no less than its floor."""
+    return Work(
+        sum(part.read for part in parts),
+        sum(part.operations for part in parts),
+        tuple(collective for part in parts for collective in part.collectives),
+    )

@@ -46,7 +46,7 @@ _LOGICAL = [axis for axis, _ in T5X_RULES]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMesh:
-    """data x model devices, and how target and draft are laid over them.
+    """data x model devices of this process, and how target and draft are laid over them.
 
     Attributes:
       data: groups of devices; each decodes its part of a batch.
@@ -82,7 +82,7 @@ class DeviceMesh:
         """The target's layout.
 
         Raises:
-          ValueError: there are fewer devices than the mesh has.
+          ValueError: this process has fewer devices than the mesh.
         """
         return self._laid_out(self.target_rules)
 
@@ -98,20 +98,19 @@ class DeviceMesh:
 
 @functools.cache
 def _mesh(data: int, model: int) -> Mesh:
-    there = jax.device_count()
-    if data * model > there:
+    devices = jax.local_devices()
+    if data * model > len(devices):
         raise ValueError(
-            f"A mesh of {data} x {model} (data x model) needs {data * model} devices, but there "
-            f"{'is 1' if there == 1 else f'are {there}'}: choose sizes whose product is at most "
-            f"{there}. (To try a mesh on CPU: "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={data * model})"
+            f"A mesh of {data} x {model} (data x model) needs {data * model} devices, but this "
+            f"process has {len(devices)}: choose sizes whose product is at most that. (To try a "
+            f"mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count={data * model})"
         )
     # Auto: the compiler carries shardings on from where they are named.
     return jax.make_mesh(
         (data, model),
         ("data", "model"),
         axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=jax.devices()[: data * model],
+        devices=devices[: data * model],
     )
 
 
@@ -149,13 +148,11 @@ class Partitioning:
         if not bad:
             return
         common = math.gcd(*(size for axis, (_, size) in sizes.items() if cut[axis] > 1))
-        fitting = [n for n in range(1, jax.device_count() + 1) if common % n == 0]
-        named = [f"{name} = {size}" for name, size in (sizes[axis] for axis in bad)]
-        what = " and ".join(dict.fromkeys(named))
+        what = dict.fromkeys(f"{name} = {size}" for name, size in (sizes[axis] for axis in bad))
         raise ValueError(
-            f"A mesh of {cut[bad[0]]} parts does not divide {what}. Choose a mesh axis of "
-            f"{' or '.join(map(str, fitting))}, or rules that keep {' and '.join(bad)} whole, as "
-            f"in ({bad[0]!r}, None)."
+            f"A mesh axis of {cut[bad[0]]} devices does not divide {' and '.join(what)}: choose a "
+            f"size that divides {common}, or rules that keep {', '.join(bad)} whole, as in "
+            f"({bad[0]!r}, None)."
         )
 
     @contextlib.contextmanager

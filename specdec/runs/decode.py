@@ -210,6 +210,7 @@ class PreparedRun:
             "verifier": verifier_name(run.verifier),
             "lossless": run.verifier.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
+            "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
             **results.numbers(

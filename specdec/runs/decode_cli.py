@@ -52,7 +52,7 @@ def main(
         if dry_run:
             print(gin.get_configurable(report)(run, root))
             return 0
-        directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[-1])
+        directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[0])
         prepared = PreparedRun(run, gin.operative_config_str(), directory)
     except (ValueError, OSError) as error:
         return _fail(error)

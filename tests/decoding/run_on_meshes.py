@@ -13,7 +13,8 @@ import numpy as np
 from tiny import ragged_inputs, random_t5_params
 
 from specdec import DeviceMesh, SamplingConfig, load_pair
-from specdec.checkpoints.huggingface import save_huggingface
+from specdec.checkpoints import save_huggingface, save_t5x
+from specdec.checkpoints.loading import load_model
 from specdec.decoding.speculative import speculative_decode
 from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES
 from specdec.models.t5.config import T5Config
@@ -76,6 +77,7 @@ def main(directory: Path) -> None:
     for name in ("1x8", "8x1", "1x8, draft as target"):
         program = compiled(load(directory, MESHES[name]))
         (directory / f"{name}.hlo").write_text(program)
+    report["T5X alike"] = t5x_alike(directory, MESHES["2x4"])
     report["errors"] = errors(directory)
     (directory / "report.json").write_text(json.dumps(report))
 
@@ -90,6 +92,18 @@ def shards(params) -> dict[str, list[int]]:
         jax.tree_util.keystr(path): [leaf.size, *{s.data.size for s in leaf.addressable_shards}]
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
+
+
+def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
+    """Whether a target comes from T5X's arrays as it does from safetensors, on every device."""
+    params = random_t5_params(CONFIGS["target"], SEEDS["target"])
+    save_t5x(directory / "t5x", CONFIGS["target"], params, step=1)
+    packed = load_model(str(directory / "t5x"), "float32", partitioning=mesh.target).params
+    expected = load(directory, mesh).target.params
+    alike = jax.tree.map(
+        lambda a, b: a.sharding == b.sharding and np.array_equal(a, b), packed, expected
+    )
+    return all(jax.tree.leaves(alike))
 
 
 def compiled(pair) -> str:

@@ -52,13 +52,8 @@ class LoadedModel:
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raises ValueError for a batch that the mesh cannot cut into equal parts."""
-        partitioning = self.model.partitioning
-        ways = 1 if partitioning is None else partitioning.ways("batch")
-        if batch_size % ways:
-            raise ValueError(
-                f"batch_size is {batch_size}, but the mesh cuts a batch into {ways} parts: choose "
-                f"a multiple of {ways}."
-            )
+        if self.model.partitioning is not None:
+            self.model.partitioning.check_batch_size(batch_size)
 
     def place_rows(self, *arrays: np.ndarray) -> tuple[jax.Array, ...]:
         """Arrays [B, ...] on the devices that decode these rows.

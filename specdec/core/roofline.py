@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 
@@ -95,8 +94,9 @@ class Work:
         return sum(collective.count for collective in self.collectives)
 
     def floor(self, hardware: Hardware) -> float:
-        """Seconds it takes at least: max(read / bandwidth, operations / peak) + sent / interconnect.
+        """Seconds it takes at least.
 
+        max(read / bandwidth, operations / peak) + sent / interconnect.
         Reading may hide behind arithmetic; a layer's sums may not, as the next layer needs them.
         Latency is not in it, nor what is written.
         """
@@ -111,12 +111,3 @@ class Work:
             "messages": self.sent / hardware.interconnect,
         }
         return max(times, key=lambda name: times[name])
-
-
-def total(parts: Sequence[Work]) -> Work:
-    """All parts' work; they take the sum of their own floors, which is no less than its floor."""
-    return Work(
-        sum(part.read for part in parts),
-        sum(part.operations for part in parts),
-        tuple(collective for part in parts for collective in part.collectives),
-    )

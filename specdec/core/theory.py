@@ -58,6 +58,28 @@ def block_speedup(tokens: float, guesses: float, cost_ratio: float, verify_ratio
     return tokens / time
 
 
+def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -> float:
+    """The alpha from which blocks of gamma guesses are faster than plain decoding.
+
+    Where :func:`speedup` is 1, by bisection; 0 if it is never below, infinite if never above.
+
+    Raises:
+      ValueError: as :func:`speedup`.
+    """
+    low, high = 0.0, 1.0
+    if speedup(low, gamma, cost_ratio, verify_ratio) >= 1:
+        return low
+    if speedup(high, gamma, cost_ratio, verify_ratio) < 1:
+        return math.inf
+    for _ in range(50):
+        middle = (low + high) / 2
+        if speedup(middle, gamma, cost_ratio, verify_ratio) < 1:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def best_gamma(
     alpha: float,
     cost_ratio: float,

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.spmd import logical_to_mesh_axes
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from specdec.types import Params
 
@@ -42,6 +42,7 @@ T5X_RULES: Rules = (
 # Every device of the model axis holds the whole model and computes the same.
 REPLICATED_RULES: Rules = (("batch", "data"),)
 _LOGICAL = [axis for axis, _ in T5X_RULES]
+AXES = ("data", "model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,16 +85,35 @@ class DeviceMesh:
         Raises:
           ValueError: this process has fewer devices than the mesh.
         """
-        return self._laid_out(self.target_rules)
+        return _laid_out(self._devices, self.target_rules)
 
     @property
     def draft(self) -> Partitioning:
         """The draft's; raises as :attr:`target` does."""
-        return self._laid_out(self.draft_rules)
+        return _laid_out(self._devices, self.draft_rules)
 
-    def _laid_out(self, rules: Rules) -> Partitioning:
-        # Lists, too, are rules in a configuration; but models are hashed.
-        return Partitioning(_mesh(self.data, self.model), tuple((a, onto) for a, onto in rules))
+    @property
+    def planned_target(self) -> Partitioning:
+        """:attr:`target` as shapes go: no device needs to be there."""
+        return _laid_out(self._shape, self.target_rules)
+
+    @property
+    def planned_draft(self) -> Partitioning:
+        """:attr:`draft` as shapes go."""
+        return _laid_out(self._shape, self.draft_rules)
+
+    @property
+    def _devices(self) -> Mesh:
+        return _mesh(self.data, self.model)
+
+    @property
+    def _shape(self) -> AbstractMesh:
+        return AbstractMesh((self.data, self.model), AXES)
+
+
+def _laid_out(mesh: Mesh | AbstractMesh, rules: Rules) -> Partitioning:
+    # Lists, too, are rules in a configuration; but models are hashed.
+    return Partitioning(mesh, tuple((axis, onto) for axis, onto in rules))
 
 
 @functools.cache
@@ -108,7 +128,7 @@ def _mesh(data: int, model: int) -> Mesh:
     # Auto: the compiler carries shardings on from where they are named.
     return jax.make_mesh(
         (data, model),
-        ("data", "model"),
+        AXES,
         axis_types=(AxisType.Auto, AxisType.Auto),
         devices=devices[: data * model],
     )
@@ -123,7 +143,7 @@ class Partitioning:
       rules: see :class:`DeviceMesh`.
     """
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     rules: Rules
 
     def sharding(self, axes: Axes) -> NamedSharding:
@@ -132,10 +152,23 @@ class Partitioning:
         assert spec is not None
         return NamedSharding(self.mesh, spec)
 
+    def onto(self, axis: str) -> str | None:
+        """The axis of the mesh that cuts an axis, where no other axis of the array is."""
+        return self.sharding((axis,)).spec[0]
+
     def ways(self, axis: str) -> int:
-        """Into how many parts an axis is cut, where no other axis of the array is."""
-        onto = self.sharding((axis,)).spec[0]
+        """Into how many parts it is cut."""
+        onto = self.onto(axis)
         return 1 if onto is None else self.mesh.shape[onto]
+
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raises ValueError for a batch that the mesh cannot cut into equal parts."""
+        ways = self.ways("batch")
+        if batch_size % ways:
+            raise ValueError(
+                f"batch_size is {batch_size}, but the mesh cuts a batch into {ways} parts: choose "
+                f"a multiple of {ways}."
+            )
 
     def check(self, sizes: Mapping[str, tuple[str, int]]) -> None:
         """Raises ValueError unless each axis can be cut into equal parts.

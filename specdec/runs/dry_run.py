@@ -6,66 +6,51 @@ Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import gin
 import jax
-import jax.numpy as jnp
 
 from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
 from specdec.checkpoints.loading import BUNDLED, resolve
+from specdec.core.roofline import Hardware
 from specdec.core.theory import speedup
 from specdec.decoding.batches import bucket
 from specdec.drafts import Hierarchical, Ngram
 from specdec.evaluation import paper
+from specdec.models.partitioning import DeviceMesh
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import init_params
+from specdec.models.t5.share import parameter_shapes
 from specdec.runs import gin_files
 from specdec.runs.decode import DecodeRun
+from specdec.runs.plan import (
+    MEMORY_LABELS,
+    aligned,
+    amount,
+    collective_lines,
+    device_lines,
+    fitting_lines,
+    memory_cells,
+    time_lines,
+)
+from specdec.tuning.floors import BlockPlan
 
 SHAPES = "configs/shapes"
 # Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
 FAMILIES = {"t5-v1_1": "t5_1_1", "flan-t5": "t5_1_1", "t5": "t5_1_0"}
-LABELS = (
-    "", "shape from", "parameters", "of them read in a decode step", "all parameters",
-    "self-attention cache", "cross-attention keys and values", "logits of one call",
-    "together, without activations",
-)  # fmt: skip
+LABELS = ("", "shape from", "parameters", "of them read in a decode step", *MEMORY_LABELS)
 _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """What one model of a run takes.
-
-    Attributes:
-      parameters: of the whole model.
-      step_parameters: those that a decode step reads: the decoder's and the logits', without the
-        cross-attention's keys and values, which are computed once, and the embedding's few rows.
-      weights, cache, cross, logits: bytes of all parameters, of the self-attention cache, of the
-        cross-attention's keys and values, and of one call's logits.
-    """
-
-    parameters: int
-    step_parameters: int
-    weights: int
-    cache: int
-    cross: int
-    logits: int
-
-    @property
-    def total(self) -> int:
-        """All bytes; activations come on top."""
-        return self.weights + self.cache + self.cross + self.logits
-
-
-@functools.cache
 def count_parameters(config: T5Config) -> tuple[int, int]:
-    """A model's parameters, and those that a decode step reads (see :class:`Sizes`)."""
-    params = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    """A model's parameters, and those that a decode step reads.
+
+    Read are the decoder's and the logits', without the cross-attention's keys and values, which are
+    computed once a text, and the embedding's few rows.
+    """
+    params = parameter_shapes(config)
     decoder = params["decoder"]
     layers = [decoder[f"layers_{i}"] for i in range(config.num_decoder_layers)]
     crosses = [layer["encoder_decoder_attention"] for layer in layers]
@@ -76,30 +61,6 @@ def count_parameters(config: T5Config) -> tuple[int, int]:
 
 def _size(tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def sizes(config: T5Config, run: DecodeRun, call: int) -> Sizes:
-    """What a model takes whose largest call scores ``call`` tokens of a row."""
-    config = dataclasses.replace(config, dtype=run.dtype)
-    model = T5Model(config)
-    parameters, step_parameters = count_parameters(config)
-
-    def cache_bytes(length: int) -> int:
-        cache = jax.eval_shape(lambda: model.init_cache(run.batch_size, length))
-        return sum(a.size * a.dtype.itemsize for a in (*cache.keys, *cache.values))
-
-    return Sizes(
-        parameters,
-        step_parameters,
-        weights=parameters * model.dtype.itemsize,
-        cache=cache_bytes(bucket(run.max_decode_len) + _guesses(run) + 1),
-        cross=cache_bytes(bucket(run.max_input_len)),  # It is shaped as a cache of the inputs is.
-        logits=run.batch_size * call * config.vocab_size * jnp.dtype("float32").itemsize,
-    )
-
-
-def _guesses(run: DecodeRun) -> int:
-    return 0 if run.gamma == "auto" else run.guesses
 
 
 def find_config(source: str, root: Path) -> tuple[T5Config, str]:
@@ -147,46 +108,81 @@ def find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table
     return next((row for row in rows if row.temperature == temperature), None)
 
 
-def report(run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None) -> str:
-    """The table that ``--dry_run`` prints.
+def report(
+    run: DecodeRun,
+    root: Path,
+    paper_row: tuple[str, str] | None = None,
+    hardware: Hardware | None = None,
+) -> str:
+    """What ``--dry_run`` prints.
 
     Args:
       run: its task is not looked at.
       root: where ``configs/`` is.
       paper_row: task and draft of the paper's Table 4 that the run repeats.
+      hardware: what the devices of the run's mesh are, or the one device it has without.
 
     Raises:
-      ValueError: a shape is not known or damaged (CheckpointError), or there is no such row.
+      ValueError: a shape is not known or damaged (CheckpointError), there is no such row, or the
+        mesh does not divide a model or the batch.
     """
     row = None if paper_row is None else find_row(paper_row, run.sampling.temperature)
     config, found = find_config(resolve(run.target, "target"), root)
-    target = sizes(config, run, _guesses(run) + 1)
-    columns = [LABELS, (run.target, found, *_cells(target))]
-    lines = []
+    configs, columns = [config], [(run.target, found)]
     model = run.draft.draft if isinstance(run.draft, Hierarchical) else run.draft
     if isinstance(model, str):
         config, found = find_config(resolve(model, "draft"), root)
-        draft = sizes(config, run, 2)  # A block's first draft call always feeds two tokens.
-        columns.append((model, found, *_cells(draft)))
-        lines.append(f"target and draft together {_bytes(target.total + draft.total)}")
-        if _guesses(run):
-            lines += _speed(draft.step_parameters / target.step_parameters, run, row)
+        configs.append(config)
+        columns.append((model, found))
+    plan = _plan(run, configs)
+    whole = dataclasses.replace(plan, mesh=DeviceMesh()).memory()
+    counts = [count_parameters(config) for config in configs]
+    lines = [
+        f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
+        f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}",
+        "",
+        *aligned([
+            LABELS,
+            *(
+                (*column, *(f"{count / 1e6:,.1f} M" for count in both), *memory_cells(held))
+                for column, both, held in zip(columns, counts, whole, strict=True)
+            ),
+        ]),
+        "",
+    ]  # fmt: skip
     tables = run.draft.inner if isinstance(run.draft, Hierarchical) else run.draft
     if isinstance(tables, Ngram):
-        lines.insert(0, f"n-gram tables {_bytes(_tables_file(tables.path).stat().st_size)}")
-    title = (
-        f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
-        f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}"
-    )
-    widths = [max(map(len, column)) for column in columns]
-    table = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        lines.append(f"n-gram tables {amount(_tables_file(tables.path).stat().st_size)}")
+    if len(configs) == 2:
+        lines.append(f"target and draft together {amount(sum(held.total for held in whole))}")
+        if plan.gamma:
+            lines += _speed(counts[1][1] / counts[0][1], plan.gamma, row)
+    if run.mesh is not None:
+        lines += ["", *device_lines(plan)]
+    if hardware is not None:
+        lines += ["", *fitting_lines(plan, hardware)]
+    if isinstance(run.draft, Hierarchical):
+        return "\n".join(
+            [*lines, "How often a hierarchical draft calls its model depends on texts."]
         )
-        for cells in zip(*columns, strict=True)
-    ]
-    return "\n".join([title, "", *table, "", *lines])
+    if run.mesh is not None:
+        lines += ["", *collective_lines(plan)]
+    if hardware is not None:
+        lines += ["", *time_lines(plan, hardware, row)]
+    return "\n".join(lines)
+
+
+def _plan(run: DecodeRun, configs: Sequence[T5Config]) -> BlockPlan:
+    target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config in configs)
+    return BlockPlan(
+        target,
+        draft[0] if draft else None,
+        run.mesh or DeviceMesh(),
+        run.batch_size,
+        gamma=0 if run.gamma == "auto" else run.guesses,
+        input_len=bucket(run.max_input_len),
+        output_len=bucket(run.max_decode_len),
+    )
 
 
 def _tables_file(path: str) -> Path:
@@ -197,28 +193,14 @@ def _tables_file(path: str) -> Path:
     return file
 
 
-def _cells(sizes: Sizes) -> tuple[str, ...]:
-    counts = (f"{count / 1e6:,.1f} M" for count in (sizes.parameters, sizes.step_parameters))
-    amounts = (sizes.weights, sizes.cache, sizes.cross, sizes.logits, sizes.total)
-    return (*counts, *map(_bytes, amounts))
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.2f} MB"
-
-
-def _speed(floor: float, run: DecodeRun, row: paper.Table4Row | None) -> list[str]:
-    """What theory and the paper say; ``floor`` is c if a step takes the time to read weights."""
-    assert run.gamma != "auto"
+def _speed(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[str]:
+    """What theory and the paper say; ``ratio`` is c if a step takes the time to read weights."""
     if row is None:
-        return [f"c is {floor:.3f} or more: the ratio of what decode steps read"]
-    cases = ((row.cost_ratio, "the paper's"), (floor, "the ratio of what decode steps read"))
+        return [f"c is {ratio:.3f} or more: the ratio of what decode steps read"]
+    cases = ((row.cost_ratio, "the paper's"), (ratio, "the ratio of what decode steps read"))
     return [
         f"speedup by Theorem 3.8 at the paper's alpha for {row.task}, T5-XXL and {row.draft}, "
         f"{row.alpha:.2f}:",
-        *(
-            f"  {speedup(row.alpha, run.gamma, c):.2f}  at c = {c:.3f}, {which}"
-            for c, which in cases
-        ),
+        *(f"  {speedup(row.alpha, gamma, c):.2f}  at c = {c:.3f}, {which}" for c, which in cases),
         f"in the paper, at gamma {row.gamma}: {row.expected} expected, {row.empirical} measured",
     ]

@@ -8,14 +8,15 @@ the one before it found. ``costs.py`` measures the same parts where the devices 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 from specdec.core.roofline import Collective, Hardware, Work
-from specdec.models.partitioning import DeviceMesh, cut_by
+from specdec.models.partitioning import DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import axis_sizes
 from specdec.models.t5.share import DeviceShare
+
+_PENDING = 2  # Tokens that the first draft call of a block always feeds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,27 @@ class Part:
     def floor(self, hardware: Hardware) -> float:
         """Seconds that all times take at least."""
         return self.times * self.work.floor(hardware)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of a model on each device.
+
+    Attributes:
+      weights: all parameters, packed.
+      cache, cross: the self-attention cache, and the cross-attention's keys and values.
+      logits: of one call.
+    """
+
+    weights: int
+    cache: int
+    cross: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        """All of it; activations come on top."""
+        return self.weights + self.cache + self.cross + self.logits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,27 +82,32 @@ class BlockPlan:
     input_len: int
     output_len: int
 
-    @functools.cached_property
+    @property
     def target_share(self) -> DeviceShare:
         """What a device has of the target."""
         return DeviceShare(self.target, self.mesh.planned_target, self.batch_size)
 
-    @functools.cached_property
+    @property
     def draft_share(self) -> DeviceShare | None:
         """What a device has of the draft model."""
         if self.draft is None:
             return None
         return DeviceShare(self.draft, self.mesh.planned_draft, self.batch_size)
 
-    def memory(self) -> int:
-        """Bytes on each device; activations come on top."""
-        return self._memory(self.target_share, self.gamma + 1) + (
-            0 if self.draft_share is None else self._memory(self.draft_share, 2)
-        )
+    def memory(self) -> list[Memory]:
+        """What each device holds of the target, and of the draft if it is a model."""
+        held = [self._memory(self.target_share, self.gamma + 1)]
+        if self.draft_share is not None:
+            held.append(self._memory(self.draft_share, _PENDING))
+        return held
 
-    def _memory(self, share: DeviceShare, width: int) -> int:
-        caches = share.cache(self._cache_len) + share.cache(self.input_len)
-        return share.weights + caches + share.logits(width)
+    def _memory(self, share: DeviceShare, width: int) -> Memory:
+        return Memory(
+            share.weights,
+            share.cache(self._cache_len),
+            share.cache(self.input_len),
+            share.logits(width),
+        )
 
     @property
     def _cache_len(self) -> int:
@@ -92,48 +119,63 @@ class BlockPlan:
         return [Part("target, 1 token", work), *self._ending()]
 
     def block(self) -> list[Part]:
-        """One block, part by part. The draft's first call always feeds two tokens."""
+        """One block, part by part."""
+        return [*self.drafting(), *self.verifying()]
+
+    def drafting(self) -> list[Part]:
+        """A block's guesses; nothing if the draft is no model."""
+        share = self.draft_share
+        if share is None or not self.gamma:
+            return []
+        lengths = (self._cache_len, self.input_len)
+        parts = [Part(f"draft, {_PENDING} tokens", share.call(_PENDING, *lengths))]
+        if self.gamma > 1:
+            parts.append(Part("draft, 1 token", share.call(1, *lengths), self.gamma - 1))
+        return parts
+
+    def verifying(self) -> list[Part]:
+        """The rest of a block."""
         if not self.gamma:
             return self.plain()
-        share, lengths = self.draft_share, (self._cache_len, self.input_len)
-        parts = []
-        if share is not None:
-            parts.append(Part("draft, 2 tokens", share.call(2, *lengths)))
-            if self.gamma > 1:
-                parts.append(Part("draft, 1 token", share.call(1, *lengths), self.gamma - 1))
         width = self.gamma + 1
-        parts.append(Part(f"target, {width} tokens", self.target_share.call(width, *lengths)))
-        return [*parts, *self._ending()]
+        work = self.target_share.call(width, self._cache_len, self.input_len)
+        return [Part(f"target, {width} tokens", work), *self._ending()]
 
     def _ending(self) -> list[Part]:
         """Groups of devices tell each other whether their rows have ended: one bool."""
-        if self.target_share.partitioning.ways("batch") == 1:
+        onto = self.target_share.cut_over("batch")
+        if onto is None:
             return []
-        onto = self.target_share.partitioning.onto("batch")
-        flag = Collective("all-reduce", onto, self.mesh.data, size=1, count=1)
+        devices = self.target_share.partitioning.mesh.shape[onto]
+        flag = Collective("all-reduce", onto, devices, size=1, count=1)
         return [Part("have all rows ended", Work(collectives=(flag,)))]
 
     def cost_ratio(self, hardware: Hardware) -> float:
         """c of these floors: a guess over a token of plain decoding."""
-        drafting = [part for part in self.block() if part.name.startswith("draft")]
-        return floor(drafting, hardware) / self.gamma / floor(self.plain(), hardware)
+        return floor(self.drafting(), hardware) / self.gamma / floor(self.plain(), hardware)
 
     def verify_ratio(self, hardware: Hardware) -> float:
         """v of these floors: the rest of a block over a token of plain decoding."""
-        rest = [part for part in self.block() if not part.name.startswith("draft")]
-        return floor(rest, hardware) / floor(self.plain(), hardware)
+        return floor(self.verifying(), hardware) / floor(self.plain(), hardware)
 
     def fitting_mesh(self, hardware: Hardware) -> DeviceMesh | None:
         """This mesh with the shortest model axis on which it fits in memory; None if none does."""
-        sizes = cut_by("model", self.mesh.target_rules, axis_sizes(self.target))
+        sides = [(self.mesh.planned_target, self.target)]
         if self.draft is not None:
-            sizes += cut_by("model", self.mesh.draft_rules, axis_sizes(self.draft))
-        longest = math.gcd(*sizes) or 1
+            sides.append((self.mesh.planned_draft, self.draft))
+        cut = [
+            size
+            for partitioning, config in sides
+            for axis, (_, size) in axis_sizes(config).items()
+            if partitioning.onto(axis) == "model"
+        ]
+        longest = math.gcd(*cut) or 1
         for model in range(1, longest + 1):
             mesh = dataclasses.replace(self.mesh, model=model)
-            if longest % model == 0 and (
-                dataclasses.replace(self, mesh=mesh).memory() <= hardware.memory
-            ):
+            if longest % model:
+                continue
+            there = dataclasses.replace(self, mesh=mesh).memory()
+            if sum(memory.total for memory in there) <= hardware.memory:
                 return mesh
         return None
 

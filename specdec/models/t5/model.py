@@ -42,6 +42,18 @@ def best_layout() -> Layout:
     return "out_in" if jax.default_backend() == "cpu" else "in_out"
 
 
+def axis_sizes(config: T5Config) -> dict[str, tuple[str, int]]:
+    """For each logical axis that a mesh may cut, what its size is called and the size."""
+    return {
+        "heads": ("num_heads", config.num_heads),
+        "joined_kv": ("num_heads", config.num_heads),  # Cut between heads, not inside one.
+        "mlp": ("d_ff", config.d_ff),
+        "vocab": ("vocab_size", config.vocab_size),
+        "embed": ("d_model", config.d_model),
+        "kv": ("head_dim", config.head_dim),
+    }
+
+
 @pytree
 class EncodedT5:
     """Cross-attention keys and values [B, H, S, K] for each layer, and the inputs' mask [B, S]."""
@@ -77,17 +89,7 @@ class T5Model:
             return
         if self.layout != "in_out":
             raise ValueError(f'A mesh can cut "in_out" kernels, not {self.layout!r} ones.')
-        cfg = self.config
-        self.partitioning.check(
-            {
-                "heads": ("num_heads", cfg.num_heads),
-                "joined_kv": ("num_heads", cfg.num_heads),  # Cut between heads, not inside one.
-                "mlp": ("d_ff", cfg.d_ff),
-                "vocab": ("vocab_size", cfg.vocab_size),
-                "embed": ("d_model", cfg.d_model),
-                "kv": ("head_dim", cfg.head_dim),
-            }
-        )
+        self.partitioning.check(axis_sizes(self.config))
 
     @property
     def vocab_size(self) -> int:

@@ -324,6 +324,7 @@ def init_params(config: T5Config, key: jax.Array) -> dict:
     return nn.unbox(Transformer(config).init(key, tokens, tokens)["params"])
 
 
+@functools.cache
 def encoder_axes(config: T5Config) -> dict:
     """The logical axes of the ``encoder`` subtree's parameters, as tuples in the same tree."""
     tokens = jnp.ones((1, 4), jnp.int32)

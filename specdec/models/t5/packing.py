@@ -9,6 +9,7 @@ Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -78,6 +79,17 @@ AXES: dict[str, Axes] = {
     "final_norm": ("embed",),
     "logits": ("embed", "vocab"),
 }
+
+
+def logical_axes(packed: PackedT5, config: T5Config) -> PackedT5:
+    """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
+
+    def axes(path, array: Array) -> Axes:
+        named = AXES[path[-1].name]
+        return named if array.ndim == len(named) else (named[0], "stack", named[1])
+
+    decoder = jax.tree_util.tree_map_with_path(axes, dataclasses.replace(packed, encoder={}))
+    return dataclasses.replace(decoder, encoder=encoder_axes(config) if packed.encoder else {})
 
 
 def pack(

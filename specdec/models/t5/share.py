@@ -22,6 +22,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
 from specdec.models.t5.packing import PackedT5
+from specdec.types import Params
 
 # Axes that products sum over, and how many of a decoder layer's products do.
 _SUMMED = {"joined_kv": 2, "mlp": 1}
@@ -29,10 +30,35 @@ _FLOAT32 = jnp.dtype("float32").itemsize
 
 
 @functools.cache
+def parameter_shapes(config: T5Config) -> Params:
+    """The shapes of a checkpoint's parameters."""
+    return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+
+
+@functools.cache
 def _packed(config: T5Config) -> PackedT5:
     """The shapes of a model's decode parameters, all devices' together."""
-    model = T5Model(config, "in_out")
-    return jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
+    params = parameter_shapes(dataclasses.replace(config, dtype="float32"))
+    return jax.eval_shape(T5Model(config, "in_out").pack, params)
+
+
+@functools.cache
+def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
+    """Bytes of parameters on one device: of all, and of those that every call reads."""
+    packed = _packed(config)
+    embedding = packed.embedding if config.tied_logits else None
+    read = dataclasses.replace(packed, encoder={}, cross_kv=None, embedding=embedding)
+
+    def held(array: jax.ShapeDtypeStruct, axes: Axes) -> int:
+        part = partitioning.sharding(axes).shard_shape(array.shape)
+        return math.prod(part) * array.dtype.itemsize
+
+    both = (
+        jax.tree.map(held, arrays, packing.logical_axes(arrays, config))
+        for arrays in (packed, read)
+    )
+    whole, step = (sum(jax.tree.leaves(sizes)) for sizes in both)
+    return whole, step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,33 +87,30 @@ class DeviceShare:
         """Of the batch, those that this device decodes."""
         return self.batch_size // self.partitioning.ways("batch")
 
-    @functools.cached_property
+    def cut_over(self, axis: str) -> str | None:
+        """The axis of the mesh, of several devices, that cuts a logical axis; None if it is whole."""
+        return self.partitioning.onto(axis) if self.partitioning.ways(axis) > 1 else None
+
+    @property
     def weights(self) -> int:
         """Bytes of all parameters, packed for decoding."""
-        packed = _packed(self.config)
-        return self._held(packed, packing.logical_axes(packed, self.config))
+        return _weights(self.config, self.partitioning)[0]
 
-    @functools.cached_property
+    @property
     def step_weights(self) -> int:
         """Bytes of those that every call reads.
 
         Not the encoder's and the cross-attention's keys' and values', which are read once a text,
         nor the embedding but for a few rows, unless it is the logits' kernel too.
         """
-        packed = _packed(self.config)
-        read = dataclasses.replace(
-            packed,
-            encoder={},
-            cross_kv=None,
-            embedding=packed.embedding if self.config.tied_logits else None,
-        )
-        return self._held(read, packing.logical_axes(read, self.config))
+        return _weights(self.config, self.partitioning)[1]
 
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""
         cfg = self.config
         shape = (self.batch_size, cfg.num_heads, length, cfg.head_dim)
-        return 2 * cfg.num_decoder_layers * self._size(shape, CACHE_AXES) * self._itemsize
+        held = math.prod(self.partitioning.sharding(CACHE_AXES).shard_shape(shape))
+        return 2 * cfg.num_decoder_layers * held * self._itemsize
 
     def logits(self, width: int) -> int:
         """Bytes of one call's logits, [B, T, V] in float32: gathered, so that V is whole."""
@@ -119,31 +142,18 @@ class DeviceShare:
         counts["vocab"] = 1  # Each token's embedding is on one device; the others add zeros.
         sums: dict[str, int] = {}
         for axis, count in counts.items():
-            if self.partitioning.ways(axis) > 1:
-                onto = self.partitioning.onto(axis)
+            if onto := self.cut_over(axis):
                 sums[onto] = sums.get(onto, 0) + count
+        devices = self.partitioning.mesh.shape
+        hidden = tokens * cfg.d_model * self._itemsize
         found = [
-            self._collective("all-reduce", onto, tokens * cfg.d_model * self._itemsize, count)
+            Collective("all-reduce", onto, devices[onto], hidden, count)
             for onto, count in sums.items()
         ]
-        if self.partitioning.ways("vocab") > 1:
-            onto = self.partitioning.onto("vocab")
-            found.append(self._collective("all-gather", onto, self.logits(width), 1))
+        if onto := self.cut_over("vocab"):
+            found.append(Collective("all-gather", onto, devices[onto], self.logits(width), 1))
         return tuple(found)
-
-    def _collective(self, kind, onto: str, size: int, count: int) -> Collective:
-        return Collective(kind, onto, self.partitioning.mesh.shape[onto], size, count)
 
     @property
     def _itemsize(self) -> int:
         return jnp.dtype(self.config.dtype).itemsize
-
-    def _size(self, shape: tuple[int, ...], axes: Axes) -> int:
-        return math.prod(self.partitioning.sharding(axes).shard_shape(shape))
-
-    def _held(self, arrays, axes) -> int:
-        """Bytes on this device of a tree of arrays with these logical axes."""
-        parts = jax.tree.map(
-            lambda array, names: self._size(array.shape, names) * array.dtype.itemsize, arrays, axes
-        )
-        return sum(jax.tree.leaves(parts))

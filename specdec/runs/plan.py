@@ -1,0 +1,153 @@
+"""What ``--dry_run`` says of devices: what each holds, what they exchange, how long it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from specdec.core.roofline import Hardware, Work
+from specdec.core.theory import break_even_alpha, expected_tokens, speedup
+from specdec.evaluation import paper
+from specdec.tuning.floors import BlockPlan, Memory, Part, floor
+
+MEMORY_LABELS = (
+    "all parameters", "self-attention cache", "cross-attention keys and values",
+    "logits of one call", "together, without activations",
+)  # fmt: skip
+_PART_LABELS = ("", "times", "read", "operations", "sent", "ms", "bound by")
+
+
+def amount(count: float) -> str:
+    """Bytes, in MB below a GB."""
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.2f} MB"
+
+
+def memory_cells(memory: Memory) -> list[str]:
+    """A column beside :data:`MEMORY_LABELS`."""
+    held = (memory.weights, memory.cache, memory.cross, memory.logits, memory.total)
+    return [amount(count) for count in held]
+
+
+def aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in zip(*columns, strict=True)
+    ]
+
+
+def device_lines(plan: BlockPlan) -> list[str]:
+    """What each device of the mesh holds."""
+    mesh, held = plan.mesh, plan.memory()
+    columns = [("", *MEMORY_LABELS)]
+    columns += [
+        (name, *memory_cells(memory))
+        for name, memory in zip(("target", "draft"), held, strict=False)
+    ]
+    return [
+        f"On each of the {mesh.data * mesh.model} devices of a mesh of {mesh.data} x {mesh.model} "
+        "(data x model):",
+        *aligned(columns),
+    ]
+
+
+def fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
+    """Whether it fits in memory, and if not, where it would."""
+    needed = sum(memory.total for memory in plan.memory())
+    has = f"{amount(needed)} of the {amount(hardware.memory)} of a {hardware.name}"
+    if needed <= hardware.memory:
+        return [f"Fits: {has} on each device, without activations."]
+    mesh = plan.fitting_mesh(hardware)
+    if mesh is None:
+        advice = "on no mesh with this data axis: a smaller batch or draft, or more groups"
+    else:
+        devices = mesh.data * mesh.model
+        advice = f"on {devices} devices, a mesh of {mesh.data} x {mesh.model}"
+    return [f"Does NOT fit: {has} on each device, without activations. It would {advice}."]
+
+
+def collective_lines(plan: BlockPlan) -> list[str]:
+    """What devices exchange in a block."""
+    lines = [
+        f"  {part.name}{_times(part)}: {each.count} {each.kind} of {_message(each.size)} over "
+        f"{each.axis} ({each.devices} devices)"
+        for part in plan.block()
+        for each in part.work.collectives
+    ]
+    return ["Collectives in a block:", *(lines or ["  none"])]
+
+
+def _times(part: Part) -> str:
+    return f", {part.times} times" if part.times > 1 else ""
+
+
+def _message(size: int) -> str:
+    if size < 1e3:
+        return f"{size} B"
+    return f"{size / 1e3:,.1f} kB" if size < 1e6 else amount(size)
+
+
+def time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:
+    """The time that a block takes at least, and how fast that makes it.
+
+    Args:
+      row: of the paper's Table 4 that the run repeats.
+    """
+    plain, block = plan.plain(), plan.block()
+    parts = [*plain, *(part for part in block if part not in plain)]
+    cells = [_PART_LABELS, *(_part_cells(part, hardware) for part in parts)]
+    lines = [
+        f"At least, on {hardware.name} ({hardware.bandwidth / 1e9:,.0f} GB/s, "
+        f"{hardware.peak / 1e12:,.1f} TFLOP/s, sends {hardware.interconnect / 1e9:,.0f} GB/s): "
+        "max(read / bandwidth, operations / peak) + sent / interconnect",
+        *aligned(list(zip(*cells, strict=True))),
+        f"a token of plain decoding: {_ms(plain, hardware)}",
+    ]
+    if not plan.gamma:
+        return lines
+    c, v = plan.cost_ratio(hardware), plan.verify_ratio(hardware)
+    pays = break_even_alpha(plan.gamma, c, v)
+    lines += [
+        f"a block: {_ms(block, hardware)}; c = {c:.3f}, v = {v:.3f}",
+        f"speculation pays from alpha {pays:.2f}"
+        if math.isfinite(pays)
+        else "speculation pays at no alpha",
+    ]
+    waits = [
+        sum(part.times * part.work.num_collectives for part in side) for side in (plain, block)
+    ]
+    if any(waits):
+        lines.append(
+            "latency comes on top: each microsecond that a collective waits adds "
+            f"{waits[0] / 1e3:.3f} ms to a token, {waits[1] / 1e3:.3f} ms to a block"
+        )
+    if row is not None:
+        lines.append(
+            f"at the paper's alpha {row.alpha:.2f}: "
+            f"{expected_tokens(row.alpha, plan.gamma):.2f} tokens a block (Equation 1), "
+            f"{speedup(row.alpha, plan.gamma, c, v):.2f} times faster; by Theorem 3.8 (v = 1) "
+            f"{speedup(row.alpha, plan.gamma, c):.2f} at this c, "
+            f"{speedup(row.alpha, plan.gamma, row.cost_ratio):.2f} at the paper's c"
+        )
+    return lines
+
+
+def _ms(parts: list[Part], hardware: Hardware) -> str:
+    return f"{floor(parts, hardware) * 1e3:.3f} ms"
+
+
+def _part_cells(part: Part, hardware: Hardware) -> tuple[str, ...]:
+    work: Work = part.work
+    return (
+        part.name,
+        str(part.times),
+        amount(work.read),
+        f"{work.operations / 1e9:,.2f} G",
+        amount(work.sent),
+        f"{part.floor(hardware) * 1e3:.3f}",
+        work.bound(hardware),
+    )

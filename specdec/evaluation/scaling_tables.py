@@ -17,6 +17,10 @@ def _gb(count: float) -> str:
     return f"{count / 1e9:,.2f}"
 
 
+def _held(row: Content, name: str) -> str:
+    return _gb(row[name]) + ("" if row["fits"] else " (too much)")
+
+
 def _best(found: Content) -> str:
     best = found["best"]
     return f"{best['speedup']:.2f} (γ {best['gamma']})"
@@ -131,7 +135,7 @@ def axes(content: Content) -> str:
     """Data against model axis."""
     rows = [
         [
-            "{} x {}".format(*row["mesh"]), _gb(row["memory"]) + ("" if row["fits"] else " (too much)"),
+            "{} x {}".format(*row["mesh"]), _held(row, "memory"),
             f"{row['token_ms']:.2f}", f"{row['tokens_per_second']:,.0f}",
             f"{row['cost_ratio']:.3f}", f"{row['verify_ratio']:.2f}", _best(row),
             f"{row['speculative_tokens_per_second']:,.0f}",
@@ -150,7 +154,7 @@ def inputs(content: Content) -> str:
     rows = [
         [
             str(row["batch"]), f"{row['length']:,}",
-            _gb(row["cross"]) + ("" if row["fits"] else " (too much)"),
+            _held(row, "cross"),
             f"{row['share']:.0%}", f"{row['token_ms']:.2f}", f"{row['cost_ratio']:.3f}",
             f"{row['verify_ratio']:.2f}", _best(row),
         ]

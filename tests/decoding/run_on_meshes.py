@@ -48,6 +48,9 @@ MESHES = {
 }
 SAMPLINGS = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(1.0)}
 GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 172, 88, 24, 7
+# Of these, programs are read.
+PROGRAMS = ("1x8", "2x4", "8x1", "1x8, draft as target")
+BATCH_OF_PROGRAMS, OUTPUT_BUCKET = 8, 32
 
 
 def main(directory: Path) -> None:
@@ -74,7 +77,7 @@ def main(directory: Path) -> None:
                 "target_calls": output.stats.target_calls,
             }
             report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
-    for name in ("1x8", "8x1", "1x8, draft as target"):
+    for name in PROGRAMS:
         program = compiled(load(directory, MESHES[name]))
         (directory / f"{name}.hlo").write_text(program)
     report["T5X alike"] = t5x_alike(directory, MESHES["2x4"])
@@ -108,12 +111,14 @@ def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
 
 def compiled(pair) -> str:
     inputs, row_ids = pair.target.place_rows(
-        np.asarray(ragged_inputs(8, 16, V)), np.arange(8, dtype=np.int32)
+        np.asarray(ragged_inputs(BATCH_OF_PROGRAMS, 16, V)),
+        np.arange(BATCH_OF_PROGRAMS, dtype=np.int32),
     )
     sampling = SAMPLINGS["sampled"]
     lowered = speculative_decode.jitted.lower(
         pair.target.model, pair.drafter(GAMMA, sampling), TokenVerifier(), pair.target.params,
-        pair.draft.params, inputs, row_ids, LIMIT, SEED, sampling=sampling, output_bucket=32,
+        pair.draft.params, inputs, row_ids, LIMIT, SEED, sampling=sampling,
+        output_bucket=OUTPUT_BUCKET,
     )  # fmt: skip
     return lowered.compile().as_text()
 

@@ -1,7 +1,9 @@
 """Decodes on meshes of 8 simulated devices: the same tokens, and no waiting where none is due."""
 
+import collections
 import dataclasses
 import json
+import math
 import os
 import re
 import subprocess
@@ -9,12 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_on_meshes import BATCH_OF_PROGRAMS, CONFIGS, GAMMA, MESHES, OUTPUT_BUCKET, PROGRAMS
+
+from specdec.models.t5.share import DeviceShare
+from specdec.tuning.floors import BlockPlan
 
 HERE = Path(__file__).parent
-MESHES = ("1x8", "2x4", "8x1", "1x8, draft as target", "2x4, in two dimensions")
 COLLECTIVES = re.compile(
     r"(all-reduce|all-gather|all-to-all|collective-permute|collective-broadcast|reduce-scatter)"
 )
+BYTES = {"pred": 1, "s32": 4, "f32": 4}
 # What cannot be cut by heads, hidden width or vocabulary: norms.
 WHOLE = re.compile("norm")
 
@@ -45,7 +51,7 @@ def report(directory):
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", [name for name, mesh in MESHES.items() if mesh])
 def test_tokens_do_not_depend_on_the_mesh(report, mesh, sampling):
     assert report["devices"] == 8
     expected = report["decodes"][f"one device, {sampling}"]
@@ -94,6 +100,8 @@ class Instruction:
     opcode: str
     scope: tuple[str, ...]  # The functions and named scopes it was traced in.
     called: tuple[str, ...]  # Computations: a loop's body, a reduction's sum.
+    size: int  # Bytes of its result on each device; 0 of types that no collective has.
+    devices: int  # Of each group that a collective is among; else 0.
 
 
 def read_program(text):
@@ -102,14 +110,32 @@ def read_program(text):
     for line in text.splitlines():
         if header := re.match(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$", line):
             instructions = program.setdefault(header[1], [])
-        elif opcode := re.search(r"^ +(?:ROOT )?%?[\w.-]+ = .*? ([a-z][\w-]*)\(", line):
+        elif opcode := re.search(r"^ +(?:ROOT )?%?[\w.-]+ = (.*?) ([a-z][\w-]*)\(", line):
             name = re.search(r'op_name="([^"]*)"', line)
             called = re.findall(r"(?:calls|body|condition|to_apply)=%?([\w.-]+)", line)
             for branches in re.findall(r"branch_computations=\{([^}]*)\}", line):
                 called += re.findall(r"%?([\w.-]+)", branches)
             scope = tuple(name[1].split("/")) if name else ()
-            instructions.append(Instruction(opcode[1], scope, tuple(called)))
+            instructions.append(
+                Instruction(opcode[2], scope, tuple(called), size_of(opcode[1]), group_size(line))
+            )
     return program
+
+
+def size_of(type_):
+    """Bytes of a result, such as f32[8,32]{1,0} or a tuple of them."""
+    return sum(
+        BYTES.get(element, 0) * math.prod(int(n) for n in shape.split(",") if n)
+        for element, shape in re.findall(r"(\w+)\[([\d,]*)\]", type_)
+    )
+
+
+def group_size(line):
+    """Of replica_groups, which are listed, or given as how many of what size."""
+    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", line):
+        return len(listed[1].split(","))
+    counted = re.search(r"replica_groups=\[\d+,(\d+)\]<=", line)
+    return int(counted[1]) if counted else 0
 
 
 def reached(program, computation):
@@ -168,3 +194,34 @@ def test_groups_of_devices_decode_apart(directory):
     (ended,) = collectives(decode_loop(program))
     assert ended.opcode.startswith("all-reduce")
     assert "cond" in ended.scope
+
+
+@pytest.mark.parametrize("mesh", PROGRAMS)
+def test_the_plan_counts_the_collectives_that_are_compiled(directory, mesh):
+    """Kind, bytes, devices and number of each, in the draft's calls, the target's and elsewhere."""
+    plan = BlockPlan(
+        CONFIGS["target"], CONFIGS["draft"], MESHES[mesh], BATCH_OF_PROGRAMS, GAMMA,
+        input_len=16, output_len=OUTPUT_BUCKET,
+    )  # fmt: skip
+    planned = collections.Counter()
+    for part_ in plan.block():
+        for each in part_.work.collectives:
+            # The draft's steps of one token are a loop, so they are in the program once.
+            where = part_.name.split(",")[0]
+            planned[where, each.kind, each.size, each.devices] += each.count
+    compiled = collections.Counter()
+    for each in collectives(decode_loop(read_program((directory / f"{mesh}.hlo").read_text()))):
+        where = next((s for s in ("draft", "target") if s in each.scope), "have all rows ended")
+        compiled[where, each.opcode, each.size, each.devices] += 1
+    assert compiled == planned
+
+
+@pytest.mark.parametrize("mesh", [name for name, mesh in MESHES.items() if mesh])
+def test_the_plan_holds_what_devices_hold(report, mesh):
+    shards = report["shards"][mesh]
+    for name, partitioning in (
+        ("target", MESHES[mesh].planned_target),
+        ("draft", MESHES[mesh].planned_draft),
+    ):
+        held = sum(4 * each for _, each in shards[name].values())
+        assert DeviceShare(CONFIGS[name], partitioning, 8).weights == held

@@ -17,6 +17,7 @@ from specdec.runs import decode_cli, dry_run, reproduce_cli
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "configs" / "experiments"
 CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
+FAMILIES = ("t5_xxl", "t5_1_0", "flan")
 REPRODUCTIONS = sorted((ROOT / "configs" / "reproduce").glob("*.gin"))
 # A pair that the project trains but does not ship.
 ENGLISH = ["ENGLISH_TARGET='quickstart'", "ENGLISH_DRAFT='quickstart'"]
@@ -62,8 +63,11 @@ def test_every_experiment(path, capsys):
     assert all(0 < read < whole for read, whole in zip(
         cells(output, "of them read"), cells(output, "parameters"), strict=True
     ))  # fmt: skip
-    if path.parent != EXPERIMENTS:
+    if path.parent.name in FAMILIES:
         assert "in the paper, at gamma" in output
+    if path.parent.name == "plans":
+        assert "Fits: " in output
+        assert "At least, on " in output
 
 
 @pytest.mark.parametrize("path", DRAFTERS, ids=lambda path: path.stem)
@@ -72,7 +76,7 @@ def test_every_drafter(path, capsys):
     assert len(cells(output, "parameters")) in (1, 2)
 
 
-@pytest.mark.parametrize("family", ["t5_xxl", "t5_1_0", "flan"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_twelve_rows_are_all_there(family, capsys):
     found = []
     for path in sorted((EXPERIMENTS / family).glob("*.gin")):
@@ -136,7 +140,7 @@ def test_bytes_of_a_run(capsys):
     """By hand: layers x (keys and values) x batch x heads x head_dim x length x bytes."""
     bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
     output = shown(capsys, [XXL], *bindings)
-    assert cells(output, "all parameters") == [44540.0, 307.84]
+    assert cells(output, "all parameters") == [44540.0, 307.79]
     length = 64 + 7 + 1  # The bucket of 60, and a block that crosses its end.
     assert cells(output, "self-attention cache") == pytest.approx(
         [24 * 2 * 4 * 64 * 64 * length * 4 / 1e6, 8 * 2 * 4 * 6 * 64 * length * 4 / 1e6], abs=0.01
@@ -154,6 +158,108 @@ def test_the_bandwidth_floor_of_c(capsys):
     quickstart = shown(capsys, [QUICKSTART])
     assert "c is 0.070 or more" in quickstart
     assert cells(quickstart, "parameters") == [21.8, 1.8]  # Logits are tied.
+
+
+MESHES = ROOT / "configs" / "meshes"
+HARDWARE = ROOT / "configs" / "hardware"
+
+
+def test_bytes_on_each_device_of_a_mesh_that_is_not_there(capsys):
+    assert jax.device_count() == 1
+    bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
+    output = shown(capsys, [XXL, MESHES / "2x4.gin"], *bindings)
+    assert "On each of the 8 devices of a mesh of 2 x 4 (data x model):" in output
+    _, each = output.split("On each")
+    # The target is cut by 4, the draft whole; both decode half of the rows.
+    assert cells(each, "all parameters") == pytest.approx([44540 / 4, 307.79], rel=1e-3)
+    keys = 24 * 2 * 2 * 64 * 64 * 4 / 1e6
+    draft_keys = 8 * 2 * 2 * 6 * 64 * 4 / 1e6
+    assert cells(each, "self-attention cache") == pytest.approx(
+        [keys * 72 / 4, draft_keys * 72], abs=0.01
+    )
+    assert cells(each, "cross-attention") == pytest.approx(
+        [keys * 128 / 4, draft_keys * 128], abs=0.01
+    )
+    # Logits are gathered: whole on every device.
+    assert cells(each, "logits of one call") == pytest.approx(
+        [2 * 8 * 32128 * 4 / 1e6, 2 * 2 * 32128 * 4 / 1e6], abs=0.01
+    )
+
+
+def collectives(output):
+    """The lines of what devices exchange in a block."""
+    _, found = output.split("Collectives in a block:\n")
+    return [line.strip() for line in found.split("\n\n")[0].splitlines()]
+
+
+def test_collectives_of_a_block(capsys):
+    """Three sums a layer and the embedding's; the logits once. A draft that is whole has none."""
+    target = [
+        "target, 8 tokens: 73 all-reduce of 65.5 kB over model (8 devices)",
+        "target, 8 tokens: 1 all-gather of 1.03 MB over model (8 devices)",
+    ]
+    assert collectives(shown(capsys, [XXL, MESHES / "1x8.gin"])) == target
+    ended = "have all rows ended: 1 all-reduce of 1 B over data (8 devices)"
+    output = shown(capsys, [XXL, MESHES / "8x1.gin"], "BATCH_SIZE=8")
+    assert collectives(output) == [ended]
+    alike = ("DRAFT_RULES=%TARGET_RULES", "DeviceMesh.model=2", "GAMMA=3")
+    found = collectives(shown(capsys, [XXL, MESHES / "1x8.gin"], *alike))
+    assert found[:4] == [
+        "draft, 2 tokens: 25 all-reduce of 2.0 kB over model (2 devices)",
+        "draft, 2 tokens: 1 all-gather of 257.0 kB over model (2 devices)",
+        "draft, 1 token, 2 times: 25 all-reduce of 1.0 kB over model (2 devices)",
+        "draft, 1 token, 2 times: 1 all-gather of 128.5 kB over model (2 devices)",
+    ]
+    assert collectives(shown(capsys, [XXL, MESHES / "1x8.gin"], "DeviceMesh.model=1")) == ["none"]
+
+
+def test_the_floor_by_hand(capsys):
+    """One device that reads a GB a second and computes at once: milliseconds are megabytes."""
+    figures = ("memory=1e12", "bandwidth=1e9", "peak=1e30", "interconnect=1")
+    bindings = [f"Hardware.{figure}" for figure in figures]
+    output = shown(capsys, [XXL, HARDWARE / "tpu_v4.gin"], *bindings, "Hardware.name='toy'")
+    _, times = output.split("At least, on toy")
+    config, _ = dry_run.find_config("t5-v1_1-xxl", ROOT)
+    norms = 24 * 3 * 4096  # Multiplied into the kernels behind them.
+    weights = (dry_run.count_parameters(config)[1] - norms) * 2 + 64 * 32 * 2
+    caches = 24 * 2 * 64 * 64 * 2 * (256 + 256 + 1)
+    milliseconds = (weights + caches) / 1e6
+    assert f"a token of plain decoding: {milliseconds:.3f} ms" in times
+    assert "Collectives" not in output
+    assert "latency" not in output
+    c, v = map(float, re.search(r"c = ([\d.]+), v = ([\d.]+)", times).groups())
+    assert (c, v) == (pytest.approx(0.007, abs=1e-3), pytest.approx(1, abs=1e-3))
+    assert "at the paper's alpha 0.75: 3.60 tokens a block (Equation 1), 3.4" in times
+    assert "3.16 at the paper's c" in times
+
+
+def test_a_replicated_draft_costs_the_more_the_more_devices(capsys):
+    def found(*bindings):
+        output = shown(capsys, [XXL, MESHES / "1x8.gin", HARDWARE / "tpu_v4.gin"], *bindings)
+        return float(re.search(r"; c = ([\d.]+)", output)[1])
+
+    assert found() > 6 * found("DeviceMesh.model=1")
+
+
+def test_what_does_not_fit_says_where_it_would(capsys):
+    files = [XXL, MESHES / "1x8.gin", HARDWARE / "tpu_v5e.gin"]
+    assert "Fits: " in shown(capsys, files)
+    output = shown(capsys, files, "DeviceMesh.model=2", "DTYPE='float32'")
+    assert "Does NOT fit: 22." in output
+    assert "of the 16.00 GB of a TPU v5e on each device" in output
+    assert "It would on 4 devices, a mesh of 1 x 4." in output
+    assert "It would on no mesh" in shown(capsys, files, "BATCH_SIZE=65536")
+
+
+def test_a_plan_without_guesses(capsys):
+    files = [XXL, HARDWARE / "h200.gin"]
+    for more in ([ROOT / "configs/methods/autoregressive.gin"], []):
+        output = shown(capsys, files + more, *([] if more else ["GAMMA='auto'"]))
+        assert "a token of plain decoding: " in output
+        assert "a block: " not in output
+    copying = shown(capsys, [*files, ROOT / "configs/drafters/copying.gin"], "PAPER_ROW=None")
+    assert "c = 0.000" in copying
+    assert "speculation pays from alpha 0.0" in copying
 
 
 def test_a_directorys_config_json_comes_first(tiny, capsys):
@@ -221,3 +327,28 @@ def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
     config, found = dry_run.find_config(str(tmp_path), ROOT)
     assert found == "its shapes"
     assert dataclasses.replace(config, relative_attention_max_distance=12) == TINY["v1.0"]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "message"),
+    [
+        (("DeviceMesh.model=3",), "A mesh axis of 3 devices does not divide num_heads = 64 and"),
+        (("DRAFT_RULES=%TARGET_RULES",), "does not divide num_heads = 6: choose a size that"),
+        (
+            ("DeviceMesh.data=2", "BATCH_SIZE=3"),
+            "batch_size is 3, but the mesh cuts a batch into 2",
+        ),
+        (("Hardware.peak=0",), "Hardware.peak must be a positive number, got 0."),
+        (("Hardware.flops=1",), "flops"),
+    ],
+)
+def test_meshes_and_figures_that_do_not_fit(capsys, bindings, message):
+    files = [XXL, MESHES / "1x8.gin", HARDWARE / "tpu_v4.gin"]
+    code = decode_cli.main(
+        [str(file) for file in files], bindings, root=ROOT, command="test", dry_run=True
+    )
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    assert message in told.err

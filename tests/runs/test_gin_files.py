@@ -27,7 +27,7 @@ def test_shipped_experiments_say_command_duration_and_expectation(path):
 
 
 @pytest.mark.parametrize(
-    "folder", ["targets", "drafters", "meshes", "methods", "sampling", "tasks"]
+    "folder", ["targets", "drafters", "hardware", "meshes", "methods", "sampling", "tasks"]
 )
 def test_every_part_goes_with_the_quickstart(folder):
     for path in sorted((ROOT / "configs" / folder).glob("*.gin")):

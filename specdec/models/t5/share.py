@@ -88,7 +88,7 @@ class DeviceShare:
         return self.batch_size // self.partitioning.ways("batch")
 
     def cut_over(self, axis: str) -> str | None:
-        """The axis of the mesh, of several devices, that cuts a logical axis; None if it is whole."""
+        """The mesh's axis, of several devices, that cuts a logical axis; None if it is whole."""
         return self.partitioning.onto(axis) if self.partitioning.ways(axis) > 1 else None
 
     @property

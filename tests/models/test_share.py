@@ -1,0 +1,83 @@
+"""A device's share against arrays that exist, and against XLA's own count of a compiled call."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from tiny import TINY, random_t5_params
+
+from specdec.models.partitioning import DeviceMesh
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.model import T5Model
+from specdec.models.t5.share import DeviceShare
+
+ALONE = DeviceMesh().planned_target
+WIDE = T5Config(
+    vocab_size=512, d_model=128, num_encoder_layers=1, num_decoder_layers=2, num_heads=4,
+    head_dim=32, d_ff=256,
+)  # fmt: skip
+CONFIGS = {
+    **TINY,
+    "wide": WIDE,
+    "wide, tied": dataclasses.replace(WIDE, tied_logits=True, gated=False, activation="relu"),
+}
+
+
+def num_bytes(tree):
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bytes_are_those_of_the_arrays(name, dtype):
+    config = dataclasses.replace(CONFIGS[name], dtype=dtype)
+    model = T5Model(config, "in_out")
+    params = model.pack(random_t5_params(config, 0))
+    share = DeviceShare(config, ALONE, batch_size=3)
+    assert share.weights == num_bytes(params)
+    logits = params.embedding if config.tied_logits else params.logits
+    assert share.step_weights == num_bytes(
+        (params.layers, params.relpos, params.final_norm, logits)
+    )
+    cache = model.init_cache(3, 11)
+    assert share.cache(11) == num_bytes((cache.keys, cache.values))
+    encoded = model.encode(params, jnp.ones((3, 5), jnp.int32))
+    assert share.cache(5) == num_bytes((encoded.keys, encoded.values))
+    logits, _ = model.extend(params, encoded, cache, jnp.ones((3, 4), jnp.int32))
+    assert share.logits(4) == logits.nbytes
+
+
+@pytest.mark.parametrize("width", [1, 6])
+@pytest.mark.parametrize("name", ["wide", "wide, tied"])
+def test_a_call_against_the_compilers_own_count(name, width):
+    config = CONFIGS[name]
+    model = T5Model(config, "in_out")
+    params = model.pack(random_t5_params(config, 0))
+    encoded = model.encode(params, jnp.ones((2, 16), jnp.int32))
+    tokens = jnp.ones((2, width), jnp.int32)
+    program = jax.jit(model.extend).lower(params, encoded, model.init_cache(2, 32), tokens)
+    counted = program.compile().cost_analysis()
+    work = DeviceShare(config, ALONE, batch_size=2).call(width, 32, 16)
+    # The compiler also counts what is not a product.
+    assert work.operations < counted["flops"] < 1.1 * work.operations
+    assert work.read < counted["bytes accessed"]
+
+
+def test_a_mesh_divides_it():
+    config = CONFIGS["wide"]
+    whole = DeviceShare(config, ALONE, batch_size=8)
+    cut = DeviceShare(config, DeviceMesh(2, 4).planned_target, batch_size=8)
+    assert cut.rows == 4
+    assert cut.cache(16) == whole.cache(16) // 8  # Rows by 2, heads by 4.
+    assert whole.weights // 4 < cut.weights < whole.weights // 4 * 1.02  # Norms stay whole.
+    assert cut.logits(3) == whole.logits(3) // 2  # Gathered.
+    one, part = (share.call(2, 16, 16) for share in (whole, cut))
+    assert part.operations == pytest.approx(one.operations / 8, rel=0.02)
+
+
+def test_a_mesh_that_does_not_fit_is_refused_without_devices():
+    with pytest.raises(ValueError, match="16 devices does not divide num_heads = 4"):
+        DeviceShare(WIDE, DeviceMesh(1, 16).planned_target, 1)
+    with pytest.raises(ValueError, match="batch_size is 3, but the mesh cuts a batch into 2"):
+        DeviceShare(WIDE, DeviceMesh(2, 1).planned_target, 3)

@@ -23,20 +23,22 @@ class Hardware:
       interconnect: bytes it can send to other devices, a second, over all its links.
 
     Raises:
-      ValueError: a figure that is not a positive number.
+      ValueError: a figure that is not set to a positive number.
     """
 
-    name: str
-    memory: float
-    bandwidth: float
-    peak: float
-    interconnect: float
+    name: str = "device"
+    memory: float = math.nan
+    bandwidth: float = math.nan
+    peak: float = math.nan
+    interconnect: float = math.nan
 
     def __post_init__(self):
         for field in ("memory", "bandwidth", "peak", "interconnect"):
             value = getattr(self, field)
             if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise ValueError(f"Hardware.{field} must be a positive number, got {value!r}.")
+                raise ValueError(
+                    f"Hardware.{field} must be set to a positive number, got {value!r}."
+                )
 
     @property
     def ridge(self) -> float:

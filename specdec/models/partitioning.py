@@ -42,7 +42,7 @@ T5X_RULES: Rules = (
 # Every device of the model axis holds the whole model and computes the same.
 REPLICATED_RULES: Rules = (("batch", "data"),)
 _LOGICAL = [axis for axis, _ in T5X_RULES]
-AXES = ("data", "model")
+MESH_AXES = ("data", "model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class DeviceMesh:
 
     @property
     def _shape(self) -> AbstractMesh:
-        return AbstractMesh((self.data, self.model), AXES)
+        return AbstractMesh((self.data, self.model), MESH_AXES)
 
 
 def _laid_out(mesh: Mesh | AbstractMesh, rules: Rules) -> Partitioning:
@@ -128,7 +128,7 @@ def _mesh(data: int, model: int) -> Mesh:
     # Auto: the compiler carries shardings on from where they are named.
     return jax.make_mesh(
         (data, model),
-        AXES,
+        MESH_AXES,
         axis_types=(AxisType.Auto, AxisType.Auto),
         devices=devices[: data * model],
     )

@@ -29,15 +29,13 @@ from specdec.runs.plan import (
     MEMORY_LABELS,
     aligned,
     amount,
-    collective_lines,
-    device_lines,
-    fitting_lines,
+    device_report,
     memory_cells,
-    time_lines,
 )
 from specdec.tuning.floors import BlockPlan
 
 SHAPES = "configs/shapes"
+HARDWARE = "configs/hardware"
 # Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
 FAMILIES = {"t5-v1_1": "t5_1_1", "flan-t5": "t5_1_1", "t5": "t5_1_0"}
 LABELS = ("", "shape from", "parameters", "of them read in a decode step", *MEMORY_LABELS)
@@ -123,9 +121,14 @@ def report(
       hardware: what the devices of the run's mesh are, or the one device it has without.
 
     Raises:
-      ValueError: a shape is not known or damaged (CheckpointError), there is no such row, or the
-        mesh does not divide a model or the batch.
+      ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
+        mesh does not divide a model or the batch, or the hardware is none.
     """
+    if not isinstance(hardware, Hardware | None):
+        raise ValueError(
+            "HARDWARE must be a device's figures, as in "
+            f"--gin_file={HARDWARE}/tpu_v4.gin, got {hardware!r}."
+        )
     row = None if paper_row is None else find_row(paper_row, run.sampling.temperature)
     config, found = find_config(resolve(run.target, "target"), root)
     configs, columns = [config], [(run.target, found)]
@@ -157,19 +160,7 @@ def report(
         lines.append(f"target and draft together {amount(sum(held.total for held in whole))}")
         if plan.gamma:
             lines += _speed(counts[1][1] / counts[0][1], plan.gamma, row)
-    if run.mesh is not None:
-        lines += ["", *device_lines(plan)]
-    if hardware is not None:
-        lines += ["", *fitting_lines(plan, hardware)]
-    if isinstance(run.draft, Hierarchical):
-        return "\n".join(
-            [*lines, "How often a hierarchical draft calls its model depends on texts."]
-        )
-    if run.mesh is not None:
-        lines += ["", *collective_lines(plan)]
-    if hardware is not None:
-        lines += ["", *time_lines(plan, hardware, row)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *device_report(run, plan, hardware, row)])
 
 
 def _plan(run: DecodeRun, configs: Sequence[T5Config]) -> BlockPlan:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from specdec.core.roofline import Hardware, Work
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
+from specdec.drafts import Hierarchical
 from specdec.evaluation import paper
+from specdec.runs.decode import DecodeRun
 from specdec.tuning.floors import BlockPlan, Memory, Part, floor
 
 MEMORY_LABELS = (
@@ -40,7 +42,33 @@ def aligned(columns: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def device_lines(plan: BlockPlan) -> list[str]:
+def device_report(
+    run: DecodeRun, plan: BlockPlan, hardware: Hardware | None, row: paper.Table4Row | None
+) -> list[str]:
+    """What a run's mesh and hardware add to its ``--dry_run``; nothing if it has neither.
+
+    Args:
+      row: of the paper's Table 4 that the run repeats.
+    """
+    lines = []
+    if run.mesh is not None:
+        lines += ["", *_device_lines(plan)]
+    if hardware is not None:
+        lines += ["", *_fitting_lines(plan, hardware)]
+    if lines and isinstance(run.draft, Hierarchical):
+        return [*lines, "", "How often a hierarchical draft calls its model depends on the texts."]
+    if run.mesh is not None:
+        lines += ["", *_collective_lines(plan)]
+        if run.stop_below:
+            lines.append(
+                "  at most, and a byte after each guess: stop_below may end a draft earlier"
+            )
+    if hardware is not None:
+        lines += ["", *_time_lines(plan, hardware, row)]
+    return lines
+
+
+def _device_lines(plan: BlockPlan) -> list[str]:
     """What each device of the mesh holds."""
     mesh, held = plan.mesh, plan.memory()
     columns = [("", *MEMORY_LABELS)]
@@ -55,7 +83,7 @@ def device_lines(plan: BlockPlan) -> list[str]:
     ]
 
 
-def fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
+def _fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
     """Whether it fits in memory, and if not, where it would."""
     needed = sum(memory.total for memory in plan.memory())
     has = f"{amount(needed)} of the {amount(hardware.memory)} of a {hardware.name}"
@@ -70,7 +98,7 @@ def fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
     return [f"Does NOT fit: {has} on each device, without activations. It would {advice}."]
 
 
-def collective_lines(plan: BlockPlan) -> list[str]:
+def _collective_lines(plan: BlockPlan) -> list[str]:
     """What devices exchange in a block."""
     lines = [
         f"  {part.name}{_times(part)}: {each.count} {each.kind} of {_message(each.size)} over "
@@ -91,12 +119,8 @@ def _message(size: int) -> str:
     return f"{size / 1e3:,.1f} kB" if size < 1e6 else amount(size)
 
 
-def time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:
-    """The time that a block takes at least, and how fast that makes it.
-
-    Args:
-      row: of the paper's Table 4 that the run repeats.
-    """
+def _time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:
+    """The time that a block takes at least, and how fast that makes it."""
     plain, block = plan.plain(), plan.block()
     parts = [*plain, *(part for part in block if part not in plain)]
     cells = [_PART_LABELS, *(_part_cells(part, hardware) for part in parts)]

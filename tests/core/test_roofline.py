@@ -34,5 +34,5 @@ def test_what_bounds_it():
 @pytest.mark.parametrize("field", ["memory", "bandwidth", "peak", "interconnect"])
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), "1e9", None])
 def test_figures_that_are_none(field, value):
-    with pytest.raises(ValueError, match=f"Hardware.{field} must be a positive number, got"):
+    with pytest.raises(ValueError, match=f"Hardware.{field} must be set to a positive number, got"):
         dataclasses.replace(DEVICE, **{field: value})

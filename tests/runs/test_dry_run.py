@@ -338,8 +338,12 @@ def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
             ("DeviceMesh.data=2", "BATCH_SIZE=3"),
             "batch_size is 3, but the mesh cuts a batch into 2",
         ),
-        (("Hardware.peak=0",), "Hardware.peak must be a positive number, got 0."),
+        (("Hardware.peak=0",), "Hardware.peak must be set to a positive number, got 0."),
         (("Hardware.flops=1",), "flops"),
+        (
+            ("HARDWARE='tpu_v4'", "Hardware.peak=0"),
+            "HARDWARE must be a device's figures, as in --gin",
+        ),
     ],
 )
 def test_meshes_and_figures_that_do_not_fit(capsys, bindings, message):

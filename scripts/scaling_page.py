@@ -20,12 +20,11 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
-import gin
-
 from specdec.core.roofline import Hardware
 from specdec.evaluation import scaling, scaling_tables
 from specdec.models.t5.config import T5Config
 from specdec.runs import dry_run, gin_files
+from specdec.runs.gin_bindings import configured_hardware
 
 PAGE = REPO / "docs" / "scaling.md"
 SUMMARY = REPO / "results" / "scaling" / "summary.json"
@@ -45,7 +44,7 @@ def hardware(name: str) -> Hardware:
     """One of configs/hardware."""
     decode = str(REPO / "configs/experiments/plans/xxl_h200.gin")
     gin_files.parse([decode, str(REPO / f"configs/hardware/{name}.gin")], [], REPO)
-    return gin.get_configurable(Hardware)()
+    return configured_hardware()
 
 
 def compute() -> dict:

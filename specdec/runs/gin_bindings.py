@@ -25,7 +25,7 @@ configured_run = gin.external_configurable(DecodeRun, module="specdec")
 gin.external_configurable(dry_run.report, "dry_run", module="specdec")
 gin.external_configurable(SamplingConfig, module="specdec")
 gin.external_configurable(DeviceMesh, module="specdec")
-gin.external_configurable(Hardware, module="specdec")
+configured_hardware = gin.external_configurable(Hardware, module="specdec")
 gin.external_configurable(checkpoint, module="specdec.checkpoints")
 for _draft in (drafts.Ngram, drafts.Copying, drafts.Random, drafts.Hierarchical):
     gin.external_configurable(_draft, module="specdec.drafts")

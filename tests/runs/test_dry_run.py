@@ -140,7 +140,7 @@ def test_bytes_of_a_run(capsys):
     """By hand: layers x (keys and values) x batch x heads x head_dim x length x bytes."""
     bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
     output = shown(capsys, [XXL], *bindings)
-    assert cells(output, "all parameters") == [44540.0, 307.79]
+    assert cells(output, "all parameters") == [44540.0, 307.8]
     length = 64 + 7 + 1  # The bucket of 60, and a block that crosses its end.
     assert cells(output, "self-attention cache") == pytest.approx(
         [24 * 2 * 4 * 64 * 64 * length * 4 / 1e6, 8 * 2 * 4 * 6 * 64 * length * 4 / 1e6], abs=0.01
@@ -293,7 +293,7 @@ def test_drafts_that_are_no_checkpoint(capsys):
     ("binding", "message"),
     [
         ("TARGET='nowhere/at/all'", "nowhere/at/all is neither a directory nor named as a public"),
-        ("DRAFT='google/t5-v1_1-huge'", "has no t5_1_1_huge, only t5_1_1_base"),
+        ("DRAFT='google/t5-v1_1-huge'", "has no t5_1_1_huge, only t5_1_1_110b, t5_1_1_base"),
         ("PAPER_ROW=('EnDe', 'T5-tiny')", "PAPER_ROW must be one of"),
         ("PAPER_ROW=3", "PAPER_ROW must be one of [('CNNDM', 'T5-base'), "),
         ("GAMMA=0", "gamma must be in"),

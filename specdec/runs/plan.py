@@ -55,6 +55,9 @@ def device_report(
         lines += ["", *_device_lines(plan)]
     if hardware is not None:
         lines += ["", *_fitting_lines(plan, hardware)]
+    if lines and plan.unplanned:
+        cut = ", ".join(plan.unplanned)
+        return [*lines, "", f"Collectives and times are not planned for such a cut of {cut}."]
     if lines and isinstance(run.draft, Hierarchical):
         return [*lines, "", "How often a hierarchical draft calls its model depends on the texts."]
     if run.mesh is not None:

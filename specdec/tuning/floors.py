@@ -94,6 +94,12 @@ class BlockPlan:
             return None
         return DeviceShare(self.draft, self.mesh.planned_draft, self.batch_size)
 
+    @property
+    def unplanned(self) -> list[str]:
+        """Axes that are cut in ways of which only :meth:`memory` is known."""
+        draft = [] if self.draft_share is None else self.draft_share.unplanned
+        return [*self.target_share.unplanned, *draft]
+
     def memory(self) -> list[Memory]:
         """What each device holds of the target, and of the draft if it is a model."""
         held = [self._memory(self.target_share, self.gamma + 1)]

@@ -47,7 +47,7 @@ MESHES = {
     "2x4, in two dimensions": DeviceMesh(2, 4, target_rules=TWO_DIMENSIONS),
 }
 SAMPLINGS = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(1.0)}
-GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 172, 88, 24, 7
+GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 104, 56, 24, 7
 # Of these, programs are read.
 PROGRAMS = ("1x8", "2x4", "8x1", "1x8, draft as target")
 BATCH_OF_PROGRAMS, OUTPUT_BUCKET = 8, 32

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from specdec.core.roofline import Collective, Work
 from specdec.models.cache import CACHE_AXES
-from specdec.models.partitioning import Axes, Partitioning
+from specdec.models.partitioning import T5X_RULES, Axes, Partitioning
 from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
@@ -26,6 +26,7 @@ from specdec.types import Params
 
 # Axes that products sum over, and how many of a decoder layer's products do.
 _SUMMED = {"joined_kv": 2, "mlp": 1}
+_PLANNED = ("heads", *_SUMMED, "vocab")
 _FLOAT32 = jnp.dtype("float32").itemsize
 
 
@@ -105,6 +106,19 @@ class DeviceShare:
         """
         return _weights(self.config, self.partitioning)[1]
 
+    @property
+    def unplanned(self) -> list[str]:
+        """Axes whose cut makes the compiler exchange more than :meth:`call` counts.
+
+        Where d_model is cut by the data axis, for one, it gathers every kernel anew in each call.
+        """
+        cut = {axis: self.cut_over(axis) for axis, _ in T5X_RULES}
+        return [
+            axis
+            for axis, onto in cut.items()
+            if onto and axis != "batch" and (axis not in _PLANNED or onto == cut["batch"])
+        ] + ["heads and joined_kv apart"] * (cut["heads"] != cut["joined_kv"])
+
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""
         cfg = self.config
@@ -125,7 +139,15 @@ class DeviceShare:
         Args:
           width: T.
           cache_length, input_length: M and S.
+
+        Raises:
+          ValueError: an axis is cut in a way that is :attr:`unplanned`.
         """
+        if self.unplanned:
+            raise ValueError(
+                "Collectives are counted where one axis of the mesh cuts the batch, and the other "
+                f"heads, joined_kv, mlp and vocab; these rules cut {', '.join(self.unplanned)}."
+            )
         caches = self.cache(cache_length) + self.cache(input_length)
         weights = self.step_weights // self._itemsize * self.rows * width
         attention = caches // self._itemsize * width

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.models.partitioning import DeviceMesh
+from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.share import DeviceShare
@@ -81,3 +81,22 @@ def test_a_mesh_that_does_not_fit_is_refused_without_devices():
         DeviceShare(WIDE, DeviceMesh(1, 16).planned_target, 1)
     with pytest.raises(ValueError, match="batch_size is 3, but the mesh cuts a batch into 2"):
         DeviceShare(WIDE, DeviceMesh(2, 1).planned_target, 3)
+
+
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        ((*(r for r in T5X_RULES if r[0] != "embed"), ("embed", "data")), "embed"),
+        ((("batch", "data"), ("mlp", "data")), "mlp"),
+        ((("joined_kv", "model"),), "heads and joined_kv apart"),
+        ((("length", "model"),), "length"),
+    ],
+)
+def test_cuts_of_which_only_bytes_are_known(rules, named):
+    share = DeviceShare(WIDE, DeviceMesh(2, 4, target_rules=rules).planned_target, 8)
+    assert share.unplanned == [named]
+    assert share.weights > 0
+    with pytest.raises(ValueError, match=f"these rules cut {named}"):
+        share.call(1, 16, 16)
+    alone = DeviceShare(WIDE, DeviceMesh(1, 1, target_rules=rules).planned_target, 8)
+    assert not alone.unplanned

@@ -213,6 +213,15 @@ def test_collectives_of_a_block(capsys):
     assert collectives(shown(capsys, [XXL, MESHES / "1x8.gin"], "DeviceMesh.model=1")) == ["none"]
 
 
+def test_rules_that_are_not_planned(capsys):
+    rules = "TARGET_RULES=(('batch', 'data'), ('heads', 'model'))"
+    files = [XXL, MESHES / "1x8.gin", HARDWARE / "tpu_v4.gin"]
+    output = shown(capsys, files, rules)
+    assert "Fits: " in output
+    assert "not planned for such a cut of heads and joined_kv apart." in output
+    assert "At least" not in output
+
+
 def test_the_floor_by_hand(capsys):
     """One device that reads a GB a second and computes at once: milliseconds are megabytes."""
     figures = ("memory=1e12", "bandwidth=1e9", "peak=1e30", "interconnect=1")

@@ -16,6 +16,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import cast
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
@@ -44,7 +45,7 @@ def hardware(name: str) -> Hardware:
     """One of configs/hardware."""
     decode = str(REPO / "configs/experiments/plans/xxl_h200.gin")
     gin_files.parse([decode, str(REPO / f"configs/hardware/{name}.gin")], [], REPO)
-    return configured_hardware()
+    return cast(Hardware, configured_hardware())
 
 
 def compute() -> dict:

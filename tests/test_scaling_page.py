@@ -36,7 +36,7 @@ def test_a_page_is_rewritten_between_its_markers(committed, tmp_path, monkeypatc
     monkeypatch.setattr("sys.argv", ["page"])
     assert script.main() == 0
     text = script.PAGE.read_text()
-    assert text.startswith("Head.\n\n<!-- hardware -->\n| |")
+    assert text.startswith("Head.\n\n<!-- hardware -->\n|  | memory, GB")
     assert text.endswith("<!-- /hardware -->\n\nTail.\n")
     assert json.loads(script.SUMMARY.read_text()) == committed
     monkeypatch.setattr("sys.argv", ["page", "--check"])

@@ -23,6 +23,8 @@ def _held(row: Content, name: str) -> str:
 
 def _best(found: Content) -> str:
     best = found["best"]
+    if best["speedup"] < 1:
+        return "none"
     return f"{best['speedup']:.2f} (γ {best['gamma']})"
 
 

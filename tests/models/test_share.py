@@ -1,15 +1,16 @@
-"""A device's share against arrays that exist, and against XLA's own count of a compiled call."""
+"""A share against the model's own arrays, and against XLA's own count of a compiled call."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY
 
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import init_params
 from specdec.models.t5.share import DeviceShare
 
 ALONE = DeviceMesh().planned_target
@@ -25,27 +26,30 @@ CONFIGS = {
 
 
 def num_bytes(tree):
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_bytes_are_those_of_the_arrays(name, dtype):
+def test_bytes_are_those_of_the_models_arrays(name, dtype):
     config = dataclasses.replace(CONFIGS[name], dtype=dtype)
-    model = T5Model(config, "in_out")
-    params = model.pack(random_t5_params(config, 0))
-    share = DeviceShare(config, ALONE, batch_size=3)
+    model, share = T5Model(config, "in_out"), DeviceShare(config, ALONE, batch_size=3)
+
+    def arrays():
+        params = model.pack(init_params(config, jax.random.key(0)))
+        encoded = model.encode(params, jnp.ones((3, 5), jnp.int32))
+        cache = model.init_cache(3, 11)
+        logits, _ = model.extend(params, encoded, cache, jnp.ones((3, 4), jnp.int32))
+        return params, encoded, cache, logits
+
+    params, encoded, cache, logits = jax.eval_shape(arrays)
     assert share.weights == num_bytes(params)
-    logits = params.embedding if config.tied_logits else params.logits
-    assert share.step_weights == num_bytes(
-        (params.layers, params.relpos, params.final_norm, logits)
-    )
-    cache = model.init_cache(3, 11)
+    kernel = params.embedding if config.tied_logits else params.logits
+    read = (params.layers, params.relpos, params.final_norm, kernel)
+    assert share.step_weights == num_bytes(read)
     assert share.cache(11) == num_bytes((cache.keys, cache.values))
-    encoded = model.encode(params, jnp.ones((3, 5), jnp.int32))
     assert share.cache(5) == num_bytes((encoded.keys, encoded.values))
-    logits, _ = model.extend(params, encoded, cache, jnp.ones((3, 4), jnp.int32))
-    assert share.logits(4) == logits.nbytes
+    assert share.logits(4) == num_bytes(logits)
 
 
 @pytest.mark.parametrize("width", [1, 6])
@@ -53,8 +57,9 @@ def test_bytes_are_those_of_the_arrays(name, dtype):
 def test_a_call_against_the_compilers_own_count(name, width):
     config = CONFIGS[name]
     model = T5Model(config, "in_out")
-    params = model.pack(random_t5_params(config, 0))
-    encoded = model.encode(params, jnp.ones((2, 16), jnp.int32))
+    shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    params = jax.eval_shape(model.pack, shapes)
+    encoded = jax.eval_shape(model.encode, params, jnp.ones((2, 16), jnp.int32))
     tokens = jnp.ones((2, width), jnp.int32)
     program = jax.jit(model.extend).lower(params, encoded, model.init_cache(2, 32), tokens)
     counted = program.compile().cost_analysis()

@@ -145,6 +145,8 @@ def errors(directory: Path) -> dict[str, str]:
     # What such a model may do instead.
     rules = (*REPLICATED_RULES, ("vocab", "model"))
     load(directory, DeviceMesh(1, 8, target_rules=rules), "six_heads")
+    # A row alone, to look into it, is not cut.
+    load(directory, DeviceMesh(2, 4)).target.model.init_cache(1, 8)
     return said
 
 

@@ -135,6 +135,38 @@ def test_local_pairs_as_a_seqio_task(pairs):
     assert task.metrics(["ein Haus"], ["ein Haus"]).keys() == {"rouge1", "rouge2", "rougeLsum"}
 
 
+def test_rows_are_the_same_each_time(pairs, tfds_data):
+    task = seqio_task("cnn_dailymail_v002", "validation", str(VOCABULARY), 24)
+    assert list(task.read()) == list(task.read()) == list(task.examples)
+    task = seqio_pairs_file("houses", pairs, "test", str(VOCABULARY), 256)
+    assert list(task.read()) == list(task.read()) == list(task.examples)
+
+
+def test_bad_lines_are_told_before_tensorflow_reads_them(pairs):
+    with open(pairs / "test.tsv", "a") as file:
+        file.write("no tab\n")
+    task = seqio_pairs_file("houses", pairs, "test", str(VOCABULARY), 256)
+    with pytest.raises(ValueError, match=r"test\.tsv:3: expected 'input<TAB>target'"):
+        next(task.read())
+
+
+def test_text_that_is_not_utf_8_is_a_bad_row(pairs):
+    import seqio
+    import tensorflow as tf
+
+    from specdec.data import seqio_tasks
+
+    def rows(split, shuffle_files, seed=None):
+        columns = {"input": [b"good", b"\xff"], "target": [b"fine", b"bad"]}
+        return tf.data.Dataset.from_tensor_slices(columns)
+
+    task = seqio_tasks.pairs_task("raw", pairs, str(VOCABULARY), "", "bleu")
+    task = task.replace(source=seqio.FunctionDataSource(rows, ["test"]))
+    fine, bad = seqio_tasks.read(task, "test", 24).read()
+    assert fine.reference == "fine"
+    assert bad.reason == "raw/test:2: not UTF-8 (invalid start byte)."
+
+
 def test_every_pair_of_a_real_data_set_is_tokenized_as_the_model_does(data_dir):
     directory = data_dir / "ende_tatoeba"
     task = seqio_pairs_file("ende_tatoeba", directory, "test", str(VOCABULARY.parent), 256)

@@ -44,6 +44,9 @@ def main(
 
     Returns:
       the exit code: 0, or 2 for a mistake of the user's, told in one line on stderr.
+
+    Raises:
+      SystemExit: 143 or 130, see :meth:`specdec.runs.decode.PreparedRun.execute`.
     """
     try:
         task = ["TASK = None"] if dry_run else _given_task(texts, input_file)
@@ -57,12 +60,13 @@ def main(
     except (ValueError, OSError) as error:
         return _fail(error)
     try:
-        results, rows = prepared.execute(command)
+        results = prepared.execute(command)
     except OSError as error:  # A full disk; a ValueError from here on would be a bug.
         return _fail(error)
     colour = traces.wants_colour(sys.stdout)
     vocabulary = prepared.pair.vocabulary
-    print(traces.terminal(rows[:SHOWN_ROWS], vocabulary, colour=colour), end="\n\n")
+    rows = prepared.first_rows(SHOWN_ROWS)
+    print(traces.terminal(rows, vocabulary, colour=colour), end="\n\n")
     print(format_table(results), end="\n\n")
     print(f"Written to {directory}: results.json, decodes.jsonl, trace.html, operative_config.gin")
     return 0

@@ -3,6 +3,7 @@
 import importlib.resources
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ def pair():
 def test_size_and_files():
     files = [path for model in ("target", "draft") for path in (BUNDLED / model).iterdir()]
     assert sum(path.stat().st_size for path in files) <= 48e6
-    for model in ("target", "draft"):
+    small = BUNDLED / "draft_small"
+    assert sum(path.stat().st_size for path in small.iterdir()) <= 2e6
+    for model in ("target", "draft", "draft_small"):
         names = {path.name for path in (BUNDLED / model).iterdir()}
         assert {"config.json", "model.safetensors", "spiece.model"} <= names
 
@@ -44,6 +47,16 @@ def test_translates(pair):
     assert all(text for text in out.texts)
     assert out.stats.block_efficiency > 1
     assert all(tokens[-1] == 1 for tokens in out.tokens)
+
+
+def test_the_small_draft_is_half_the_size_and_the_same_tokens_come_out(pair):
+    small = specdec.load_pair(target="quickstart", draft="quickstart/draft_small")
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(p.draft.params)) for p in (small, pair)]
+    assert 0.3 < sizes[0] / sizes[1] < 0.5
+    text = ["The house is old, but I like it."]
+    outs = [p.generate(text, gamma=GAMMA) for p in (small, pair)]
+    assert outs[0].texts == outs[1].texts
+    assert outs[0].stats.block_efficiency > 1
 
 
 def top_two_gap(pair, inputs, prefix):

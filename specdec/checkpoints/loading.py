@@ -48,10 +48,16 @@ def checkpoint(folder: str, name: str) -> str:
 
 
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
-    """A bundled pair's name as the directory of its target or draft; anything else as it is."""
-    if source not in BUNDLED:
+    """A bundled model's directory; anything else as it is.
+
+    Args:
+      source: "quickstart" is its target or draft, as ``role`` says; "quickstart/target" and
+        "quickstart/draft" name one.
+    """
+    name, _, model = os.fspath(source).partition("/")
+    if name not in BUNDLED:
         return os.fspath(source)
-    return str(importlib.resources.files("specdec") / "bundled" / str(source) / role)
+    return str(importlib.resources.files("specdec") / "bundled" / name / (model or role))
 
 
 def draft_kernel_dtype(dtype: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from specdec.data.text import BadRow, existing_file, pair_of, stream_lines
+from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
 from specdec.data.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -142,15 +142,35 @@ def bundled_examples(name: str) -> Task:
     return dataclasses.replace(text_file(root / "bundled" / name / "examples.txt"), name=name)
 
 
-def pairs_file(name: str, directory: str | os.PathLike, split: str) -> Task:
+def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int = 1) -> Task:
     """``<directory>/<split>.tsv``: a line is ``input<TAB>reference``, any other is a bad row.
+
+    Args:
+      joined: so many pairs make one example, a paragraph. They are taken from places far apart,
+        since files are often sorted by length; what does not fill an example is left out. More than
+        1 holds the file in memory, and no line of it may be bad.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: it is empty.
+      ValueError: it is empty; joined < 1, or more than there are pairs.
     """
     path = existing_file(Path(directory) / f"{split}.tsv")
-    return Task(f"{name}/{split}", lambda: _rows(path, pair_of))
+    if joined == 1:
+        return Task(f"{name}/{split}", lambda: _rows(path, pair_of))
+    return Task.of(f"{name}/{split} by {joined}", _paragraphs(path, joined))
+
+
+def _paragraphs(path: Path, joined: int) -> list[Example]:
+    pairs = read_pairs(path)
+    count = len(pairs) // joined if joined > 0 else 0
+    if not count:
+        raise ValueError(f"joined must be in 1..{len(pairs)} for {path}, got {joined}.")
+    examples = []
+    for i in range(count):
+        sources, references = zip(*pairs[i : joined * count : count], strict=True)
+        origin = f"{path}:{i + 1} and every {count} on"
+        examples.append(Example(" ".join(sources), " ".join(references), origin))
+    return examples
 
 
 def seqio_task(

@@ -29,6 +29,7 @@ from specdec.drafters.base import Drafter
 from specdec.models.base import Model
 from specdec.types import (
     BlockInfo,
+    Cache,
     DecodeResult,
     DecodeState,
     Distribution,
@@ -87,15 +88,47 @@ def verify(
     draft: Draft,
 ) -> tuple[DecodeState, BlockInfo]:
     """The rest of a block, after :func:`propose`: scores its guesses and takes in what is kept."""
-    # The scored block is the draft under its root, the last token emitted.
-    topology = Topology((-1, *(parent + 1 for parent in draft.topology.parents)))
+    target, cache = score(model, verifier, sampling, params, encoded, state, draft)
+    return settle(model, drafter, verifier, limit, random, state, draft, target, cache)
+
+
+def _scored(draft: Draft) -> Topology:
+    """The scored block: the draft under its root, the last token emitted."""
+    return Topology((-1, *(parent + 1 for parent in draft.topology.parents)))
+
+
+def score(
+    model: Model,
+    verifier: Verifier,
+    sampling: SamplingConfig,
+    params: Params,
+    encoded: Encoded,
+    state: DecodeState,
+    draft: Draft,
+) -> tuple[Distribution, Cache]:
+    """p at the last token and at every guess, and the cache with all of them written."""
     tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
-    logits, cache = model.extend(params, encoded, state.cache, tokens, topology)
-    target = standardize(logits, sampling, keep_probs=verifier.needs_probs)
+    logits, cache = model.extend(params, encoded, state.cache, tokens, _scored(draft))
+    return standardize(logits, sampling, keep_probs=verifier.needs_probs), cache
+
+
+def settle(
+    model: Model,
+    drafter: Drafter,
+    verifier: Verifier,
+    limit: Int[Array, ""] | int,
+    random: RandomSource,
+    state: DecodeState,
+    draft: Draft,
+    target: Distribution,
+    cache: Cache,
+) -> tuple[DecodeState, BlockInfo]:
+    """Verifies what was scored and takes in what is kept."""
     verdict = verifier(random, target, draft)
     verdict, dropped = st.cut_at_end(verdict, state, model.eos_id, limit)
 
-    cache = model.commit(cache, None if topology.is_chain else verdict.path, verdict.num_emitted)
+    path = None if _scored(draft).is_chain else verdict.path
+    cache = model.commit(cache, path, verdict.num_emitted)
     drafter_state = drafter.observe(state.drafter_state, verdict)
     beta = acceptance_prob(_drafted_part(target, drafter.gamma), draft)
     guesses = guess_counts(draft)

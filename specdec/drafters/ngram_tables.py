@@ -64,7 +64,12 @@ class NgramTables:
 
 
 def hash_context(context: Any) -> Any:
-    """A 32-bit hash [B] of each context [B, m]; NumPy and JAX arrays give the same."""
+    """A 32-bit hash [B] of each context [B, m]; NumPy and JAX arrays give the same.
+
+    One token is its own hash: with a slot for each there is nothing to compute and one to look at.
+    """
+    if context.shape[1] == 1:
+        return context[:, 0].astype("uint32")
     value = context[:, 0].astype("uint32") * _FACTOR
     for i in range(1, context.shape[1]):
         value = (value ^ (value >> np.uint32(15)) ^ context[:, i].astype("uint32")) * _FACTOR
@@ -111,14 +116,18 @@ def make_level(
     successors: np.ndarray,
     weights: np.ndarray,
 ) -> NgramLevel:
-    """Puts contexts [R, m] into a hash table at most half full.
+    """Puts contexts [R, m] into a hash table.
+
+    It is at most half full, or has a slot for each token if m is 1.
 
     Args:
       counts: [R] how many of the successors and weights [E] are each context's, in their order.
       best: [R] the most likely token after each.
     """
-    size = 2
-    while size < 2 * len(contexts):
+    size, enough = 2, 2 * len(contexts)
+    if contexts.shape[1] == 1:
+        enough = int(contexts.max(initial=0)) + 1
+    while size < enough:
         size *= 2
     home = np.asarray(hash_context(contexts.astype(np.int32)))
     slots = np.full(len(contexts), -1)

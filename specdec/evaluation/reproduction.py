@@ -17,6 +17,8 @@ def page(content: Content) -> str:
         "## Table 1: operations and speed", theory_tables.markdown(theory_tables.table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
+        "Quality of what the targets say, which lossless decoding leaves as it is:",
+        quality_table(studies),
         "## Table 4: expected speedups", theory_tables.markdown(theory_tables.table_4()),
         "## Table 5: lenience", table_5(studies),
         "The paper's (EnDe, T5-XXL, temperature 1): alpha", paper_table_5(),
@@ -82,6 +84,23 @@ def table_2(studies: Sequence[Content]) -> str:
     return _markdown(TABLE_2, rows)
 
 
+def quality_table(studies: Sequence[Content]) -> str:
+    """The first row's scores for each task and temperature."""
+    rows = []
+    for study in studies:
+        decodes = {r["temperature"]: r for r in reversed([*_leaves(study.get("table_2", {}), 3)])}
+        rows += [
+            [study["name"], r["target"], f"{temperature:g}", _scores(r["quality"]),
+             str(r["num_examples"])]
+            for temperature, r in sorted(decodes.items())
+        ]  # fmt: skip
+    return _markdown(("task", "target", "T", "quality", "texts"), rows)
+
+
+def _scores(quality: Content | None) -> str:
+    return ", ".join(f"{name} {score:.1f}" for name, score in (quality or {}).items())
+
+
 def paper_table_2() -> str:
     """The twelve rows as printed."""
     rows = [
@@ -96,28 +115,35 @@ def table_5(studies: Sequence[Content]) -> str:
     """Alpha, distance from the target's law, and quality, by lenience."""
     rows = []
     for study in studies:
-        exact = {(r["drafter"], r["temperature"]): r for r in _leaves(study.get("table_2", {}), 3)}
-        lenient: dict[tuple[str, float], list[Content]] = {}
-        for r in _leaves(study.get("lenience", {}), 4):
-            lenient.setdefault((r["drafter"], r["temperature"]), []).append(r)
-        for (drafter, temperature), decodes in lenient.items():
-            alpha = _alpha(study, drafter, temperature)
-            for lenience, a in ((alpha or {}).get("lenience") or {}).items():
-                name = f"LenientVerifier(lenience={float(lenience)!r})"
-                decode = next((r for r in decodes if r["verifier"] == name), None)
-                if float(lenience) == 1:
-                    decode = exact.get((drafter, temperature))
+        lenient = list(_leaves(study.get("lenience", {}), 4))
+        decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
+        for r in _leaves(study.get("table_2", {}), 3):
+            if any(r["gamma"] == other["gamma"] for other in lenient):
+                decodes[r["drafter"], r["temperature"], _verifier(1.0)] = r
+        measured = [
+            (drafter, m["temperature"], m["drafts"][drafter])
+            for drafter in dict.fromkeys(r["drafter"] for r in lenient)
+            for m in study["alpha"].values()
+            if drafter in m["drafts"]
+        ]
+        for drafter, temperature, alpha in measured:
+            for lenience, a in alpha["lenience"].items():
+                decode = decodes.get((drafter, temperature, _verifier(float(lenience))))
                 quality = decode and decode["quality"]
                 rows.append([
                     study["name"], drafter, f"{temperature:g}", f"{float(lenience):g}",
                     _number(a["alpha"]), _number(a["total_variation"], 3),
                     _number(decode["acceptance_rate"] if decode else None),
                     _number(decode["block_efficiency"] if decode else None),
-                    ", ".join(f"{k} {v:.1f}" for k, v in (quality or {}).items()),
+                    _scores(quality),
                 ])  # fmt: skip
     columns = ("task", "draft", "T", "lenience", "α", "distance from p a token",
                "accepted / examined", "tokens / call", "quality")  # fmt: skip
     return _markdown(columns, rows)
+
+
+def _verifier(lenience: float) -> str:
+    return f"LenientVerifier(lenience={lenience!r})"
 
 
 def paper_table_5() -> str:
@@ -159,19 +185,30 @@ def efficiency_table(studies: Sequence[Content]) -> str:
 
 
 def block_table(studies: Sequence[Content]) -> str:
-    """Tokens a target call with token and with block verification."""
+    """Tokens a block with token and with block verification.
+
+    "block" and "token" are expected values on the same blocks (see
+    :mod:`specdec.evaluation.verification`); "counted" is the difference of tokens a target call in
+    a decode with each.
+    """
     rows = []
     for study in studies:
         for drafter, by_temperature in study.get("block", {}).items():
             for temperature, by_gamma in by_temperature.items():
                 for gamma, r in by_gamma.items():
-                    low, high = r["interval"]
+                    expected, counted = r["expected"], r["counted"]
                     rows.append([
                         study["name"], drafter, temperature.removeprefix("t"),
-                        gamma.removeprefix("gamma"), _number(r["token"], 3),
-                        _number(r["block"], 3), f"{r['difference']:+.3f}",
-                        f"{low:+.3f} to {high:+.3f}", str(r["num_rows"]),
+                        gamma.removeprefix("gamma"), _number(expected["token"], 3),
+                        _number(expected["block"], 3), *_difference(expected, 4),
+                        str(expected["num_blocks"]), *_difference(counted, 3),
+                        str(counted["num_rows"]),
                     ])  # fmt: skip
-    columns = ("task", "draft", "T", "γ", "token verification", "block verification",
-               "difference", "95 % interval", "rows")  # fmt: skip
+    columns = ("task", "draft", "T", "γ", "token", "block", "difference", "95 % interval",
+               "blocks", "counted", "95 % interval", "rows")  # fmt: skip
     return _markdown(columns, rows) if rows else ""
+
+
+def _difference(found: Content, digits: int) -> list[str]:
+    low, high = found["interval"]
+    return [f"{found['difference']:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}"]

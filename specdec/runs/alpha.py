@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
 from specdec.drafts import DraftSpec
 from specdec.evaluation import alpha, results
-from specdec.evaluation.lines import LineWriter, read_lines
 from specdec.runs.decode import check_writable
+from specdec.runs.rows import measure_rows
 from specdec.types import SamplingConfig
 
 TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"
@@ -108,55 +108,49 @@ class AlphaRun:
 
     def _texts(self, directory: Path, pair: Pair, batches: Sequence[Batch]) -> dict[int, list[int]]:
         """The target's outputs by row."""
-        path = directory / TEXTS
-        rows = {line["id"]: line["tokens"] for line in read_lines(path, json.loads)}
-        with LineWriter(path) as writer:
-            for batch in batches:
-                wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in rows]
-                if not wanted:
-                    continue
-                result = pair.decode(
-                    batch, method="autoregressive", gamma=0, sampling=self.sampling,
-                    max_decode_len=self.max_decode_len, seed=self.seed,
-                )  # fmt: skip
-                for place, row in enumerate(batch.row_ids.tolist()):
-                    if row in wanted:
-                        tokens = result.tokens[place, : result.num_tokens[place]].tolist()
-                        rows[row] = tokens
-                        writer.append(json.dumps({"id": row, "tokens": tokens}))
-        return rows
+
+        def decode(batch: Batch, wanted: Mapping[int, int]) -> Iterator[Text]:
+            result = pair.decode(
+                batch, method="autoregressive", gamma=0, sampling=self.sampling,
+                max_decode_len=self.max_decode_len, seed=self.seed,
+            )  # fmt: skip
+            for row, place in wanted.items():
+                yield Text(row, result.tokens[place, : result.num_tokens[place]].tolist())
+
+        rows = measure_rows(directory / TEXTS, batches, Text, decode)
+        return {row.id: row.tokens for row in rows}
 
     def _replay(
         self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
     ) -> list[alpha.RowAcceptance]:
-        done = {
-            row.id: row
-            for row in read_lines(path, lambda line: alpha.RowAcceptance(**json.loads(line)))
-        }
         drafter, length = pair.drafter(1, self.sampling), bucket(self.max_decode_len)
-        with LineWriter(path) as writer:
-            for batch in batches:
-                wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in done]
-                if not wanted:
-                    continue
-                tokens = np.zeros((len(batch.row_ids), length), np.int32)
-                counts = np.zeros(len(batch.row_ids), np.int32)
-                for place, row in enumerate(batch.row_ids.tolist()):
-                    if row >= 0:
-                        counts[place] = len(texts[row])
-                        tokens[place, : counts[place]] = texts[row]
-                found = alpha.replay(
-                    pair.target.model, drafter, pair.target.params, pair.draft.params,
-                    jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids), jnp.asarray(tokens),
-                    jnp.asarray(counts), self.seed,
-                    sampling=self.sampling,
-                )  # fmt: skip
-                found = jax.tree.map(np.asarray, found)
-                for place, row in enumerate(batch.row_ids.tolist()):
-                    if row in wanted:
-                        done[row] = alpha.RowAcceptance.of(found, place, row, int(counts[place]))
-                        writer.append(json.dumps(dataclasses.asdict(done[row])))
-        return [done[row] for row in sorted(done)]
+
+        def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
+            tokens = np.zeros((len(batch.row_ids), length), np.int32)
+            counts = np.zeros(len(batch.row_ids), np.int32)
+            for place, row in enumerate(batch.row_ids.tolist()):
+                if row >= 0:
+                    counts[place] = len(texts[row])
+                    tokens[place, : counts[place]] = texts[row]
+            found = alpha.replay(
+                pair.target.model, drafter, pair.target.params, pair.draft.params,
+                jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids), jnp.asarray(tokens),
+                jnp.asarray(counts), self.seed,
+                sampling=self.sampling,
+            )  # fmt: skip
+            found = jax.tree.map(np.asarray, found)
+            for row, place in wanted.items():
+                yield alpha.RowAcceptance.of(found, place, row, int(counts[place]))
+
+        return measure_rows(path, batches, alpha.RowAcceptance, replay)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A row's output, EOS included; a line of ``texts.jsonl``."""
+
+    id: int
+    tokens: list[int]
 
 
 def slug(name: str) -> str:

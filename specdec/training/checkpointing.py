@@ -18,9 +18,14 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from specdec.data.vocabulary import FILE_NAME
+from specdec.checkpoints import find_vocabulary, load_huggingface
+from specdec.checkpoints.hf_files import CONFIG
+from specdec.checkpoints.loading import resolve
+from specdec.data.vocabulary import FILE_NAME, Vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
+
+RUN_MODEL = "model.json"
 
 
 def prepare_directory(
@@ -48,7 +53,7 @@ def prepare_directory(
             )
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
     shutil.copyfile(vocabulary_path, directory / FILE_NAME)
-    (directory / "model.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    (directory / RUN_MODEL).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
     path.write_text(json.dumps(described, indent=2) + "\n")
 
 
@@ -91,16 +96,26 @@ class Checkpointer:
         self._manager.close()
 
 
-def load_params(directory: str | os.PathLike) -> tuple[T5Config, dict]:
-    """The network and the latest parameters of a run directory.
+def load_params(source: str | os.PathLike) -> tuple[T5Config, dict]:
+    """The network and the parameters of a run directory (the latest) or of a Hugging Face T5.
+
+    Args:
+      source: a run directory; else a directory, a hub id or a bundled model such as
+        "quickstart/target" (see :func:`specdec.checkpoints.loading.resolve`).
 
     Raises:
-      FileNotFoundError: ``directory`` is not a run directory, or holds no checkpoint yet.
+      FileNotFoundError: a run that holds no checkpoint yet, or a directory of something else.
+      CheckpointError: the checkpoint cannot be read.
     """
-    directory = Path(directory)
-    path = directory / "model.json"
+    directory = Path(source)
+    path = directory / RUN_MODEL
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} is not a training run: it has no model.json.")
+        if directory.is_dir() and not (directory / CONFIG).is_file():
+            raise FileNotFoundError(
+                f"{directory} is neither a training run, which has {RUN_MODEL}, nor a Hugging Face "
+                f"checkpoint, which has {CONFIG}."
+            )
+        return load_huggingface(resolve(source, "target"))
     config = T5Config(**json.loads(path.read_text()))
     checkpointer = Checkpointer(directory)
     try:
@@ -111,6 +126,19 @@ def load_params(directory: str | os.PathLike) -> tuple[T5Config, dict]:
         return config, checkpointer.restore_params(step, shapes)
     finally:
         checkpointer.close()
+
+
+def load_vocabulary(source: str | os.PathLike) -> Vocabulary:
+    """The vocabulary of what :func:`load_params` loads.
+
+    Raises:
+      FileNotFoundError: it has none.
+      CheckpointError: ``source`` is nothing that can be loaded.
+    """
+    path = find_vocabulary(resolve(source, "target"))
+    if path is None:
+        raise FileNotFoundError(f"{source} has no vocabulary (spiece.model).")
+    return Vocabulary(path)
 
 
 def _abstract(tree: Any) -> Any:

@@ -18,10 +18,9 @@ import jax.numpy as jnp
 
 from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
 from specdec.data.text import read_pairs
-from specdec.data.vocabulary import Vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import Transformer
-from specdec.training.checkpointing import load_params, prepare_directory
+from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.train import TextFiles, apply, check_vocabulary, first_params, per_token
@@ -55,14 +54,14 @@ class DistillationOptions:
     """What the draft learns from the target.
 
     Attributes:
-      target_directory: the target's training run.
+      target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
       loss: a name in ``LOSSES``.
       cross_entropy_weight: w in (1 - w) * loss + w * cross-entropy with the data's tokens.
       generated_file: ``input<TAB>the target's own output`` lines to train on beside the data's
         pairs (:mod:`specdec.training.generate` writes it); None for the data's alone.
     """
 
-    target_directory: str
+    target: str
     loss: str = "forward_kl"
     cross_entropy_weight: float = 0.0
     generated_file: str | None = None
@@ -99,14 +98,14 @@ def distill(
         vocabulary size is not the target's.
       FloatingPointError: the loss is no longer finite.
     """
-    target_model, target_params = load_params(distillation.target_directory)
+    target_model, target_params = load_params(distillation.target)
     target_model = dataclasses.replace(target_model, dtype="float32")  # As it will be decoded.
     if model.vocab_size != target_model.vocab_size:
         raise ValueError(
             f"The draft's vocab_size {model.vocab_size} is not the target's "
             f"{target_model.vocab_size}: their distributions could not be compared."
         )
-    vocabulary = Vocabulary(distillation.target_directory)
+    vocabulary = load_vocabulary(distillation.target)
     check_vocabulary(model, vocabulary)
     pairs = files.read("train")
     if distillation.generated_file:

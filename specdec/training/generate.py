@@ -17,10 +17,9 @@ import numpy as np
 from absl import logging
 
 from specdec.data.text import write_pairs
-from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.models.t5.model import T5Model
-from specdec.training.checkpointing import load_params
+from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.train import TextFiles
 from specdec.types import SamplingConfig
 
@@ -31,7 +30,7 @@ def generate(
     directory: str | os.PathLike,
     *,
     files: TextFiles,
-    target_directory: str,
+    target: str,
     temperature: float = 0.0,
     lengths: Sequence[int] = (8, 12, 16, 24, 32, 64, 128),
     tokens_per_batch: int = 2048,
@@ -43,7 +42,7 @@ def generate(
     log. The file appears when it is whole.
 
     Args:
-      target_directory: the target's training run.
+      target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
       temperature: of the target's distribution; 0 takes the most probable token.
       lengths: static input lengths in tokens, ascending, EOS included; an output may have twice
         as many tokens as its input's length. Longer inputs are left out too.
@@ -52,9 +51,9 @@ def generate(
     Raises:
       FileNotFoundError, ValueError: missing or malformed data or target.
     """
-    config, params = load_params(target_directory)
+    config, params = load_params(target)
     config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
-    vocabulary = Vocabulary(target_directory)
+    vocabulary = load_vocabulary(target)
     model = T5Model(config)
     packed = model.pack(params)
     sampling = SamplingConfig(temperature=temperature)

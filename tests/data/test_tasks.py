@@ -1,6 +1,7 @@
 import pytest
 
-from specdec.data.tasks import evenly
+from specdec.data.tasks import evenly, pairs_file
+from specdec.data.text import write_pairs
 
 
 @pytest.mark.parametrize(
@@ -13,3 +14,32 @@ def test_items_are_spread_evenly(count, expected):
 def test_no_more_items_than_there_are():
     assert list(evenly("abc", 10)) == ["a", "b", "c"]
     assert list(evenly("", 10)) == []
+
+
+@pytest.fixture
+def seven_pairs(tmp_path):
+    write_pairs(tmp_path / "test.tsv", [(f"in {i}.", f"out {i}.") for i in range(1, 8)])
+    return tmp_path
+
+
+def test_pairs_are_examples(seven_pairs):
+    task = pairs_file("numbers", seven_pairs, "test")
+    assert task.name == "numbers/test"
+    assert [e.input for e in task.examples] == [f"in {i}." for i in range(1, 8)]
+    assert (task.examples[2].reference, task.examples[2].origin) == (
+        "out 3.", f"{seven_pairs / 'test.tsv'}:3",
+    )  # fmt: skip
+
+
+def test_pairs_are_joined_from_all_over_the_file(seven_pairs):
+    task = pairs_file("numbers", seven_pairs, "test", joined=3)
+    assert task.name == "numbers/test by 3"
+    assert [e.input for e in task.examples] == ["in 1. in 3. in 5.", "in 2. in 4. in 6."]
+    assert [e.reference for e in task.examples] == ["out 1. out 3. out 5.", "out 2. out 4. out 6."]
+    assert task.examples[1].origin.endswith("test.tsv:2 and every 2 on")
+
+
+@pytest.mark.parametrize("joined", [0, -1, 8])
+def test_pairs_cannot_be_joined_so(seven_pairs, joined):
+    with pytest.raises(ValueError, match=r"joined must be in 1\.\.7"):
+        pairs_file("numbers", seven_pairs, "test", joined=joined)

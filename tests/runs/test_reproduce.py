@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from specdec.core.theory_measured import cluster_interval
-from specdec.runs.reproduce import block_difference
 from specdec.runs.reproduce_cli import main
+from specdec.runs.verification import block_difference
 from tests.runs.conftest import TEXTS
 
 # Random models say what no font has.
@@ -84,6 +84,17 @@ def test_tables_are_written(whole, capsys):
     assert {"device", "versions", "git_sha", "command"} <= set(summary)
     (by_temperature,) = summary["studies"]["toy"]["lenience"].values()
     assert [r["lossless"] for r in by_temperature["t1"]["gamma3"].values()] == [False] * 3
+
+
+def test_verifications_are_compared_on_the_decodes_own_blocks(whole):
+    (directory,) = whole.glob("toy/block/*/t1/*")
+    found = json.loads((whole / "summary.json").read_text())["studies"]["toy"]["block"]
+    (found,) = (r for by_temperature in found.values() for r in by_temperature["t1"].values())
+    lines = (directory / "token" / "decodes.jsonl").read_text().splitlines()
+    calls = sum(json.loads(line)["target_calls"] for line in lines)
+    assert found["expected"]["num_blocks"] == calls
+    assert found["expected"]["block"] >= found["expected"]["token"] > 1
+    assert found["counted"]["num_rows"] == found["expected"]["num_rows"] == len(lines)
 
 
 def test_a_killed_reproduction_goes_on(config, whole, tmp_path):

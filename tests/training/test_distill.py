@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from run_tiny import recipe
 
+from specdec.checkpoints import save_huggingface
 from specdec.data.text import write_pairs
 from specdec.training import distill
 from specdec.training.checkpointing import load_params
@@ -74,22 +75,28 @@ def test_a_distilled_draft_agrees_more_with_its_target(
     assert load_params(tmp_path)[0] == draft
 
 
+@pytest.mark.parametrize("exported", [False, True])
 def test_a_draft_equal_to_its_target_has_alpha_1(
-    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch, exported
 ):
     settings = recipe(str(data_directory))
-    _, params = load_params(target_directory)
+    config, params = load_params(target_directory)
+    source = target_directory
+    if exported:  # A Hugging Face checkpoint is as good a target as a training run.
+        source = tmp_path / "exported"
+        save_huggingface(source, config, params, target_directory / "spiece.model")
     seen = {}
     monkeypatch.setattr(distill, "first_params", lambda *_: params)
     monkeypatch.setattr(distill, "run_loop", lambda *args, **_: seen.update(evaluate=args[4]))
     distill.distill(
-        tmp_path, model=tiny_model,
-        distillation=distill.DistillationOptions(str(target_directory)),
+        tmp_path / "run", model=tiny_model,
+        distillation=distill.DistillationOptions(str(source)),
         **{name: settings[name] for name in ("files", "batching", "optimizer", "loop")},
     )  # fmt: skip
     assert seen["evaluate"](params) == pytest.approx(
         {"loss": 0, "alpha": 1, "agreement": 1}, abs=1e-5
     )
+    assert (tmp_path / "run" / "spiece.model").is_file()
 
 
 def test_generated_outputs_are_trained_on_beside_the_data(

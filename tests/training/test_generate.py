@@ -33,7 +33,7 @@ def written(tmp_path_factory, data_directory, target):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generate, "load_params", lambda _: target)
         generate.generate(
-            directory, files=TextFiles(str(data_directory)), target_directory=str(data_directory),
+            directory, files=TextFiles(str(data_directory)), target=str(data_directory),
             lengths=(16, 32), tokens_per_batch=128,
         )  # fmt: skip
     return read_pairs(directory / generate.FILE_NAME)

@@ -94,5 +94,7 @@ def test_a_divergent_run_stops_and_keeps_its_last_good_checkpoint(
 
 
 def test_load_params_says_what_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no model\.json"):
+    with pytest.raises(
+        FileNotFoundError, match=r"neither a training run, which has model\.json, nor"
+    ):
         load_params(tmp_path)

@@ -1,0 +1,66 @@
+"""Token and block verification compared over the rows of a decode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.api import load_pair
+from specdec.core.theory_measured import cluster_interval
+from specdec.data.tasks import model_inputs
+from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.evaluation import verification
+from specdec.runs.decode import DecodeRun
+from specdec.runs.rows import measure_rows
+
+
+def expect_rows(run: DecodeRun, path: Path) -> list[verification.RowExpectation]:
+    """What either verification is expected to keep of each row's blocks; continues a file."""
+    pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
+    ids = pair.token_ids(
+        model_inputs(run.task.examples, pair.vocabulary), max_input_len=run.max_input_len
+    )
+    drafter = pair.drafter(run.guesses, run.sampling)
+
+    def expect(batch: Batch, wanted: Mapping[int, int]) -> Iterator[verification.RowExpectation]:
+        sums = verification.decode_and_expect(
+            pair.target.model, drafter, pair.target.params, pair.draft.params,
+            jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids), run.max_decode_len, run.seed,
+            sampling=run.sampling, output_bucket=bucket(run.max_decode_len),
+        )  # fmt: skip
+        sums = jax.tree.map(np.asarray, sums)
+        for row, place in wanted.items():
+            yield verification.RowExpectation(
+                row, int(sums.blocks[place]), float(sums.token[place]), float(sums.block[place])
+            )
+
+    batches = list(make_batches(ids, run.batch_size, pair.target.model.pad_id))
+    return measure_rows(path, batches, verification.RowExpectation, expect)
+
+
+def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Block efficiencies and their difference, with a 95 % interval by rows.
+
+    Args:
+      token, block: tokens and target calls of each row, in the same order of rows.
+    """
+    efficiency = [float(tokens.sum() / calls.sum()) for tokens, calls in (token, block)]
+    # Each ratio linearised, row by row: what is common to a row cancels in the difference.
+    parts = [
+        (tokens - mean * calls) / calls.mean()
+        for mean, (tokens, calls) in zip(efficiency, (token, block), strict=True)
+    ]
+    gain = efficiency[1] - efficiency[0]
+    low, high = cluster_interval(parts[1] - parts[0], np.ones(len(parts[0])))
+    return {
+        "token": efficiency[0],
+        "block": efficiency[1],
+        "difference": gain,
+        "interval": (gain + low, gain + high),
+        "num_rows": len(parts[0]),
+    }

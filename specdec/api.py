@@ -324,13 +324,15 @@ def load_pair(
     draft: str | os.PathLike | DraftSpec | None = None,
     dtype: str = "float32",
 ) -> Pair:
-    """Loads a target, bundled or from a Hugging Face checkpoint, and what it is drafted with.
+    """Loads a target, bundled or from a checkpoint, and what it is drafted with.
 
     Args:
       name: a bundled pair ("quickstart"); or give both target and draft.
-      target, draft: a directory with config.json and safetensors, a hub id, or the name of a
-        bundled pair for its target or draft. A draft may also be one of :class:`specdec.Ngram`,
-        :class:`specdec.Copying`, :class:`specdec.Random`, :class:`specdec.Hierarchical`.
+      target, draft: a directory with config.json and safetensors, a T5X checkpoint (a
+        checkpoint_<step>, or a directory that holds some, for its latest; gs://bucket/path too), a
+        hub id, or the name of a bundled pair for its target or draft. A draft may also be one of
+        :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
+        :class:`specdec.Hierarchical`.
       dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
         decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
         what it says are guesses.

@@ -22,12 +22,18 @@ DECODE = {
     "measured_speedup_decoder": 1.37, "measured_speedup": 1.22,
     "spread": {"measured_speedup_decoder": {"low": 1.3, "high": 1.4}},
     "ms_per_token": {"speculative": 0.8, "autoregressive": 1.0}, "quality": {"bleu": 31.25},
+    "target": "large", "num_examples": 9,
 }  # fmt: skip
 LENIENT = DECODE | {
     "verifier": "LenientVerifier(lenience=0.5)", "acceptance_rate": 0.6, "block_efficiency": 1.8,
     "quality": {"bleu": 30.5},
 }  # fmt: skip
-BLOCK = {"token": 1.6, "block": 1.7, "difference": 0.1, "interval": [0.05, 0.15], "num_rows": 9}
+BLOCK = {
+    "expected": {"token": 1.6, "block": 1.625, "difference": 0.025, "interval": [0.02, 0.03],
+                 "num_blocks": 70, "num_rows": 9},
+    "counted": {"token": 1.6, "block": 1.7, "difference": 0.1, "interval": [0.05, 0.15],
+                "num_rows": 9},
+}  # fmt: skip
 CONTENT = {
     "device": "2 cores", "command": "python scripts/reproduce.py",
     "studies": {"toy": {
@@ -70,8 +76,22 @@ def test_alpha_efficiency_and_block_tables():
     assert row == ["Toy", "bigram", "1", "0.25, 0.10, 0.00", *["1.50 / 1.40"] * 4]
     (row,) = rows(reproduction.block_table(studies()))
     assert row == [
-        "Toy", "bigram", "1", "2", "1.600", "1.700", "+0.100", "+0.050 to +0.150", "9",
+        "Toy", "bigram", "1", "2", "1.600", "1.625", "+0.0250", "+0.0200 to +0.0300", "70",
+        "+0.100", "+0.050 to +0.150", "9",
     ]  # fmt: skip
+
+
+def test_quality_is_the_first_rows():
+    decodes = {"bigram": {"t1": {"gamma2": DECODE}}, "later": {"t1": {"gamma2": LENIENT}}}
+    (row,) = rows(reproduction.quality_table([studies()[0] | {"table_2": decodes}]))
+    assert row == ["Toy", "large", "1", "bleu 31.2", "9"]
+
+
+def test_table_5_takes_the_exact_decode_of_the_same_gamma():
+    other = DECODE | {"gamma": 5, "block_efficiency": 9.0}
+    decodes = {"bigram": {"t1": {"gamma2": DECODE, "gamma5": other}}}
+    first, _ = rows(reproduction.table_5([studies()[0] | {"table_2": decodes}]))
+    assert first[7] == "1.60"
 
 
 def test_the_papers_rows_are_beside_them():

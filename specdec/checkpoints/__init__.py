@@ -1,19 +1,21 @@
 """Checkpoints of other libraries as T5X parameter trees, and back."""
 
 from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.huggingface import (
-    find_vocabulary,
-    load_huggingface,
-    open_huggingface,
-    read_config,
-    save_huggingface,
-)
+from specdec.checkpoints.formats import find_vocabulary, open_checkpoint, read_config
+from specdec.checkpoints.huggingface import load_huggingface, open_huggingface, save_huggingface
+from specdec.checkpoints.t5x import find_checkpoint, is_t5x, open_t5x, read_sharded, save_t5x
 
 __all__ = [
     "CheckpointError",
+    "find_checkpoint",
     "find_vocabulary",
+    "is_t5x",
     "load_huggingface",
+    "open_checkpoint",
     "open_huggingface",
+    "open_t5x",
     "read_config",
+    "read_sharded",
     "save_huggingface",
+    "save_t5x",
 ]

@@ -9,23 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # Registers bfloat16 with numpy, which safetensors' numpy reader relies on.
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.hf_names import Parameter
+from specdec.checkpoints.parameters import cast
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
 STORED_DTYPES = ("F32", "BF16", "F16")
 
 
@@ -121,18 +116,7 @@ class StoredTensor:
                     f"{label} has shape {tuple(stored.get_shape())}, but {CONFIG} asks for "
                     f"{self.parameter.stored_shape}; check that they belong together."
                 )
-            return _cast(file.get_tensor(self.name), self.dtype, label)
-
-
-def _cast(tensor: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:
-    with np.errstate(over="ignore"):  # Overflow is reported below, by name.
-        tensor = tensor.astype(dtype, copy=False)
-    if not np.isfinite(tensor).all():
-        raise CheckpointError(
-            f"{label} holds NaN or infinite values in {dtype.name}; the weights are damaged, "
-            "or need a dtype of wider range."
-        )
-    return tensor
+            return cast(file.get_tensor(self.name), self.dtype, label)
 
 
 def write_weights(
@@ -170,7 +154,7 @@ def write_weights(
         tensors = {}
         for name in names:
             path, transposed = table[name].path, table[name].transposed
-            tensor = _cast(np.asarray(arrays[path]), dtype, f"params: {path}")
+            tensor = cast(np.asarray(arrays[path]), dtype, f"params: {path}")
             tensors[name] = np.ascontiguousarray(tensor.T if transposed else tensor)
         save_file(tensors, directory / filename, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(names, filename))

@@ -65,6 +65,19 @@ def head_parameter(config: T5Config) -> Parameter:
     return Parameter("decoder/logits_dense/kernel", shape, transposed=True)
 
 
+def all_parameters(config: T5Config) -> dict[str, Parameter]:
+    """Every parameter of a network, by Hugging Face's name."""
+    table = {EMBEDDING: embedding_parameter(config), **layer_parameters(config)}
+    if not config.tied_logits:
+        table[HEAD] = head_parameter(config)
+    return table
+
+
+def parameter_shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a network, by its path in T5X's tree."""
+    return {parameter.path: parameter.shape for parameter in all_parameters(config).values()}
+
+
 def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(Hugging Face's name, T5X's path, T5X's shape) for one stack."""
     if stack == "encoder":

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.hf_config import (
@@ -25,7 +25,6 @@ from specdec.checkpoints.hf_config import (
 )
 from specdec.checkpoints.hf_files import (
     CONFIG,
-    DTYPES,
     INDEX,
     WEIGHTS,
     StoredTensor,
@@ -40,9 +39,17 @@ from specdec.checkpoints.hf_names import (
     HEAD,
     UNUSED_NAMES,
     Parameter,
+    all_parameters,
     embedding_parameter,
     head_parameter,
     layer_parameters,
+    parameter_shapes,
+)
+from specdec.checkpoints.parameters import (
+    as_dtype,
+    check_names,
+    check_parameters,
+    written_whole,
 )
 from specdec.models.t5.config import T5Config
 
@@ -92,15 +99,14 @@ def open_huggingface(
         or unknown; when a parameter is read: it is quantized, of another shape than config.json
         says or not finite, or its file is gone.
     """
-    if dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+    stored_dtype = as_dtype(dtype)
     directory = _local_directory(directory_or_hub_id)
     config, scaled = _read_config(directory)
     layers = layer_parameters(config)
 
     files = weight_files(directory)
     embedding_name = next((name for name in EMBEDDING_NAMES if name in files), EMBEDDING)
-    _check_names(
+    check_names(
         directory,
         required=[embedding_name, *layers],
         found=files,
@@ -109,7 +115,7 @@ def open_huggingface(
     )
 
     def stored(name: str, parameter: Parameter, scale: float = 1.0) -> StoredTensor:
-        return StoredTensor(files[name], name, parameter, DTYPES[dtype], scale)
+        return StoredTensor(files[name], name, parameter, stored_dtype, scale)
 
     embedding = stored(embedding_name, embedding_parameter(config))
     for name in EMBEDDING_NAMES[1:-1]:
@@ -128,7 +134,7 @@ def open_huggingface(
     if not tied:
         flat[head.parameter.path] = head
     flat |= {parameter.path: stored(name, parameter) for name, parameter in layers.items()}
-    return config, _nest(flat)
+    return config, unflatten_dict(flat, sep="/")
 
 
 def read_config(directory: str | Path) -> T5Config:
@@ -183,44 +189,18 @@ def save_huggingface(
       CheckpointError: the directory is not empty, a parameter is missing, unknown, of another shape
         than ``config`` says or not finite in ``dtype``, or the vocabulary does not fit the model.
     """
-    if dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-    directory = Path(directory).absolute()
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise CheckpointError(
-            f"{directory} exists and is not an empty directory; remove it or choose another."
-        )
-    arrays = _flatten(params)
-    table = {EMBEDDING: embedding_parameter(config), **layer_parameters(config)}
-    if not config.tied_logits:
-        table[HEAD] = head_parameter(config)
-    _check_names(
-        "params",
-        required=[parameter.path for parameter in table.values()],
-        found=arrays,
-        advice="check that the config and the parameters belong together",
-    )
-    for parameter in table.values():
-        shape = tuple(np.shape(arrays[parameter.path]))
-        if shape != parameter.shape:
-            raise CheckpointError(
-                f"params: {parameter.path} has shape {shape}, but the config asks for "
-                f"{parameter.shape}; check that they belong together."
-            )
+    stored_dtype = as_dtype(dtype)
+    arrays = flatten_dict(params, sep="/")
+    check_parameters("params", parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
-    partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir(parents=True)
-    try:
-        write_weights(partial, table, arrays, DTYPES[dtype], max_shard_bytes)
+    with written_whole(Path(directory).absolute()) as partial:
+        write_weights(partial, all_parameters(config), arrays, stored_dtype, max_shard_bytes)
         write_json(partial / CONFIG, format_config(config, dtype))
         write_json(partial / GENERATION_CONFIG, format_generation_config(config))
         if vocabulary_file is not None:
             shutil.copyfile(vocabulary_file, partial / VOCABULARY)
             write_json(partial / "tokenizer_config.json", tokenizer)
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def find_vocabulary(directory_or_hub_id: str | Path) -> Path | None:
@@ -256,24 +236,6 @@ def _local_directory(directory_or_hub_id: str | Path) -> Path:
         ) from error
 
 
-def _check_names(
-    source: str | Path,
-    required: Iterable[str],
-    found: Iterable[str],
-    advice: str,
-    optional: Iterable[str] = (),
-) -> None:
-    required, found = set(required), set(found)
-    for problem, names in (
-        ("is missing", required - found),
-        ("has the unexpected", found - required - set(optional)),
-    ):
-        if names:
-            first, *others = sorted(names)
-            more = f" and {len(others)} more" if others else ""
-            raise CheckpointError(f"{source} {problem} parameter {first}{more}; {advice}.")
-
-
 def _tokenizer_config(vocabulary_file: str | Path, config: T5Config) -> dict[str, Any]:
     """transformers' tokenizer_config.json for a SentencePiece model, sentinel tokens included."""
     import sentencepiece
@@ -291,22 +253,3 @@ def _tokenizer_config(vocabulary_file: str | Path, config: T5Config) -> dict[str
         )
     extra_ids = min(MAX_EXTRA_IDS, config.vocab_size - pieces)
     return {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, leaf in flat.items():
-        *parents, last = path.split("/")
-        node = tree
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = leaf
-    return tree
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        flat.update(_flatten(value, f"{path}/") if isinstance(value, Mapping) else {path: value})
-    return flat

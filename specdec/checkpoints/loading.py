@@ -10,7 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from specdec.checkpoints.huggingface import open_huggingface
+from specdec.checkpoints.formats import open_checkpoint
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
 from specdec.types import Params
@@ -66,15 +66,15 @@ def draft_kernel_dtype(dtype: str) -> str | None:
 
 
 def load_model(source: str, dtype: str, kernel_dtype: str | None = None) -> LoadedModel:
-    """Loads a Hugging Face checkpoint, a parameter at a time: little more memory than the result's.
+    """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
-      source: a directory or a hub id.
+      source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache.
       kernel_dtype: see :class:`specdec.models.t5.model.T5Model`.
 
     Raises:
       CheckpointError: it cannot be read.
     """
-    config, params = open_huggingface(source, dtype)
+    config, params = open_checkpoint(source, dtype)
     return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source, kernel_dtype)

@@ -14,7 +14,7 @@ import gin
 import jax
 import jax.numpy as jnp
 
-from specdec.checkpoints import CheckpointError, ngrams, read_config
+from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.theory import speedup
 from specdec.decoding.batches import bucket
@@ -103,7 +103,7 @@ def _guesses(run: DecodeRun) -> int:
 
 
 def find_config(source: str, root: Path) -> tuple[T5Config, str]:
-    """A checkpoint's shape and where it is from: config.json, or configs/shapes for public ones.
+    """A checkpoint's shape and where it is from: its own, or configs/shapes for public ones.
 
     Replaces gin's configuration.
 
@@ -112,8 +112,10 @@ def find_config(source: str, root: Path) -> tuple[T5Config, str]:
       root: where ``configs/`` is.
 
     Raises:
-      CheckpointError: it is neither, or its config.json is damaged.
+      CheckpointError: it is neither, or it is damaged.
     """
+    if is_t5x(source):
+        return read_config(source), "its shapes"
     if Path(source).is_dir():
         return read_config(source), "config.json"
     public = _PUBLIC.fullmatch(Path(source).name)

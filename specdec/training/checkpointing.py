@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,16 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from flax.traverse_util import unflatten_dict
 
-from specdec.checkpoints import find_vocabulary, load_huggingface
+from specdec.checkpoints import find_vocabulary, is_t5x
+from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.hf_files import CONFIG
+from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.loading import resolve
+from specdec.checkpoints.parameters import as_dtype, check_parameters
+from specdec.checkpoints.t5x_files import read_orbax
 from specdec.data.vocabulary import FILE_NAME, Vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
-RUN_MODEL = "model.json"
+MODEL = "model.json"
+CHECKPOINTS = "checkpoints"
 
 
 def prepare_directory(
@@ -53,7 +61,7 @@ def prepare_directory(
             )
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
     shutil.copyfile(vocabulary_path, directory / FILE_NAME)
-    (directory / RUN_MODEL).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    _write_model(directory, config)
     path.write_text(json.dumps(described, indent=2) + "\n")
 
 
@@ -63,19 +71,23 @@ class Checkpointer:
     def __init__(self, directory: str | os.PathLike):
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(
-            (Path(directory) / "checkpoints").absolute(), options=options
+            (Path(directory) / CHECKPOINTS).absolute(), options=options
         )
 
     def latest_step(self) -> int | None:
         """The newest step saved whole, or None."""
         return self._manager.latest_step()
 
-    def save(self, step: int, params: Any, optimizer_state: Any) -> None:
-        """Writes a checkpoint; it becomes visible only when complete."""
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(params), optimizer=ocp.args.StandardSave(optimizer_state)
-        )
-        self._manager.save(step, args=items)
+    def all_steps(self) -> list[int]:
+        """The steps saved whole."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, params: Any, optimizer_state: Any = None) -> None:
+        """Writes a checkpoint, without an optimizer if None; it becomes visible when complete."""
+        items = {"params": ocp.args.StandardSave(params)}
+        if optimizer_state is not None:
+            items["optimizer"] = ocp.args.StandardSave(optimizer_state)
+        self._manager.save(step, args=ocp.args.Composite(**items))
 
     def restore(self, step: int, params: Any, optimizer_state: Any) -> tuple[Any, Any]:
         """The state saved at ``step``, shaped and placed like the arguments."""
@@ -96,36 +108,88 @@ class Checkpointer:
         self._manager.close()
 
 
-def load_params(source: str | os.PathLike) -> tuple[T5Config, dict]:
-    """The network and the parameters of a run directory (the latest) or of a Hugging Face T5.
+def is_run(directory: str | os.PathLike) -> bool:
+    """Whether a directory is a training run's."""
+    return (Path(directory) / MODEL).is_file()
 
-    Args:
-      source: a run directory; else a directory, a hub id or a bundled model such as
-        "quickstart/target" (see :func:`specdec.checkpoints.loading.resolve`).
+
+def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
+    """The step asked for, or the latest, of a run directory.
 
     Raises:
-      FileNotFoundError: a run that holds no checkpoint yet, or a directory of something else.
+      FileNotFoundError: ``directory`` is not a run directory, or holds no such checkpoint.
+    """
+    if not is_run(directory):
+        raise FileNotFoundError(f"{directory} is not a training run: it has no {MODEL}.")
+    with contextlib.closing(Checkpointer(directory)) as checkpointer:
+        steps = checkpointer.all_steps()
+    if not steps:
+        raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
+    if step is not None and step not in steps:
+        there = ", ".join(map(str, steps))
+        raise FileNotFoundError(f"{directory} has no step {step}; the steps there are: {there}.")
+    return max(steps) if step is None else step
+
+
+def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[T5Config, dict]:
+    """The network and the parameters of a run directory, or of a checkpoint.
+
+    Args:
+      source: a run directory; else a T5X or Hugging Face directory, a hub id or a bundled model
+        such as "quickstart/target" (see :func:`specdec.checkpoints.loading.resolve`).
+      step: of a run directory; the latest if None.
+
+    Raises:
+      FileNotFoundError: a run that holds no such checkpoint, or a directory of something else.
       CheckpointError: the checkpoint cannot be read.
     """
-    directory = Path(source)
-    path = directory / RUN_MODEL
-    if not path.is_file():
-        if directory.is_dir() and not (directory / CONFIG).is_file():
+    if not is_run(source):
+        location = resolve(source, "target")
+        if Path(location).is_dir() and not (
+            is_t5x(location) or (Path(location) / CONFIG).is_file()
+        ):
             raise FileNotFoundError(
-                f"{directory} is neither a training run, which has {RUN_MODEL}, nor a Hugging Face "
-                f"checkpoint, which has {CONFIG}."
+                f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
+                f"Hugging Face, which has {CONFIG}, or of T5X."
             )
-        return load_huggingface(resolve(source, "target"))
-    config = T5Config(**json.loads(path.read_text()))
-    checkpointer = Checkpointer(directory)
-    try:
-        step = checkpointer.latest_step()
-        if step is None:
-            raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
-        shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
+        config, params = open_checkpoint(location)
+        return config, jax.tree.map(np.asarray, params)
+    step = find_step(source, step)
+    config = _read_model(source)
+    shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
+    with contextlib.closing(Checkpointer(source)) as checkpointer:
         return config, checkpointer.restore_params(step, shapes)
-    finally:
-        checkpointer.close()
+
+
+def open_params(
+    directory: str | os.PathLike, dtype: str, step: int
+) -> tuple[T5Config, dict[str, Any]]:
+    """The network and the parameters of a run directory, which are read in ``dtype`` when used.
+
+    Raises:
+      CheckpointError: parameters are missing, unknown or of other shapes than the network's; when
+        one is read: its files are damaged.
+    """
+    config = _read_model(directory)
+    location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
+    arrays = read_orbax(location, as_dtype(dtype))
+    check_parameters(location, parameter_shapes(config), arrays, MODEL)
+    return config, unflatten_dict(arrays, sep="/")
+
+
+def save_params(directory: str | os.PathLike, config: T5Config, params: Any, step: int) -> None:
+    """Writes a run directory that :func:`load_params` reads, with nothing to resume it by."""
+    with contextlib.closing(Checkpointer(directory)) as checkpointer:
+        checkpointer.save(step, params)
+    _write_model(Path(directory), config)
+
+
+def _read_model(directory: str | os.PathLike) -> T5Config:
+    return T5Config(**json.loads((Path(directory) / MODEL).read_text()))
+
+
+def _write_model(directory: Path, config: T5Config) -> None:
+    (directory / MODEL).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
 
 
 def load_vocabulary(source: str | os.PathLike) -> Vocabulary:

@@ -1,7 +1,12 @@
-import pytest
+import importlib.resources
+from pathlib import Path
 
-from specdec.data.tasks import evenly, pairs_file
+import pytest
+import sentencepiece
+
+from specdec.data.tasks import Example, evenly, model_inputs, pairs_file
 from specdec.data.text import write_pairs
+from specdec.data.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,23 @@ def test_pairs_are_joined_from_all_over_the_file(seven_pairs):
 def test_pairs_cannot_be_joined_so(seven_pairs, joined):
     with pytest.raises(ValueError, match=r"joined must be in 1\.\.7"):
         pairs_file("numbers", seven_pairs, "test", joined=joined)
+
+
+BUNDLED = Path(str(importlib.resources.files("specdec"))) / "bundled" / "quickstart" / "target"
+
+
+def test_a_tasks_ids_may_cut_words_otherwise_than_the_vocabulary_would():
+    """Libraries differ in which of equally likely pieces they take; the text must be the same."""
+    vocabulary = Vocabulary(BUNDLED)
+    pieces = sentencepiece.SentencePieceProcessor(str(vocabulary.path))
+    whole = vocabulary.encode("no way")
+    other = (*map(pieces.piece_to_id, ("▁", "n", "o", "▁", "w", "a", "y")), 1)
+    assert list(other[:-1]) != whole
+    assert vocabulary.decode(other) == "no way"
+    example = Example("no way", None, "a file:1", other)
+    assert model_inputs([example], vocabulary) == [other]
+    cut = Example("no way", None, "a file:1", (*whole[:1], 1))
+    assert model_inputs([cut], vocabulary) == [cut.tokens]
+    wrong = Example("no way", None, "a file:1", (*vocabulary.encode("no cat"), 1))
+    with pytest.raises(ValueError, match="a file:1: the task's vocabulary is not the model's"):
+        model_inputs([wrong], vocabulary)

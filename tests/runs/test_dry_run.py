@@ -1,11 +1,15 @@
 """``--dry_run``: every shipped configuration, the counts, and that nothing is loaded."""
 
+import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import jax
 import pytest
+from tiny import TINY, random_t5_params
 
+from specdec.checkpoints import save_t5x
 from specdec.core.theory import speedup
 from specdec.evaluation import paper
 from specdec.runs import decode_cli, dry_run, reproduce_cli
@@ -44,7 +48,7 @@ def nothing_is_loaded(monkeypatch):
         raise AssertionError("loaded or allocated")
 
     monkeypatch.setattr("specdec.runs.decode.load_pair", refuse)
-    monkeypatch.setattr("specdec.checkpoints.loading.open_huggingface", refuse)
+    monkeypatch.setattr("specdec.checkpoints.loading.open_checkpoint", refuse)
     monkeypatch.setattr("specdec.data.tasks._seqio_tasks", refuse)
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     arrays = len(jax.live_arrays())
@@ -207,3 +211,13 @@ def test_a_damaged_config_json(tiny, tmp_path, capsys):
     code = decode_cli.main([str(tiny.gin)], bindings, root=ROOT, command="test", dry_run=True)
     assert code == 2
     assert "is not valid JSON" in capsys.readouterr().err
+
+
+def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
+    params = random_t5_params(TINY["v1.0"], 0)
+    save_t5x(tmp_path, TINY["v1.0"], params, 3)
+    for array in tmp_path.glob("*/target.*"):
+        shutil.rmtree(array)
+    config, found = dry_run.find_config(str(tmp_path), ROOT)
+    assert found == "its shapes"
+    assert dataclasses.replace(config, relative_attention_max_distance=12) == TINY["v1.0"]

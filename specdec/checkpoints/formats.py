@@ -1,0 +1,50 @@
+"""Checkpoints of either library: which one wrote a directory is seen from what is in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from specdec.checkpoints import huggingface, t5x
+from specdec.checkpoints.t5x_arrays import is_remote
+from specdec.models.t5.config import T5Config
+
+
+def open_checkpoint(source: str | Path, dtype: str = "float32") -> tuple[T5Config, dict[str, Any]]:
+    """Opens a checkpoint of T5X or of Hugging Face, whose parameters are read when used.
+
+    Raises:
+      CheckpointError: see :func:`specdec.checkpoints.open_huggingface` and
+        :func:`specdec.checkpoints.open_t5x`.
+    """
+    if t5x.is_t5x(source):
+        return t5x.open_t5x(source, dtype)
+    return huggingface.open_huggingface(source, dtype)
+
+
+def read_config(source: str | Path) -> T5Config:
+    """The network of a checkpoint, its weights unseen.
+
+    Raises:
+      CheckpointError: a file is missing or damaged, or the model is no T5.
+    """
+    return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(source)
+
+
+def find_vocabulary(source: str | Path) -> Path | None:
+    """A checkpoint's SentencePiece model (spiece.model), or None where it has none.
+
+    T5X names its vocabulary in gin files: it is found only where someone put it, in the directory
+    or in that above it, and not in Google Cloud Storage.
+
+    Raises:
+      CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
+    """
+    if not t5x.is_t5x(source):
+        return huggingface.find_vocabulary(source)
+    if is_remote(os.fspath(source)):
+        return None
+    path = Path(source).absolute()
+    places = (folder / huggingface.VOCABULARY for folder in (path, path.parent))
+    return next(filter(Path.is_file, places), None)

@@ -1,0 +1,125 @@
+"""Checkpoints from one library's format to another's, verified before they appear."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.checkpoints import (
+    CheckpointError,
+    find_checkpoint,
+    find_vocabulary,
+    is_t5x,
+    open_huggingface,
+    open_t5x,
+    save_huggingface,
+    save_t5x,
+)
+from specdec.checkpoints.parameters import written_whole
+from specdec.data.vocabulary import FILE_NAME
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import Transformer, shift_right
+from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
+
+FORMATS = ("huggingface", "t5x", "orbax")
+
+# Arrays and program are equal; what is left is the order of sums in another thread pool.
+TOLERANCE = 1e-5
+_TARGET_LENGTH = 16
+_NOT_ARITHMETIC = {"dtype", "dropout_rate"}
+
+
+def convert(
+    source: str, output_dir: str, form: str, dtype: str = "float32", step: int | None = None
+) -> float:
+    """Writes a checkpoint in another format, which takes its name once it computes the same.
+
+    Args:
+      source: a training run, or a checkpoint of T5X or Hugging Face.
+      output_dir: a new directory.
+      form: "huggingface"; "t5x", a ``checkpoint_<step>`` in it; or "orbax", a training run's
+        directory without what would resume it.
+      dtype: of the stored weights: "float32", "bfloat16" or "float16".
+      step: which of the source's steps; the latest if None. The result keeps it (0 where the source
+        has none).
+
+    Returns:
+      The largest absolute difference between the logits before and after, on random tokens: the
+      source's weights in ``dtype`` against the result's.
+
+    Raises:
+      ValueError: an unknown format.
+      FileNotFoundError: a training run has no such step.
+      CheckpointError: the source cannot be read or its parameters do not fit, or the result is not
+        the same network; nothing is left behind then.
+    """
+    if form not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
+    before, step, vocabulary = _open(source, dtype, step)
+    config, params = before
+    with written_whole(Path(output_dir).absolute()) as partial:
+        if form == "huggingface":
+            save_huggingface(partial, config, params, vocabulary, dtype)
+            after = open_huggingface(partial, dtype)
+        else:
+            if form == "t5x":
+                save_t5x(partial, config, params, step, dtype)
+                after = open_t5x(partial, dtype)
+            else:
+                save_params(partial, config, jax.tree.map(np.asarray, params), step)
+                after = load_params(partial)
+            if vocabulary is not None:
+                shutil.copyfile(vocabulary, partial / FILE_NAME)
+        changed = [
+            f"{field.name} from {old!r} to {new!r}"
+            for field in dataclasses.fields(config)
+            if field.name not in _NOT_ARITHMETIC
+            and (old := getattr(config, field.name)) != (new := getattr(after[0], field.name))
+        ]
+        difference = float(jnp.abs(_logits(before, config) - _logits(after, config)).max())
+        if changed or not difference <= TOLERANCE:
+            what = f" ({form} changes {'; '.join(changed)})" if changed else ""
+            raise CheckpointError(
+                f"{source} as {form} is not the same network: logits differ by up to "
+                f"{difference:g}{what}; nothing was written."
+            )
+    return difference
+
+
+def _open(
+    source: str, dtype: str, step: int | None
+) -> tuple[tuple[T5Config, Any], int, Path | None]:
+    """A network in ``dtype``, its step, and its vocabulary."""
+    if is_run(source):
+        step = find_step(source, step)
+        config, params = open_params(source, dtype, step)
+        # What the weights are used in is the reader's choice, not the training run's.
+        network = dataclasses.replace(config, dtype="float32"), params
+        vocabulary = Path(source) / FILE_NAME
+        return network, step, vocabulary if vocabulary.is_file() else None
+    if is_t5x(source):
+        location, found = find_checkpoint(source, step)
+        return open_t5x(location, dtype), found or 0, find_vocabulary(source)
+    if step is not None:
+        raise CheckpointError(f"{source} has no steps to choose from; leave out step.")
+    return open_huggingface(source, dtype), 0, find_vocabulary(source)
+
+
+def _logits(network: tuple[T5Config, Any], drawn_for: T5Config) -> jax.Array:
+    """Logits on random tokens, of which half a row is padding, farther apart than any bucket."""
+    config, params = network
+    length = drawn_for.relative_attention_max_distance + 32
+    generator = np.random.default_rng(0)
+    inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
+    inputs[1, length // 2 :] = drawn_for.pad_id
+    targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
+    params = jax.tree.map(jnp.asarray, params)
+    decoder_inputs = shift_right(targets, config.decoder_start_id)
+    logits = Transformer(config).apply({"params": params}, jnp.asarray(inputs), decoder_inputs)
+    return jnp.asarray(logits)

@@ -1,0 +1,286 @@
+"""What loading and saving T5X checkpoints refuse, and in which words."""
+
+import gzip
+import json
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import serialization
+from t5x_layouts import scanned, write_native, write_orbax, write_single_file
+
+from specdec.checkpoints import CheckpointError, open_checkpoint, open_t5x, save_t5x
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import init_params
+
+CONFIG = T5Config(40, 8, 2, 1, 2, 4, 16)
+QUERY = "encoder/layers_0/attention/query/kernel"
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.tree.map(np.asarray, init_params(CONFIG, jax.random.key(0)))
+
+
+@pytest.fixture
+def checkpoint(tmp_path, params):
+    """A good checkpoint, for each test to damage."""
+    write_native(tmp_path / "model" / "checkpoint_3", params)
+    return tmp_path / "model" / "checkpoint_3"
+
+
+def refusal(source, **kwargs):
+    """The one line that opening and reading everything refuses with."""
+    with pytest.raises(CheckpointError) as caught:
+        jax.tree.map(np.asarray, open_t5x(source, **kwargs)[1])
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def array_of(checkpoint, path=QUERY):
+    return checkpoint / f"target.{path.replace('/', '.')}"
+
+
+def replaced(tree, path, value):
+    """A copy of a nested dict with one leaf replaced, or dropped if ``value`` is None."""
+    first, *rest = path.split("/")
+    if rest:
+        return {**tree, first: replaced(tree.get(first, {}), "/".join(rest), value)}
+    return {k: v for k, v in {**tree, first: value}.items() if v is not None}
+
+
+def edit(checkpoint, path, value):
+    """Replaces or drops what the msgpack file holds at a path under "optimizer"."""
+    file = checkpoint / "checkpoint"
+    contents = serialization.msgpack_restore(file.read_bytes())
+    contents = replaced(contents, f"optimizer/{path}", value)
+    file.write_bytes(serialization.msgpack_serialize(contents))
+
+
+def test_the_checkpoint_is_good(checkpoint):
+    assert open_t5x(checkpoint)[0] == CONFIG
+
+
+def test_an_array_s_directory_is_missing(checkpoint):
+    shutil.rmtree(array_of(checkpoint))
+    message = refusal(checkpoint)
+    assert f"{checkpoint}: {QUERY} cannot be read" in message
+    assert "missing" in message
+    assert "copy or download" in message
+
+
+def test_a_chunk_is_missing(checkpoint):
+    (array_of(checkpoint) / "0.0").unlink()
+    message = refusal(checkpoint)
+    assert QUERY in message
+    assert "missing" in message
+
+
+@pytest.mark.parametrize("kept", [0, 5, 40])
+def test_a_chunk_is_truncated(kept, checkpoint):
+    chunk = array_of(checkpoint) / "0.0"
+    chunk.write_bytes(chunk.read_bytes()[:kept])
+    message = refusal(checkpoint)
+    assert QUERY in message
+    assert "truncated" in message
+
+
+def test_a_chunk_is_of_another_size(checkpoint):
+    (array_of(checkpoint) / "0.0").write_bytes(gzip.compress(bytes(8)))
+    assert QUERY in refusal(checkpoint)
+
+
+def test_an_array_is_of_another_shape_than_listed(checkpoint):
+    shutil.rmtree(array_of(checkpoint))
+    shutil.copytree(array_of(checkpoint, "encoder/layers_0/mlp/wo/kernel"), array_of(checkpoint))
+    message = refusal(checkpoint)
+    assert f"{QUERY} has shape (16, 8) in its files, but the checkpoint lists (8, 8)" in message
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("single", [False, True])
+def test_msgpack_is_truncated(share, single, checkpoint, params):
+    file = checkpoint / "checkpoint"
+    if single:
+        shutil.rmtree(checkpoint)
+        write_single_file(checkpoint, params)
+        file = checkpoint
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    message = refusal(checkpoint)
+    assert f"{file} is truncated" in message
+    assert "copy or download" in message
+
+
+def test_not_msgpack(checkpoint):
+    (checkpoint / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
+    assert "no checkpoint that T5X wrote" in refusal(checkpoint)
+
+
+def test_msgpack_of_something_else(checkpoint):
+    (checkpoint / "checkpoint").write_bytes(serialization.msgpack_serialize({"version": 3}))
+    assert "holds no 'target'" in refusal(checkpoint)
+
+
+def test_no_such_step(checkpoint):
+    shutil.copytree(checkpoint, checkpoint.parent / "checkpoint_12")
+    message = refusal(checkpoint.parent, step=5)
+    assert message == f"{checkpoint.parent} has no step 5; the steps there are: 3, 12."
+    assert "has no step 5; the steps there are: 3." in refusal(checkpoint, step=5)
+
+
+def test_no_checkpoint(tmp_path):
+    assert "holds no T5X checkpoint; pass a directory" in refusal(tmp_path)
+    assert "holds no T5X checkpoint" in refusal(tmp_path / "absent")
+    assert "there are: none" in refusal(tmp_path, step=3)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        (QUERY, "only T5s"),
+        ("token_embedder/embedding", "only T5s"),
+        ("decoder/relpos_bias/rel_embedding", "belong together"),
+        ("encoder/layers_1/mlp/wo/kernel", "belong together"),
+        ("decoder/decoder_norm/scale", "belong together"),
+    ],
+)
+def test_a_parameter_is_missing(path, advice, checkpoint):
+    edit(checkpoint, f"target/{path}", None)
+    message = refusal(checkpoint)
+    assert message.startswith(f"{checkpoint} is missing parameter {path}; ")
+    assert advice in message
+
+
+def test_unknown_parameters(checkpoint):
+    edit(checkpoint, "target/encoder/layers_0/mlp/gate/kernel", np.ones((8, 2), np.float32))
+    edit(checkpoint, "target/encoder/adapter/scale", np.ones(8, np.float32))
+    message = refusal(checkpoint)
+    assert "has the unexpected parameter encoder/adapter/scale and 1 more" in message
+
+
+def test_shapes_that_do_not_fit_each_other(checkpoint):
+    edit(checkpoint, "target/decoder/decoder_norm/scale", np.ones(7, np.float32))
+    message = refusal(checkpoint)
+    assert "decoder/decoder_norm/scale has shape (7,)" in message
+    assert "(8,)" in message
+
+
+def test_shapes_that_no_t5_has(checkpoint):
+    edit(checkpoint, f"target/{QUERY}", np.ones((8, 2, 4), np.float32))
+    assert "shapes that no T5 has" in refusal(checkpoint)
+
+
+def test_a_leaf_that_describes_no_array(checkpoint):
+    edit(checkpoint, f"target/{QUERY}", {"driver": "zarr", "kvstore": {"driver": "file"}})
+    assert f"{QUERY} is neither an array" in refusal(checkpoint)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_not_finite(value, tmp_path, params):
+    bad = np.array(params["encoder"]["layers_0"]["attention"]["query"]["kernel"])
+    bad[3, 3] = value
+    write_native(tmp_path / "checkpoint_3", replaced(params, QUERY, bad))
+    message = refusal(tmp_path)
+    assert f"{QUERY} holds NaN or infinite values in float32" in message
+    with pytest.raises(CheckpointError, match=f"params: {QUERY} holds NaN"):
+        save_t5x(tmp_path / "out", CONFIG, replaced(params, QUERY, bad), 3)
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_beyond_the_range_of_a_dtype(tmp_path, params):
+    large = replaced(params, "decoder/decoder_norm/scale", np.full(8, 1e6, np.float32))
+    write_native(tmp_path / "checkpoint_3", large)
+    assert "infinite values in float16" in refusal(tmp_path, dtype="float16")
+
+
+def test_stored_as_integers(checkpoint):
+    edit(checkpoint, "target/decoder/decoder_norm/scale", np.ones(8, np.uint16))
+    message = refusal(checkpoint)
+    assert "decoder/decoder_norm/scale is stored as uint16" in message
+    assert "before version 3" in message
+
+
+def test_dtype(checkpoint):
+    assert "dtype must be one of float32" in refusal(checkpoint, dtype="int8")
+
+
+def test_orbax_is_damaged(tmp_path, params):
+    write_orbax(tmp_path, params, 3)
+    state = tmp_path / "checkpoint_3" / "state"
+    data = max(state.glob("**/d/*"), key=lambda path: path.stat().st_size)
+    data.write_bytes(data.read_bytes()[:100])
+    assert re.search(r"cannot be (read|opened|listed)", refusal(tmp_path))
+    (state / "manifest.ocdbt").write_bytes(b"")
+    assert "cannot be listed" in refusal(tmp_path)
+
+
+def test_orbax_without_parameters(tmp_path):
+    write_orbax(tmp_path, {}, 3)
+    assert "is missing parameter token_embedder/embedding" in refusal(tmp_path)
+
+
+def test_scanned_depths_that_differ(tmp_path, params):
+    tree = scanned(params)
+    wo = tree["encoder"]["encoder"]["mlp"]["wo"]["kernel"]
+    tree = replaced(tree, "encoder/encoder/mlp/wo/kernel", np.concatenate([wo, wo], axis=1))
+    write_native(tmp_path / "checkpoint_3", tree)
+    message = refusal(tmp_path)
+    assert "encoder/encoder/mlp/wo/kernel has shape (16, 4, 8)" in message
+    assert "2 layers along axis 1" in message
+
+
+def test_position_biases_of_each_layer_s_own(tmp_path, params):
+    tree = scanned(params)
+    path = "encoder/encoder/relpos_bias/rel_embedding"
+    biases = np.array(tree["encoder"]["encoder"]["relpos_bias"]["rel_embedding"])
+    biases[0, 1, 0] += 1
+    write_native(tmp_path / "checkpoint_3", replaced(tree, path, biases))
+    message = refusal(tmp_path)
+    assert "encoder/layers_1/relpos_bias/rel_embedding differs from the first layer's" in message
+    assert "umT5" in message
+
+
+def test_saving_over_a_step(tmp_path, params):
+    save_t5x(tmp_path, CONFIG, params, 3)
+    before = (tmp_path / "checkpoint_3" / "checkpoint").read_bytes()
+    with pytest.raises(CheckpointError, match="checkpoint_3 exists and is not an empty directory"):
+        save_t5x(tmp_path, CONFIG, params, 3)
+    assert (tmp_path / "checkpoint_3" / "checkpoint").read_bytes() == before
+
+
+def test_saving_what_does_not_fit(tmp_path, params):
+    for path, value, problem in (
+        (QUERY, None, f"params is missing parameter {QUERY}"),
+        ("encoder/more", np.ones(8), "params has the unexpected parameter encoder/more"),
+        (QUERY, np.ones((8, 9)), rf"params: {QUERY} has shape \(8, 9\), but the config asks"),
+    ):
+        with pytest.raises(CheckpointError, match=problem):
+            save_t5x(tmp_path, CONFIG, replaced(params, path, value), 3)
+    with pytest.raises(CheckpointError, match="dtype must be one of"):
+        save_t5x(tmp_path, CONFIG, params, 3, "int8")
+    with pytest.raises(CheckpointError, match="write to a local directory and copy it"):
+        save_t5x("gs://bucket/model", CONFIG, params, 3)
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_was_interrupted_is_not_seen(tmp_path, params):
+    class Interrupted:
+        shape = (8,)
+
+        def __array__(self, dtype=None, copy=None):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_t5x(tmp_path, CONFIG, replaced(params, "decoder/decoder_norm/scale", Interrupted()), 3)
+    assert not any(tmp_path.iterdir())
+
+
+def test_metadata_is_garbage(checkpoint):
+    (array_of(checkpoint) / ".zarray").write_text(json.dumps({"zarr_format": 2}))
+    assert QUERY in refusal(checkpoint)

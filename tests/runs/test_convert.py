@@ -1,0 +1,164 @@
+"""scripts/convert.py: between T5X, Hugging Face and Orbax, and only what computes the same."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from t5x_layouts import write_native, write_orbax
+from tiny import TINY, random_t5_params
+
+from specdec.checkpoints import (
+    CheckpointError,
+    load_huggingface,
+    open_t5x,
+    save_huggingface,
+)
+from specdec.runs import convert as conversion
+from specdec.runs.convert import convert
+from specdec.training.checkpointing import Checkpointer, load_params, prepare_directory
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = dataclasses.replace(TINY["v1.1"], relative_attention_max_distance=128)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.tree.map(np.asarray, random_t5_params(CONFIG, 0))
+
+
+@pytest.fixture
+def sources(tmp_path, params):
+    """The same network in every format; a vocabulary with each but the plain T5X one."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    vocabulary = folder / "vocabulary"
+    vocabulary.write_bytes(b"pieces")
+    save_huggingface(folder / "huggingface", CONFIG, params)
+    write_native(folder / "t5x" / "checkpoint_7", params)
+    write_orbax(folder / "t5x_orbax", params, 7)
+    run = folder / "run"
+    prepare_directory(run, CONFIG, {}, vocabulary)
+    checkpointer = Checkpointer(run)
+    checkpointer.save(6, jax.tree.map(np.zeros_like, params), {"count": np.zeros(())})
+    checkpointer.save(7, params, {"count": np.zeros(())})
+    checkpointer.close()
+    for name in ("huggingface", "t5x_orbax"):
+        shutil.copyfile(vocabulary, folder / name / "spiece.model")
+    return folder
+
+
+def assert_same(network, params, dtype="float32"):
+    assert network[0] == CONFIG
+    expected = jax.tree.map(lambda a: a.astype(dtype).astype(np.float32), params)
+    found = jax.tree.map(lambda a: np.asarray(a, np.float32), network[1])
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("source", ["huggingface", "t5x", "t5x_orbax", "run"])
+@pytest.mark.parametrize("form", ["t5x", "orbax"])
+def test_conversions(source, form, sources, params, tmp_path):
+    out = tmp_path / "out"
+    assert convert(str(sources / source), str(out), form) <= 1e-5
+    assert_same(open_t5x(out) if form == "t5x" else load_params(out), params)
+    steps = out / "checkpoints" if form == "orbax" else out
+    name = "0" if source == "huggingface" else "7"
+    assert (steps / (name if form == "orbax" else f"checkpoint_{name}")).is_dir()
+    assert (out / "spiece.model").exists() == (source != "t5x")
+    assert {path.name for path in tmp_path.iterdir()} == {"sources", "out"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("source", ["t5x", "run"])
+def test_to_hugging_face(source, dtype, sources, params, tmp_path):
+    (sources / "run" / "spiece.model").unlink()  # It is no vocabulary, which Hugging Face checks.
+    assert convert(str(sources / source), str(tmp_path / "out"), "huggingface", dtype) <= 1e-5
+    assert_same(load_huggingface(tmp_path / "out"), params, dtype)
+
+
+def test_a_step_is_chosen(sources, params, tmp_path):
+    convert(str(sources / "run"), str(tmp_path / "out"), "t5x", step=6)
+    _, zeros = open_t5x(tmp_path / "out", step=6)
+    assert not np.any(zeros["decoder"]["logits_dense"]["kernel"])
+    with pytest.raises(FileNotFoundError, match="no step 5; the steps there are: 6, 7"):
+        convert(str(sources / "run"), str(tmp_path / "other"), "t5x", step=5)
+    with pytest.raises(CheckpointError, match="no step 5; the steps there are: 7"):
+        convert(str(sources / "t5x"), str(tmp_path / "other"), "t5x", step=5)
+    with pytest.raises(CheckpointError, match="no steps to choose from"):
+        convert(str(sources / "huggingface"), str(tmp_path / "other"), "t5x", step=5)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("activation", "silu"),
+        ("relative_attention_max_distance", 64),
+        ("pad_id", 3),
+        ("eos_id", 4),
+        ("decoder_start_id", 5),
+    ],
+)
+def test_what_t5x_cannot_say_is_refused(field, value, params, tmp_path):
+    config = dataclasses.replace(CONFIG, **{field: value})
+    save_huggingface(tmp_path / "source", config, params)
+    with pytest.raises(CheckpointError, match=f"t5x changes {field} from {value!r}"):
+        convert(str(tmp_path / "source"), str(tmp_path / "out"), "t5x")
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+@pytest.mark.parametrize("form", ["huggingface", "t5x", "orbax"])
+def test_weights_that_come_back_changed_are_refused(form, sources, tmp_path, monkeypatch):
+    name = {"huggingface": "save_huggingface", "t5x": "save_t5x", "orbax": "save_params"}[form]
+    save = getattr(conversion, name)
+
+    def changed(directory, config, params, *args):
+        params = jax.tree.map(np.array, params)
+        params["decoder"]["layers_1"]["mlp"]["wo"]["kernel"] *= 1.01
+        save(directory, config, params, *args)
+
+    monkeypatch.setattr(conversion, name, changed)
+    with pytest.raises(CheckpointError, match="not the same network: logits differ by up to"):
+        convert(str(sources / "t5x"), str(tmp_path / "out"), form)
+    assert {path.name for path in tmp_path.iterdir()} == {"sources"}
+
+
+def run_script(*arguments):
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / "convert.py", *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_script(sources, params, tmp_path):
+    source, out = f"--source={sources / 't5x'}", tmp_path / "out"
+    done = run_script(source, f"--output_dir={out}", "--format=huggingface")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"Wrote {out}; logits differ by at most 0."
+    assert_same(load_huggingface(out), params)
+
+    again = run_script(source, f"--output_dir={out}", "--format=t5x")
+    assert again.returncode == 1
+    assert again.stderr.strip().splitlines()[-1].startswith(f"error: {out} exists")
+
+
+@pytest.mark.parametrize("form", ["huggingface", "t5x", "orbax"])
+def test_shapes_that_do_not_fit_are_refused_by_name(form, sources, tmp_path):
+    path = sources / "run" / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"d_ff": 25}))
+    (sources / "run" / "spiece.model").unlink()
+    with pytest.raises(ValueError, match=r"mlp.*w[io]") as caught:
+        convert(str(sources / "run"), str(tmp_path / "out"), form)
+    assert "25" in str(caught.value)
+
+    path = sources / "huggingface" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"d_ff": 25}))
+    with pytest.raises(CheckpointError, match=r"wi_0.* has shape \(24, 16\), but config.json asks"):
+        convert(str(sources / "huggingface"), str(tmp_path / "out"), form)
+    assert {path.name for path in tmp_path.iterdir()} == {"sources"}

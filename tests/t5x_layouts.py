@@ -1,0 +1,189 @@
+"""T5X checkpoints of every layout, written for tests as T5X itself lays them out."""
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore as ts
+from flax import serialization
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+STACKS = ("encoder", "decoder")
+
+
+def state_of(params):
+    """An optimizer's state beside the parameters: factored moments as Adafactor's."""
+    slots = jax.tree.map(lambda a: {"m": np.zeros(1, np.float32), "v": np.ones_like(a)}, params)
+    return {"step": np.asarray(3, np.int32), "param_states": slots}
+
+
+def scanned(params, axis=1):
+    """The tree of scalable_t5: layers stacked along an axis, each with its own position biases."""
+    tree = {"token_embedder": params["token_embedder"]}
+    for stack in STACKS:
+        rest = dict(params[stack])
+        bias = rest.pop("relpos_bias")
+        depth = sum(name.startswith("layers_") for name in rest)
+        layers = [{**rest.pop(f"layers_{i}"), "relpos_bias": bias} for i in range(depth)]
+        tree[stack] = {**rest, stack: jax.tree.map(lambda *a: np.stack(a, axis), *layers)}
+    return tree
+
+
+def write_native(directory, params, driver="gfile", chunk_layers_apart=False):
+    """Version 3: kernels and embedding in TensorStore, the rest inline, as older T5X divides."""
+    directory.mkdir(parents=True)
+
+    def leaf(name, array):
+        array = np.asarray(array)
+        if array.ndim < 2 or "rel_embedding" in name:
+            return array
+        chunks = list(array.shape)
+        if chunk_layers_apart and array.ndim == 3:
+            chunks[1] = 1
+        folder = name.replace("/", ".")
+        metadata = {
+            "chunks": chunks,
+            "compressor": {"id": "gzip", "level": 1},
+            "dtype": array.dtype.name if array.dtype.name == "bfloat16" else array.dtype.str,
+            "shape": list(array.shape),
+        }
+        kvstore = {"driver": "file", "path": str(directory / folder)}
+        spec = {"driver": "zarr", "kvstore": kvstore, "metadata": metadata}
+        ts.open(spec, create=True).result().write(array).result()
+        kvstore = {"driver": driver, "path": folder}
+        if driver == "gcs":
+            kvstore["bucket"] = "t5x-dummy-bucket"
+        return {"driver": "zarr", "kvstore": kvstore, "metadata": metadata}
+
+    write_contents(directory, params, leaf)
+
+
+def write_current(directory, params):
+    """Version 3 as T5X writes it now: all in TensorStore, described by what ts.Spec makes of it."""
+    directory.mkdir(parents=True)
+
+    def leaf(name, array):
+        array = np.asarray(array)
+        folder = name.replace("/", ".")
+        metadata = {"compressor": {"id": "gzip"}, "shape": array.shape, "chunks": array.shape}
+        spec = {"driver": "zarr", "dtype": array.dtype.name, "metadata": metadata}
+        kvstore = {"driver": "file", "path": str(directory / folder)}
+        ts.open(spec | {"kvstore": kvstore}, create=True).result().write(array).result()
+        return ts.Spec(spec | {"kvstore": {"driver": "file", "path": folder}}).to_json()
+
+    write_contents(directory, params, leaf)
+
+
+def write_contents(directory, params, leaf):
+    leaves = flatten_dict({"state": state_of(params), "target": params}, sep="/")
+    written = {name: leaf(name, array) for name, array in leaves.items()}
+    contents = {"version": 3, "optimizer": unflatten_dict(written, sep="/")}
+    (directory / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+
+
+def write_single_file(path, params):
+    """All inline, under "optimizer"."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    optimizer = {"state": state_of(params), "target": params}
+    contents = {"version": 3, "optimizer": jax.tree.map(np.asarray, optimizer)}
+    path.write_bytes(serialization.msgpack_serialize(contents))
+
+
+def write_flax_optim(path, params):
+    """All inline, as flax.optim's own state dict was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    contents = jax.tree.map(np.asarray, {"state": state_of(params), "target": params})
+    path.write_bytes(serialization.msgpack_serialize(contents))
+
+
+def write_orbax(directory, params, step, use_ocdbt=True):
+    """As T5X's OrbaxCheckpointManagerInterface: checkpoint_<step>/state."""
+    options = ocp.CheckpointManagerOptions(
+        step_prefix="checkpoint", enable_async_checkpointing=False
+    )
+    handlers = {"state": ocp.PyTreeCheckpointHandler(use_ocdbt=use_ocdbt)}
+    state = {"target": params, "state": state_of(params), "flax_mutables": {}}
+    state = jax.tree.map(np.asarray, state)
+    with ocp.CheckpointManager(directory, options=options, item_handlers=handlers) as manager:
+        manager.save(step, args=ocp.args.Composite(state=ocp.args.PyTreeSave(state)), force=True)
+
+
+def numpy_logits(params, config, inputs, decoder_inputs):
+    """T5's arithmetic in float64, from its description, sharing no code with the network.
+
+    Sources: Raffel et al. 2020, section 2.1; T5 v1.1's notes: gated feed-forward, untied logits.
+    """
+    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+    heads = config.num_heads
+
+    def norm(x, scale):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+    def activation(x):
+        if config.activation == "relu":
+            return np.maximum(x, 0)
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    def bias(table, queries, keys, both_sides):
+        buckets = np.zeros((queries, keys), int)
+        for q in range(queries):
+            for k in range(keys):
+                count, offset, distance = table.shape[1], 0, q - k
+                if both_sides:
+                    count //= 2
+                    offset = count if distance < 0 else 0
+                    distance = abs(distance)
+                distance = max(distance, 0)
+                exact = count // 2
+                if distance >= exact:
+                    far = np.log(distance / exact) / np.log(128 / exact) * (count - exact)
+                    distance = min(exact + int(far + 1e-6), count - 1)
+                buckets[q, k] = offset + distance
+        return table[:, buckets]
+
+    def attend(layer, x, memory, biases, mask):
+        def split(name, source):
+            y = source @ layer[name]["kernel"]
+            return y.reshape(*y.shape[:2], heads, -1)
+
+        query, key, value = split("query", x), split("key", memory), split("value", memory)
+        scores = np.einsum("bqhc,bkhc->bhqk", query, key) + biases
+        scores = np.where(mask, scores, -1e10)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        mixed = np.einsum("bhqk,bkhc->bqhc", weights, value)
+        return mixed.reshape(*x.shape[:2], -1) @ layer["out"]["kernel"]
+
+    def feed_forward(layer, x):
+        if config.gated:
+            hidden = activation(x @ layer["wi_0"]["kernel"]) * (x @ layer["wi_1"]["kernel"])
+        else:
+            hidden = activation(x @ layer["wi"]["kernel"])
+        return hidden @ layer["wo"]["kernel"]
+
+    embedding = params["token_embedder"]["embedding"]
+    real = (inputs != 0)[:, None, None, :]
+    stack, length = params["encoder"], inputs.shape[1]
+    biases = bias(stack["relpos_bias"]["rel_embedding"], length, length, True)
+    x = embedding[inputs]
+    for i in range(config.num_encoder_layers):
+        layer = stack[f"layers_{i}"]
+        y = norm(x, layer["pre_attention_layer_norm"]["scale"])
+        x = x + attend(layer["attention"], y, y, biases, real)
+        x = x + feed_forward(layer["mlp"], norm(x, layer["pre_mlp_layer_norm"]["scale"]))
+    encoded = norm(x, stack["encoder_norm"]["scale"])
+
+    stack, length = params["decoder"], decoder_inputs.shape[1]
+    biases = bias(stack["relpos_bias"]["rel_embedding"], length, length, False)
+    causal = np.tril(np.ones((length, length), bool))
+    x = embedding[decoder_inputs]
+    for i in range(config.num_decoder_layers):
+        layer = stack[f"layers_{i}"]
+        y = norm(x, layer["pre_self_attention_layer_norm"]["scale"])
+        x = x + attend(layer["self_attention"], y, y, biases, causal)
+        y = norm(x, layer["pre_cross_attention_layer_norm"]["scale"])
+        x = x + attend(layer["encoder_decoder_attention"], y, encoded, 0.0, real)
+        x = x + feed_forward(layer["mlp"], norm(x, layer["pre_mlp_layer_norm"]["scale"]))
+    x = norm(x, stack["decoder_norm"]["scale"])
+    if config.tied_logits:
+        return x @ embedding.T / np.sqrt(config.d_model)
+    return x @ stack["logits_dense"]["kernel"]

@@ -27,12 +27,14 @@ from specdec.evaluation import lossless, results, speed, traces
 from specdec.evaluation.decodes import Row, read_rows
 from specdec.evaluation.lines import LineWriter
 from specdec.runs.inputs import WINDOW, BadRows, Inputs, Item
+from specdec.runs.parts import DECODES, Parts
+from specdec.runs.processes import ALONE, Processes
 from specdec.runs.progress import Progress, say
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
-CONFIG, DECODES, SKIPPED, RESULTS, TRACE = (
-    "operative_config.gin", "decodes.jsonl", "skipped.jsonl", "results.json", "trace.html",
+CONFIG, SKIPPED, RESULTS, TRACE = (
+    "operative_config.gin", "skipped.jsonl", "results.json", "trace.html",
 )  # fmt: skip
 ROWS_IN_PAGE = 24
 _PROVENANCE_END = "# ---\n"
@@ -116,20 +118,32 @@ class PreparedRun:
       run: what to do.
       config: the operative gin configuration.
       directory: where to write; a directory that holds decodes of the same run is continued.
+      processes: those that do this run together, each with a part of the batches.
 
     Raises:
       OSError: the directory cannot be written to.
       ValueError: a row is bad and the run's rule is "fail", or none is left; a checkpoint cannot be
         read (CheckpointError), target and draft do not share a vocabulary, or the directory holds
-        the decodes of another run.
+        the decodes of another run; or several processes were to choose gamma.
     """
 
-    def __init__(self, run: DecodeRun, config: str, directory: Path):
+    def __init__(
+        self,
+        run: DecodeRun,
+        config: str,
+        directory: Path,
+        processes: Processes = ALONE,
+    ):
         check_writable(directory)
+        if processes.count > 1 and run.gamma == "auto":
+            raise ValueError(
+                "Several processes could choose different gammas: choose in a run of one process, "
+                "then give all of them its number."
+            )
         if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
-        self.run, self._directory = run, directory
+        self.run, self._directory, self._processes = run, directory, processes
         self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
         self._inputs = Inputs(
             run.task, self.pair, max_input_len=run.max_input_len, num_examples=run.num_examples,
@@ -145,7 +159,15 @@ class PreparedRun:
         self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
+        found = self._survey
+        self._parts = Parts(processes, directory, found.num_rows, run.batch_size)
         self._num_done = self._count_previous_rows()
+
+    @property
+    def identity(self) -> str:
+        """What processes of one run have in common: configuration, weights and texts."""
+        rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
+        return f"{self._identity}\n{rows}"
 
     def _report_skipped(self) -> None:
         found = self._survey
@@ -174,17 +196,17 @@ class PreparedRun:
         self._choice = choice
 
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
-        return self._inputs.batches(self.run.batch_size, self.pair.target.model.pad_id)
+        """Those of this process."""
+        batches = self._inputs.batches(self.run.batch_size, self.pair.target.model.pad_id)
+        mine = self._parts.mine
+        return islice(batches, mine.start, mine.stop, mine.step)
 
     def _count_previous_rows(self) -> int:
-        """Rows that are on disk, found to be the first ones of this run."""
-        saved = self._directory / CONFIG
-        known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
-            _PROVENANCE_END + self._identity
-        )
+        """Rows that this process has on disk, found to be its first ones of this run."""
+        known = self._config_is_on_disk()
         count = 0
         items = (item for _, members in self._batches() for item in members)
-        for row in self.rows():
+        for row in read_rows(self._parts.path):
             count += 1
             item = next(items, None) if known else None
             expected = item and (item.id, item.example.input, item.example.reference)
@@ -192,12 +214,18 @@ class PreparedRun:
                 raise ValueError(
                     f"{self._directory} holds the decodes of another configuration, weights or "
                     f"texts (compare its {CONFIG}); choose another --output_dir or remove "
-                    f"{DECODES} there."
+                    f"{self._parts.path.name} there."
                 )
         return count
 
+    def _config_is_on_disk(self) -> bool:
+        saved = self._directory / CONFIG
+        return saved.is_file() and saved.read_text(encoding="utf-8").endswith(
+            _PROVENANCE_END + self._identity
+        )
+
     def rows(self) -> Iterator[Row]:
-        """The rows on disk, in the order they were decoded in."""
+        """The rows on disk, in the order that one process decodes them in."""
         return read_rows(self._directory / DECODES)
 
     def first_rows(self, count: int) -> list[Row]:
@@ -211,32 +239,51 @@ class PreparedRun:
             content = json.loads((self._directory / RESULTS).read_text(encoding="utf-8"))
         except OSError:
             return None
-        if content["gin"] != self._identity or self._num_done < self._survey.num_rows:
+        if content["gin"] != self._identity or self._num_done < self._parts.num_mine:
             return None
         return content
 
     def execute(self, command: str) -> dict[str, Any]:
         """Decodes what is not decoded yet, measures, and writes every file.
 
+        Of several processes each writes its part of the rows. Then process 0 has them all, and it
+        alone measures and writes the rest.
+
         Returns:
-          the content of ``results.json``.
+          the content of ``results.json``; nothing in other processes than 0.
 
         Raises:
-          OSError: a file cannot be written, or the task's rows are not those of a moment ago.
+          OSError: a file cannot be written, or the task's rows are not those of a moment ago; here
+            or (ProcessError) in another process.
           SystemExit: on SIGTERM (143) or Ctrl-C (130) while rows are decoded, after the batch that
             was under way is on disk.
         """
-        directory, source = self._directory, results.provenance()
-        directory.mkdir(parents=True, exist_ok=True)
-        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        source = results.provenance()
+        for writing in (self._processes.index == 0, True):  # A directory may be shared.
+            with self._processes.together():
+                if writing:
+                    self._write_config(source)
+        with self._processes.together():
+            programs = self._decode_rows()
+        self._parts.gather()
+        with self._processes.together():
+            if self._processes.index:
+                return {}
+            return self._conclude({"programs": programs, **source}, command)
+
+    def _write_config(self, source: dict[str, Any]) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._config_is_on_disk():
+            header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+            text = header + _PROVENANCE_END + self._identity
+            results.write_text(self._directory / CONFIG, text)
+
+    def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
+        """Measures, and writes all but rows and configuration."""
+        directory = self._directory
         if self.run.bad_rows == "skip":
             lines = (row.to_json() for row in self._inputs.skipped())
             results.write_parts(directory / SKIPPED, lines)
-        before = _num_programs()
-        self._decode_rows()
-        programs = _num_programs() - before
-        say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
         measured = self._measure()
         run = self.run
         names = (
@@ -260,8 +307,7 @@ class PreparedRun:
                 metrics=run.task.metrics,
             ),
             "num_skipped": self._survey.num_skipped,
-            "programs": programs,
-            **source,
+            **about,
             "gin": self._identity,
             "command": command,
         }
@@ -271,14 +317,13 @@ class PreparedRun:
         results.write_results(directory / RESULTS, content)
         return content
 
-    def _decode_rows(self) -> None:
-        with (
-            LineWriter(self._directory / DECODES) as writer,
-            stop_request(signal.SIGTERM, signal.SIGINT) as stop,
-        ):
+    def _decode_rows(self) -> int:
+        """Decodes this process's batches; how many programs were compiled for it."""
+        before, path, total = _num_programs(), self._parts.path, self._parts.num_mine
+        with LineWriter(path) as writer, stop_request(*self._signals()) as stop:
             done = self._count_previous_rows()  # Again: the file is locked only now.
-            progress = Progress(self._survey.num_rows, done)
-            for batch, members in self._batches():
+            progress = Progress(total, done)
+            for number, (batch, members) in enumerate(self._batches()):
                 if done >= len(members):
                     done -= len(members)
                     continue
@@ -287,18 +332,27 @@ class PreparedRun:
                 done = 0
                 writer.append(*(row.to_json() for row in rows))
                 progress.add(len(rows), sum(row.num_tokens for row in rows))
+                if self._processes.preempted(number):
+                    stop.by = signal.SIGTERM
                 if stop.by is not None:
                     say(
-                        f"Stopped by {stop.by.name}: {progress.done} of {self._survey.num_rows} "
-                        f"rows are in {self._directory / DECODES}. Run again with the same output "
-                        "directory to go on."
+                        f"Stopped by {stop.by.name}: {progress.done} of {total} rows are in "
+                        f"{path}. Run again with the same output directory to go on."
                     )
                     raise SystemExit(stop.exit_code)
-        if progress.done != self._survey.num_rows:
+        if progress.done != total:
             raise OSError(
                 f"{self.run.task.name} changed while it was decoded: {progress.done} rows instead "
-                f"of {self._survey.num_rows}."
+                f"of {total}."
             )
+        programs = _num_programs() - before
+        say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
+        return programs
+
+    def _signals(self) -> tuple[signal.Signals, ...]:
+        """What asks this process alone to stop; of several, JAX notes SIGTERM for all."""
+        alone = self._processes.count == 1
+        return (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
 
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
         run = self.run

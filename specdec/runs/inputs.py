@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
@@ -60,12 +61,14 @@ class Survey:
     Attributes:
       num_rows, num_skipped: rows that can be decoded, and that cannot.
       num_shapes: input buckets of those that can.
+      checksum: of their tokens and references.
       first_skipped: a few of those that cannot.
     """
 
     num_rows: int
     num_skipped: int
     num_shapes: int
+    checksum: int
     first_skipped: tuple[Skipped, ...]
 
 
@@ -126,10 +129,12 @@ class Inputs:
         Raises:
           ValueError: as reading; or there is nothing to decode.
         """
-        num_rows, num_skipped, buckets, first = 0, 0, set(), []
+        num_rows, num_skipped, checksum, buckets, first = 0, 0, 0, set(), []
         for row in self:
             if isinstance(row, Item):
                 num_rows += 1
+                content = f"{row.id} {row.tokens.tolist()} {row.example.reference}"
+                checksum = zlib.crc32(content.encode(), checksum)
                 buckets.add(bucket(len(row.tokens)))
                 continue
             num_skipped += 1
@@ -138,7 +143,7 @@ class Inputs:
         if not num_rows:
             why = f": {first[0].reason}" if first else "."
             raise ValueError(f"{self._task.name} has no row that can be decoded{why}")
-        return Survey(num_rows, num_skipped, len(buckets), tuple(first))
+        return Survey(num_rows, num_skipped, len(buckets), checksum, tuple(first))
 
     def batches(self, batch_size: int, pad_id: int) -> Iterator[tuple[Batch, list[Item]]]:
         """Batches with their rows, which are the first places of the batch.

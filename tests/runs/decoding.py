@@ -19,13 +19,14 @@ def main(tiny, directory, *bindings, **options):
     )
 
 
-def start(tiny, *arguments):
+def start(tiny, *arguments, cwd=None):
     """Starts the script itself, from a directory that is not the repository's."""
     command = [sys.executable, ROOT / "scripts" / "decode.py", f"--gin_file={tiny.gin}", *arguments]
     env = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=tiny.root
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        cwd=cwd or tiny.root,
+    )  # fmt: skip
 
 
 def read(directory):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterable
@@ -135,6 +136,8 @@ def write_parts(path: Path, parts: Iterable[str]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with open(partial, "w", encoding="utf-8") as file:
         file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())  # A machine that is taken away keeps the whole file too.
     partial.replace(path)
 
 

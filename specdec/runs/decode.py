@@ -36,6 +36,7 @@ CONFIG, DECODES, SKIPPED, RESULTS, TRACE = (
 )  # fmt: skip
 ROWS_IN_PAGE = 24
 _PROVENANCE_END = "# ---\n"
+_ADVICE = f"choose another --output_dir or remove {DECODES} there."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,17 +183,20 @@ class PreparedRun:
         known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
             _PROVENANCE_END + self._identity
         )
+        if not known and next(self.rows(), None):
+            raise ValueError(
+                f"{self._directory} holds the decodes of another configuration or of other weights "
+                f"(compare its {CONFIG}); {_ADVICE}"
+            )
         count = 0
         items = (item for _, members in self._batches() for item in members)
-        for row in self.rows():
-            count += 1
-            item = next(items, None) if known else None
+        for count, row in enumerate(self.rows(), start=1):
+            item = next(items, None)
             expected = item and (item.id, item.example.input, item.example.reference)
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
-                    f"{self._directory} holds the decodes of another configuration, weights or "
-                    f"texts (compare its {CONFIG}); choose another --output_dir or remove "
-                    f"{DECODES} there."
+                    f"{self._directory / DECODES}:{count} is not the row that this run has there: "
+                    f"the rows of {self.run.task.name} or that file were changed since; {_ADVICE}"
                 )
         return count
 
@@ -228,13 +232,11 @@ class PreparedRun:
         """
         directory, source = self._directory, results.provenance()
         directory.mkdir(parents=True, exist_ok=True)
-        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
-        if self.run.bad_rows == "skip":
-            lines = (row.to_json() for row in self._inputs.skipped())
-            results.write_parts(directory / SKIPPED, lines)
         before = _num_programs()
-        self._decode_rows()
+        with LineWriter(directory / DECODES) as writer:
+            done = self._count_previous_rows()  # Again: only now no other process writes here.
+            self._write_config(source)
+            self._decode_rows(writer, done)
         programs = _num_programs() - before
         say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
         measured = self._measure()
@@ -271,13 +273,18 @@ class PreparedRun:
         results.write_results(directory / RESULTS, content)
         return content
 
-    def _decode_rows(self) -> None:
-        with (
-            LineWriter(self._directory / DECODES) as writer,
-            stop_request(signal.SIGTERM, signal.SIGINT) as stop,
-        ):
-            done = self._count_previous_rows()  # Again: the file is locked only now.
-            progress = Progress(self._survey.num_rows, done)
+    def _write_config(self, source: dict[str, Any]) -> None:
+        """What is decoded and what is not, before the first row is."""
+        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+        results.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        if self.run.bad_rows == "skip":
+            lines = (row.to_json() for row in self._inputs.skipped())
+            results.write_parts(self._directory / SKIPPED, lines)
+
+    def _decode_rows(self, writer: LineWriter, done: int) -> None:
+        """Appends the rows that follow the first `done` ones."""
+        progress = Progress(self._survey.num_rows, done)
+        with stop_request(signal.SIGTERM, signal.SIGINT) as stop:
             for batch, members in self._batches():
                 if done >= len(members):
                     done -= len(members)

@@ -104,18 +104,29 @@ def size(path: Path) -> int:
 
 
 def kill_and_continue(work: Work, kills: int, num_rows: int) -> dict[str, Any]:
-    """Each run is killed at a random byte of its decodes, then continued to its end."""
+    """Each run is killed at a random byte of its decodes, or before the first, then continued."""
     data, generator = work.data(num_rows), random.Random(SEED)
     process, decodes = work.start(data, "whole", KILL_BATCH)
     work.finish(process)
     whole = decodes.read_bytes()
+    process, decodes = work.start(data, "again", KILL_BATCH)  # Its programs are compiled.
+    began = time.monotonic()
+    while not size(decodes) and process.poll() is None:
+        time.sleep(0.01)
+    seconds_to_first_row = time.monotonic() - began
+    work.finish(process)
+    if decodes.read_bytes() != whole:
+        raise SystemExit("Two runs that nobody killed differ.")
     points = []
     for number in range(kills):
         process, decodes = work.start(data, f"killed_{number}", KILL_BATCH)
-        wanted = generator.randrange(len(whole))
-        while size(decodes) < wanted and process.poll() is None:
-            time.sleep(0.0005)
-        time.sleep(generator.uniform(0, 0.01))
+        if number % 5 == 4:
+            time.sleep(generator.uniform(0, seconds_to_first_row))
+        else:
+            wanted = generator.randrange(len(whole))
+            while size(decodes) < wanted and process.poll() is None:
+                time.sleep(0.0005)
+            time.sleep(generator.uniform(0, 0.01))
         process.send_signal(signal.SIGKILL)
         code, left = process.wait(), decodes.read_bytes() if decodes.exists() else b""
         process, decodes = work.start(data, f"killed_{number}", KILL_BATCH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterable
@@ -132,9 +133,11 @@ def _git_sha() -> str | None:
 
 def write_parts(path: Path, parts: Iterable[str]) -> None:
     """Replaces a file at once: a reader sees the old text or the new, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # Each process its own.
     with open(partial, "w", encoding="utf-8") as file:
         file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())  # A machine that is taken away keeps the whole file too.
     partial.replace(path)
 
 

@@ -127,13 +127,7 @@ class PreparedRun:
         the decodes of another run; or several processes were to choose gamma.
     """
 
-    def __init__(
-        self,
-        run: DecodeRun,
-        config: str,
-        directory: Path,
-        processes: Processes = ALONE,
-    ):
+    def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
         check_writable(directory)
         if processes.count > 1 and run.gamma == "auto":
             raise ValueError(
@@ -159,8 +153,7 @@ class PreparedRun:
         self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
-        found = self._survey
-        self._parts = Parts(processes, directory, found.num_rows, run.batch_size)
+        self._parts = Parts(processes, directory, self._survey.num_rows, run.batch_size)
         self._num_done = self._count_previous_rows()
 
     @property
@@ -203,26 +196,28 @@ class PreparedRun:
 
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""
-        known = self._config_is_on_disk()
+        path = self._parts.path
+        advice = f"choose another --output_dir or remove {path.name} there."
+        saved = self._directory / CONFIG
+        known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
+            _PROVENANCE_END + self._identity
+        )
+        if not known and next(read_rows(path), None):
+            raise ValueError(
+                f"{self._directory} holds the decodes of another configuration or of other weights "
+                f"(compare its {CONFIG}); {advice}"
+            )
         count = 0
         items = (item for _, members in self._batches() for item in members)
-        for row in read_rows(self._parts.path):
-            count += 1
-            item = next(items, None) if known else None
+        for count, row in enumerate(read_rows(path), start=1):
+            item = next(items, None)
             expected = item and (item.id, item.example.input, item.example.reference)
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
-                    f"{self._directory} holds the decodes of another configuration, weights or "
-                    f"texts (compare its {CONFIG}); choose another --output_dir or remove "
-                    f"{self._parts.path.name} there."
+                    f"{path}:{count} is not the row that this run has there: "
+                    f"the rows of {self.run.task.name} or that file were changed since; {advice}"
                 )
         return count
-
-    def _config_is_on_disk(self) -> bool:
-        saved = self._directory / CONFIG
-        return saved.is_file() and saved.read_text(encoding="utf-8").endswith(
-            _PROVENANCE_END + self._identity
-        )
 
     def rows(self) -> Iterator[Row]:
         """The rows on disk, in the order that one process decodes them in."""
@@ -246,8 +241,8 @@ class PreparedRun:
     def execute(self, command: str) -> dict[str, Any]:
         """Decodes what is not decoded yet, measures, and writes every file.
 
-        Of several processes each writes its part of the rows. Then process 0 has them all, and it
-        alone measures and writes the rest.
+        Of several processes each decodes and writes a part of the rows. Then process 0 gets them
+        all; it alone measures and writes the results.
 
         Returns:
           the content of ``results.json``; nothing in other processes than 0.
@@ -258,32 +253,23 @@ class PreparedRun:
           SystemExit: on SIGTERM (143) or Ctrl-C (130) while rows are decoded, after the batch that
             was under way is on disk.
         """
-        source = results.provenance()
-        for writing in (self._processes.index == 0, True):  # A directory may be shared.
-            with self._processes.together():
-                if writing:
-                    self._write_config(source)
+        source, before = results.provenance(), _num_programs()
         with self._processes.together():
-            programs = self._decode_rows()
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with LineWriter(self._parts.path) as writer:
+                done = self._count_previous_rows()  # Again: only now no other process writes here.
+                self._write_config(source)
+                self._decode_rows(writer, done)
+        programs = _num_programs() - before
+        say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
         self._parts.gather()
         with self._processes.together():
             if self._processes.index:
                 return {}
             return self._conclude({"programs": programs, **source}, command)
 
-    def _write_config(self, source: dict[str, Any]) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        if not self._config_is_on_disk():
-            header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-            text = header + _PROVENANCE_END + self._identity
-            results.write_text(self._directory / CONFIG, text)
-
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
-        """Measures, and writes all but rows and configuration."""
-        directory = self._directory
-        if self.run.bad_rows == "skip":
-            lines = (row.to_json() for row in self._inputs.skipped())
-            results.write_parts(directory / SKIPPED, lines)
+        """Measures, and writes the results."""
         measured = self._measure()
         run = self.run
         names = (
@@ -313,16 +299,23 @@ class PreparedRun:
         }
         title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
-        results.write_text(directory / TRACE, page)
-        results.write_results(directory / RESULTS, content)
+        results.write_text(self._directory / TRACE, page)
+        results.write_results(self._directory / RESULTS, content)
         return content
 
-    def _decode_rows(self) -> int:
-        """Decodes this process's batches; how many programs were compiled for it."""
-        before, path, total = _num_programs(), self._parts.path, self._parts.num_mine
-        with LineWriter(path) as writer, stop_request(*self._signals()) as stop:
-            done = self._count_previous_rows()  # Again: the file is locked only now.
-            progress = Progress(total, done)
+    def _write_config(self, source: dict[str, Any]) -> None:
+        """What is decoded and what is not, before the first row is."""
+        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+        results.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        if self.run.bad_rows == "skip":
+            lines = (row.to_json() for row in self._inputs.skipped())
+            results.write_parts(self._directory / SKIPPED, lines)
+
+    def _decode_rows(self, writer: LineWriter, done: int) -> None:
+        """Appends the rows that follow the first `done` ones."""
+        path, total = self._parts.path, self._parts.num_mine
+        progress = Progress(total, done)
+        with stop_request(*self._signals()) as stop:
             for number, (batch, members) in enumerate(self._batches()):
                 if done >= len(members):
                     done -= len(members)
@@ -345,9 +338,6 @@ class PreparedRun:
                 f"{self.run.task.name} changed while it was decoded: {progress.done} rows instead "
                 f"of {total}."
             )
-        programs = _num_programs() - before
-        say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
-        return programs
 
     def _signals(self) -> tuple[signal.Signals, ...]:
         """What asks this process alone to stop; of several, JAX notes SIGTERM for all."""

@@ -113,8 +113,16 @@ def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, mon
     assert main(tiny, tmp_path) == 0
 
 
-@pytest.mark.parametrize("change", ["setting", "text", "weights", "no config"])
-def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, change):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("setting", "holds the decodes of another configuration or of other weights"),
+        ("text", "decodes.jsonl:2 is not the row that this run has there"),
+        ("weights", "holds the decodes of another configuration or of other weights"),
+        ("no config", "holds the decodes of another configuration or of other weights"),
+    ],
+)
+def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, change, message):
     bindings, options = [], {}
     for name in ("decodes.jsonl", "operative_config.gin"):
         (tmp_path / name).write_bytes((finished / name).read_bytes())
@@ -130,7 +138,7 @@ def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, ch
         config.unlink()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert main(tiny, tmp_path, *bindings, **options) == 2
-    assert "holds the decodes of another configuration" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -17,6 +17,7 @@ NUM_ROWS = 150
 BATCH_SIZE = 2  # So that there are two windows.
 SETTINGS = (f"BATCH_SIZE={BATCH_SIZE}", "TEMPERATURE=1.0", "MAX_INPUT_LEN=64")
 WORDS = " ".join(TEXTS).split()
+FILES = ("operative_config.gin", "decodes.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_rows_that_are_not_the_first_ones_are_refused(
         del lines[3]
     (tmp_path / "decodes.jsonl").write_bytes(b"".join(lines))
     assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 2
-    assert "holds the decodes of another" in capsys.readouterr().err
+    assert "is not the row that this run has there" in capsys.readouterr().err
 
 
 def test_an_input_that_grew_is_continued(tiny, many, whole, tmp_path, monkeypatch):
@@ -148,15 +149,17 @@ def test_two_processes_in_one_directory(tiny, many, whole, tmp_path, capsys):
     with LineWriter(tmp_path / "decodes.jsonl"):
         assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 2
     assert "is being written by another process" in capsys.readouterr().err
-    run = PreparedRun._decode_rows
-    content = (whole / "decodes.jsonl").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["decodes.jsonl"]
+    execute = PreparedRun.execute
 
-    def late(self):
-        (tmp_path / "decodes.jsonl").write_bytes(content[: len(content) // 3])
-        run(self)
+    def late(self, command):
+        config, content = ((whole / name).read_bytes() for name in FILES)
+        (tmp_path / FILES[0]).write_bytes(config)
+        (tmp_path / FILES[1]).write_bytes(content[: len(content) // 3])
+        return execute(self, command)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(PreparedRun, "_decode_rows", late)
+        monkeypatch.setattr(PreparedRun, "execute", late)
         assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 0
     assert_same(tmp_path, whole)
 
@@ -166,9 +169,9 @@ def test_an_input_that_changes_under_a_run(tiny, many, tmp_path, monkeypatch, ca
     file.write_bytes(many.read_bytes())
     decode_rows = PreparedRun._decode_rows
 
-    def after_a_cut(self):
+    def after_a_cut(self, *arguments):
         file.write_bytes(many.read_bytes()[:100])
-        decode_rows(self)
+        decode_rows(self, *arguments)
 
     monkeypatch.setattr(PreparedRun, "_decode_rows", after_a_cut)
     assert main(tiny, tmp_path / "out", *SETTINGS, input_file=str(file)) == 2

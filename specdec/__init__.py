@@ -2,6 +2,7 @@
 
 from specdec.api import GenerateOutput, Pair, load_pair
 from specdec.drafts import Copying, Hierarchical, Ngram, Random
+from specdec.models.partitioning import DeviceMesh
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
@@ -11,6 +12,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockVerifier",
     "Copying",
+    "DeviceMesh",
     "GenerateOutput",
     "Hierarchical",
     "LenientVerifier",

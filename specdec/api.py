@@ -23,6 +23,7 @@ from specdec.decoding.batches import Batch, Block, blocks_of, bucket, make_batch
 from specdec.decoding.speculative import speculative_decode
 from specdec.drafters.base import Drafter
 from specdec.drafts import DraftSpec, OpenDraft, spec_of
+from specdec.models.partitioning import DeviceMesh
 from specdec.tuning import gamma as tuning
 from specdec.tuning.gamma import GammaChoice
 from specdec.types import DecodeResult, SamplingConfig
@@ -108,7 +109,7 @@ class Pair:
           sampling: temperature (0: argmax), top-k and top-p.
           max_decode_len: tokens a row may emit, EOS included.
           seed: of the random numbers.
-          batch_size: rows decoded together.
+          batch_size: rows decoded together; on a mesh, a multiple of its data axis.
           max_input_len: tokens an input may have, EOS included.
           trace: return every row's blocks.
           stop_below: the draft ends a block's guesses after one less likely than this; see
@@ -194,7 +195,7 @@ class Pair:
 
         weights = (fingerprint(self.target.params), fingerprint(self.draft.params))
         key = " ".join(
-            map(str, (device_name(), jax.__version__, *weights, self.target.model.config.dtype,
+            map(str, (device_name(), jax.__version__, *weights, self.target.model,
                       sampling, shape, bucket(max_decode_len), drafter(1)))
         )  # fmt: skip
         known = tuning.remembered(cache_directory(), key) if remember else None
@@ -245,7 +246,7 @@ class Pair:
         :func:`specdec.decoding.autoregressive.autoregressive_decode`.
         """
         output_bucket = bucket(max_decode_len)
-        inputs, row_ids = jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids)
+        inputs, row_ids = self.target.place_rows(batch.inputs, batch.row_ids)
         if method == "autoregressive":
             result = autoregressive_decode(
                 self.target.model, self.target.params, inputs, row_ids, max_decode_len, seed,
@@ -323,6 +324,7 @@ def load_pair(
     target: str | os.PathLike | None = None,
     draft: str | os.PathLike | DraftSpec | None = None,
     dtype: str = "float32",
+    mesh: DeviceMesh | None = None,
 ) -> Pair:
     """Loads a target, bundled or from a checkpoint, and what it is drafted with.
 
@@ -336,9 +338,12 @@ def load_pair(
       dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
         decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
         what it says are guesses.
+      mesh: the devices, how many hold one target together, and how the draft lies on them; None
+        for one device. Tokens do not depend on it.
 
     Raises:
-      ValueError: an unknown name, a missing argument, or a draft of another vocabulary.
+      ValueError: an unknown name, a missing argument, a draft of another vocabulary, or a mesh that
+        has more devices than there are or does not divide a model.
       CheckpointError: a checkpoint cannot be read.
     """
     if name is not None:
@@ -351,10 +356,10 @@ def load_pair(
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
     source, spec = resolve(target, "target"), spec_of(draft)
     vocabulary = find_vocabulary(source)
-    loaded = load_model(source, dtype)
+    loaded = load_model(source, dtype, partitioning=mesh and mesh.target)
     return Pair(
         loaded,
-        spec.open(loaded, vocabulary, dtype),
+        spec.open(loaded, vocabulary, dtype, mesh and mesh.draft),
         Vocabulary(vocabulary) if vocabulary else None,
         name or f"{Path(target).name}+{Path(str(spec)).name}",
     )

@@ -28,6 +28,7 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.drafters.random import RandomDrafter
+from specdec.models.partitioning import Partitioning, replicate
 from specdec.types import Params, SamplingConfig
 
 
@@ -51,15 +52,23 @@ class OpenDraft(Protocol):
 class DraftSpec(Protocol):
     """What to draft with."""
 
-    def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> OpenDraft:
+    def open(
+        self,
+        target: LoadedModel,
+        vocabulary: Path | None,
+        dtype: str,
+        partitioning: Partitioning | None = None,
+    ) -> OpenDraft:
         """Loads it.
 
         Args:
           vocabulary: the target's SentencePiece model; None where it has none.
           dtype: see :func:`specdec.load_pair`.
+          partitioning: how a draft model lies on the target's mesh; None for one device. Tables
+            are whole on every device.
 
         Raises:
-          ValueError: it does not speak the target's tokens.
+          ValueError: it does not speak the target's tokens, or the mesh does not divide it.
           CheckpointError: a file cannot be read.
         """
         ...
@@ -88,7 +97,13 @@ class Checkpoint:
     def __str__(self) -> str:
         return self.source
 
-    def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> ModelDraft:
+    def open(
+        self,
+        target: LoadedModel,
+        vocabulary: Path | None,
+        dtype: str,
+        partitioning: Partitioning | None = None,
+    ) -> ModelDraft:
         source = resolve(self.source, "draft")
         theirs = find_vocabulary(source)
         if vocabulary and theirs and vocabulary.read_bytes() != theirs.read_bytes():
@@ -96,7 +111,7 @@ class Checkpoint:
                 f"Target and draft have different vocabularies: {vocabulary} and {theirs} are not "
                 "the same file. A draft must speak the target's tokens."
             )
-        loaded = load_model(source, dtype, draft_kernel_dtype(dtype))
+        loaded = load_model(source, dtype, draft_kernel_dtype(dtype), partitioning)
         check_same_tokens(target, loaded)
         return ModelDraft(loaded)
 
@@ -121,7 +136,13 @@ class Ngram:
         name = "n-gram" if self.order is None else _NAMES.get(self.order, f"{self.order}-gram")
         return f"{name} of {self.path}"
 
-    def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> _OpenNgram:
+    def open(
+        self,
+        target: LoadedModel,
+        vocabulary: Path | None,
+        dtype: str,
+        partitioning: Partitioning | None = None,
+    ) -> _OpenNgram:
         del dtype
         path = self.path
         if path in BUNDLED:
@@ -137,7 +158,7 @@ class Ngram:
             )
         if self.order is not None:
             tables = of_order(tables, self.order)
-        return _OpenNgram(tables, target.model.decoder_start_id)
+        return _OpenNgram(replicate(tables, partitioning), target.model.decoder_start_id)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,8 +184,14 @@ class Copying:
     def __str__(self) -> str:
         return "copying"
 
-    def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> _OpenCopying:
-        del vocabulary, dtype
+    def open(
+        self,
+        target: LoadedModel,
+        vocabulary: Path | None,
+        dtype: str,
+        partitioning: Partitioning | None = None,
+    ) -> _OpenCopying:
+        del vocabulary, dtype, partitioning
         return _OpenCopying(target.model.pad_id, target.model.eos_id, self.max_match)
 
 
@@ -188,8 +215,14 @@ class Random:
     def __str__(self) -> str:
         return "random"
 
-    def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> _OpenRandom:
-        del vocabulary, dtype
+    def open(
+        self,
+        target: LoadedModel,
+        vocabulary: Path | None,
+        dtype: str,
+        partitioning: Partitioning | None = None,
+    ) -> _OpenRandom:
+        del vocabulary, dtype, partitioning
         return _OpenRandom(target.model.vocab_size)
 
 
@@ -221,11 +254,16 @@ class Hierarchical:
     def __str__(self) -> str:
         return f"{self.draft} over {self.inner}"
 
-    def open(self, target: LoadedModel, vocabulary: Path | None, dtype: str) -> _OpenHierarchical:
-        draft = Checkpoint(self.draft).open(target, vocabulary, dtype)
-        return _OpenHierarchical(
-            draft.loaded, self.inner.open(target, vocabulary, dtype), self.gamma
-        )
+    def open(
+        self,
+        target: LoadedModel,
+        vocabulary: Path | None,
+        dtype: str,
+        partitioning: Partitioning | None = None,
+    ) -> _OpenHierarchical:
+        draft = Checkpoint(self.draft).open(target, vocabulary, dtype, partitioning)
+        inner = self.inner.open(target, vocabulary, dtype, partitioning)
+        return _OpenHierarchical(draft.loaded, inner, self.gamma)
 
 
 @dataclasses.dataclass(frozen=True)

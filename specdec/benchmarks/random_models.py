@@ -12,8 +12,9 @@ from specdec.api import Pair
 from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
 from specdec.drafts import ModelDraft
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import PackedT5, T5Model
+from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
+from specdec.models.t5.packing import PackedT5
 
 _SCALE = 0.02
 

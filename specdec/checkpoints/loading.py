@@ -9,10 +9,13 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specdec.checkpoints.formats import open_checkpoint
+from specdec.models.partitioning import Partitioning, place
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import PackedT5, T5Model
+from specdec.models.t5.model import T5Model, best_layout
+from specdec.models.t5.packing import PackedT5
 from specdec.types import Params
 
 BUNDLED = ("quickstart",)
@@ -28,18 +31,43 @@ class LoadedModel:
 
     @classmethod
     def of(
-        cls, config: T5Config, params: Params, source: str, kernel_dtype: str | None = None
+        cls,
+        config: T5Config,
+        params: Params,
+        source: str,
+        kernel_dtype: str | None = None,
+        partitioning: Partitioning | None = None,
     ) -> LoadedModel:
-        """Packs a checkpoint tree for decoding.
+        """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
 
         Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are
         stored in ``config.dtype`` after all.
         """
-        model = T5Model(config, kernel_dtype=kernel_dtype)
+        layout = best_layout() if partitioning is None else "in_out"
+        model = T5Model(config, layout, kernel_dtype, partitioning)
         packed = model.pack(params)
         if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
-            return cls.of(config, params, source)
+            return cls.of(config, params, source, None, partitioning)
         return cls(model, packed, source)
+
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raises ValueError for a batch that the mesh cannot cut into equal parts."""
+        partitioning = self.model.partitioning
+        ways = 1 if partitioning is None else partitioning.ways("batch")
+        if batch_size % ways:
+            raise ValueError(
+                f"batch_size is {batch_size}, but the mesh cuts a batch into {ways} parts: choose "
+                f"a multiple of {ways}."
+            )
+
+    def place_rows(self, *arrays: np.ndarray) -> tuple[jax.Array, ...]:
+        """Arrays [B, ...] on the devices that decode these rows.
+
+        Raises:
+          ValueError: see :meth:`check_batch_size`.
+        """
+        self.check_batch_size(len(arrays[0]))
+        return tuple(place(array, ("batch",), self.model.partitioning) for array in arrays)
 
 
 def checkpoint(folder: str, name: str) -> str:
@@ -65,16 +93,23 @@ def draft_kernel_dtype(dtype: str) -> str | None:
     return "float16" if dtype == "float32" and jax.default_backend() == "cpu" else None
 
 
-def load_model(source: str, dtype: str, kernel_dtype: str | None = None) -> LoadedModel:
+def load_model(
+    source: str,
+    dtype: str,
+    kernel_dtype: str | None = None,
+    partitioning: Partitioning | None = None,
+) -> LoadedModel:
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache.
-      kernel_dtype: see :class:`specdec.models.t5.model.T5Model`.
+      kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
 
     Raises:
       CheckpointError: it cannot be read.
+      ValueError: the mesh does not divide the model.
     """
     config, params = open_checkpoint(source, dtype)
-    return LoadedModel.of(dataclasses.replace(config, dtype=dtype), params, source, kernel_dtype)
+    config = dataclasses.replace(config, dtype=dtype)
+    return LoadedModel.of(config, params, source, kernel_dtype, partitioning)

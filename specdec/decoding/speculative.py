@@ -71,7 +71,8 @@ def propose(
     drafter: Drafter, drafter_params: Params, random: RandomSource, state: DecodeState
 ) -> tuple[Draft, DecodeState]:
     """A block's guesses."""
-    draft, drafter_state = drafter.propose(drafter_params, state.drafter_state, random)
+    with jax.named_scope("draft"):
+        draft, drafter_state = drafter.propose(drafter_params, state.drafter_state, random)
     return draft, dataclasses.replace(state, drafter_state=drafter_state)
 
 
@@ -108,7 +109,8 @@ def score(
 ) -> tuple[Distribution, Cache]:
     """p at the last token and at every guess, and the cache with all of them written."""
     tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
-    logits, cache = model.extend(params, encoded, state.cache, tokens, _scored(draft))
+    with jax.named_scope("target"):
+        logits, cache = model.extend(params, encoded, state.cache, tokens, _scored(draft))
     return standardize(logits, sampling, keep_probs=verifier.needs_probs), cache
 
 

@@ -21,7 +21,7 @@ from specdec.decoding.speculative import speculative_decode
 from specdec.drafters.base import Drafter
 from specdec.evaluation.speed import draft_encoding, target_encoding, typical
 from specdec.models.t5 import few_tokens
-from specdec.models.t5.model import PackedT5
+from specdec.models.t5.packing import PackedT5
 from specdec.tuning import costs
 from specdec.tuning.timing import Work, time_interleaved
 from specdec.types import DecodeResult, SamplingConfig

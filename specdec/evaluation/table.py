@@ -29,9 +29,12 @@ def format_table(results: dict[str, Any]) -> str:
         title += f", {r['verifier']}"
     if not speculative:
         title = f"{r['task']}: {r['target']}, plain decoding"
+    setting = f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}"
+    if r["mesh"]:
+        setting += ", mesh {data} x {model} (data x model)".format_map(r["mesh"])
     out = [
         title,
-        f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}",
+        setting,
         "",
         *_align(_counts(r)),
     ]

@@ -7,9 +7,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.linen.spmd import with_logical_constraint
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.models.partitioning import constrain
 from specdec.types import Topology, pytree
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
@@ -40,7 +40,7 @@ def init_cache(
 
     def layers():
         empty = (jnp.zeros(shape, dtype) for _ in range(num_layers))
-        return tuple(with_logical_constraint(a, CACHE_AXES) for a in empty)
+        return tuple(constrain(a, CACHE_AXES) for a in empty)
 
     return KVCache(layers(), layers(), jnp.zeros((batch,), jnp.int32))
 
@@ -55,12 +55,13 @@ def write(
     """
     new = new.astype(entries.dtype)
     if entries.shape[0] == 1:  # In place; XLA's CPU scatter is a loop.
-        return jax.lax.dynamic_update_slice(entries, new, (0, 0, start[0], 0))
+        written = jax.lax.dynamic_update_slice(entries, new, (0, 0, start[0], 0))
+        return constrain(written, CACHE_AXES)
 
     def row(entry, update, at):
         return jax.lax.dynamic_update_slice(entry, update, (0, at, 0))
 
-    return with_logical_constraint(jax.vmap(row)(entries, new, start), CACHE_AXES)
+    return constrain(jax.vmap(row)(entries, new, start), CACHE_AXES)
 
 
 def depths(topology: Topology) -> np.ndarray:

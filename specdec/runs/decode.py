@@ -26,6 +26,7 @@ from specdec.drafts import DraftSpec
 from specdec.evaluation import lossless, results, speed, traces
 from specdec.evaluation.decodes import Row, read_rows
 from specdec.evaluation.lines import LineWriter
+from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import WINDOW, BadRows, Inputs, Item
 from specdec.runs.parts import DECODES, Parts
 from specdec.runs.processes import ALONE, Processes
@@ -46,7 +47,7 @@ class DecodeRun:
 
     Attributes:
       task: the examples.
-      target, draft, dtype: see :func:`specdec.load_pair`; a draft may be a spec.
+      target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
       method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
         :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
@@ -79,6 +80,7 @@ class DecodeRun:
     draft_sampling: SamplingConfig | None = None
     verifier: Verifier = VERIFIER
     bad_rows: BadRows = "fail"
+    mesh: DeviceMesh | None = None
 
     def __post_init__(self):
         whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
@@ -123,8 +125,9 @@ class PreparedRun:
     Raises:
       OSError: the directory cannot be written to.
       ValueError: a row is bad and the run's rule is "fail", or none is left; a checkpoint cannot be
-        read (CheckpointError), target and draft do not share a vocabulary, or the directory holds
-        the decodes of another run; or several processes were to choose gamma.
+        read (CheckpointError), target and draft do not share a vocabulary, the mesh does not fit
+        the devices, the models or the batch, or the directory holds the decodes of another run;
+        or several processes were to choose gamma.
     """
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
@@ -138,7 +141,8 @@ class PreparedRun:
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
         self.run, self._directory, self._processes = run, directory, processes
-        self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
+        self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
+        self.pair.target.check_batch_size(run.batch_size)
         self._inputs = Inputs(
             run.task, self.pair, max_input_len=run.max_input_len, num_examples=run.num_examples,
             bad_rows=run.bad_rows,
@@ -283,6 +287,7 @@ class PreparedRun:
             "verifier": verifier_name(run.verifier),
             "lossless": run.verifier.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
+            "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
             **results.numbers(

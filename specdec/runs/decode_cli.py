@@ -62,7 +62,7 @@ def main(
             return 0
         processes.check_same(config)
         with processes.together():
-            directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[-1])
+            directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[0])
             prepared = PreparedRun(run, config, directory, processes)
         processes.check_same(prepared.identity)
     except (ValueError, OSError) as error:

@@ -7,6 +7,7 @@ import gin
 from specdec import drafts
 from specdec.checkpoints.loading import checkpoint
 from specdec.data import tasks
+from specdec.models.partitioning import DeviceMesh
 from specdec.runs import dry_run, reproduce
 from specdec.runs.decode import DecodeRun
 from specdec.types import SamplingConfig
@@ -22,6 +23,7 @@ configured_run = gin.external_configurable(DecodeRun, module="specdec")
 
 gin.external_configurable(dry_run.report, "dry_run", module="specdec")
 gin.external_configurable(SamplingConfig, module="specdec")
+gin.external_configurable(DeviceMesh, module="specdec")
 gin.external_configurable(checkpoint, module="specdec.checkpoints")
 for _draft in (drafts.Ngram, drafts.Copying, drafts.Random, drafts.Hierarchical):
     gin.external_configurable(_draft, module="specdec.drafts")

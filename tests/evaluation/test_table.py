@@ -12,7 +12,7 @@ SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
     "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
-    "dtype": "float32", "device": "2 cores", "num_skipped": 0,
+    "dtype": "float32", "device": "2 cores", "num_skipped": 0, "mesh": None,
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)
 
@@ -41,6 +41,11 @@ def test_numbers_are_there():
     text = table()
     for part in ("tokens", "alpha", "0.100", "block_efficiency", "1.500", "0.100  c:", "1.200  v:"):
         assert part in text
+
+
+def test_the_mesh_is_named():
+    assert "mesh" not in table()
+    assert "2 cores, mesh 2 x 4 (data x model)" in table(mesh={"data": 2, "model": 4})
 
 
 def test_lossless_and_mismatches():

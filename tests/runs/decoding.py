@@ -19,10 +19,11 @@ def main(tiny, directory, *bindings, **options):
     )
 
 
-def start(tiny, *arguments, cwd=None):
+def start(tiny, *arguments, cwd=None, **variables):
     """Starts the script itself, from a directory that is not the repository's."""
     command = [sys.executable, ROOT / "scripts" / "decode.py", f"--gin_file={tiny.gin}", *arguments]
     env = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    env |= variables
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
         cwd=cwd or tiny.root,

@@ -16,8 +16,8 @@ DESIGN_KEYS = {
 FILES = ["decodes.jsonl", "operative_config.gin", "results.json", "trace.html"]
 
 
-def script(tiny, *arguments):
-    process = start(tiny, *arguments)
+def script(tiny, *arguments, **variables):
+    process = start(tiny, *arguments, **variables)
     stdout, stderr = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
@@ -86,6 +86,30 @@ def test_a_draft_that_stops(tiny, finished, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "gamma 3, stopping below 1" in shown
     assert "decoder only, from counted blocks" in shown
+
+
+def test_on_a_mesh(tiny, finished, tmp_path):
+    """Two groups of two simulated devices: the same tokens, and the results say so."""
+    done = script(
+        tiny, f"--gin_file={ROOT / 'configs/meshes/2x4.gin'}", "--gin.DeviceMesh.model=2",
+        "--gin.BATCH_SIZE=2", f"--output_dir={tmp_path}",
+        XLA_FLAGS="--xla_force_host_platform_device_count=4",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results, rows = read(tmp_path)
+    assert results["mesh"] == {"data": 2, "model": 2}
+    assert "mesh 2 x 2 (data x model)" in done.stdout
+    assert read(finished)[0]["mesh"] is None
+    tokens = {row["id"]: row["tokens"] for row in rows}
+    assert tokens == {row["id"]: row["tokens"] for row in read(finished)[1]}
+
+
+def test_a_mesh_without_devices(tiny, tmp_path, capsys):
+    files = [str(tiny.gin), str(ROOT / "configs/meshes/2x4.gin")]
+    assert main(tiny, tmp_path / "out", files=files) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "A mesh of 2 x 4 (data x model) needs 8 devices" in error
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])

@@ -4,8 +4,9 @@ from pathlib import Path
 import gin
 import pytest
 
-import specdec.runs.gin_bindings  # noqa: F401  names that the configurations use
+from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.runs import gin_files
+from specdec.runs.gin_bindings import configured_run
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = sorted((ROOT / "configs" / "training").glob("*.gin"))
@@ -25,11 +26,22 @@ def test_shipped_experiments_say_command_duration_and_expectation(path):
     assert "Expect:" in head
 
 
-@pytest.mark.parametrize("folder", ["targets", "drafters", "methods", "sampling", "tasks"])
+@pytest.mark.parametrize(
+    "folder", ["targets", "drafters", "meshes", "methods", "sampling", "tasks"]
+)
 def test_every_part_goes_with_the_quickstart(folder):
     for path in sorted((ROOT / "configs" / folder).glob("*.gin")):
         quickstart = str(ROOT / "configs/experiments/quickstart_ende.gin")
         gin_files.parse([quickstart, str(path)], [], ROOT)
+
+
+def test_the_meshes_rules_are_those_that_load_pair_takes():
+    quickstart = str(ROOT / "configs/experiments/quickstart_ende.gin")
+    gin_files.parse([quickstart, str(ROOT / "configs/meshes/2x4.gin")], ["TASK = None"], ROOT)
+    assert configured_run().mesh == DeviceMesh(data=2, model=4)
+    bindings = ["TASK = None", "DRAFT_RULES = %TARGET_RULES"]
+    gin_files.parse([quickstart, str(ROOT / "configs/meshes/1x8.gin")], bindings, ROOT)
+    assert configured_run().mesh == DeviceMesh(1, 8, draft_rules=T5X_RULES)
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)

@@ -33,8 +33,8 @@ _APART = 16  # float32 numbers in a cache line.
 _barrier = jax.lax.optimization_barrier
 
 
-def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
-    """A kernel as :func:`product` reads it."""
+def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "c n*o w"]:
+    """A kernel, or N stacked ones, as :func:`product` reads it."""
     size = len(kernel)
     counts = range(1, size // _NARROWEST + 1)
     chunks = next((c for c in counts if size % c == 0 and size <= c * _WIDEST), 1)
@@ -58,6 +58,11 @@ def product(kernel: Float[Array, "c o w"], x: Float[Array, "b t i"]) -> Float[Ar
     else:
         out = _padded_product(kernel, flat)
     return out.astype(x.dtype).reshape(*x.shape[:-1], -1)
+
+
+def split(products: Float[Array, "b t n*o"], count: int) -> Sequence[Float[Array, "b t o"]]:
+    """The products of stacked kernels apart."""
+    return jnp.split(products, count, axis=-1)
 
 
 def scores(

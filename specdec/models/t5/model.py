@@ -1,16 +1,16 @@
 """T5 as the decode loop's :class:`~specdec.models.base.Model`: packed weights and a cache.
 
-It computes what ``network.py`` computes. One decode step is bound by reading the weights once, so
-they are packed once at load: query, key and value fused into one product, wi_0 and wi_1 into
-another, every layer's cross-attention K/V projected in one product at encode time, norm scales
-multiplied into the kernels that follow. On CPU each kernel is stored out-features first, which
-``few_tokens.py`` reads once for all tokens.
+It computes what ``network.py`` computes, on weights that ``packing.py`` fused at load. On CPU each
+kernel is stored out-features first, which ``few_tokens.py`` reads once for all tokens. On a mesh
+attention is cut by heads and the feed-forward by its hidden width: each device computes its share
+of a product, and what the next part reads is their sum.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Literal
 
@@ -20,63 +20,26 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.reductions import softmax_parts
 from specdec.models import cache as kv
-from specdec.models.t5 import few_tokens, plain
+from specdec.models.partitioning import Partitioning, constrain
+from specdec.models.t5 import few_tokens, packing, plain
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import (
     ACTIVATIONS,
+    HIDDEN_AXES,
+    MLP_AXES,
     NEG_INF,
     Transformer,
     relative_position_buckets,
 )
+from specdec.models.t5.packing import PackedLayer, PackedT5
 from specdec.types import Params, Topology, pytree
 
 Layout = Literal["out_in", "in_out"]
-Kernel = Array  # As few_tokens.py or plain.py packs it.
 
 
 def best_layout() -> Layout:
     """The kernel layout for the default backend."""
     return "out_in" if jax.default_backend() == "cpu" else "in_out"
-
-
-@pytree
-class PackedLayer:
-    """One decoder layer; kernels in the model's layout.
-
-    Attributes:
-      self_qkv: D -> 3I; self_out: I -> D; cross_query: D -> I; cross_out: I -> D;
-      wi: D -> F or 2F when gated; wo: F -> D. Those from D hold the scale of the norm before.
-    """
-
-    self_qkv: Kernel
-    self_out: Kernel
-    cross_query: Kernel
-    cross_out: Kernel
-    wi: Kernel
-    wo: Kernel
-
-
-@pytree
-class PackedT5:
-    """Decode parameters.
-
-    Attributes:
-      encoder: the checkpoint's ``encoder`` subtree, as it is.
-      embedding: [V, D]; shared with the logits when they are tied.
-      cross_kv: D -> 2 * layers * I, every decoder layer's cross-attention keys and values.
-      layers: the decoder.
-      relpos: [H, num_buckets], the decoder's position biases.
-      final_norm: [D].
-      logits: D -> V, or None when tied.
-    """
-
-    encoder: Params
-    embedding: Float[Array, "v d"]
-    cross_kv: Kernel
-    layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"]
-    final_norm: Float[Array, " d"]
-    logits: Kernel | None
 
 
 @pytree
@@ -97,11 +60,34 @@ class T5Model:
       layout: how packed kernels are stored; see :func:`best_layout`.
       kernel_dtype: what the decoder's kernels and the embedding are stored in; arithmetic stays in
         ``config.dtype``. None stores them in that too.
+      partitioning: how it lies on a mesh of devices; None for one device. Only "in_out" kernels can
+        be cut.
+
+    Raises:
+      ValueError: the mesh does not divide its heads, d_ff or vocabulary.
     """
 
     config: T5Config
     layout: Layout = dataclasses.field(default_factory=best_layout)
     kernel_dtype: str | None = None
+    partitioning: Partitioning | None = None
+
+    def __post_init__(self):
+        if self.partitioning is None:
+            return
+        if self.layout != "in_out":
+            raise ValueError(f'A mesh can cut "in_out" kernels, not {self.layout!r} ones.')
+        cfg = self.config
+        self.partitioning.check(
+            {
+                "heads": ("num_heads", cfg.num_heads),
+                "joined_kv": ("num_heads", cfg.num_heads),  # Cut between heads, not inside one.
+                "mlp": ("d_ff", cfg.d_ff),
+                "vocab": ("vocab_size", cfg.vocab_size),
+                "embed": ("d_model", cfg.d_model),
+                "kv": ("head_dim", cfg.head_dim),
+            }
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -125,79 +111,39 @@ class T5Model:
         return jnp.dtype(self.config.dtype)
 
     def pack(self, params: Params) -> PackedT5:
-        """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out])."""
-        decoder = params["decoder"]
-        layers = [decoder[f"layers_{i}"] for i in range(self.config.num_decoder_layers)]
-        wi = ("wi_0", "wi_1") if self.config.gated else ("wi",)
+        """Decode parameters from a checkpoint tree; see :func:`specdec.models.t5.packing.pack`."""
         stored = jnp.dtype(self.kernel_dtype or self.config.dtype)
-
-        def fuse(*kernels, norm=None, dtype=stored):
-            joined = jnp.concatenate([jnp.asarray(k["kernel"]) for k in kernels], axis=1)
-            if norm is not None:
-                joined = joined * jnp.asarray(norm["scale"])[:, None]
-            return self._ops.pack(joined.astype(dtype))
-
-        def pack_layer(layer):
-            own, cross, mlp = (
-                layer["self_attention"], layer["encoder_decoder_attention"], layer["mlp"],
-            )  # fmt: skip
-            return PackedLayer(
-                self_qkv=fuse(
-                    own["query"],
-                    own["key"],
-                    own["value"],
-                    norm=layer["pre_self_attention_layer_norm"],
-                ),
-                self_out=fuse(own["out"]),
-                cross_query=fuse(cross["query"], norm=layer["pre_cross_attention_layer_norm"]),
-                cross_out=fuse(cross["out"]),
-                wi=fuse(*(mlp[name] for name in wi), norm=layer["pre_mlp_layer_norm"]),
-                wo=fuse(mlp["wo"]),
-            )
-
-        # The large ones first, while little else is in memory: packing needs a copy.
-        logits = None if self.config.tied_logits else fuse(decoder["logits_dense"])
-        embedding = jnp.asarray(params["token_embedder"]["embedding"], stored)
-        crosses = [layer["encoder_decoder_attention"] for layer in layers]
-        cross_kv = fuse(
-            *(c["key"] for c in crosses), *(c["value"] for c in crosses), dtype=self.dtype
-        )
-        return PackedT5(
-            encoder=jax.tree.map(lambda a: jnp.asarray(a, self.dtype), params["encoder"]),
-            embedding=embedding,
-            cross_kv=cross_kv,
-            layers=tuple(pack_layer(layer) for layer in layers),
-            relpos=jnp.asarray(decoder["relpos_bias"]["rel_embedding"], jnp.float32),
-            final_norm=jnp.asarray(decoder["decoder_norm"]["scale"], self.dtype),
-            logits=logits,
-        )
+        return packing.pack(params, self.config, self._ops.pack, stored, self.partitioning)
 
     def encode(self, params: PackedT5, inputs: Int[Array, "b s"]) -> EncodedT5:
         """Runs the encoder and projects its output to every layer's cross-attention K/V."""
         cfg = self.config
-        tree = {
-            "encoder": params.encoder,
-            "token_embedder": {"embedding": params.embedding},
-        }
-        output = jnp.asarray(Transformer(cfg).apply({"params": tree}, inputs, method="encode"))
-        batch, length, _ = output.shape
-        projected = self._ops.product(params.cross_kv, output)
-        split = projected.reshape(
-            batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
-        ).transpose(2, 3, 0, 4, 1, 5)
-        layers = range(cfg.num_decoder_layers)
-        return EncodedT5(
-            tuple(split[0, i] for i in layers),
-            tuple(split[1, i] for i in layers),
-            inputs != cfg.pad_id,
-        )
+        with self._resolving(len(inputs)):
+            tree = {
+                "encoder": params.encoder,
+                "token_embedder": {"embedding": params.embedding},
+            }
+            output = jnp.asarray(Transformer(cfg).apply({"params": tree}, inputs, method="encode"))
+            batch, length, _ = output.shape
+            projected = self._ops.product(params.cross_kv, output)
+            split = projected.reshape(
+                batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
+            ).transpose(2, 3, 0, 4, 1, 5)
+            split = constrain(split, (None, None, *kv.CACHE_AXES))
+            layers = range(cfg.num_decoder_layers)
+            return EncodedT5(
+                tuple(split[0, i] for i in layers),
+                tuple(split[1, i] for i in layers),
+                inputs != cfg.pad_id,
+            )
 
     def init_cache(self, batch_size: int, max_len: int) -> kv.KVCache:
         """An empty cache."""
         cfg = self.config
-        return kv.init_cache(
-            cfg.num_decoder_layers, batch_size, cfg.num_heads, max_len, cfg.head_dim, self.dtype
-        )
+        with self._resolving(batch_size):
+            return kv.init_cache(
+                cfg.num_decoder_layers, batch_size, cfg.num_heads, max_len, cfg.head_dim, self.dtype
+            )
 
     def extend(
         self,
@@ -208,6 +154,27 @@ class T5Model:
         topology: Topology | None = None,
     ) -> tuple[Float[Array, "b t v"], kv.KVCache]:
         """See :meth:`specdec.models.base.Model.extend`."""
+        with self._resolving(len(tokens)):
+            return self._extend(params, encoded, cache, tokens, topology)
+
+    def commit(
+        self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
+    ) -> kv.KVCache:
+        """See :func:`specdec.models.cache.commit`."""
+        with self._resolving(len(count)):
+            return kv.commit(cache, path, count)
+
+    @property
+    def _ops(self):
+        return few_tokens if self.layout == "out_in" else plain
+
+    def _resolving(self, batch_size: int) -> contextlib.AbstractContextManager:
+        """What constraints mean: this model's own rules, or nothing."""
+        if self.partitioning is None:
+            return contextlib.nullcontext()
+        return self.partitioning.resolving(batch_size)
+
+    def _extend(self, params, encoded, cache, tokens, topology):
         topology = topology or Topology.chain(tokens.shape[1])
         max_len = cache.keys[0].shape[2]
         mask = kv.block_mask(topology, cache.length, max_len)
@@ -215,12 +182,12 @@ class T5Model:
         self_bias = jnp.where(mask[:, None], bias, NEG_INF)
         cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
 
-        x = self._ops.embed(params.embedding, tokens).astype(self.dtype)
+        x = _hidden(self._ops.embed(params.embedding, tokens).astype(self.dtype))
         keys, values = [], []
         for layer, cross_key, cross_value, old_key, old_value in zip(
             params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True
         ):
-            query, key, value = jnp.split(self._normed_product(layer.self_qkv, x), 3, axis=-1)
+            query, key, value = self._ops.split(self._normed_product(layer.self_qkv, x), 3)
             key = kv.write(old_key, self._heads(key), cache.length)
             value = kv.write(old_value, self._heads(value), cache.length)
             # One update in place; fused into its readers it would be several, and copies.
@@ -228,34 +195,26 @@ class T5Model:
             keys.append(key)
             values.append(value)
             h = self._attend(self._heads(query), key, value, self_bias)
-            x = x + self._ops.product(layer.self_out, h)
+            x = _hidden(x + self._ops.product(layer.self_out, h))
 
             query = self._heads(self._normed_product(layer.cross_query, x))
             h = self._attend(query, cross_key, cross_value, cross_bias)
-            x = x + self._ops.product(layer.cross_out, h)
+            x = _hidden(x + self._ops.product(layer.cross_out, h))
 
-            x = x + self._ops.product(layer.wo, self._hidden(layer, x))
+            x = _hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
         return self._logits(params, x), kv.KVCache(tuple(keys), tuple(values), cache.length)
 
-    def commit(
-        self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
-    ) -> kv.KVCache:
-        """See :func:`specdec.models.cache.commit`."""
-        return kv.commit(cache, path, count)
-
-    @property
-    def _ops(self):
-        return few_tokens if self.layout == "out_in" else plain
-
-    def _normed_product(self, kernel: Array, x: Float[Array, "b t d"]) -> Float[Array, "b t o"]:
+    def _normed_product(self, kernel: Array, x: Float[Array, "b t d"]) -> Float[Array, "b t *o"]:
         """The product with x / rms(x); the scale is in the kernel, the division comes after."""
         mean_square = self._ops.mean_square(x)
         inverse = jax.lax.rsqrt(mean_square + self.config.layer_norm_epsilon)
-        return (self._ops.product(kernel, x) * inverse).astype(x.dtype)
+        product = self._ops.product(kernel, x)
+        inverse = inverse.reshape(*x.shape[:2], *(1,) * (product.ndim - 2))
+        return (product * inverse).astype(x.dtype)
 
     def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
         split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        return split.transpose(0, 2, 1, 3)
+        return constrain(split.transpose(0, 2, 1, 3), kv.CACHE_AXES)
 
     def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
         weights, total = softmax_parts(self._ops.scores(query, keys) + bias)
@@ -263,21 +222,28 @@ class T5Model:
         out = out.transpose(0, 2, 1, 3)
         return out.reshape(*out.shape[:2], -1)
 
-    def _hidden(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
+    def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
         act = ACTIVATIONS[self.config.activation]
         hidden = self._normed_product(layer.wi, x)
         if self.config.gated:
-            gate, hidden = jnp.split(hidden, 2, axis=-1)
-            return act(gate) * hidden
-        return act(hidden)
+            gate, hidden = self._ops.split(hidden, 2)
+            hidden = act(gate) * hidden
+        else:
+            hidden = act(hidden)
+        return constrain(hidden, MLP_AXES)
 
     def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         inverse = jax.lax.rsqrt(self._ops.mean_square(x) + self.config.layer_norm_epsilon)
         x = x * params.final_norm
         if params.logits is not None:
-            return self._ops.product(params.logits, x).astype(jnp.float32) * inverse
-        inverse = inverse * self.config.d_model**-0.5
-        return self._ops.product(self._ops.tied(params.embedding), x).astype(jnp.float32) * inverse
+            kernel = params.logits
+        else:
+            inverse = inverse * self.config.d_model**-0.5
+            kernel = self._ops.tied(params.embedding)
+        logits = self._ops.product(kernel, x).astype(jnp.float32) * inverse
+        logits = constrain(logits, ("batch", "length", "vocab"))
+        # Gathered once: all that is made of them is small, and not cut by vocabulary.
+        return constrain(logits, ("batch", "length", None))
 
     def _bias(self, params, topology, length, max_len) -> Float[Array, "b h t m"]:
         query = length[:, None] + jnp.asarray(kv.depths(topology))
@@ -285,4 +251,9 @@ class T5Model:
         buckets = relative_position_buckets(
             slots[:, None, :] - query[:, :, None], self.config, bidirectional=False
         )
-        return params.relpos[:, buckets].transpose(1, 0, 2, 3)
+        bias = params.relpos[:, buckets].transpose(1, 0, 2, 3)
+        return constrain(bias, ("batch", "heads", "length", None))
+
+
+def _hidden(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    return constrain(x, HIDDEN_AXES)

@@ -19,11 +19,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.linen.spmd import with_logical_constraint, with_logical_partitioning
+from flax.linen.spmd import with_logical_partitioning
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.models.partitioning import constrain
 from specdec.models.t5.config import T5Config
 
+HIDDEN_AXES = ("batch", "length", "embed")
+HEADS_AXES = ("batch", "length", "heads", "kv")
+MLP_AXES = ("batch", "length", "mlp")
 NEG_INF = -1e10  # T5X's mask value: finite in bfloat16, exp() of it is exactly 0.
 
 
@@ -151,7 +155,9 @@ class Attention(nn.Module):
         )
         key = project(name="key")(inputs_kv)
         value = project(name="value")(inputs_kv)
-        query, key, value = (a.reshape(*a.shape[:-1], *split) for a in (query, key, value))
+        query, key, value = (
+            constrain(a.reshape(*a.shape[:-1], *split), HEADS_AXES) for a in (query, key, value)
+        )
 
         logits = jnp.einsum("bqhc,bkhc->bhqk", query, key).astype(jnp.float32)
         if bias is not None:
@@ -180,7 +186,7 @@ class MlpBlock(nn.Module):
         else:
             hidden = act(into(name="wi")(x))
         hidden = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(hidden, deterministic)
-        hidden = with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        hidden = constrain(hidden, MLP_AXES)
         return Dense(cfg.d_model, cfg.d_ff**-0.5, ("mlp", "embed"), dtype, name="wo")(hidden)
 
 
@@ -205,7 +211,7 @@ class Layer(nn.Module):
             x = x + dropout(cross(h, encoded, encoded_mask, None, deterministic))
         h = norm(name="pre_mlp_layer_norm")(x)
         x = x + dropout(MlpBlock(cfg, name="mlp")(h, deterministic))
-        return with_logical_constraint(x, ("batch", "length", "embed"))
+        return constrain(x, HIDDEN_AXES)
 
 
 class Stack(nn.Module):
@@ -222,7 +228,7 @@ class Stack(nn.Module):
         dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
         length = tokens.shape[1]
         bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
-        x = dropout(self.embedder(tokens))
+        x = constrain(dropout(self.embedder(tokens)), HIDDEN_AXES)
         for i in range(self.num_layers):
             layer = Layer(cfg, self.cross, name=f"layers_{i}")
             x = layer(x, mask, bias, encoded, encoded_mask, deterministic)
@@ -316,3 +322,14 @@ def init_params(config: T5Config, key: jax.Array) -> dict:
     """Random parameters in T5X's tree, float32, unboxed (plain arrays)."""
     tokens = jnp.ones((1, 4), jnp.int32)
     return nn.unbox(Transformer(config).init(key, tokens, tokens)["params"])
+
+
+def encoder_axes(config: T5Config) -> dict:
+    """The logical axes of the ``encoder`` subtree's parameters, as tuples in the same tree."""
+    tokens = jnp.ones((1, 4), jnp.int32)
+    boxed = jax.eval_shape(
+        lambda: Transformer(config).init(jax.random.key(0), tokens, method="encode")
+    )["params"]["encoder"]
+    return jax.tree.map(
+        lambda box: box.names, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    )

@@ -1,13 +1,19 @@
-"""A decode step's arithmetic as XLA does it; ``few_tokens.py`` has the same functions for CPU."""
+"""A decode step's arithmetic as XLA does it; ``few_tokens.py`` has the same functions for CPU.
+
+Kernels that are read together are stacked along an axis of their own, so that a mesh can cut each
+of them by its out-features.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 
-def pack(kernel: Float[Array, "i o"]) -> Float[Array, "i o"]:
-    """A kernel as :func:`product` reads it: as it is."""
+def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "i *n o"]:
+    """A kernel, or N stacked ones, as :func:`product` reads it: as it is."""
     return kernel
 
 
@@ -16,9 +22,14 @@ def tied(embedding: Float[Array, "v d"]) -> Float[Array, "d v"]:
     return embedding.T
 
 
-def product(kernel: Float[Array, "i o"], x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
+def product(kernel: Float[Array, "i *n o"], x: Float[Array, "b t i"]) -> Float[Array, "b t *n o"]:
     """x kernel; the kernel is stored in-features first."""
-    return x @ kernel
+    return jnp.tensordot(x, kernel, 1)
+
+
+def split(products: Float[Array, "b t n o"], count: int) -> Sequence[Float[Array, "b t o"]]:
+    """The products of stacked kernels apart."""
+    return [products[:, :, i] for i in range(count)]
 
 
 def scores(

@@ -1,0 +1,206 @@
+"""Which device holds what: logical axis names, and rules that map them to the axes of a mesh.
+
+Parameters, activations and caches name their axes (batch, heads, mlp, ...) where they are made. A
+model with a :class:`Partitioning` resolves these names by its own rules, so that a target and a
+draft of one program may be cut differently; a model without one ignores them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.spmd import logical_to_mesh_axes
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from specdec.types import Params
+
+Rules = tuple[tuple[str, str | None], ...]
+Axes = tuple[str | None, ...]
+
+# Source: T5X, t5x/partitioning.py, standard_logical_axis_rules with 1D parameters and activations.
+T5X_RULES: Rules = (
+    ("batch", "data"),
+    ("vocab", "model"),
+    ("embed", None),
+    ("mlp", "model"),
+    ("heads", "model"),
+    ("kv", None),
+    ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
+    ("relpos_buckets", None),
+    ("length", None),
+    ("stack", None),  # Kernels that are read together.
+)
+# Every device of the model axis holds the whole model and computes the same.
+REPLICATED_RULES: Rules = (("batch", "data"),)
+_LOGICAL = [axis for axis, _ in T5X_RULES]
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMesh:
+    """data x model devices of this process, and how target and draft are laid over them.
+
+    Attributes:
+      data: groups of devices; each decodes its part of a batch.
+      model: devices in a group, which hold one copy of the target together.
+      target_rules: pairs of a logical axis and "data", "model" or None; of several rules for an
+        axis the first counts whose mesh axis is still free. T5X's unless given.
+      draft_rules: the draft model's; unless given it is whole on every device, so that its steps
+        wait for no other. Drafts that are no models always are.
+
+    Raises:
+      ValueError: a size below 1, or a rule of an unknown axis.
+    """
+
+    data: int = 1
+    model: int = 1
+    target_rules: Rules = T5X_RULES
+    draft_rules: Rules = REPLICATED_RULES
+
+    def __post_init__(self):
+        for name in ("data", "model"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"A mesh's {name} axis must be a whole number >= 1, got {size!r}.")
+        for axis, onto in (*self.target_rules, *self.draft_rules):
+            if axis not in _LOGICAL or onto not in ("data", "model", None):
+                raise ValueError(
+                    f"No rule can map {axis!r} to {onto!r}: logical axes are "
+                    f"{', '.join(_LOGICAL)}; they go to 'data', 'model' or None."
+                )
+
+    @property
+    def target(self) -> Partitioning:
+        """The target's layout.
+
+        Raises:
+          ValueError: this process has fewer devices than the mesh.
+        """
+        return self._laid_out(self.target_rules)
+
+    @property
+    def draft(self) -> Partitioning:
+        """The draft's; raises as :attr:`target` does."""
+        return self._laid_out(self.draft_rules)
+
+    def _laid_out(self, rules: Rules) -> Partitioning:
+        # Lists, too, are rules in a configuration; but models are hashed.
+        return Partitioning(_mesh(self.data, self.model), tuple((a, onto) for a, onto in rules))
+
+
+@functools.cache
+def _mesh(data: int, model: int) -> Mesh:
+    devices = jax.local_devices()
+    if data * model > len(devices):
+        raise ValueError(
+            f"A mesh of {data} x {model} (data x model) needs {data * model} devices, but this "
+            f"process has {len(devices)}: choose sizes whose product is at most that. (To try a "
+            f"mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count={data * model})"
+        )
+    # Auto: the compiler carries shardings on from where they are named.
+    return jax.make_mesh(
+        (data, model),
+        ("data", "model"),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=devices[: data * model],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioning:
+    """How one model lies on a mesh.
+
+    Attributes:
+      mesh: with the axes "data" and "model".
+      rules: see :class:`DeviceMesh`.
+    """
+
+    mesh: Mesh
+    rules: Rules
+
+    def sharding(self, axes: Axes) -> NamedSharding:
+        """That of an array with these logical axes."""
+        spec = logical_to_mesh_axes(axes, self.rules)
+        assert spec is not None
+        return NamedSharding(self.mesh, spec)
+
+    def ways(self, axis: str) -> int:
+        """Into how many parts an axis is cut, where no other axis of the array is."""
+        onto = self.sharding((axis,)).spec[0]
+        return 1 if onto is None else self.mesh.shape[onto]
+
+    def check(self, sizes: Mapping[str, tuple[str, int]]) -> None:
+        """Raises ValueError unless each axis can be cut into equal parts.
+
+        Args:
+          sizes: for each logical axis, what its size is called and the size.
+        """
+        cut = {axis: self.ways(axis) for axis in sizes}
+        bad = [axis for axis in sizes if sizes[axis][1] % cut[axis]]
+        if not bad:
+            return
+        common = math.gcd(*(size for axis, (_, size) in sizes.items() if cut[axis] > 1))
+        what = dict.fromkeys(f"{name} = {size}" for name, size in (sizes[axis] for axis in bad))
+        raise ValueError(
+            f"A mesh axis of {cut[bad[0]]} devices does not divide {' and '.join(what)}: choose a "
+            f"size that divides {common}, or rules that keep {', '.join(bad)} whole, as in "
+            f"({bad[0]!r}, None)."
+        )
+
+    @contextlib.contextmanager
+    def resolving(self, batch_size: int) -> Iterator[None]:
+        """While it lasts, :func:`constrain` follows these rules.
+
+        A batch that cannot be cut into equal parts, such as one row to look into, stays whole.
+        """
+        rules = self.rules
+        if batch_size % self.ways("batch"):
+            rules = tuple(rule for rule in rules if rule[0] != "batch")
+        before = _in_force.set(dataclasses.replace(self, rules=rules))
+        try:
+            yield
+        finally:
+            _in_force.reset(before)
+
+
+_in_force: contextvars.ContextVar[Partitioning | None] = contextvars.ContextVar(
+    "partitioning", default=None
+)
+
+
+def constrain(x: jax.Array, axes: Axes) -> jax.Array:
+    """x, laid out as :meth:`Partitioning.resolving` says; as it is outside of that."""
+    partitioning = _in_force.get()
+    if partitioning is None:
+        return x
+    return jax.lax.with_sharding_constraint(x, partitioning.sharding(axes))
+
+
+def place(array: Any, axes: Axes, partitioning: Partitioning | None) -> jax.Array:
+    """An array on its devices, straight from the host: none holds more than its own part.
+
+    Args:
+      array: a JAX array, or anything that NumPy reads.
+      axes: its logical axes.
+      partitioning: None for the default device.
+    """
+    if partitioning is None:
+        return jnp.asarray(array)
+    if not isinstance(array, jax.Array):
+        array = np.asarray(array)
+    return jax.device_put(array, partitioning.sharding(axes))
+
+
+def replicate(params: Params, partitioning: Partitioning | None) -> Params:
+    """Parameters whole on every device; as they are without a mesh."""
+    if partitioning is None:
+        return params
+    return jax.device_put(params, partitioning.sharding(()))

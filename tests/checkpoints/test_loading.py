@@ -1,0 +1,56 @@
+"""Checkpoints on their way to the devices that decode with them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from tiny import TINY, random_t5_params
+
+from specdec import DeviceMesh
+from specdec.checkpoints import save_huggingface, save_t5x
+from specdec.checkpoints.hf_files import StoredTensor
+from specdec.checkpoints.loading import load_model
+from specdec.checkpoints.t5x_arrays import StoredArray
+from specdec.models.t5 import packing
+
+
+@pytest.fixture(params=["huggingface", "t5x"])
+def checkpoint(request, tmp_path):
+    config = TINY["v1.1"]
+    params = random_t5_params(config, 0)
+    if request.param == "huggingface":
+        save_huggingface(tmp_path / "model", config, params)
+        return tmp_path / "model", params
+    save_t5x(tmp_path, config, params, step=1)
+    return tmp_path, params
+
+
+@pytest.mark.parametrize("mesh", [None, DeviceMesh(1, 1)], ids=["one device", "a mesh"])
+def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint, mesh, monkeypatch):
+    directory, params = checkpoint
+    reads, waiting = [], []
+
+    def counting(read):
+        def counted(self, *args, **kwargs):
+            array = read(self, *args, **kwargs)
+            assert array.dtype == jnp.bfloat16, "cast where it is read"
+            assert not waiting, "one is read before the last is where it belongs"
+            waiting.append(array.nbytes)
+            reads.append(array.nbytes)
+            return array
+
+        return counted
+
+    def placing(*args):
+        placed = packing_place(*args)
+        waiting.clear()
+        return placed
+
+    packing_place = packing.place
+    monkeypatch.setattr(packing, "place", placing)
+    monkeypatch.setattr(StoredTensor, "__array__", counting(StoredTensor.__array__))
+    monkeypatch.setattr(StoredArray, "read", counting(StoredArray.read))
+    loaded = load_model(str(directory), "bfloat16", partitioning=mesh and mesh.target)
+    assert len(reads) == len(jax.tree.leaves(params))
+    assert sum(reads) == sum(2 * leaf.size for leaf in jax.tree.leaves(params))
+    kernels = jax.tree.leaves(loaded.params.layers)
+    assert {kernel.dtype for kernel in kernels} == {jnp.dtype("bfloat16")}

@@ -1,0 +1,147 @@
+"""Decodes on 8 simulated devices, for test_meshes.py: python run_on_meshes.py DIRECTORY.
+
+Writes report.json, and <program>.hlo for programs as they were compiled.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from tiny import ragged_inputs, random_t5_params
+
+from specdec import DeviceMesh, SamplingConfig, load_pair
+from specdec.checkpoints import save_huggingface, save_t5x
+from specdec.checkpoints.loading import load_model
+from specdec.decoding.speculative import speculative_decode
+from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES
+from specdec.models.t5.config import T5Config
+from specdec.verifiers.token import TokenVerifier
+
+V = 64
+CONFIGS = {
+    "target": T5Config(
+        vocab_size=V, d_model=32, num_encoder_layers=1, num_decoder_layers=2, num_heads=8,
+        head_dim=4, d_ff=48,
+    ),
+    "draft": T5Config(
+        vocab_size=V, d_model=16, num_encoder_layers=1, num_decoder_layers=1, num_heads=8,
+        head_dim=2, d_ff=32, activation="relu", gated=False, tied_logits=True,
+    ),
+    "six_heads": T5Config(
+        vocab_size=V, d_model=16, num_encoder_layers=1, num_decoder_layers=1, num_heads=6,
+        head_dim=2, d_ff=20,
+    ),
+}  # fmt: skip
+SEEDS = {"target": 3, "draft": 1, "six_heads": 0}
+# T5X's rules with parameters cut in two dimensions: d_model by the data axis.
+TWO_DIMENSIONS = (*(rule for rule in T5X_RULES if rule[0] != "embed"), ("embed", "data"))
+MESHES = {
+    "one device": None,
+    "1x8": DeviceMesh(1, 8),
+    "2x4": DeviceMesh(2, 4),
+    "8x1": DeviceMesh(8, 1),
+    "1x8, draft as target": DeviceMesh(1, 8, draft_rules=T5X_RULES),
+    "2x4, in two dimensions": DeviceMesh(2, 4, target_rules=TWO_DIMENSIONS),
+}
+SAMPLINGS = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(1.0)}
+GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 172, 88, 24, 7
+
+
+def main(directory: Path) -> None:
+    for name, config in CONFIGS.items():
+        save_huggingface(directory / name, config, random_t5_params(config, SEEDS[name]))
+    inputs = ragged_inputs(ROWS, 12, V)
+    texts = [[t for t in row if t] for row in np.asarray(inputs).tolist()]
+    report = {"devices": jax.device_count(), "decodes": {}, "shards": {}, "seconds": {}}
+    for mesh_name, mesh in MESHES.items():
+        pair = load(directory, mesh)
+        if mesh:
+            report["shards"][mesh_name] = {
+                "target": shards(pair.target.params), "draft": shards(pair.draft.params),
+            }  # fmt: skip
+        for name, sampling in SAMPLINGS.items():
+            began = time.monotonic()
+            output = pair.generate(
+                texts, gamma=GAMMA, sampling=sampling, max_decode_len=LIMIT, batch_size=BATCH,
+                seed=SEED,
+            )  # fmt: skip
+            report["decodes"][f"{mesh_name}, {name}"] = {
+                "tokens": [row.tolist() for row in output.tokens],
+                "accepted": output.stats.accepted,
+                "target_calls": output.stats.target_calls,
+            }
+            report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
+    for name in ("1x8", "8x1", "1x8, draft as target"):
+        program = compiled(load(directory, MESHES[name]))
+        (directory / f"{name}.hlo").write_text(program)
+    report["T5X alike"] = t5x_alike(directory, MESHES["2x4"])
+    report["errors"] = errors(directory)
+    (directory / "report.json").write_text(json.dumps(report))
+
+
+def load(directory: Path, mesh: DeviceMesh | None, target: str = "target"):
+    return load_pair(target=directory / target, draft=directory / "draft", mesh=mesh)
+
+
+def shards(params) -> dict[str, list[int]]:
+    """For each parameter its size, and how much of it every device holds."""
+    return {
+        jax.tree_util.keystr(path): [leaf.size, *{s.data.size for s in leaf.addressable_shards}]
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
+    """Whether a target comes from T5X's arrays as it does from safetensors, on every device."""
+    params = random_t5_params(CONFIGS["target"], SEEDS["target"])
+    save_t5x(directory / "t5x", CONFIGS["target"], params, step=1)
+    packed = load_model(str(directory / "t5x"), "float32", partitioning=mesh.target).params
+    expected = load(directory, mesh).target.params
+    alike = jax.tree.map(
+        lambda a, b: a.sharding == b.sharding and np.array_equal(a, b), packed, expected
+    )
+    return all(jax.tree.leaves(alike))
+
+
+def compiled(pair) -> str:
+    inputs, row_ids = pair.target.place_rows(
+        np.asarray(ragged_inputs(8, 16, V)), np.arange(8, dtype=np.int32)
+    )
+    sampling = SAMPLINGS["sampled"]
+    lowered = speculative_decode.jitted.lower(
+        pair.target.model, pair.drafter(GAMMA, sampling), TokenVerifier(), pair.target.params,
+        pair.draft.params, inputs, row_ids, LIMIT, SEED, sampling=sampling, output_bucket=32,
+    )  # fmt: skip
+    return lowered.compile().as_text()
+
+
+def errors(directory: Path) -> dict[str, str]:
+    """What is said of meshes that do not fit."""
+    attempts = {
+        "heads": lambda: load(directory, DeviceMesh(1, 8), "six_heads"),
+        "d_ff": lambda: load(directory, DeviceMesh(1, 3), "target"),
+        "draft": lambda: load_pair(
+            target=directory / "target",
+            draft=directory / "six_heads",
+            mesh=DeviceMesh(1, 8, draft_rules=T5X_RULES),
+        ),
+        "batch": lambda: load(directory, DeviceMesh(2, 4)).generate([[5, 1]], batch_size=3),
+        "devices": lambda: load(directory, DeviceMesh(4, 4)),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except ValueError as error:
+            said[name] = str(error)
+    # What such a model may do instead.
+    rules = (*REPLICATED_RULES, ("vocab", "model"))
+    load(directory, DeviceMesh(1, 8, target_rules=rules), "six_heads")
+    return said
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.reductions import max_last, min_last, sum_last
+from specdec.core.residuals import take_position
 from specdec.types import Distribution, PointMass, Purpose, pytree
 
 _SEGMENT = 64  # Width of one segment of the two-level inverse CDF.
@@ -73,9 +74,8 @@ def draw(weights: Float[Array, "b v"], uniform: Float[Array, " b"]) -> Int[Array
     cumulative = jnp.cumsum(mass, axis=-1)
     point = uniform * cumulative[:, -1]
     segment = _first_beyond(mass, point)
-    rows = jnp.arange(batch)
-    before = cumulative[rows, segment] - mass[rows, segment]
-    inside = _first_beyond(segments[rows, segment], point - before)
+    before = take_position(cumulative, segment) - take_position(mass, segment)
+    inside = _first_beyond(take_position(segments, segment), point - before)
     return segment * _SEGMENT + inside
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
@@ -13,6 +13,15 @@ from specdec.types import Distribution, Draft, PointMass
 def take(probs: Float[Array, "b n v"], tokens: Int[Array, "b n"]) -> Float[Array, "b n"]:
     """probs[b, n, tokens[b, n]]."""
     return jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0]
+
+
+def take_position(values: Shaped[Array, "b n ..."], at: Int[Array, " b"]) -> Shaped[Array, "b ..."]:
+    """values[b, at[b]]; every ``at`` is in 0..n-1.
+
+    Not written as ``values[rows, at]``: devices that hold different rows would exchange them all.
+    """
+    index = at.reshape(-1, *(1,) * (values.ndim - 1))
+    return jnp.take_along_axis(values, index, axis=1, mode="promise_in_bounds")[:, 0]
 
 
 def residual_weights(

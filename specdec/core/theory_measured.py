@@ -57,12 +57,12 @@ def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: 
     return float(sum(map(len, texts)) / sum(_blocks(text, gamma) for text in texts))
 
 
-def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> float:
+def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> float | None:
     """Correlation of values ``lag`` apart within a sequence.
 
     The mean of (y_t - m)(y_{t+lag} - m) over all such pairs, over the variance; m and the variance
     are those of all values together. So sequences that differ in their level correlate too, as they
-    should: Equation 1 misses for that as well. 1 at lag 0, nan where the values never vary.
+    should: Equation 1 misses for that as well. 1 at lag 0, None where the values never vary.
 
     Args:
       sequences: values, of accepted guesses 0 and 1 or the ratios r; no pair crosses sequences.
@@ -77,10 +77,11 @@ def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> f
         raise ValueError(f"No sequence is longer than lag {lag}; the longest has {longest} values.")
     values = _vectors(sequences)
     together = np.concatenate(values)
+    if together.min() == together.max():
+        return None
     centred = [v - together.mean() for v in values]
     pairs = np.concatenate([v[: len(v) - lag] * v[lag:] for v in centred if len(v) > lag])
-    variance = together.var()
-    return float(pairs.mean() / variance) if variance > 0 else math.nan
+    return float(pairs.mean() / together.var())
 
 
 def cluster_interval(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.randomness import row_keys
+from specdec.core.residuals import take_position
 from specdec.models.base import Model
 from specdec.types import (
     BlockInfo,
@@ -149,7 +150,7 @@ def advance(
         return jax.lax.dynamic_update_slice(row, new, (at,))
 
     tokens = jax.vmap(write)(state.tokens, verdict.tokens, state.num_tokens)
-    newest = jnp.take_along_axis(verdict.tokens, jnp.maximum(emitted - 1, 0)[:, None], axis=1)[:, 0]
+    newest = take_position(verdict.tokens, jnp.maximum(emitted - 1, 0))
     active = emitted > 0
     num_tokens = state.num_tokens + emitted
     return dataclasses.replace(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
-from specdec.core.residuals import guess_counts, take
+from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import standardize
 from specdec.models.base import Model
 from specdec.types import (
@@ -135,7 +135,7 @@ class ModelDrafter:
             guesses += (jnp.zeros((batch, self.gamma, model.vocab_size)),)
         logits, cache = model.extend(params, state.encoded, state.cache, state.pending)
         cache = model.commit(cache, None, state.num_pending)
-        first = logits[jnp.arange(batch), state.num_pending - 1][:, None]
+        first = take_position(logits, state.num_pending - 1)[:, None]
         guesses, going = put(0, guesses, first)
         ones = jnp.ones((batch,), jnp.int32)
 
@@ -165,7 +165,7 @@ class ModelDrafter:
             )
             # A row that stopped before its neighbours forgets what it was fed since.
             cache = model.commit(cache, None, num_guesses - fed)
-            last = jnp.take_along_axis(guesses[0], num_guesses[:, None] - 1, axis=1)[:, 0]
+            last = take_position(guesses[0], num_guesses - 1)
         tokens, probs = guesses if len(guesses) == 2 else (guesses[0], None)
         draft = Draft(tokens, probs, Topology.chain(self.gamma), num_guesses)
         return draft, dataclasses.replace(
@@ -194,8 +194,7 @@ class ModelDrafter:
         # A finished row also gives its pending tokens back, so that its length stands still.
         excess = jnp.where(active, excess, fed + state.num_pending)
         cache = self.model.commit(state.cache, None, -excess)
-        rows = jnp.arange(verdict.tokens.shape[0])
-        newest = verdict.tokens[rows, jnp.maximum(verdict.num_emitted - 1, 0)]
+        newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         first = jnp.where(all_accepted, state.last_guess, newest)
         pending = jnp.stack([first, newest], axis=1)
         return dataclasses.replace(

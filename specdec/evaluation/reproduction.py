@@ -176,7 +176,7 @@ def efficiency_table(studies: Sequence[Content]) -> str:
                     f"{e['equation_1']:.2f} / {e['measured']:.2f}"
                     for e in a["block_efficiency"].values()
                 ]
-                lags = ", ".join(_number(v) for v in a["autocorrelation"].values())
+                lags = ", ".join(_number(v) or "–" for v in a["autocorrelation"].values())
                 rows.append([study["name"], drafter, f"{measured['temperature']:g}", lags, *cells])
     gammas = ("1", "3", "5", "7")
     columns = ("task", "draft", "T", "autocorrelation at lags 1, 2, 3",

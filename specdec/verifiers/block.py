@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
-from specdec.core.residuals import guess_counts, leading_true, take
+from specdec.core.residuals import guess_counts, leading_true, take, take_position
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 from specdec.verifiers.token import chain_verdict, check_chain
 
@@ -44,7 +44,7 @@ class BlockVerifier:
         if isinstance(target, PointMass):
             same = leading_true(draft.tokens == target.tokens[:, :gamma])
             kept = jnp.minimum(same, guesses)
-            final = jnp.take_along_axis(target.tokens, kept[:, None], axis=1)[:, 0]
+            final = take_position(target.tokens, kept)
             return chain_verdict(draft, kept, final)
         reach = self._reach(target, draft)
         weights = self._residuals(target, draft, reach)
@@ -54,9 +54,8 @@ class BlockVerifier:
         # Prefix 0 is accepted always: h_0 = 1.
         accepted = jnp.pad(uniforms < accept[:, 1:], ((0, 0), (1, 0)), constant_values=True)
         kept = self._longest(accepted & (prefix <= guesses[:, None]))
-        rows = jnp.arange(len(kept))
-        p = target[rows, kept]
-        final = jnp.where((kept == guesses)[:, None], p, weights[rows, kept])
+        p = take_position(target, kept)
+        final = jnp.where((kept == guesses)[:, None], p, take_position(weights, kept))
         # Where rounding leaves no mass at all, p itself.
         final = jnp.where(sum_last(final)[:, None] > 0, final, p)
         return chain_verdict(draft, kept, draw(final, random.uniforms(Purpose.FINAL, 1)[:, 0]))

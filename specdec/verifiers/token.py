@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import guess_counts, leading_true, residual_weights, take
+from specdec.core.residuals import guess_counts, leading_true, residual_weights, take, take_position
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 
 
@@ -36,7 +36,7 @@ class TokenVerifier:
         check_chain(draft)
         num_accepted = jnp.minimum(self._num_accepted(random, target, draft), guess_counts(draft))
         if isinstance(target, PointMass):
-            final = jnp.take_along_axis(target.tokens, num_accepted[:, None], axis=1)[:, 0]
+            final = take_position(target.tokens, num_accepted)
         else:
             final = self._final_token(random, target, draft, num_accepted)
         return chain_verdict(draft, num_accepted, final)
@@ -65,11 +65,10 @@ class TokenVerifier:
         num_accepted: Int[Array, " b"],
     ) -> Int[Array, " b"]:
         gamma = draft.tokens.shape[1]
-        rows = jnp.arange(num_accepted.shape[0])
         at = jnp.minimum(num_accepted, gamma - 1)
-        p = target[rows, num_accepted]
-        q = None if draft.probs is None else draft.probs[rows, at]
-        correction = residual_weights(p, q, draft.tokens[rows, at])
+        p = take_position(target, num_accepted)
+        q = None if draft.probs is None else take_position(draft.probs, at)
+        correction = residual_weights(p, q, take_position(draft.tokens, at))
         rejected = num_accepted < guess_counts(draft)
         weights = jnp.where(rejected[:, None], correction, p)
         return draw(weights, random.uniforms(Purpose.FINAL, 1)[:, 0])

@@ -203,6 +203,18 @@ def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys
     assert "ROUGE-Lsum" in capsys.readouterr().out
 
 
+def test_a_run_over_a_seqio_task_continues(tfds_data, tmp_path):
+    task, vocabulary = 'include "configs/tasks/wmt_ende.gin"', f"VOCABULARY='{VOCABULARY}'"
+    lengths = ("MAX_INPUT_LEN=16", "MAX_DECODE_LEN=8")
+    decodes = tmp_path / "out" / "decodes.jsonl"
+    assert _decode(tmp_path, task, vocabulary, *lengths) == 0
+    whole = decodes.read_bytes()
+    assert whole.count(b"\n") == 2
+    decodes.write_bytes(whole[: len(whole) * 2 // 3])
+    assert _decode(tmp_path, task, vocabulary, *lengths) == 0
+    assert decodes.read_bytes() == whole
+
+
 def test_another_vocabulary_than_the_models(pairs, tmp_path, capsys):
     other = train_vocabulary(["a small house", "the old man"] * 9, 272, tmp_path / "other.model")
     task = "\n".join(
@@ -286,7 +298,7 @@ def test_local_pairs_that_are_not_there_or_damaged(tmp_path):
         read()
     (tmp_path / "test.tsv").write_text("only one field\n")
     with pytest.raises(ValueError, match=r"test\.tsv:1: expected 'input<TAB>target'"):
-        read()
+        list(read().read())
     with pytest.raises(ValueError, match="houses has no split 'dev'; it has test"):
         read(split="dev")
     with pytest.raises(ValueError, match="metric must be one of bleu, rouge"):

@@ -41,6 +41,7 @@ def test_two_writers_are_one_too_many(tmp_path):
     path = tmp_path / "decodes.jsonl"
     with LineWriter(path) as writer:
         writer.append(ROW.to_json())
+        assert list(read_rows(path)) == [ROW]  # On disk at once.
         with pytest.raises(OSError, match="is being written by another process"), LineWriter(path):
             pass
         writer.append(ROW.to_json(), ROW.to_json())

@@ -157,7 +157,10 @@ class PreparedRun:
         self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
-        self._parts = Parts(processes, directory, self._survey.num_rows, run.batch_size)
+        self._parts = Parts(
+            processes, directory, self._survey.num_rows,
+            lambda: (len(members) for _, members in self._all_batches()),
+        )  # fmt: skip
         self._num_done = self._count_previous_rows()
 
     @property
@@ -192,11 +195,12 @@ class PreparedRun:
         self.run = dataclasses.replace(run, gamma=choice.gamma, method=method)
         self._choice = choice
 
+    def _all_batches(self) -> Iterator[tuple[Batch, list[Item]]]:
+        return self._inputs.batches(self.run.batch_size, self.pair.target.model.pad_id)
+
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
         """Those of this process."""
-        batches = self._inputs.batches(self.run.batch_size, self.pair.target.model.pad_id)
-        mine = self._parts.mine
-        return islice(batches, mine.start, mine.stop, mine.step)
+        return self._parts.mine(self._all_batches())
 
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""

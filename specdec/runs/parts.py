@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from specdec.runs.processes import Processes
+
+T = TypeVar("T")
 
 DECODES = "decodes.jsonl"
 _BATCHES_A_ROUND = 64
@@ -23,7 +26,7 @@ class Parts:
       processes: those of the run.
       directory: of this process's output; it may be the others' too.
       num_rows: of the whole run.
-      batch_size: rows in each batch but the last.
+      sizes: reads the rows anew and tells how many are in each of the run's batches, in order.
 
     Raises:
       ValueError: the directory holds parts of a run by another number of processes.
@@ -32,7 +35,7 @@ class Parts:
     processes: Processes
     directory: Path
     num_rows: int
-    batch_size: int
+    sizes: Callable[[], Iterator[int]]
 
     def __post_init__(self):
         count = self.processes.count
@@ -52,19 +55,14 @@ class Parts:
         name = DECODES if count == 1 else f"decodes-{index:05}-of-{count:05}.jsonl"
         return self.directory / name
 
-    @property
-    def mine(self) -> slice:
-        """Of the run's batches, this process's."""
-        return slice(self.processes.index, None, self.processes.count)
+    def mine(self, of_batches: Iterable[T]) -> Iterator[T]:
+        """What belongs to this process's batches."""
+        return islice(of_batches, self.processes.index, None, self.processes.count)
 
-    @property
+    @functools.cached_property
     def num_mine(self) -> int:
-        """Rows in those."""
-        return sum(self._sizes()[self.mine])
-
-    def _sizes(self) -> list[int]:
-        starts = range(0, self.num_rows, self.batch_size)
-        return [min(self.batch_size, self.num_rows - start) for start in starts]
+        """Rows of this process."""
+        return self.num_rows if self.processes.count == 1 else sum(self.mine(self.sizes()))
 
     def gather(self) -> None:
         """Puts all parts together as ``decodes.jsonl`` of process 0, as one process writes it.
@@ -80,7 +78,7 @@ class Parts:
                 part = files.enter_context(open(self.path, "rb"))
                 out = self._opened(partial, files)
             for sizes in self._rounds():
-                texts = self.processes.exchange(b"".join(islice(part, sum(sizes[self.mine]))))
+                texts = self.processes.exchange(b"".join(islice(part, sum(self.mine(sizes)))))
                 with self.processes.together():
                     if out:
                         out.writelines(_dealt(texts, sizes))
@@ -95,7 +93,7 @@ class Parts:
 
     def _rounds(self) -> Iterator[list[int]]:
         """Sizes of batches, the same number for each process but in the last round."""
-        sizes = iter(self._sizes())
+        sizes = self.sizes()
         while some := list(islice(sizes, _BATCHES_A_ROUND * self.processes.count)):
             yield some
 

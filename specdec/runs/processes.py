@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
+import threading
 from collections.abc import Iterator
 
 import jax
@@ -122,16 +125,32 @@ def join(
       timeout_seconds: how long processes wait for one that does not come, or says nothing.
 
     Raises:
-      ValueError: they did not meet.
+      ValueError: an argument is missing or wrong.
+      SystemExit: (of the process, at once) they did not meet in time.
     """
+    # JAX itself would end the process with a stack trace of its own, which nothing can catch.
+    giving_up = threading.Timer(timeout_seconds, _give_up, [timeout_seconds])
+    giving_up.daemon = True
+    giving_up.start()
     try:
         jax.distributed.initialize(
             coordinator_address, num_processes, process_id,
-            initialization_timeout=timeout_seconds, heartbeat_timeout_seconds=timeout_seconds,
+            initialization_timeout=2 * timeout_seconds, heartbeat_timeout_seconds=timeout_seconds,
         )  # fmt: skip
         return Processes(jax.process_index(), jax.process_count())
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"The processes of this run did not meet within {timeout_seconds} s: {reason}"
-        ) from None
+        raise ValueError(f"Cannot join the other processes of this run: {reason}") from None
+    finally:
+        giving_up.cancel()
+
+
+def _give_up(seconds: int) -> None:
+    print(
+        f"error: the processes of this run did not meet within {seconds} s. Start as many as "
+        "--num_processes says, each with its own --process_id, all with the same "
+        "--coordinator_address, which must be reachable from each; or raise --process_timeout.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(2)

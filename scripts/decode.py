@@ -3,7 +3,9 @@
     python scripts/decode.py --gin_file=configs/experiments/quickstart_ende.gin \
         [--gin.GAMMA=4 ...] [--output_dir=DIR] [--text "..." | --input_file=FILE] [--dry_run]
 
-The same --output_dir continues a run that was stopped.
+The same --output_dir continues a run that was stopped. Several processes share the work when each
+is started so, with --distributed, where JAX finds the others (TPU pods, SLURM, Open MPI), or with
+--coordinator_address=HOST:PORT --num_processes=N --process_id=I.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from absl import app, flags
 from specdec.runs.compilation_cache import use_compilation_cache
 from specdec.runs.decode_cli import main
 from specdec.runs.gin_files import split_bindings
+from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, Processes, join
 
 _GIN_FILES = flags.DEFINE_multi_string(
     "gin_file", None, "Gin configuration; may be repeated.", required=True
@@ -32,6 +35,22 @@ _INPUT_FILE = flags.DEFINE_string("input_file", None, "A file to decode instead,
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Only print parameters, bytes and the expected speedup; load nothing."
 )
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes, detected by JAX.")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator_address", None, "HOST:PORT of process 0, where JAX does not detect it."
+)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many there are.", lower_bound=1)
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "This one's number.", lower_bound=0)
+_PROCESS_TIMEOUT = flags.DEFINE_integer(
+    "process_timeout", TIMEOUT_SECONDS, "Seconds to wait for a process.", lower_bound=1
+)
+
+
+def _processes() -> Processes:
+    given = (_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    if not _DISTRIBUTED.value and given == (None, None, None):
+        return ALONE
+    return join(*given, _PROCESS_TIMEOUT.value)
 
 
 def _run(argv: list[str]) -> int:
@@ -39,10 +58,15 @@ def _run(argv: list[str]) -> int:
         print(f"error: unknown argument {argv[1]!r}.", file=sys.stderr)
         return 2
     use_compilation_cache()
+    try:
+        processes = _processes()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return main(
         _GIN_FILES.value, _BINDINGS, root=ROOT, command=shlex.join(["python", *sys.argv]),
         output_dir=_OUTPUT_DIR.value, texts=_TEXTS.value, input_file=_INPUT_FILE.value,
-        dry_run=_DRY_RUN.value,
+        dry_run=_DRY_RUN.value, processes=processes,
     )  # fmt: skip
 
 

@@ -58,6 +58,14 @@ class RunStats:
             ),
         )
 
+    def __add__(self, other: RunStats) -> RunStats:
+        """Totals over the rows of both, which have the same gamma."""
+        names = (field.name for field in dataclasses.fields(self))
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        pairs = zip(self.accepted_histogram, other.accepted_histogram, strict=True)
+        histogram = tuple(mine + others for mine, others in pairs)
+        return RunStats(**sums | {"gamma": self.gamma, "accepted_histogram": histogram})
+
     @property
     def alpha(self) -> float | None:
         """Mean of sum_x min(p, q) over examined positions (Corollary 3.6); None without any."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from rouge_score import rouge_scorer
 from tensorflow_datasets.core.constants import DATA_DIR
 
 from specdec.data.tasks import Example, Metrics, Task
-from specdec.data.text import read_pairs
+from specdec.data.text import BadRow, stream_pairs, text_of
 from specdec.data.vocabulary import Vocabulary
 
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
@@ -141,9 +141,14 @@ def pairs_task(
 
     def rows(split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
         del shuffle_files, seed
-        inputs, targets = zip(*read_pairs(Path(directory) / f"{split}.tsv"), strict=True)
-        columns: Any = {"input": list(inputs), "target": list(targets)}
-        return tf.data.Dataset.from_tensor_slices(columns)
+        path = Path(directory) / f"{split}.tsv"
+        for _ in stream_pairs(path):
+            pass  # What a bad line raises in here is ours; from inside the data set, tensorflow's.
+        text = tf.TensorSpec((), tf.string)
+        return tf.data.Dataset.from_generator(
+            lambda: ({"input": a, "target": b} for a, b in stream_pairs(path)),
+            output_signature={"input": text, "target": text},
+        )
 
     return _task(
         name,
@@ -155,7 +160,7 @@ def pairs_task(
 
 
 def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
-    """A split's examples, in order; inputs cut to ``max_input_len`` tokens as seqio cuts them.
+    """A split's examples, unshuffled; inputs cut to ``max_input_len`` tokens as seqio cuts them.
 
     Raises:
       FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_task`.
@@ -164,17 +169,22 @@ def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
         raise ValueError(
             f"{task.name} has no split {split!r}; it has {', '.join(sorted(task.splits))}."
         )
-    rows = task.get_dataset({"inputs": max_input_len}, split, shuffle=False, try_in_mem_cache=False)
-    examples = tuple(
-        Example(
-            row["inputs_pretokenized"].decode(),
-            row["targets_pretokenized"].decode(),
-            f"{task.name}/{split}:{number}",
-            tuple(row["inputs"].tolist()),
+    name = f"{task.name}/{split}"
+
+    def rows() -> Iterator[Example | BadRow]:
+        data = task.get_dataset(
+            {"inputs": max_input_len}, split, shuffle=False, try_in_mem_cache=False
         )
-        for number, row in enumerate(rows.as_numpy_iterator(), start=1)
-    )
-    return Task(f"{task.name}/{split}", examples, _metrics(task))
+        for number, row in enumerate(data.as_numpy_iterator(), start=1):
+            origin = f"{name}:{number}"
+            try:
+                texts = [text_of(row[f"{side}_pretokenized"]) for side in ("inputs", "targets")]
+            except ValueError as error:
+                yield BadRow(origin, f"{origin}: {error}")
+            else:
+                yield Example(*texts, origin, tuple(row["inputs"].tolist()))
+
+    return Task(name, rows, _metrics(task))
 
 
 def _metrics(task: seqio.Task) -> Metrics | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.resources
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from specdec.data.text import read_pairs
+from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
 from specdec.data.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -35,15 +36,40 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Named examples, in order; an example's id is its place.
+    """Named rows, in order; a row's id is its place, bad ones counted.
 
     Attributes:
+      read: opens the rows anew, the same ones in the same order each time, and holds none of them.
       metrics: from outputs and references to scores, for a task that has its own.
     """
 
     name: str
-    examples: tuple[Example, ...]
+    read: Callable[[], Iterator[Example | BadRow]]
     metrics: Metrics | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, rows: Iterable[Example | BadRow], metrics: Metrics | None = None
+    ) -> Task:
+        """A task whose rows are at hand."""
+        held = tuple(rows)
+        return cls(name, lambda: iter(held), metrics)
+
+    @functools.cached_property
+    def examples(self) -> tuple[Example, ...]:
+        """All rows at once.
+
+        Raises:
+          ValueError: one is bad.
+        """
+        return tuple(map(good, self.read()))
+
+
+def good(row: Example | BadRow) -> Example:
+    """The row itself; raises ValueError for a bad one."""
+    if isinstance(row, BadRow):
+        raise ValueError(row.reason)
+    return row
 
 
 def model_inputs(
@@ -78,35 +104,38 @@ def evenly(items: Sequence[T], count: int) -> Sequence[T]:
 
 
 def given_texts(texts: Sequence[str]) -> Task:
-    """The task "text": each string is one example.
+    """The task "text": each string is a row, a blank one is a bad row."""
+    return Task.of("text", (_given(text, f"text {i}") for i, text in enumerate(texts)))
 
-    Raises:
-      ValueError: a text is blank.
-    """
-    examples = tuple(Example(text, None, f"text {i}") for i, text in enumerate(texts))
-    return Task("text", _not_blank(examples))
+
+def _given(text: str, origin: str) -> Example | BadRow:
+    if not text.strip():
+        return BadRow(origin, f"{origin} is empty.")
+    return Example(text, None, origin)
 
 
 def text_file(path: str | os.PathLike) -> Task:
     """A UTF-8 file with one text a line; the task is named after the file.
 
+    A line that is blank or not UTF-8 is a bad row.
+
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: it is empty, a line is blank or not UTF-8; the message names the line.
+      ValueError: it is empty.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No input file at {path}.")
-    lines = path.read_bytes().splitlines()
-    if not lines:
-        raise ValueError(f"{path} is empty.")
-    examples = []
-    for number, raw in enumerate(lines, start=1):
-        try:
-            examples.append(Example(raw.decode("utf-8"), None, f"{path}:{number}"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}:{number}: not UTF-8 ({error.reason}).") from None
-    return Task(path.stem, _not_blank(tuple(examples)))
+    path = existing_file(path)
+    return Task(path.stem, lambda: _rows(path, lambda line: (_not_blank(line), None)))
+
+
+def _not_blank(line: str) -> str:
+    if not line.strip():
+        raise ValueError("the line is blank.")
+    return line
+
+
+def _rows(path: Path, parse: Callable[[str], tuple[str, str | None]]) -> Iterator[Example | BadRow]:
+    for row in stream_lines(path, parse):
+        yield row if isinstance(row, BadRow) else Example(*row[1], row[0])
 
 
 def bundled_examples(name: str) -> Task:
@@ -116,17 +145,24 @@ def bundled_examples(name: str) -> Task:
 
 
 def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int = 1) -> Task:
-    """``<directory>/<split>.tsv``: a line is ``input<TAB>reference``.
+    """``<directory>/<split>.tsv``: a line is ``input<TAB>reference``, any other is a bad row.
 
     Args:
       joined: so many pairs make one example, a paragraph. They are taken from places far apart,
-        since files are often sorted by length; what does not fill an example is left out.
+        since files are often sorted by length; what does not fill an example is left out. More than
+        1 holds the file in memory, and no line of it may be bad.
 
     Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.text.read_pairs`; joined < 1, or more
-        than there are pairs.
+      FileNotFoundError: there is no such file.
+      ValueError: it is empty; joined < 1, or more than there are pairs.
     """
-    path = Path(directory) / f"{split}.tsv"
+    path = existing_file(Path(directory) / f"{split}.tsv")
+    if joined == 1:
+        return Task(f"{name}/{split}", lambda: _rows(path, pair_of))
+    return Task.of(f"{name}/{split} by {joined}", _paragraphs(path, joined))
+
+
+def _paragraphs(path: Path, joined: int) -> list[Example]:
     pairs = read_pairs(path)
     count = len(pairs) // joined if joined > 0 else 0
     if not count:
@@ -134,9 +170,9 @@ def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int 
     examples = []
     for i in range(count):
         sources, references = zip(*pairs[i : joined * count : count], strict=True)
-        lines = f"{i + 1}" if joined == 1 else f"{i + 1} and every {count} on"
-        examples.append(Example(" ".join(sources), " ".join(references), f"{path}:{lines}"))
-    return Task(f"{name}/{split}" + (f" by {joined}" if joined > 1 else ""), tuple(examples))
+        origin = f"{path}:{i + 1} and every {count} on"
+        examples.append(Example(" ".join(sources), " ".join(references), origin))
+    return examples
 
 
 def seqio_task(
@@ -147,6 +183,8 @@ def seqio_task(
     tfds_version: str | None = None,
 ) -> Task:
     """A split of a task in seqio's registry, where T5's are: its prefix, cutting and metrics.
+
+    Rows come as tensorflow reads them, unshuffled.
 
     Args:
       name: "wmt_t2t_ende_v003", "cnn_dailymail_v002", or one that an imported module registered.
@@ -175,6 +213,8 @@ def seqio_pairs_file(
 ) -> Task:
     """:func:`pairs_file` as a seqio task: with a prefix, cutting and a metric of T5's.
 
+    Opening its rows checks every line first: tensorflow can neither name nor skip a bad one.
+
     Args:
       prefix: before each input, such as "translate English to German: ".
       metric: "bleu" or "rouge".
@@ -197,10 +237,3 @@ def _seqio_tasks():
             'pip install -c constraints.txt ".[seqio]".'
         ) from None
     return seqio_tasks
-
-
-def _not_blank(examples: tuple[Example, ...]) -> tuple[Example, ...]:
-    for example in examples:
-        if not example.input.strip():
-            raise ValueError(f"{example.origin} is empty.")
-    return examples

@@ -1,40 +1,103 @@
-"""Parallel text: files of ``input<TAB>target`` lines."""
+"""Text a line at a time, and parallel text: files of ``input<TAB>target`` lines."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
-    """All (input, target) pairs of a UTF-8 ``.tsv`` file, in the file's order.
+@dataclasses.dataclass(frozen=True)
+class BadRow:
+    """What stands in the place of a row that cannot be used.
+
+    Attributes:
+      origin: where it came from ("talk.txt:12").
+      reason: a sentence that names it.
+    """
+
+    origin: str
+    reason: str
+
+
+def existing_file(path: str | os.PathLike) -> Path:
+    """The path of a file with something in it.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is empty.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No data file at {path}.")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty.")
+    return path
+
+
+def text_of(raw: bytes) -> str:
+    """What UTF-8 bytes say.
+
+    Raises:
+      ValueError: they are not UTF-8.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason}).") from None
+
+
+def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T] | BadRow]:
+    """Origin and parsed text of each line of a UTF-8 file, or what is bad about it.
+
+    Args:
+      parse: gets a line without its end; raises ValueError for a bad one.
+    """
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, start=1):
+            origin = f"{path}:{number}"
+            try:
+                row = origin, parse(text_of(raw).rstrip("\r\n"))
+            except ValueError as error:
+                row = BadRow(origin, f"{origin}: {error}")
+            yield row
+
+
+def pair_of(line: str) -> tuple[str, str]:
+    """The two fields of a line of parallel text.
+
+    Raises:
+      ValueError: it is not two non-empty fields around one tab.
+    """
+    fields = line.split("\t")
+    if len(fields) != 2 or not all(field.strip() for field in fields):
+        raise ValueError(
+            f"expected 'input<TAB>target', both non-empty; found {len(fields)} field(s)."
+        )
+    return fields[0], fields[1]
+
+
+def stream_pairs(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
+    """(input, target) pairs of a UTF-8 ``.tsv`` file, in the file's order.
 
     Raises:
       FileNotFoundError: there is no such file.
       ValueError: a line is not UTF-8, or is not two non-empty fields around one tab; the message
         names the file and the line. Also raised for a file without lines.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No data file at {path}.")
-    pairs = []
-    with open(path, "rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                line = raw.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path}:{number}: not UTF-8 ({error.reason}).") from None
-            fields = line.split("\t")
-            if len(fields) != 2 or not all(field.strip() for field in fields):
-                raise ValueError(
-                    f"{path}:{number}: expected 'input<TAB>target', both non-empty; "
-                    f"found {len(fields)} field(s)."
-                )
-            pairs.append((fields[0], fields[1]))
-    if not pairs:
-        raise ValueError(f"{path} is empty.")
-    return pairs
+    for row in stream_lines(existing_file(path), pair_of):
+        if isinstance(row, BadRow):
+            raise ValueError(row.reason)
+        yield row[1]
+
+
+def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
+    """All of :func:`stream_pairs`, which says what it raises."""
+    return list(stream_pairs(path))
 
 
 def write_pairs(path: str | os.PathLike, pairs: Iterable[tuple[str, str]]) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
 from specdec.evaluation.lines import read_lines
 from specdec.evaluation.lossless import Mismatch
-from specdec.types import DecodeResult, Stats
+from specdec.types import DecodeResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,26 +89,22 @@ class Row:
             fields[name] = fields[name] and Mismatch(**fields[name])
         return cls(**fields)
 
-
-def total_stats(rows: Sequence[Row], gamma: int) -> RunStats:
-    """Totals over rows; ``gamma`` is 0 for plain decoding."""
-
-    def column(name: str) -> Any:  # NumPy where Stats says JAX: both have shapes and sums.
-        return np.asarray([getattr(row, name) for row in rows])
-
-    stats = Stats(
-        target_calls=column("target_calls"),
-        proposed=column("proposed"),
-        examined=column("examined"),
-        accepted=column("accepted"),
-        emitted=column("num_tokens"),
-        dropped=column("dropped"),
-        accepted_histogram=column("accepted_histogram"),
-        acceptance_prob_sum=column("acceptance_prob_sum"),
-    )
-    return RunStats.total([stats], len(rows), gamma)
+    def stats(self, gamma: int) -> RunStats:
+        """This row's counts, to be added to others'; ``gamma`` is 0 for plain decoding."""
+        return RunStats(
+            gamma=gamma,
+            num_rows=1,
+            target_calls=self.target_calls,
+            proposed=self.proposed,
+            examined=self.examined,
+            accepted=self.accepted,
+            emitted=self.num_tokens,
+            dropped=self.dropped,
+            accepted_histogram=tuple(self.accepted_histogram),
+            acceptance_prob_sum=self.acceptance_prob_sum,
+        )
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> Iterator[Row]:
     """Complete rows of a ``decodes.jsonl``; see :func:`specdec.evaluation.lines.read_lines`."""
     return read_lines(path, Row.from_json)

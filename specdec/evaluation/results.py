@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
 from specdec.data.tasks import Metrics
-from specdec.evaluation.decodes import Row, total_stats
+from specdec.evaluation.decodes import Row
 from specdec.evaluation.quality import quality
 from specdec.evaluation.speed import Speed, predict
 
@@ -22,7 +23,7 @@ LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 
 
 def numbers(
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     gamma: int,
     speed: Speed | None,
     *,
@@ -32,45 +33,46 @@ def numbers(
     """All that was counted and measured.
 
     Args:
-      rows: every row of the run, by id.
+      rows: every row of the run, at least one; gone through once. Kept of a row are its output and
+        its reference, where it has one, until they are compared.
       gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
       speed: None where it was not measured.
       greedy: whether rows were compared with plain decoding.
       metrics: the task's own; BLEU and chrF if None.
     """
-    stats = total_stats(rows, gamma)
     compared = greedy and gamma > 0
+    totals = RunStats(gamma, 0, 0, 0, 0, 0, 0, 0, (0,) * (gamma + 1), 0.0)
+    width_matched, mismatches, outputs, references = 0, [], [], []
+    for row in rows:
+        totals += row.stats(gamma)
+        width_matched += row.width_matched_mismatch is not None
+        if row.mismatch is not None:
+            mismatches.append(
+                {
+                    "id": row.id,
+                    "position": row.mismatch.position,
+                    "top2_gap": row.mismatch.top2_gap,
+                }
+            )
+        if row.output is not None and row.reference is not None:
+            outputs.append(row.output)
+            references.append(row.reference)
     result: dict[str, Any] = {
-        "num_examples": len(rows),
-        "num_tokens": stats.emitted,
-        "target_calls": stats.target_calls,
-        "proposed": stats.proposed,
-        "alpha": stats.alpha,
-        "acceptance_rate": stats.acceptance_rate,
-        "draft_utilization": stats.draft_utilization,
-        "block_efficiency": stats.block_efficiency,
-        "accepted_histogram": list(stats.accepted_histogram),
-        "greedy_mismatches": sum(r.mismatch is not None for r in rows) if compared else None,
-        "greedy_mismatches_width_matched": (
-            sum(r.width_matched_mismatch is not None for r in rows) if compared else None
-        ),
-        "greedy_mismatch_rows": [
-            {"id": r.id, "position": r.mismatch.position, "top2_gap": r.mismatch.top2_gap}
-            for r in rows
-            if r.mismatch is not None
-        ],
-        "quality": _quality(rows, metrics or quality),
+        "num_examples": totals.num_rows,
+        "num_tokens": totals.emitted,
+        "target_calls": totals.target_calls,
+        "proposed": totals.proposed,
+        "alpha": totals.alpha,
+        "acceptance_rate": totals.acceptance_rate,
+        "draft_utilization": totals.draft_utilization,
+        "block_efficiency": totals.block_efficiency,
+        "accepted_histogram": list(totals.accepted_histogram),
+        "greedy_mismatches": len(mismatches) if compared else None,
+        "greedy_mismatches_width_matched": width_matched if compared else None,
+        "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),
+        "quality": (metrics or quality)(outputs, references) if outputs else None,
     }
-    return result | _speed(stats, speed)
-
-
-def _quality(rows: Sequence[Row], metrics: Metrics) -> dict[str, float] | None:
-    pairs = [
-        (row.output, row.reference)
-        for row in rows
-        if row.output is not None and row.reference is not None
-    ]
-    return metrics(*zip(*pairs, strict=True)) if pairs else None
+    return result | _speed(totals, speed)
 
 
 def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
@@ -129,11 +131,19 @@ def _git_sha() -> str | None:
         return None
 
 
-def write_text(path: Path, text: str) -> None:
+def write_parts(path: Path, parts: Iterable[str]) -> None:
     """Replaces a file at once: a reader sees the old text or the new, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # Each process its own.
+    with open(partial, "w", encoding="utf-8") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())  # A machine that is taken away keeps the whole file too.
     partial.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """:func:`write_parts` of one part."""
+    write_parts(path, [text])
 
 
 def write_results(path: Path, results: dict[str, Any]) -> None:

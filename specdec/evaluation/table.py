@@ -43,7 +43,7 @@ def format_table(results: dict[str, Any]) -> str:
     if r["quality"] is not None:
         scores = (f"{METRICS.get(name, name)} {v:.1f}" for name, v in r["quality"].items())
         out += ["", "  ".join(("quality", *scores))]
-    remarks = [*lossless_remarks(r), *speed_remarks(r)]
+    remarks = [*_skipped_remarks(r), *lossless_remarks(r), *speed_remarks(r)]
     return "\n".join([*out, *(["", *remarks] if remarks else [])])
 
 
@@ -119,6 +119,13 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def _skipped_remarks(r: dict[str, Any]) -> list[str]:
+    if not r["num_skipped"]:
+        return []
+    total = r["num_examples"] + r["num_skipped"]
+    return [f"SKIPPED: {r['num_skipped']} of {total} rows; skipped.jsonl says why."]
 
 
 def lossless_remarks(r: dict[str, Any]) -> list[str]:

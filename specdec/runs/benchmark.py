@@ -22,7 +22,8 @@ from specdec.core.machine import num_cores
 from specdec.decoding.batches import make_batches
 from specdec.evaluation import breakdown, results
 from specdec.runs import gin_files
-from specdec.runs.decode import check_writable, say
+from specdec.runs.decode import check_writable
+from specdec.runs.progress import say
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 

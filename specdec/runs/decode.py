@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import json
 import os
-import sys
+import signal
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from specdec.api import VERIFIER, Method, check_arguments, load_pair
 from specdec.core.machine import fingerprint
-from specdec.data.tasks import Example, Task, evenly, model_inputs
+from specdec.core.signals import stop_request
+from specdec.data.tasks import Task, good
 from specdec.decoding.autoregressive import autoregressive_decode
-from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.speculative import speculative_decode
 from specdec.drafts import DraftSpec
 from specdec.evaluation import lossless, results, speed, traces
 from specdec.evaluation.decodes import Row, read_rows
 from specdec.evaluation.lines import LineWriter
 from specdec.models.partitioning import DeviceMesh
+from specdec.runs.inputs import WINDOW, BadRows, Inputs, Item
+from specdec.runs.parts import DECODES, Parts
+from specdec.runs.processes import ALONE, Processes
+from specdec.runs.progress import Progress, say
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
-CONFIG, DECODES, RESULTS, TRACE = (
-    "operative_config.gin", "decodes.jsonl", "results.json", "trace.html",
+CONFIG, SKIPPED, RESULTS, TRACE = (
+    "operative_config.gin", "skipped.jsonl", "results.json", "trace.html",
 )  # fmt: skip
 ROWS_IN_PAGE = 24
 _PROVENANCE_END = "# ---\n"
-_PROGRESS_SECONDS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +54,9 @@ class DecodeRun:
       timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
       timing_repetitions: how often.
       stop_below, draft_sampling, verifier: see :meth:`specdec.Pair.generate`.
+      bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
+        longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
+        to ``skipped.jsonl``.
 
     Raises:
       ValueError: a value out of its range.
@@ -71,6 +79,7 @@ class DecodeRun:
     stop_below: float = 0.0
     draft_sampling: SamplingConfig | None = None
     verifier: Verifier = VERIFIER
+    bad_rows: BadRows = "fail"
     mesh: DeviceMesh | None = None
 
     def __post_init__(self):
@@ -88,11 +97,8 @@ class DecodeRun:
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-
-    @property
-    def examples(self) -> tuple[Example, ...]:
-        """Those that are decoded."""
-        return self.task.examples[: self.num_examples]
+        if self.bad_rows not in get_args(BadRows):
+            raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
 
     @property
     def guesses(self) -> int:
@@ -106,30 +112,43 @@ class DecodeRun:
 class PreparedRun:
     """A run whose inputs, models and output directory were found to be good.
 
-    Nothing was written yet. Make one and call :meth:`execute`.
+    Nothing was written yet. Make one and call :meth:`execute`. Rows are decoded and written in an
+    order that depends on the task and the batch size alone, so what a stopped run wrote is the
+    beginning of what this one will.
 
     Args:
       run: what to do.
       config: the operative gin configuration.
       directory: where to write; a directory that holds decodes of the same run is continued.
+      processes: those that do this run together, each with a part of the batches.
 
     Raises:
       OSError: the directory cannot be written to.
-      ValueError: a text is too long, a checkpoint cannot be read (CheckpointError), target and
-        draft do not share a vocabulary, the mesh does not fit the devices, the models or the
-        batch, or the directory holds the decodes of another run.
+      ValueError: a row is bad and the run's rule is "fail", or none is left; a checkpoint cannot be
+        read (CheckpointError), target and draft do not share a vocabulary, the mesh does not fit
+        the devices, the models or the batch, or the directory holds the decodes of another run;
+        or several processes were to choose gamma.
     """
 
-    def __init__(self, run: DecodeRun, config: str, directory: Path):
+    def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
         check_writable(directory)
-        self.run, self._directory = run, directory
+        if processes.count > 1 and run.gamma == "auto":
+            raise ValueError(
+                "Several processes could choose different gammas: choose in a run of one process, "
+                "then give all of them its number."
+            )
+        if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
+            for row in islice(run.task.read(), run.num_examples):
+                good(row)
+        self.run, self._directory, self._processes = run, directory, processes
         self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
         self.pair.target.check_batch_size(run.batch_size)
-        self._ids = self.pair.token_ids(
-            model_inputs(run.examples, self.pair.vocabulary),
-            max_input_len=run.max_input_len,
-            names=[example.origin for example in run.examples],
-        )
+        self._inputs = Inputs(
+            run.task, self.pair, max_input_len=run.max_input_len, num_examples=run.num_examples,
+            bad_rows=run.bad_rows,
+        )  # fmt: skip
+        self._survey = self._inputs.survey()
+        self._report_skipped()
         self._choice = None
         if run.gamma == "auto":
             self._choose_gamma()
@@ -138,7 +157,25 @@ class PreparedRun:
         self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
-        self._rows = {row.id: row for row in self._previous_rows()}
+        self._parts = Parts(
+            processes, directory, self._survey.num_rows,
+            lambda: (len(members) for _, members in self._all_batches()),
+        )  # fmt: skip
+        self._num_done = self._count_previous_rows()
+
+    @property
+    def identity(self) -> str:
+        """What processes of one run have in common: configuration, weights and texts."""
+        rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
+        return f"{self._identity}\n{rows}"
+
+    def _report_skipped(self) -> None:
+        found = self._survey
+        for row in found.first_skipped:
+            say(f"Skipped: {row.reason}")
+        more = found.num_skipped - len(found.first_skipped)
+        if more:
+            say(f"  and {more} more, in {SKIPPED}")
 
     def _choose_gamma(self) -> None:
         """Puts a number in the place of "auto"."""
@@ -147,56 +184,100 @@ class PreparedRun:
             self.run = dataclasses.replace(run, gamma=0)
             return
         say("Choosing gamma by measurement (kept for the next time)")
+        some = islice(self._inputs.items(), WINDOW * run.batch_size)
         choice = self.pair.choose_gamma(
-            self._ids, sampling=run.sampling, max_decode_len=run.max_decode_len, seed=run.seed,
-            batch_size=run.batch_size, draft_sampling=run.draft_sampling,
+            [item.tokens for item in some], sampling=run.sampling,
+            max_decode_len=run.max_decode_len, seed=run.seed, batch_size=run.batch_size,
+            draft_sampling=run.draft_sampling,
         )  # fmt: skip
         say(str(choice))
         method = "speculative" if choice.gamma else "autoregressive"
         self.run = dataclasses.replace(run, gamma=choice.gamma, method=method)
         self._choice = choice
 
-    def _previous_rows(self) -> list[Row]:
-        rows = read_rows(self._directory / DECODES)
-        if not rows:
-            return []
+    def _all_batches(self) -> Iterator[tuple[Batch, list[Item]]]:
+        return self._inputs.batches(self.run.batch_size, self.pair.target.model.pad_id)
+
+    def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
+        """Those of this process."""
+        return self._parts.mine(self._all_batches())
+
+    def _count_previous_rows(self) -> int:
+        """Rows that this process has on disk, found to be its first ones of this run."""
+        path = self._parts.path
+        advice = f"choose another --output_dir or remove {path.name} there."
         saved = self._directory / CONFIG
         known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
             _PROVENANCE_END + self._identity
         )
-        inputs = dict(enumerate(example.input for example in self.run.examples))
-        if not known or any(inputs.get(row.id) != row.input for row in rows):
+        if not known and next(read_rows(path), None):
             raise ValueError(
-                f"{self._directory} holds the decodes of another configuration, weights or texts "
-                f"(compare its {CONFIG}); choose another --output_dir or remove {DECODES} there."
+                f"{self._directory} holds the decodes of another configuration or of other weights "
+                f"(compare its {CONFIG}); {advice}"
             )
-        return rows
+        count = 0
+        items = (item for _, members in self._batches() for item in members)
+        for count, row in enumerate(read_rows(path), start=1):
+            item = next(items, None)
+            expected = item and (item.id, item.example.input, item.example.reference)
+            if (row.id, row.input, row.reference) != expected:
+                raise ValueError(
+                    f"{path}:{count} is not the row that this run has there: "
+                    f"the rows of {self.run.task.name} or that file were changed since; {advice}"
+                )
+        return count
 
-    def finished(self) -> tuple[dict[str, Any], list[Row]] | None:
+    def rows(self) -> Iterator[Row]:
+        """The rows on disk, in the order that one process decodes them in."""
+        return read_rows(self._directory / DECODES)
+
+    def first_rows(self, count: int) -> list[Row]:
+        """The rows with the lowest ids, at most as many as there are in a window."""
+        window = islice(self.rows(), WINDOW * self.run.batch_size)
+        return heapq.nsmallest(count, window, key=lambda row: row.id)
+
+    def finished(self) -> dict[str, Any] | None:
         """What :meth:`execute` returned when this run was finished before, if it was."""
         try:
             content = json.loads((self._directory / RESULTS).read_text(encoding="utf-8"))
         except OSError:
             return None
-        if content["gin"] != self._identity or len(self._rows) < len(self._ids):
+        if content["gin"] != self._identity or self._num_done < self._parts.num_mine:
             return None
-        return content, [self._rows[i] for i in range(len(self._ids))]
+        return content
 
-    def execute(self, command: str) -> tuple[dict[str, Any], list[Row]]:
+    def execute(self, command: str) -> dict[str, Any]:
         """Decodes what is not decoded yet, measures, and writes every file.
 
+        Of several processes each decodes and writes a part of the rows. Then process 0 gets them
+        all; it alone measures and writes the results.
+
         Returns:
-          the content of ``results.json``, and all rows by id.
+          the content of ``results.json``; nothing in other processes than 0.
+
+        Raises:
+          OSError: a file cannot be written, or the task's rows are not those of a moment ago; here
+            or (ProcessError) in another process.
+          SystemExit: on SIGTERM (143) or Ctrl-C (130) while rows are decoded, after the batch that
+            was under way is on disk.
         """
-        directory, source = self._directory, results.provenance()
-        directory.mkdir(parents=True, exist_ok=True)
-        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        results.write_text(directory / CONFIG, header + _PROVENANCE_END + self._identity)
-        before = _num_programs()
-        self._decode_rows()
+        source, before = results.provenance(), _num_programs()
+        with self._processes.together():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with LineWriter(self._parts.path) as writer:
+                done = self._count_previous_rows()  # Again: only now no other process writes here.
+                self._write_config(source)
+                self._decode_rows(writer, done)
         programs = _num_programs() - before
-        say(f"{programs} programs compiled, for {self._num_shapes()} sizes of inputs")
-        rows = [self._rows[i] for i in range(len(self._ids))]
+        say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
+        self._parts.gather()
+        with self._processes.together():
+            if self._processes.index:
+                return {}
+            return self._conclude({"programs": programs, **source}, command)
+
+    def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
+        """Measures, and writes the results."""
         measured = self._measure()
         run = self.run
         names = (
@@ -214,37 +295,65 @@ class PreparedRun:
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
             **results.numbers(
-                rows, run.guesses, measured, greedy=run.sampling.greedy, metrics=run.task.metrics
+                self.rows(),
+                run.guesses,
+                measured,
+                greedy=run.sampling.greedy,
+                metrics=run.task.metrics,
             ),
-            "programs": programs,
-            **source,
+            "num_skipped": self._survey.num_skipped,
+            **about,
             "gin": self._identity,
             "command": command,
         }
         title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
-        page = traces.page(rows[:ROWS_IN_PAGE], self.pair.vocabulary, title)
-        results.write_text(directory / TRACE, page)
-        results.write_results(directory / RESULTS, content)
-        return content, rows
+        page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
+        results.write_text(self._directory / TRACE, page)
+        results.write_results(self._directory / RESULTS, content)
+        return content
 
-    def _num_shapes(self) -> int:
-        return len({bucket(len(row)) for row in self._ids})
+    def _write_config(self, source: dict[str, Any]) -> None:
+        """What is decoded and what is not, before the first row is."""
+        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+        results.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        if self.run.bad_rows == "skip":
+            lines = (row.to_json() for row in self._inputs.skipped())
+            results.write_parts(self._directory / SKIPPED, lines)
 
-    def _decode_rows(self) -> None:
-        run = self.run
-        progress = Progress(len(self._ids), done=len(self._rows))
-        with LineWriter(self._directory / DECODES) as writer:
-            for batch in make_batches(self._ids, run.batch_size, self.pair.target.model.pad_id):
-                wanted = [int(row) for row in batch.row_ids if row >= 0 and row not in self._rows]
-                if not wanted:
+    def _decode_rows(self, writer: LineWriter, done: int) -> None:
+        """Appends the rows that follow the first `done` ones."""
+        path, total = self._parts.path, self._parts.num_mine
+        progress = Progress(total, done)
+        with stop_request(*self._signals()) as stop:
+            for number, (batch, members) in enumerate(self._batches()):
+                if done >= len(members):
+                    done -= len(members)
                     continue
                 # The whole batch again even if a part is done: the same shapes and companions.
-                for row in self._decode_batch(batch, wanted):
-                    self._rows[row.id] = row
-                    writer.append(row.to_json())
-                progress.show(len(self._rows))
+                rows = self._decode_batch(batch, members)[done:]
+                done = 0
+                writer.append(*(row.to_json() for row in rows))
+                progress.add(len(rows), sum(row.num_tokens for row in rows))
+                if self._processes.preempted(number):
+                    stop.by = signal.SIGTERM
+                if stop.by is not None:
+                    say(
+                        f"Stopped by {stop.by.name}: {progress.done} of {total} rows are in "
+                        f"{path}. Run again with the same output directory to go on."
+                    )
+                    raise SystemExit(stop.exit_code)
+        if progress.done != total:
+            raise OSError(
+                f"{self.run.task.name} changed while it was decoded: {progress.done} rows instead "
+                f"of {total}."
+            )
 
-    def _decode_batch(self, batch: Batch, wanted: Sequence[int]) -> list[Row]:
+    def _signals(self) -> tuple[signal.Signals, ...]:
+        """What asks this process alone to stop; of several, JAX notes SIGTERM for all."""
+        alone = self._processes.count == 1
+        return (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
+
+    def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
         run = self.run
 
         def decode(method: Method, width: int = 1, trace: bool = False):
@@ -263,13 +372,11 @@ class PreparedRun:
                 "width_matched_mismatch": decode("autoregressive", width=run.guesses + 1),
             }
         rows = []
-        for place, number in enumerate(batch.row_ids):
-            if number not in wanted:
-                continue
-            example = run.examples[number]
+        for place, item in enumerate(members):
             row = Row.of(
-                result, place, id=int(number), input=example.input, reference=example.reference
-            )
+                result, place,
+                id=item.id, input=item.example.input, reference=item.example.reference,
+            )  # fmt: skip
             texts = self.pair.text([np.asarray(row.tokens)])
             found = {
                 name: lossless.compare(
@@ -285,7 +392,7 @@ class PreparedRun:
         run = self.run
         if not run.timing_examples:
             return None
-        ids = evenly(self._ids, run.timing_examples)
+        ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         timings = speed.measure(
             self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),
@@ -305,30 +412,6 @@ def verifier_name(verifier: Verifier) -> str:
 
 def _num_programs() -> int:
     return autoregressive_decode.programs + speculative_decode.programs
-
-
-def say(message: str) -> None:
-    """Tells the person who waits, on stderr: stdout is for results."""
-    print(message, file=sys.stderr, flush=True)
-
-
-class Progress:
-    """Says now and then how many rows are done and how long the others will take."""
-
-    def __init__(self, total: int, done: int):
-        self._total, self._start = total, done
-        self._began = self._said = time.monotonic()
-        before = f", {done} of them before" if done else ""
-        say(f"Decoding {total} rows{before}")
-
-    def show(self, done: int) -> None:
-        """Says something unless it did so a moment ago."""
-        now = time.monotonic()
-        if now - self._said < _PROGRESS_SECONDS:
-            return
-        self._said = now
-        left = (now - self._began) / (done - self._start) * (self._total - done)
-        say(f"  {done} of {self._total}, about {left:.0f} s left")
 
 
 def check_writable(directory: Path) -> None:

@@ -16,6 +16,7 @@ from specdec.runs import gin_files
 from specdec.runs.decode import DecodeRun, PreparedRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured_run
+from specdec.runs.processes import ALONE, Processes
 
 SHOWN_ROWS = 3
 USER_ERROR = 2
@@ -31,6 +32,7 @@ def main(
     texts: Sequence[str] = (),
     input_file: str | None = None,
     dry_run: bool = False,
+    processes: Processes = ALONE,
 ) -> int:
     """Runs a configuration and prints its traces and table.
 
@@ -41,28 +43,40 @@ def main(
       output_dir: out/<experiment>-<time> if None.
       texts, input_file: decoded instead of the configuration's task.
       dry_run: only print what :func:`specdec.runs.dry_run.report` says of it.
+      processes: those that do the run together, all with the same arguments but for output_dir.
 
     Returns:
       the exit code: 0, or 2 for a mistake of the user's, told in one line on stderr.
+
+    Raises:
+      SystemExit: 143 or 130, see :meth:`specdec.runs.decode.PreparedRun.execute`.
     """
     try:
-        task = ["TASK = None"] if dry_run else _given_task(texts, input_file)
-        gin_files.parse(gin_file_names, [*bindings, *task], root)
-        run = _configured_run()
+        with processes.together():
+            task = ["TASK = None"] if dry_run else _given_task(texts, input_file)
+            gin_files.parse(gin_file_names, [*bindings, *task], root)
+            run = _configured_run()
+            config = gin.operative_config_str()
         if dry_run:
             print(gin.get_configurable(report)(run, root))
             return 0
-        directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[0])
-        prepared = PreparedRun(run, gin.operative_config_str(), directory)
+        processes.check_same(config)
+        with processes.together():
+            directory = Path(output_dir) if output_dir else _new_directory(gin_file_names[0])
+            prepared = PreparedRun(run, config, directory, processes)
+        processes.check_same(prepared.identity)
     except (ValueError, OSError) as error:
         return _fail(error)
     try:
-        results, rows = prepared.execute(command)
+        results = prepared.execute(command)
     except OSError as error:  # A full disk; a ValueError from here on would be a bug.
         return _fail(error)
+    if not results:
+        return 0
     colour = traces.wants_colour(sys.stdout)
     vocabulary = prepared.pair.vocabulary
-    print(traces.terminal(rows[:SHOWN_ROWS], vocabulary, colour=colour), end="\n\n")
+    rows = prepared.first_rows(SHOWN_ROWS)
+    print(traces.terminal(rows, vocabulary, colour=colour), end="\n\n")
     print(format_table(results), end="\n\n")
     print(f"Written to {directory}: results.json, decodes.jsonl, trace.html, operative_config.gin")
     return 0

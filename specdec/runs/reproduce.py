@@ -31,10 +31,10 @@ from specdec.evaluation import (
     timeline,
     verification,
 )
-from specdec.evaluation.decodes import Row
 from specdec.runs import dry_run
 from specdec.runs.alpha import AlphaRun, slug
-from specdec.runs.decode import DecodeRun, PreparedRun, check_writable, say
+from specdec.runs.decode import DecodeRun, PreparedRun, check_writable
+from specdec.runs.progress import say
 from specdec.runs.verification import block_difference, expect_rows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
@@ -122,10 +122,10 @@ class Study:
 
         Without examples the task is not opened.
         """
-        task = Task(self.name, ())
+        task = Task.of(self.name, ())
         if examples:
             chosen = evenly(self.opened.examples, examples)
-            task = dataclasses.replace(self.opened, examples=tuple(chosen))
+            task = Task.of(self.opened.name, chosen, self.opened.metrics)
         return DecodeRun(
             task=task,
             target=self.target,
@@ -190,12 +190,12 @@ def _path(study: Study, part: str, draft: DraftName, temperature: float, gamma: 
 
 
 def _decode(run: DecodeRun) -> Callable[[Path], dict[str, Any]]:
-    return lambda directory: _rows(run, directory)[0]
+    return lambda directory: _done(run, directory)[0]
 
 
-def _rows(run: DecodeRun, directory: Path) -> tuple[dict[str, Any], list[Row]]:
+def _done(run: DecodeRun, directory: Path) -> tuple[dict[str, Any], PreparedRun]:
     prepared = _prepared(run, directory)
-    return prepared.finished() or prepared.execute("")
+    return prepared.finished() or prepared.execute(""), prepared
 
 
 def _prepared(run: DecodeRun, directory: Path) -> PreparedRun:
@@ -216,7 +216,8 @@ def _compare(
             decode = study.decode_run(
                 draft, temperature, gamma, study.block_examples, verifier=verifier
             )
-            _, rows = _rows(decode, directory / name)
+            _, done = _done(decode, directory / name)
+            rows = list(done.rows())  # In the same order both times: it depends on the task alone.
             found[name] = [np.array([getattr(r, key) for r in rows], float)
                            for key in ("num_tokens", "target_calls")]  # fmt: skip
         decode = study.decode_run(draft, temperature, gamma, study.block_examples)
@@ -308,13 +309,12 @@ def _draw_decodes(study: Study, directory: Path) -> None:
     draft, temperature, gamma = study.rows[0]
     run = study.decode_run(draft, temperature, gamma, study.decode_examples, timed=True)
     place = directory.joinpath(*_path(study, "table_2", draft, temperature, gamma))
-    prepared = _prepared(run, place)
-    _, rows = prepared.finished() or prepared.execute("")
+    _, prepared = _done(run, place)
     pair = prepared.pair
     # As long as the paper's example, which has 38 tokens.
-    row = min(rows, key=lambda row: abs(row.num_tokens - _FIGURE_1_TOKENS))
+    row = min(prepared.rows(), key=lambda row: abs(row.num_tokens - _FIGURE_1_TOKENS))
     decode_figures.figure_1([row], pair.vocabulary, directory / FIGURES)
-    given = model_inputs([run.examples[row.id]], pair.vocabulary)
+    given = model_inputs([run.task.examples[row.id]], pair.vocabulary)
     (ids,) = pair.token_ids(given, max_input_len=study.max_input_len)
     timelines = [
         timeline.record(

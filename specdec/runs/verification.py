@@ -23,7 +23,7 @@ def expect_rows(run: DecodeRun, path: Path) -> list[verification.RowExpectation]
     """What either verification is expected to keep of each row's blocks; continues a file."""
     pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
     ids = pair.token_ids(
-        model_inputs(run.examples, pair.vocabulary), max_input_len=run.max_input_len
+        model_inputs(run.task.examples, pair.vocabulary), max_input_len=run.max_input_len
     )
     drafter = pair.drafter(run.guesses, run.sampling)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import numpy as np
 import optax
 from absl import logging
 
+from specdec.core.signals import stop_request
 from specdec.data.batching import Batch
 from specdec.training.checkpointing import Checkpointer
 
@@ -90,7 +90,7 @@ def run_loop(
         logging.info("Resuming at step %d of %d.", step, options.total_steps)
 
     progress = _Progress(step, options.total_steps)
-    with _sigterm_flag() as stop:
+    with stop_request(signal.SIGTERM) as stop:
         for batch in batches_from(step):
             if step >= options.total_steps:
                 break
@@ -100,7 +100,7 @@ def run_loop(
             step += 1
             last = step == options.total_steps
             progress.add(metrics, batch)
-            stopping = stop.is_set()  # Once: the signal may come at any line.
+            stopping = stop.by is not None  # Once: the signal may come at any line.
             saving = stopping or last or step % options.checkpoint_every == 0
             if saving or step % options.log_every == 0:
                 progress.report()
@@ -109,7 +109,7 @@ def run_loop(
             if stopping and not last:
                 logging.info("Stopped by SIGTERM at step %d; run again to continue.", step)
                 checkpointer.close()
-                raise SystemExit(128 + signal.SIGTERM)
+                raise SystemExit(stop.exit_code)
             if last or step % options.eval_every == 0:
                 with progress.paused():
                     results = evaluate(params)
@@ -164,20 +164,6 @@ class _Progress:
 
 def _format(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-
-
-@contextmanager
-def _sigterm_flag():
-    """An event that SIGTERM sets; the process's own handler is put back at the end."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # Handlers can be set in the main thread only.
-        return
-    previous = signal.signal(signal.SIGTERM, lambda *_: event.set())
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:

@@ -135,6 +135,38 @@ def test_local_pairs_as_a_seqio_task(pairs):
     assert task.metrics(["ein Haus"], ["ein Haus"]).keys() == {"rouge1", "rouge2", "rougeLsum"}
 
 
+def test_rows_are_the_same_each_time(pairs, tfds_data):
+    task = seqio_task("cnn_dailymail_v002", "validation", str(VOCABULARY), 24)
+    assert list(task.read()) == list(task.read()) == list(task.examples)
+    task = seqio_pairs_file("houses", pairs, "test", str(VOCABULARY), 256)
+    assert list(task.read()) == list(task.read()) == list(task.examples)
+
+
+def test_bad_lines_are_told_before_tensorflow_reads_them(pairs):
+    with open(pairs / "test.tsv", "a") as file:
+        file.write("no tab\n")
+    task = seqio_pairs_file("houses", pairs, "test", str(VOCABULARY), 256)
+    with pytest.raises(ValueError, match=r"test\.tsv:3: expected 'input<TAB>target'"):
+        next(task.read())
+
+
+def test_text_that_is_not_utf_8_is_a_bad_row(pairs):
+    import seqio
+    import tensorflow as tf
+
+    from specdec.data import seqio_tasks
+
+    def rows(split, shuffle_files, seed=None):
+        columns = {"input": [b"good", b"\xff"], "target": [b"fine", b"bad"]}
+        return tf.data.Dataset.from_tensor_slices(columns)
+
+    task = seqio_tasks.pairs_task("raw", pairs, str(VOCABULARY), "", "bleu")
+    task = task.replace(source=seqio.FunctionDataSource(rows, ["test"]))
+    fine, bad = seqio_tasks.read(task, "test", 24).read()
+    assert fine.reference == "fine"
+    assert bad.reason == "raw/test:2: not UTF-8 (invalid start byte)."
+
+
 def test_every_pair_of_a_real_data_set_is_tokenized_as_the_model_does(data_dir):
     directory = data_dir / "ende_tatoeba"
     task = seqio_pairs_file("ende_tatoeba", directory, "test", str(VOCABULARY.parent), 256)
@@ -169,6 +201,18 @@ def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys
     assert results["num_examples"] == 2
     assert results["quality"].keys() == {"rouge1", "rouge2", "rougeLsum"}
     assert "ROUGE-Lsum" in capsys.readouterr().out
+
+
+def test_a_run_over_a_seqio_task_continues(tfds_data, tmp_path):
+    task, vocabulary = 'include "configs/tasks/wmt_ende.gin"', f"VOCABULARY='{VOCABULARY}'"
+    lengths = ("MAX_INPUT_LEN=16", "MAX_DECODE_LEN=8")
+    decodes = tmp_path / "out" / "decodes.jsonl"
+    assert _decode(tmp_path, task, vocabulary, *lengths) == 0
+    whole = decodes.read_bytes()
+    assert whole.count(b"\n") == 2
+    decodes.write_bytes(whole[: len(whole) * 2 // 3])
+    assert _decode(tmp_path, task, vocabulary, *lengths) == 0
+    assert decodes.read_bytes() == whole
 
 
 def test_another_vocabulary_than_the_models(pairs, tmp_path, capsys):
@@ -254,7 +298,7 @@ def test_local_pairs_that_are_not_there_or_damaged(tmp_path):
         read()
     (tmp_path / "test.tsv").write_text("only one field\n")
     with pytest.raises(ValueError, match=r"test\.tsv:1: expected 'input<TAB>target'"):
-        read()
+        list(read().read())
     with pytest.raises(ValueError, match="houses has no split 'dev'; it has test"):
         read(split="dev")
     with pytest.raises(ValueError, match="metric must be one of bleu, rouge"):

@@ -12,7 +12,7 @@ SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
     "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
-    "dtype": "float32", "device": "2 cores", "mesh": None,
+    "dtype": "float32", "device": "2 cores", "num_skipped": 0, "mesh": None,
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)
 

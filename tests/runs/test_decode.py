@@ -1,16 +1,11 @@
-import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from safetensors import numpy as safetensors
 
 from specdec.data.tasks import bundled_examples
-from specdec.runs import decode_cli
+from tests.runs.decoding import ROOT, main, read, start, without_time
 
-ROOT = Path(__file__).resolve().parents[2]
 DESIGN_KEYS = {
     "task", "target", "drafter", "method", "gamma", "temperature", "batch_size", "num_examples",
     "num_tokens", "alpha", "acceptance_rate", "draft_utilization", "block_efficiency",
@@ -21,22 +16,10 @@ DESIGN_KEYS = {
 FILES = ["decodes.jsonl", "operative_config.gin", "results.json", "trace.html"]
 
 
-def main(tiny, directory, *bindings, **options):
-    """Runs the command line's own function in this process."""
-    files = options.pop("files", [str(tiny.gin)])
-    return decode_cli.main(
-        files, bindings, root=ROOT, command="test", output_dir=str(directory), **options
-    )
-
-
 def script(tiny, *arguments, **variables):
-    """Runs the script itself, from a directory that is not the repository's."""
-    command = [sys.executable, ROOT / "scripts" / "decode.py", f"--gin_file={tiny.gin}", *arguments]
-    env = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    env |= variables
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=env, cwd=tiny.root
-    )
+    process = start(tiny, *arguments, **variables)
+    stdout, stderr = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +28,6 @@ def finished(tiny, tmp_path_factory):
     directory = tmp_path_factory.mktemp("finished")
     assert main(tiny, directory) == 0
     return directory
-
-
-def read(directory):
-    results = json.loads((directory / "results.json").read_text(encoding="utf-8"))
-    lines = (directory / "decodes.jsonl").read_text(encoding="utf-8").splitlines()
-    return results, [json.loads(line) for line in lines]
 
 
 def test_the_script(tiny, tmp_path):
@@ -70,10 +47,11 @@ def test_the_script(tiny, tmp_path):
     assert results["ms_per_token"].keys() == {"autoregressive", "speculative"}
     assert results["quality"].keys() == {"bleu", "chrf"}
     assert "--gin.GAMMA=3" in results["command"]
-    assert [row["id"] for row in rows] == [0, 1, 2, 3]
+    rows = {row["id"]: row for row in rows}
+    assert sorted(rows) == [0, 1, 2, 3]
     assert rows[1]["input"] == "a dog"
     assert rows[1]["reference"] == "die a dog"
-    assert sum(row["num_tokens"] for row in rows) == results["num_tokens"]
+    assert sum(row["num_tokens"] for row in rows.values()) == results["num_tokens"]
     assert "\033" not in done.stdout
     assert "block_efficiency" in done.stdout
     assert "whole decode, with encoders" in done.stdout
@@ -134,15 +112,6 @@ def test_a_mesh_without_devices(tiny, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def without_time(results):
-    """Less what depends on when it ran, and on what else was compiled in the process before."""
-    return {
-        name: value
-        for name, value in results.items()
-        if name not in ("command", "git_sha", "programs")
-    }
-
-
 @pytest.mark.parametrize("kept", [0, 1, 3])
 def test_a_killed_run_continues(tiny, finished, tmp_path, kept):
     """Cut inside a line; the end is that of the run that nothing interrupted."""
@@ -168,8 +137,16 @@ def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, mon
     assert main(tiny, tmp_path) == 0
 
 
-@pytest.mark.parametrize("change", ["setting", "text", "weights", "no config"])
-def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, change):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("setting", "holds the decodes of another configuration or of other weights"),
+        ("text", "decodes.jsonl:2 is not the row that this run has there"),
+        ("weights", "holds the decodes of another configuration or of other weights"),
+        ("no config", "holds the decodes of another configuration or of other weights"),
+    ],
+)
+def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, change, message):
     bindings, options = [], {}
     for name in ("decodes.jsonl", "operative_config.gin"):
         (tmp_path / name).write_bytes((finished / name).read_bytes())
@@ -185,7 +162,7 @@ def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, ch
         config.unlink()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert main(tiny, tmp_path, *bindings, **options) == 2
-    assert "holds the decodes of another configuration" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -241,6 +218,7 @@ BAD_SETTINGS = [
     ("TARGET='nowhere/at/all'", "nowhere/at/all is not a directory"),
     ("TARGET=tiny", "needs quotes"),
     ("DATA_DIR='nowhere'", "No data file at nowhere/test.tsv"),
+    ("BAD_ROWS='ignore'", "bad_rows must be"),
     ("GAMA=3", "Did you mean GAMMA?"),
     ("SamplingConfig.temprature=1.0", "temprature"),
 ]
@@ -275,10 +253,10 @@ def test_settings_are_checked_before_a_model_is_loaded(tiny, tmp_path, monkeypat
     ("content", "message"),
     [
         (b"good\n\xff\xfe\n", "in.txt:2: not UTF-8"),
-        (b"good\n\nbad\n", "in.txt:2 is empty"),
+        (b"good\n\nbad\n", "in.txt:2: the line is blank"),
         (b"", "in.txt is empty"),
         (b"the cat sat on the mat " * 9, "in.txt:1 has"),
-        (None, "No input file"),
+        (None, "No data file"),
     ],
 )
 def test_bad_input_files(tiny, tmp_path, capsys, monkeypatch, content, message):

@@ -1,0 +1,167 @@
+"""A task's rows as a pair of models takes them, streamed: a window is held, never the task."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+
+from specdec.api import Pair
+from specdec.data.tasks import Example, Task, evenly, model_inputs
+from specdec.data.text import BadRow
+from specdec.decoding.batches import Batch, bucket, make_batches
+
+WINDOW = 64  # Batches' worth of rows that are sorted by length together.
+_SHOWN = 10
+
+BadRows = Literal["fail", "skip"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A row that can be decoded.
+
+    Attributes:
+      id: its place in the task.
+      tokens: [S] int32, EOS included.
+    """
+
+    id: int
+    example: Example
+    tokens: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """A row that cannot; an object of ``skipped.jsonl`` has these keys.
+
+    Attributes:
+      id: its place in the task.
+      origin, reason: see :class:`specdec.data.text.BadRow`.
+    """
+
+    id: int
+    origin: str
+    reason: str
+
+    def to_json(self) -> str:
+        """One line, with its end."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """What a first pass over all rows found.
+
+    Attributes:
+      num_rows, num_skipped: rows that can be decoded, and that cannot.
+      num_shapes: input buckets of those that can.
+      checksum: of their tokens and references.
+      first_skipped: a few of those that cannot.
+    """
+
+    num_rows: int
+    num_skipped: int
+    num_shapes: int
+    checksum: int
+    first_skipped: tuple[Skipped, ...]
+
+
+class Inputs:
+    """The first rows of a task, in its order, read anew by each iteration.
+
+    Args:
+      num_examples: how many rows, bad ones counted; None for all.
+      bad_rows: "skip" yields them as :class:`Skipped`; with "fail" reading raises ValueError at a
+        row that is bad or longer than ``max_input_len`` tokens.
+
+    Raises:
+      ValueError: (while reading) as above, or as :func:`specdec.data.tasks.model_inputs`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        pair: Pair,
+        *,
+        max_input_len: int,
+        num_examples: int | None,
+        bad_rows: BadRows,
+    ):
+        self._task, self._pair, self._bad_rows = task, pair, bad_rows
+        self._max_input_len, self._num_examples = max_input_len, num_examples
+
+    def __iter__(self) -> Iterator[Item | Skipped]:
+        for place, row in enumerate(islice(self._task.read(), self._num_examples)):
+            found = self._tokenized(place, row) if isinstance(row, Example) else row
+            if isinstance(found, BadRow):
+                if self._bad_rows == "fail":
+                    raise ValueError(found.reason)
+                found = Skipped(place, found.origin, found.reason)
+            yield found
+
+    def _tokenized(self, place: int, row: Example) -> Item | BadRow:
+        given = model_inputs([row], self._pair.vocabulary)
+        try:
+            (tokens,) = self._pair.token_ids(
+                given, max_input_len=self._max_input_len, names=[row.origin]
+            )
+        except ValueError as error:
+            return BadRow(row.origin, str(error))
+        return Item(place, row, tokens)
+
+    def items(self) -> Iterator[Item]:
+        """The rows that can be decoded."""
+        return (row for row in self if isinstance(row, Item))
+
+    def skipped(self) -> Iterator[Skipped]:
+        """The rows that cannot."""
+        return (row for row in self if isinstance(row, Skipped))
+
+    def survey(self) -> Survey:
+        """Reads every row once.
+
+        Raises:
+          ValueError: as reading; or there is nothing to decode.
+        """
+        num_rows, num_skipped, checksum, buckets, first = 0, 0, 0, set(), []
+        for row in self:
+            if isinstance(row, Item):
+                num_rows += 1
+                content = f"{row.id} {row.tokens.tolist()} {row.example.reference}"
+                checksum = zlib.crc32(content.encode(), checksum)
+                buckets.add(bucket(len(row.tokens)))
+                continue
+            num_skipped += 1
+            if len(first) < _SHOWN:
+                first.append(row)
+        if not num_rows:
+            why = f": {first[0].reason}" if first else "."
+            raise ValueError(f"{self._task.name} has no row that can be decoded{why}")
+        return Survey(num_rows, num_skipped, len(buckets), checksum, tuple(first))
+
+    def batches(self, batch_size: int, pad_id: int) -> Iterator[tuple[Batch, list[Item]]]:
+        """Batches with their rows, which are the first places of the batch.
+
+        A window of rows is sorted by length and cut into batches, then comes the next window: rows
+        of a batch end at about the same time, and what follows what depends on the task alone.
+        """
+        items = self.items()
+        while window := list(islice(items, WINDOW * batch_size)):
+            window.sort(key=lambda item: len(item.tokens))
+            for batch in make_batches([item.tokens for item in window], batch_size, pad_id):
+                members = [window[place] for place in batch.row_ids if place >= 0]
+                row_ids = np.full(batch_size, -1, np.int32)
+                row_ids[: len(members)] = [item.id for item in members]
+                yield dataclasses.replace(batch, row_ids=row_ids), members
+            window.clear()  # Before the next one is read.
+
+    def sample(self, count: int, num_rows: int) -> list[np.ndarray]:
+        """Tokens of ``count`` of the ``num_rows`` rows, evenly spread."""
+        places = set(evenly(range(num_rows), count))
+        return [item.tokens for place, item in enumerate(self.items()) if place in places]

@@ -1,0 +1,156 @@
+"""Processes that do one run together, on JAX's distributed runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+TIMEOUT_SECONDS = 300
+_SMALLEST_MESSAGE = 1024
+
+
+class ProcessError(OSError):
+    """Another process of the run failed or has gone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """This process among all of a run.
+
+    All have to come to each :meth:`exchange` and :meth:`together` in the same order.
+
+    Attributes:
+      index: 0 writes what belongs to all.
+      count: 1 for a run of one process, for which nothing here does anything.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """What each process gave, by index. Waits for all of them.
+
+        Raises:
+          ProcessError: one has gone.
+        """
+        if self.count == 1:
+            return [mine]
+        try:
+            sizes = multihost_utils.process_allgather(np.int32(len(mine))).tolist()
+            # A power of two, so that few programs are compiled.
+            longest = max(_SMALLEST_MESSAGE, 1 << (max(sizes) - 1).bit_length())
+            padded = np.zeros(longest, np.uint8)
+            padded[: len(mine)] = np.frombuffer(mine, np.uint8)
+            given = multihost_utils.process_allgather(padded)
+        except jax.errors.JaxRuntimeError as error:
+            raise ProcessError(
+                "Another process of this run has gone; its own messages say why. Start all of "
+                "them again with the same output directories to go on."
+            ) from error
+        return [row[:size].tobytes() for row, size in zip(given, sizes, strict=True)]
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done here ends well in every process or in none; not to be nested.
+
+        Raises:
+          ProcessError: in those in which it ended well, when it did not in another.
+        """
+        failure = None
+        try:
+            yield
+        except ProcessError:
+            raise
+        except SystemExit as error:
+            failure, said = error, "stopped."
+        except Exception as error:
+            failure, said = error, str(error) or type(error).__name__
+        reasons = self.exchange(said.encode() if failure else b"")
+        if failure:
+            raise failure
+        for index, reason in enumerate(reasons):
+            if reason:
+                raise ProcessError(f"Process {index} of {self.count}: {reason.decode()}")
+
+    def check_same(self, text: str) -> None:
+        """Raises ValueError, in every process, unless all give the same text."""
+        texts = [given.decode() for given in self.exchange(text.encode())]
+        for index, other in enumerate(texts):
+            if other == texts[0]:
+                continue
+            first, second = _first_difference(texts[0], other)
+            raise ValueError(
+                f"Process {index} of {self.count} does another run than process 0: it has "
+                f"{second!r} where that has {first!r}. Start all with the same files, weights and "
+                "settings."
+            )
+
+    def preempted(self, step: int) -> bool:
+        """Whether all stop at this step because one was told to, by SIGTERM; steps count from 0.
+
+        A process that is alone hears of it by :func:`specdec.core.signals.stop_request`.
+        """
+        return self.count > 1 and multihost_utils.reached_preemption_sync_point(step)
+
+
+ALONE = Processes()
+
+
+def _first_difference(text: str, other: str) -> tuple[str, str]:
+    lines = [t.splitlines() for t in (text, other)]
+    longest = max(map(len, lines))
+    padded = [found + ["nothing"] * (longest - len(found)) for found in lines]
+    return next(pair for pair in zip(*padded, strict=True) if pair[0] != pair[1])
+
+
+def join(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    timeout_seconds: int,
+) -> Processes:
+    """Meets the run's other processes. To be called before anything else of JAX's.
+
+    Args:
+      coordinator_address, num_processes, process_id: "host:port" of process 0, and so on; None
+        where JAX detects it, as on TPU pods and under SLURM and Open MPI.
+      timeout_seconds: how long processes wait for one that does not come, or says nothing.
+
+    Raises:
+      ValueError: an argument is missing or wrong.
+      SystemExit: (of the process, at once) they did not meet in time.
+    """
+    # JAX itself would end the process with a stack trace of its own, which nothing can catch.
+    giving_up = threading.Timer(timeout_seconds, _give_up, [timeout_seconds])
+    giving_up.daemon = True
+    giving_up.start()
+    try:
+        jax.distributed.initialize(
+            coordinator_address, num_processes, process_id,
+            initialization_timeout=2 * timeout_seconds, heartbeat_timeout_seconds=timeout_seconds,
+        )  # fmt: skip
+        return Processes(jax.process_index(), jax.process_count())
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"Cannot join the other processes of this run: {reason}") from None
+    finally:
+        giving_up.cancel()
+
+
+def _give_up(seconds: int) -> None:
+    print(
+        f"error: the processes of this run did not meet within {seconds} s. Start as many as "
+        "--num_processes says, each with its own --process_id, all with the same "
+        "--coordinator_address, which must be reachable from each; or raise --process_timeout.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(2)

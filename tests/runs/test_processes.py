@@ -1,0 +1,188 @@
+"""Several real processes decode one task together, on loopback."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+from specdec.runs.parts import Parts
+from specdec.runs.processes import Processes
+from tests.runs.conftest import TEXTS
+from tests.runs.decoding import main, read, start, without_time
+
+NUM_ROWS = 300
+WORDS = " ".join(TEXTS).split()
+SETTINGS = ("BATCH_SIZE=1", "TEMPERATURE=1.0", "MAX_INPUT_LEN=64")
+BINDINGS = [f"--gin.{setting}" for setting in SETTINGS]
+RENDEZVOUS = 120
+
+
+@pytest.fixture(scope="module")
+def many(tiny):
+    """Pairs of many lengths, all different."""
+    directory = tiny.root / "pairs"
+    directory.mkdir()
+    rows = (" ".join(WORDS[i % 7 : i % 7 + 1 + i * i % 11]) for i in range(NUM_ROWS))
+    (directory / "test.tsv").write_text("".join(f"{row}\tdie {row}\n" for row in rows))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, many, tmp_path_factory):
+    """What one process makes of it."""
+    directory = tmp_path_factory.mktemp("whole")
+    assert main(tiny, directory, *SETTINGS, f"DATA_DIR={str(many)!r}") == 0
+    return directory
+
+
+def start_all(tiny, directories, *arguments, each=((), ()), cwds=(None, None), timeout=RENDEZVOUS):
+    """A process for each directory; ``each`` has arguments of its own for it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [
+        start(
+            tiny, *BINDINGS, *arguments, f"--output_dir={directory}",
+            f"--coordinator_address=127.0.0.1:{port}", f"--num_processes={len(directories)}",
+            f"--process_id={index}", f"--process_timeout={timeout}", *each[index],
+            cwd=cwds[index],
+        )
+        for index, directory in enumerate(directories)
+    ]  # fmt: skip
+
+
+def ended(processes, timeout=300):
+    """(exit code, stdout, stderr) of each."""
+    outputs = [process.communicate(timeout=timeout) for process in processes]
+    return [(p.returncode, *output) for p, output in zip(processes, outputs, strict=True)]
+
+
+def assert_same(directory, whole):
+    assert (directory / "decodes.jsonl").read_bytes() == (whole / "decodes.jsonl").read_bytes()
+    assert without_time(read(directory)[0]) == without_time(read(whole)[0])
+
+
+def test_two_processes_do_what_one_does(tiny, many, whole, tmp_path):
+    """With a directory each: what they say goes through JAX, not through files."""
+    directories = [tmp_path / "a", tmp_path / "b"]
+    runs = ended(start_all(tiny, directories, f"--gin.DATA_DIR={str(many)!r}"))
+    assert [code for code, *_ in runs] == [0, 0], runs
+    assert_same(directories[0], whole)
+    assert ["BLEU" in output for _, output, _ in runs] == [True, False]
+    parts = [
+        (path / f"decodes-0000{i}-of-00002.jsonl").read_bytes().splitlines()
+        for i, path in enumerate(directories)
+    ]
+    lines = (whole / "decodes.jsonl").read_bytes().splitlines()
+    assert parts == [lines[::2], lines[1::2]]
+
+
+def wait_for(path, *processes):
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        if path.exists():
+            return
+        time.sleep(0.001)
+    pytest.fail(f"no {path}: {ended(processes)}")
+
+
+def test_one_is_told_to_stop_and_all_stop_and_go_on(tiny, many, whole, tmp_path):
+    """As when a pod is preempted: SIGTERM reaches one of the processes first."""
+    data = f"--gin.DATA_DIR={str(many)!r}"
+    processes = start_all(tiny, [tmp_path] * 2, data)
+    wait_for(tmp_path / "decodes-00001-of-00002.jsonl", *processes)  # Programs are compiled now.
+    processes[1].send_signal(signal.SIGTERM)
+    runs = ended(processes)
+    assert [code for code, *_ in runs] == [143, 143], runs
+    for _, _, error in runs:
+        assert "Stopped by SIGTERM" in error
+        assert "Traceback" not in error
+    assert not (tmp_path / "decodes.jsonl").exists()
+    assert [code for code, *_ in ended(start_all(tiny, [tmp_path] * 2, data))] == [0, 0]
+    assert_same(tmp_path, whole)
+
+
+def test_one_dies_and_the_other_does_not_wait_for_ever(tiny, many, tmp_path):
+    data = f"--gin.DATA_DIR={str(many)!r}"
+    processes = start_all(tiny, [tmp_path] * 2, data, timeout=10)
+    wait_for(tmp_path / "decodes-00001-of-00002.jsonl", *processes)
+    processes[1].kill()
+    began = time.monotonic()
+    (code, _, _), (killed, _, _) = ended(processes)
+    assert killed == -signal.SIGKILL
+    assert code != 0
+    assert time.monotonic() - began < 60
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("each", "words"),
+    [
+        (((), ("--gin.GAMMA=3",)), ["Process 1 of 2", "another run", "= 3", "= 2"]),
+        ((("--input_file=none.txt",), ()), ["No data file at none.txt"]),
+    ],
+    ids=["settings", "a missing file"],
+)
+def test_processes_that_disagree_end_with_one_error_each(tiny, tmp_path, each, words):
+    runs = ended(start_all(tiny, [tmp_path / "a", tmp_path / "b"], each=each))
+    for code, _, error in runs:
+        (message,) = [line for line in error.splitlines() if line.startswith("error: ")]
+        assert code == 2
+        for word in words:
+            assert word in message
+        assert "Traceback" not in error
+    assert not (tmp_path / "a").exists()
+
+
+def test_files_that_differ_from_host_to_host(tiny, tmp_path):
+    hosts = [tmp_path / "a", tmp_path / "b"]
+    for host, text in zip(hosts, ("a dog", "a cat"), strict=True):
+        host.mkdir()
+        (host / "in.txt").write_text(f"the mat\n{text}\n")
+    processes = start_all(tiny, [host / "out" for host in hosts], "--input_file=in.txt", cwds=hosts)
+    for code, _, error in ended(processes):
+        assert code == 2
+        assert "Process 1 of 2" in error
+        assert "2 rows with the checksum" in error
+    assert not (hosts[0] / "out").exists()
+
+
+def test_a_process_that_does_not_come(tiny, tmp_path):
+    lonely, other = start_all(tiny, [tmp_path, tmp_path], timeout=5)
+    other.kill()
+    ((code, _, error), _) = ended([lonely, other], timeout=60)
+    assert code == 2
+    assert error.splitlines()[-1].startswith(
+        "error: the processes of this run did not meet within 5 s."
+    )
+
+
+def test_parts_of_another_number_of_processes_are_refused(tmp_path):
+    def parts(index, count):
+        return Parts(Processes(index, count), tmp_path, 10, lambda: iter([5, 5]))
+
+    (tmp_path / "decodes-00000-of-00004.jsonl").touch()
+    for count in (1, 2):
+        with pytest.raises(ValueError, match="by 4 processes: go on with as many"):
+            parts(0, count)
+    parts(3, 4)
+    (tmp_path / "decodes.jsonl").touch()
+    parts(0, 1)
+
+
+@pytest.mark.parametrize("sizes", [[3], [1] * 100, [4, 4, 1, 4, 2]])
+def test_every_batch_is_someones(tmp_path, sizes):
+    for count in (1, 2, 3, 8):
+        shares = [
+            list(Parts(Processes(i, count), tmp_path, 0, lambda: iter(sizes)).mine(sizes))
+            for i in range(count)
+        ]
+        dealt = [share.pop(0) for _ in range(len(sizes)) for share in shares if share]
+        assert dealt == sizes
+
+
+def test_several_processes_do_not_choose_gamma(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Processes, "exchange", lambda self, mine: [mine] * self.count)
+    assert main(tiny, tmp_path, "GAMMA='auto'", processes=Processes(0, 2)) == 2
+    assert "choose in a run of one process" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``results.json``: a run's numbers, and where they come from."""
+"""``results.json``: a run's numbers, where they come from, and how they are written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -129,6 +130,24 @@ def _git_sha() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def check_writable(directory: Path) -> None:
+    """Raises OSError unless files can be made in a directory, or it can be made itself.
+
+    Leaves nothing behind.
+    """
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise NotADirectoryError(f"Cannot write to {directory}: {existing} is not a directory.")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None
 
 
 def write_parts(path: Path, parts: Iterable[str]) -> None:

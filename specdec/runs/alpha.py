@@ -19,7 +19,6 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
 from specdec.drafts import DraftSpec
 from specdec.evaluation import alpha, results
-from specdec.runs.decode import check_writable
 from specdec.runs.rows import measure_rows
 from specdec.types import SamplingConfig
 
@@ -59,7 +58,7 @@ class AlphaRun:
           ValueError: an input is too long, a draft does not fit, a checkpoint cannot be read, or
             the directory holds another run.
         """
-        check_writable(directory)
+        results.check_writable(directory)
         examples = evenly(self.task.examples, self.num_examples)
         found, rows, batches = {}, {}, []
         for spec in self.drafts:

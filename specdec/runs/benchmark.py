@@ -22,7 +22,6 @@ from specdec.core.machine import num_cores
 from specdec.decoding.batches import make_batches
 from specdec.evaluation import breakdown, results
 from specdec.runs import gin_files
-from specdec.runs.decode import check_writable
 from specdec.runs.progress import say
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
@@ -118,7 +117,7 @@ def main(
 ) -> int:
     """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
     try:
-        check_writable(Path(directory))
+        results.check_writable(Path(directory))
         gin_files.parse(gin_file_names, bindings, root)
         gin.get_configurable(run)(Path(directory), t5x_path, command)
     except (ValueError, OSError, RuntimeError) as error:

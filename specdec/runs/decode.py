@@ -1,37 +1,33 @@
-"""A decoding run: decode a task, compare with plain decoding, measure, write it all down."""
+"""Doing a decoding run: decode, compare with plain decoding, measure, write it all down."""
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
 import json
-import os
 import signal
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from specdec.api import VERIFIER, Method, check_arguments, load_pair
+from specdec.api import Method, load_pair
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
-from specdec.data.tasks import Task, good
+from specdec.data.tasks import good
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.speculative import speculative_decode
-from specdec.drafts import DraftSpec
 from specdec.evaluation import lossless, results, speed, traces
 from specdec.evaluation.decodes import Row, read_rows
 from specdec.evaluation.lines import LineWriter
-from specdec.models.partitioning import DeviceMesh
-from specdec.runs.inputs import WINDOW, BadRows, Inputs, Item
+from specdec.runs.decode_run import DecodeRun
+from specdec.runs.inputs import WINDOW, Inputs, Item
 from specdec.runs.parts import DECODES, Parts
 from specdec.runs.processes import ALONE, Processes
 from specdec.runs.progress import Progress, say
-from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
 CONFIG, SKIPPED, RESULTS, TRACE = (
@@ -39,74 +35,6 @@ CONFIG, SKIPPED, RESULTS, TRACE = (
 )  # fmt: skip
 ROWS_IN_PAGE = 24
 _PROVENANCE_END = "# ---\n"
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeRun:
-    """What to decode and how; gin's macros in ``configs/runs/decode.gin`` bind it.
-
-    Attributes:
-      task: the examples.
-      target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
-      method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
-        :meth:`specdec.Pair.generate`.
-      num_examples: the first so many of the task; None for all.
-      timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
-      timing_repetitions: how often.
-      stop_below, draft_sampling, verifier: see :meth:`specdec.Pair.generate`.
-      bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
-        longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
-        to ``skipped.jsonl``.
-
-    Raises:
-      ValueError: a value out of its range.
-    """
-
-    task: Task
-    target: str
-    draft: str | DraftSpec
-    dtype: str
-    method: Method
-    gamma: int | Literal["auto"]
-    sampling: SamplingConfig
-    seed: int
-    batch_size: int
-    max_input_len: int
-    max_decode_len: int
-    num_examples: int | None
-    timing_examples: int
-    timing_repetitions: int
-    stop_below: float = 0.0
-    draft_sampling: SamplingConfig | None = None
-    verifier: Verifier = VERIFIER
-    bad_rows: BadRows = "fail"
-    mesh: DeviceMesh | None = None
-
-    def __post_init__(self):
-        whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
-                 "timing_examples", "timing_repetitions")  # fmt: skip
-        for name in whole:
-            if not isinstance(getattr(self, name), int):
-                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
-        check_arguments(
-            self.method, self.gamma, self.max_decode_len, self.batch_size, self.stop_below
-        )
-        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1}
-        if self.num_examples is not None:
-            at_least["num_examples"] = 1
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        if self.bad_rows not in get_args(BadRows):
-            raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
-
-    @property
-    def guesses(self) -> int:
-        """gamma, or 0 for plain decoding; not known while it is "auto"."""
-        if self.method == "autoregressive":
-            return 0
-        assert self.gamma != "auto"
-        return self.gamma
 
 
 class PreparedRun:
@@ -131,7 +59,7 @@ class PreparedRun:
     """
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
-        check_writable(directory)
+        results.check_writable(directory)
         if processes.count > 1 and run.gamma == "auto":
             raise ValueError(
                 "Several processes could choose different gammas: choose in a run of one process, "
@@ -412,21 +340,3 @@ def verifier_name(verifier: Verifier) -> str:
 
 def _num_programs() -> int:
     return autoregressive_decode.programs + speculative_decode.programs
-
-
-def check_writable(directory: Path) -> None:
-    """Raises OSError unless files can be made in a directory, or it can be made itself.
-
-    Leaves nothing behind.
-    """
-    existing = directory.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir():
-        raise NotADirectoryError(f"Cannot write to {directory}: {existing} is not a directory.")
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error
-        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None

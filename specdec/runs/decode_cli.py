@@ -13,7 +13,8 @@ import gin
 from specdec.evaluation import traces
 from specdec.evaluation.table import format_table
 from specdec.runs import gin_files
-from specdec.runs.decode import DecodeRun, PreparedRun
+from specdec.runs.decode import PreparedRun
+from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured_run
 from specdec.runs.processes import ALONE, Processes

@@ -24,7 +24,7 @@ from specdec.models.partitioning import DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.share import parameter_shapes
 from specdec.runs import gin_files
-from specdec.runs.decode import DecodeRun
+from specdec.runs.decode_run import DecodeRun
 from specdec.runs.plan import (
     MEMORY_LABELS,
     aligned,

@@ -10,7 +10,7 @@ from specdec.core.roofline import Hardware
 from specdec.data import tasks
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs import dry_run, reproduce
-from specdec.runs.decode import DecodeRun
+from specdec.runs.decode_run import DecodeRun
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier

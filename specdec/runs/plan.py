@@ -9,7 +9,7 @@ from specdec.core.roofline import Hardware, Work
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.drafts import Hierarchical
 from specdec.evaluation import paper
-from specdec.runs.decode import DecodeRun
+from specdec.runs.decode_run import DecodeRun
 from specdec.tuning.floors import BlockPlan, Memory, Part, floor
 
 MEMORY_LABELS = (

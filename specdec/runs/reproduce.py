@@ -33,7 +33,8 @@ from specdec.evaluation import (
 )
 from specdec.runs import dry_run
 from specdec.runs.alpha import AlphaRun, slug
-from specdec.runs.decode import DecodeRun, PreparedRun, check_writable
+from specdec.runs.decode import PreparedRun
+from specdec.runs.decode_run import DecodeRun
 from specdec.runs.progress import say
 from specdec.runs.verification import block_difference, expect_rows
 from specdec.types import SamplingConfig
@@ -63,7 +64,7 @@ class Study:
       alpha_drafts: drafts whose alpha is measured beside those of ``rows``.
       lenient_drafts: those of Table 5, decoded with less and less lenience.
       target, dtype, max_input_len, max_decode_len, seed: see
-        :class:`specdec.runs.decode.DecodeRun`.
+        :class:`specdec.runs.decode_run.DecodeRun`.
       decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
       alpha_examples: rows for alpha; the paper has 10,000 tokens.
       block_examples: rows decoded with token and with block verification.
@@ -271,7 +272,7 @@ class Reproduction:
             raise ValueError(
                 'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
             )
-        check_writable(directory)
+        results.check_writable(directory)
         everything = [piece for study in self.studies for piece in pieces(study)]
         paths = [piece.path for piece in everything]
         if len(set(paths)) < len(paths):

@@ -15,7 +15,7 @@ from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
 from specdec.evaluation import verification
-from specdec.runs.decode import DecodeRun
+from specdec.runs.decode_run import DecodeRun
 from specdec.runs.rows import measure_rows
 
 

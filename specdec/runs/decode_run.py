@@ -1,0 +1,82 @@
+"""What a decoding run is to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+from specdec.api import VERIFIER, Method, check_arguments
+from specdec.data.tasks import Task
+from specdec.drafts import DraftSpec
+from specdec.models.partitioning import DeviceMesh
+from specdec.runs.inputs import BadRows
+from specdec.types import SamplingConfig
+from specdec.verifiers.base import Verifier
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeRun:
+    """What to decode and how; gin's macros in ``configs/runs/decode.gin`` bind it.
+
+    Attributes:
+      task: the examples.
+      target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
+      method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
+        :meth:`specdec.Pair.generate`.
+      num_examples: the first so many of the task; None for all.
+      timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
+      timing_repetitions: how often.
+      stop_below, draft_sampling, verifier: see :meth:`specdec.Pair.generate`.
+      bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
+        longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
+        to ``skipped.jsonl``.
+
+    Raises:
+      ValueError: a value out of its range.
+    """
+
+    task: Task
+    target: str
+    draft: str | DraftSpec
+    dtype: str
+    method: Method
+    gamma: int | Literal["auto"]
+    sampling: SamplingConfig
+    seed: int
+    batch_size: int
+    max_input_len: int
+    max_decode_len: int
+    num_examples: int | None
+    timing_examples: int
+    timing_repetitions: int
+    stop_below: float = 0.0
+    draft_sampling: SamplingConfig | None = None
+    verifier: Verifier = VERIFIER
+    bad_rows: BadRows = "fail"
+    mesh: DeviceMesh | None = None
+
+    def __post_init__(self):
+        whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
+                 "timing_examples", "timing_repetitions")  # fmt: skip
+        for name in whole:
+            if not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
+        check_arguments(
+            self.method, self.gamma, self.max_decode_len, self.batch_size, self.stop_below
+        )
+        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1}
+        if self.num_examples is not None:
+            at_least["num_examples"] = 1
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.bad_rows not in get_args(BadRows):
+            raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
+
+    @property
+    def guesses(self) -> int:
+        """gamma, or 0 for plain decoding; not known while it is "auto"."""
+        if self.method == "autoregressive":
+            return 0
+        assert self.gamma != "auto"
+        return self.gamma

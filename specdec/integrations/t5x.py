@@ -142,8 +142,8 @@ class SpeculativeEncoderDecoderModel(models.EncoderDecoderModel):
           rng: key of the random numbers.
 
         Returns:
-          The tokens, and for each row "scores", log p(tokens) under the target itself as
-          ``score_batch`` has it, and the counts of :class:`specdec.types.Stats` by name.
+          The tokens, and for each row "scores", log p(tokens) under the target itself whatever the
+          sampling, and the counts of :class:`specdec.types.Stats` by name.
 
         Raises:
           ValueError: gamma is not below the length limit.
@@ -178,17 +178,20 @@ class SpeculativeEncoderDecoderModel(models.EncoderDecoderModel):
         tokens: Int[Array, "b l"],
         num_tokens: Int[Array, " b"],
     ) -> Float[Array, " b"]:
-        """One teacher-forced call; compiled away where nobody reads it, as in mode "predict"."""
-        emitted = jnp.arange(tokens.shape[1]) < num_tokens[:, None]
-        return self.score_batch(
+        """log p of what was emitted; compiled away where nobody reads it, as in mode "predict"."""
+        logits = self._compute_logits(
             params,
             {
                 "encoder_input_tokens": inputs,
                 "decoder_input_tokens": shift_right(tokens, self._target.decoder_start_id),
-                "decoder_target_tokens": tokens,
-                "decoder_loss_weights": emitted.astype(jnp.float32),
+                # T5X would hide the places of targets that are 0, which may have been emitted.
+                "decoder_target_tokens": jnp.ones_like(tokens),
             },
         )
+        log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+        taken = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+        emitted = jnp.arange(tokens.shape[1]) < num_tokens[:, None]
+        return jnp.sum(jnp.where(emitted, taken, 0.0), axis=1)
 
 
 def _without_weights(config: T5Config) -> LoadedModel:

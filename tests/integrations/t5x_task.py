@@ -7,13 +7,13 @@ from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.loading import resolve
 
 VOCABULARY = str(find_vocabulary(resolve("quickstart", "target")))
-TEXTS = (
+TEXTS = [
     "The house is small.",
     "Where is the station?",
     "I would like a cup of coffee.",
     "My brother lives in the north of the country and works there.",
     "It rains.",
-)
+]
 FEATURES = {
     name: seqio.Feature(seqio.SentencePieceVocabulary(VOCABULARY), add_eos=True)
     for name in ("inputs", "targets")

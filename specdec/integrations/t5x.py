@@ -20,7 +20,7 @@ import seqio
 from flax import linen as nn
 from flax.core import unfreeze
 from jaxtyping import Array, Float, Int, Shaped
-from t5x import models  # pyright: ignore[reportMissingImports]
+from t5x import models  # Where T5X is not installed, pyright takes this very file for it.
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.api import GREEDY, VERIFIER
@@ -69,7 +69,9 @@ def t5_config(module: nn.Module, eos_id: int) -> T5Config:
     )
 
 
-class SpeculativeEncoderDecoderModel(models.EncoderDecoderModel):
+class SpeculativeEncoderDecoderModel(
+    models.EncoderDecoderModel  # pyright: ignore[reportAttributeAccessIssue]
+):
     """T5X's encoder-decoder, sampled speculatively with a draft.
 
     Predictions follow the target's own law under ``sampling`` (if the verifier is lossless), and

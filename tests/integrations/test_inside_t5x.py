@@ -66,10 +66,10 @@ def module_of(t5x, config, **changes):
     return network.Transformer(network.T5Config(**(fields | changes)))
 
 
-def passing_through(size):
+def passing_through(size, eos_id=1):
     import seqio
 
-    vocabulary = seqio.PassThroughVocabulary(size, eos_id=1)
+    vocabulary = seqio.PassThroughVocabulary(size, eos_id)
     return {"input_vocabulary": vocabulary, "output_vocabulary": vocabulary}
 
 
@@ -114,6 +114,7 @@ def drafts(tmp_path_factory):
     params = jax.device_get(random_t5_params(config, 1))
     save_huggingface(root / "huggingface", config, params)
     save_t5x(root / "t5x", config, params, step=7)
+    (root / "t5x" / "spiece.model").write_bytes(b"of another target")
     return {
         "huggingface": str(root / "huggingface"), "t5x": str(root / "t5x"),
         "copying": specdec.Copying(), "random": specdec.Random(),
@@ -151,6 +152,16 @@ def test_greedy_tokens_scores_and_counts(t5x, greedy, drafts, name, draft):
     assert np.all(np.asarray(aux["target_calls"]) + aux["accepted"] >= lengths)
     assert np.all(aux["target_calls"] <= lengths)
     assert aux["accepted_histogram"].shape == (24, 4)
+
+
+def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, drafts):
+    """As infer.gin restores them: bfloat16, whatever the network's dtype."""
+    config = CONFIGS["v1.1"]
+    params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), random_t5_params(config, 3))
+    batch = batch_of(ragged_inputs(200, 8, V))
+    expected = jax.jit(plain_model(t5x, config, topk=1).predict_batch)(params, batch)
+    model = speculative_model(module_of(t5x, config))
+    np.testing.assert_array_equal(jax.jit(model.predict_batch)(params, batch), expected)
 
 
 def test_the_target_as_its_own_draft_is_always_accepted(t5x, tmp_path):
@@ -200,6 +211,32 @@ def test_sampling_follows_the_targets_law_and_the_key(t5x, drafts):
     expected = [*expected[often], expected[~often].sum()]
     assert len(observed) > 15
     assert stats.chisquare(observed, expected).pvalue > 1e-6
+
+
+def test_what_cannot_be_decoded(t5x, drafts):
+    import seqio
+
+    config = CONFIGS["v1.1"]
+    module = module_of(t5x, config)
+    other = t5x.examples.t5.network.Decoder(module.config, None)
+    bundled = seqio.SentencePieceVocabulary(resolve("quickstart", "target") + "/spiece.model")
+    sentence_pieces = {"input_vocabulary": bundled, "output_vocabulary": bundled}
+    for target, changes, message in (
+        (other, {}, r"must be a t5x\.examples\.t5\.network\.Transformer, got .*Decoder"),
+        (module_of(t5x, config, mlp_activations=("gelu", "gelu")), {}, "one and 'linear'"),
+        (module_of(t5x, config, mlp_activations=("tanh",)), {}, "activation must be"),
+        (module_of(t5x, config, dtype="float16"), {}, "dtype must be"),
+        (module_of(t5x, config, vocab_size=20), {"draft": drafts["t5x"]}, "vocab_size is 20"),
+        (module, passing_through(V, eos_id=2) | {"draft": drafts["t5x"]}, "eos_id is 2"),
+        (module, sentence_pieces | {"draft": drafts["t5x"]}, "not the same file"),
+        (module, {"gamma": 0}, "gamma must be"),
+        (module, {"gamma": "auto"}, "gamma must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            speculative_model(target, **changes)
+    params, batch = random_t5_params(config, 3), batch_of(ragged_inputs(2, 8, V), limit=3)
+    with pytest.raises(ValueError, match="outputs have 3 tokens"):
+        speculative_model(module).predict_batch(params, batch)
 
 
 def test_logits_of_a_checkpoint_that_t5x_wrote(t5x, data_dir, monkeypatch):
@@ -340,3 +377,13 @@ def test_t5xs_own_runs_decode_speculatively(infer, plain_lines):
         assert set(COUNTS) < set(counts)
         assert counts["target_calls"] + counts["accepted"] >= counts["emitted"]
     assert sum(line["aux"]["accepted"] for line in found) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [1, 2], ids=["data", "model"])
+def test_t5xs_own_runs_on_two_devices(infer, plain_lines, partitions):
+    found = infer(
+        f"parts_{partitions}", *SPECULATIVE, devices=2,
+        **{"partitioning.PjitPartitioner.num_partitions": partitions, "infer.mode": "predict"},
+    )  # fmt: skip
+    assert [line["prediction"] for line in found] == [line["prediction"] for line in plain_lines]

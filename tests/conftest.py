@@ -10,6 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--t5x_path", help="a checkout of github.com/google-research/t5x, to test against it"
+    )
+
+
 @pytest.fixture(scope="session")
 def data_dir():
     """The evaluation data, which is not part of the project: SPECDEC_DATA or ../shared/data."""

@@ -22,20 +22,25 @@ CPU_OPTIONS = {
 
 
 class DecodeJit(Generic[_Arguments, _Result]):
-    """``jax.jit`` with the backend's options; the backend is looked up at the first call."""
+    """``jax.jit`` with the backend's options; the backend is looked up at the first call.
+
+    Attributes:
+      function: what is compiled, to be a part of someone else's program: inside another ``jit``
+        there can be no options.
+    """
 
     def __init__(
         self, function: Callable[_Arguments, _Result], static_argnames: str | Sequence[str]
     ):
         functools.update_wrapper(self, function)
-        self._function = function
+        self.function = function
         self._static_argnames = static_argnames
 
     @functools.cached_property
     def jitted(self) -> Any:
         """The jitted function itself, to lower or to count its compilations."""
         return jax.jit(
-            self._function,
+            self.function,
             static_argnames=self._static_argnames,
             compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
         )

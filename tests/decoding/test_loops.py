@@ -337,3 +337,22 @@ def test_the_loop_is_its_step():
     for row in range(6):
         n = int(state.num_tokens[row])
         np.testing.assert_array_equal(whole.tokens[row, :n], state.tokens[row, :n])
+
+
+def test_the_decode_as_part_of_another_program():
+    """As inside T5X: the target is packed in that program, the draft is one of its constants."""
+    target, draft, draft_params = models()[0], *models()[2:]
+
+    @jax.jit
+    def predict(params, key):
+        seed = jax.random.bits(key, dtype=jnp.uint32)
+        return speculative_decode.function(
+            target, ModelDrafter(draft, 3, GREEDY), TokenVerifier(), target.pack(params),
+            jax.lax.optimization_barrier(draft_params), INPUTS, jnp.arange(len(INPUTS)), 12, seed,
+            sampling=GREEDY, output_bucket=16,
+        )  # fmt: skip
+
+    inside = predict(random_t5_params(TINY["v1.1"], TARGET_SEED), jax.random.key(0))
+    alone = decode(INPUTS)
+    np.testing.assert_array_equal(inside.tokens, alone.tokens)
+    np.testing.assert_array_equal(inside.stats.accepted, alone.stats.accepted)

@@ -1,0 +1,391 @@
+"""Inside T5X, against T5X itself: a checkout that ``--t5x_path`` names, or an installed one."""
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.core import unfreeze
+from scipy import stats
+from tiny import TINY, ragged_inputs, random_t5_params
+
+import specdec
+from specdec.checkpoints import load_huggingface, open_t5x, save_huggingface, save_t5x
+from specdec.checkpoints.loading import resolve
+from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import Transformer
+
+# T5X and what it imports warn of much that is theirs to mend.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ROOT = Path(__file__).resolve().parents[2]
+# T5X's position biases have one shape.
+BIASES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+CONFIGS = {name: dataclasses.replace(config, **BIASES) for name, config in TINY.items()}
+V, LIMIT = 19, 12
+COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
+
+
+@pytest.fixture(scope="module")
+def t5x_path(request):
+    """The checkout, or None where T5X is installed."""
+    path = request.config.getoption("--t5x_path")
+    if path is None and importlib.util.find_spec("t5x") is None:
+        pytest.skip("T5X is not installed; --t5x_path=DIR names a checkout of google-research/t5x")
+    return path and str(Path(path).absolute())
+
+
+@pytest.fixture(scope="module")
+def t5x(t5x_path):
+    """The package; an ImportError names what T5X itself misses."""
+    if t5x_path:
+        sys.path.insert(0, t5x_path)
+    importlib.import_module("t5x.examples.t5.network")
+    return importlib.import_module("t5x")
+
+
+def module_of(t5x, config, **changes):
+    network = t5x.examples.t5.network
+    activations = (config.activation, "linear") if config.gated else (config.activation,)
+    fields = {
+        "vocab_size": config.vocab_size, "dtype": config.dtype, "emb_dim": config.d_model,
+        "num_heads": config.num_heads, "num_encoder_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers, "head_dim": config.head_dim,
+        "mlp_dim": config.d_ff, "mlp_activations": activations, "dropout_rate": 0.0,
+        "logits_via_embedding": config.tied_logits,
+    }  # fmt: skip
+    return network.Transformer(network.T5Config(**(fields | changes)))
+
+
+def passing_through(size, eos_id=1):
+    import seqio
+
+    vocabulary = seqio.PassThroughVocabulary(size, eos_id)
+    return {"input_vocabulary": vocabulary, "output_vocabulary": vocabulary}
+
+
+def plain_model(t5x, config, **decoding):
+    """T5X's own model; its scores those of the logits themselves."""
+    sample = t5x.decoding.temperature_sample
+
+    def decode(**arguments):
+        return sample(**arguments, rescale_log_probs=False, **decoding)
+
+    return t5x.models.EncoderDecoderModel(
+        module_of(t5x, config), **passing_through(config.vocab_size), optimizer_def=None,
+        decode_fn=decode,
+    )  # fmt: skip
+
+
+def speculative_model(module, **arguments):
+    integration = importlib.import_module("specdec.integrations.t5x")
+    arguments = passing_through(V) | {"gamma": 3, "draft": specdec.Copying()} | arguments
+    return integration.SpeculativeEncoderDecoderModel(module, optimizer_def=None, **arguments)
+
+
+def lengths_of(tokens):
+    """Tokens up to EOS, which is 1, or the limit."""
+    ends = np.asarray(tokens) == 1
+    return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, tokens.shape[1])
+
+
+def batch_of(inputs, limit=LIMIT):
+    blank = jnp.zeros((inputs.shape[0], limit), jnp.int32)
+    return {
+        "encoder_input_tokens": inputs, "decoder_input_tokens": blank,
+        "decoder_target_tokens": blank, "decoder_loss_weights": blank.astype(jnp.float32),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory):
+    """Drafts for the tiny targets, each of another kind."""
+    root = tmp_path_factory.mktemp("drafts")
+    config = CONFIGS["v1.0"]
+    params = jax.device_get(random_t5_params(config, 1))
+    save_huggingface(root / "huggingface", config, params)
+    save_t5x(root / "t5x", config, params, step=7)
+    (root / "t5x" / "spiece.model").write_bytes(b"of another target")
+    return {
+        "huggingface": str(root / "huggingface"), "t5x": str(root / "t5x"),
+        "copying": specdec.Copying(), "random": specdec.Random(),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def greedy(t5x):
+    """T5X's own greedy decode of a target: its parameters, the batch, tokens and scores."""
+
+    @functools.cache
+    def decode(name):
+        params = random_t5_params(CONFIGS[name], 3)  # Rows end at many different lengths.
+        batch = batch_of(ragged_inputs(24, 8, V))
+        plain = plain_model(t5x, CONFIGS[name], topk=1)
+        return params, batch, *jax.jit(plain.predict_batch_with_aux)(params, batch)
+
+    return decode
+
+
+@pytest.mark.parametrize(
+    ("name", "draft"),
+    [("v1.0", "t5x"), *(("v1.1", draft) for draft in ("huggingface", "t5x", "copying", "random"))],
+)
+def test_greedy_tokens_scores_and_counts(t5x, greedy, drafts, name, draft):
+    config = CONFIGS[name]
+    params, batch, expected, theirs = greedy(name)
+    model = speculative_model(module_of(t5x, config), draft=drafts[draft])
+    tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch)
+    np.testing.assert_array_equal(tokens, expected)
+    np.testing.assert_allclose(aux["scores"], theirs["scores"], rtol=1e-4, atol=1e-4)
+    lengths = lengths_of(tokens)
+    assert len(set(lengths)) > 3
+    np.testing.assert_array_equal(aux["emitted"], lengths)
+    assert np.all(np.asarray(aux["target_calls"]) + aux["accepted"] >= lengths)
+    assert np.all(aux["target_calls"] <= lengths)
+    assert aux["accepted_histogram"].shape == (24, 4)
+
+
+def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, drafts):
+    """As infer.gin restores them: bfloat16, whatever the network's dtype."""
+    config = CONFIGS["v1.1"]
+    params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), random_t5_params(config, 3))
+    batch = batch_of(ragged_inputs(200, 8, V))
+    plain, model = plain_model(t5x, config, topk=1), speculative_model(module_of(t5x, config))
+    # Else XLA on CPU may leave out a rounding, and with it the mistake that is looked for.
+    exactly = functools.partial(jax.jit, compiler_options={"xla_allow_excess_precision": False})
+    expected, tokens = (exactly(m.predict_batch)(params, batch) for m in (plain, model))
+    np.testing.assert_array_equal(tokens, expected)
+
+
+def test_the_target_as_its_own_draft_is_always_accepted(t5x, tmp_path):
+    config = CONFIGS["v1.1"]
+    params = jax.device_get(random_t5_params(config, 3))
+    save_t5x(tmp_path, config, params, step=1)
+    model = speculative_model(module_of(t5x, config), draft=str(tmp_path))
+    tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch_of(ragged_inputs(8, 8, V)))
+    lengths = lengths_of(tokens)
+    np.testing.assert_array_equal(aux["target_calls"], -(-lengths // 4))
+
+
+def test_sampling_follows_the_targets_law_and_the_key(t5x, drafts):
+    """First two tokens of one input, 8,192 times; a chi-square at a false-alarm rate of 1e-6."""
+    config = CONFIGS["v1.1"]
+    params = random_t5_params(config, 3)
+    rows = 8192
+    inputs = jnp.tile(ragged_inputs(1, 8, V), (rows, 1))
+    sampling = specdec.SamplingConfig(temperature=1.5, top_k=6)
+    model = speculative_model(
+        module_of(t5x, config), draft=drafts["t5x"], sampling=sampling, gamma=2
+    )
+    decode = jax.jit(model.predict_batch)
+    keys = [jax.random.PRNGKey(seed) for seed in (5, 5, 6)]
+    tokens, again, other = (np.asarray(decode(params, batch_of(inputs, 3), key)) for key in keys)
+    np.testing.assert_array_equal(tokens, again)
+    assert np.mean(tokens != other) > 0.2
+
+    module = module_of(t5x, config)
+    first = np.zeros((V, 1), np.int32)
+    decoder_inputs = np.concatenate([first, np.arange(V)[:, None]], axis=1)
+    logits = module.apply(
+        {"params": params}, inputs[:V], decoder_inputs, jnp.ones_like(decoder_inputs),
+        enable_dropout=False,
+    )  # fmt: skip
+    kept = np.sort(logits, axis=-1)[..., -6:-5]
+    probs = np.asarray(jax.nn.softmax(np.where(logits >= kept, logits / 1.5, -np.inf), axis=-1))
+    law = probs[0, 0, :, None] * probs[:, 1]
+    law[1] = 0  # A row that ends at once says nothing more: padding.
+    law[1, 0] = probs[0, 0, 1]
+    counts = np.zeros((V, V))
+    np.add.at(counts, (tokens[:, 0], tokens[:, 1]), 1)
+    assert counts[law == 0].sum() == 0
+    expected = law.ravel() / law.sum(dtype=np.float64) * rows
+    often = expected >= 5
+    observed = [*counts.ravel()[often], counts.ravel()[~often].sum()]
+    expected = [*expected[often], expected[~often].sum()]
+    assert len(observed) > 15
+    assert stats.chisquare(observed, expected).pvalue > 1e-6
+
+
+def test_what_cannot_be_decoded(t5x, drafts):
+    import seqio
+
+    config = CONFIGS["v1.1"]
+    module = module_of(t5x, config)
+    other = t5x.examples.t5.network.Decoder(module.config, None)
+    bundled = seqio.SentencePieceVocabulary(resolve("quickstart", "target") + "/spiece.model")
+    sentence_pieces = {"input_vocabulary": bundled, "output_vocabulary": bundled}
+    for target, changes, message in (
+        (other, {}, r"must be a t5x\.examples\.t5\.network\.Transformer, got .*Decoder"),
+        (module_of(t5x, config, mlp_activations=("gelu", "gelu")), {}, "one and 'linear'"),
+        (module_of(t5x, config, mlp_activations=("tanh",)), {}, "activation must be"),
+        (module_of(t5x, config, dtype="float16"), {}, "dtype must be"),
+        (module_of(t5x, config, vocab_size=20), {"draft": drafts["t5x"]}, "vocab_size is 20"),
+        (module, passing_through(V, eos_id=2) | {"draft": drafts["t5x"]}, "eos_id is 2"),
+        (module, sentence_pieces | {"draft": drafts["t5x"]}, "not the same file"),
+        (module, {"gamma": 0}, "gamma must be"),
+        (module, {"gamma": "auto"}, "gamma must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            speculative_model(target, **changes)
+    params, batch = random_t5_params(config, 3), batch_of(ragged_inputs(2, 8, V), limit=3)
+    with pytest.raises(ValueError, match="outputs have 3 tokens"):
+        speculative_model(module).predict_batch(params, batch)
+
+
+def test_logits_of_a_checkpoint_that_t5x_wrote(t5x, data_dir, monkeypatch):
+    directory = data_dir / "t5x_tiny" / "checkpoint_3"
+    if not directory.is_dir():
+        pytest.skip(f"{data_dir} has no t5x_tiny, a checkpoint that T5X wrote")
+    arrays = t5x.checkpoints.load_t5x_checkpoint(str(directory))["target"]
+    config, stored = open_t5x(directory)
+    generator = np.random.default_rng(0)
+    inputs = generator.integers(2, config.vocab_size, (2, 24))
+    inputs[1, 15:] = 0
+    tokens = generator.integers(2, config.vocab_size, (2, 20))
+    tokens[:, 0] = 0
+    # It was written with 4 buckets of positions; T5X's own example network says 32.
+    biases, count = t5x.examples.t5.layers.RelativePositionBiases, {"num_buckets": 4}
+    monkeypatch.setattr(
+        t5x.examples.t5.layers, "RelativePositionBiases", lambda **field: biases(**field | count)
+    )
+    assert config.relative_attention_num_buckets == 4
+    expected = module_of(t5x, config).apply(
+        {"params": arrays}, inputs, tokens, np.ones_like(tokens), enable_dropout=False
+    )
+    assert np.abs(expected).max() > 1
+    params = jax.tree.map(jnp.asarray, stored)
+    trained = Transformer(config).apply({"params": params}, inputs, tokens)
+    np.testing.assert_allclose(trained, expected, rtol=0, atol=1e-5)
+    model = T5Model(config)
+    packed = model.pack(stored)
+    encoded = model.encode(packed, jnp.asarray(inputs))
+    decoded, _ = model.extend(packed, encoded, model.init_cache(2, 20), jnp.asarray(tokens))
+    np.testing.assert_allclose(decoded, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_checkpoint_written_here_opens_in_t5x(t5x, tmp_path, dtype):
+    config = CONFIGS["v1.1"]
+    params = jax.device_get(random_t5_params(config, 3))
+    save_t5x(tmp_path, config, params, step=7, dtype=dtype)
+    shapes = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, LIMIT)}
+    partitioner = t5x.partitioning.PjitPartitioner(num_partitions=1)
+    initializer = t5x.utils.TrainStateInitializer(
+        optimizer_def=None, init_fn=plain_model(t5x, config).get_initial_variables,
+        input_shapes=shapes, partitioner=partitioner,
+    )  # fmt: skip
+    restored = t5x.checkpoints.Checkpointer(
+        initializer.global_train_state_shape, partitioner, str(tmp_path)
+    ).restore(step=7)
+    assert restored.step == 7
+    expected = jax.tree.map(lambda a: np.asarray(a, jnp.dtype(dtype)), params)
+    jax.tree.map(np.testing.assert_array_equal, unfreeze(restored.params), expected)
+
+
+# The bundled target as a T5X model, decoded greedily.
+TARGET = """
+from __gin__ import dynamic_registration
+
+import seqio
+from t5x import decoding
+from t5x import models
+from t5x.examples.t5 import network
+
+include "t5x/examples/t5/t5_1_1/base.gin"
+
+seqio.SentencePieceVocabulary.sentencepiece_model_file = "{vocabulary}"
+network.T5Config:
+  vocab_size = {config.vocab_size}
+  dtype = "float32"
+  emb_dim = {config.d_model}
+  num_heads = {config.num_heads}
+  num_encoder_layers = {config.num_encoder_layers}
+  num_decoder_layers = {config.num_decoder_layers}
+  head_dim = {config.head_dim}
+  mlp_dim = {config.d_ff}
+  logits_via_embedding = {config.tied_logits}
+models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample
+decoding.temperature_sample.topk = 1
+decoding.temperature_sample.rescale_log_probs = False
+DROPOUT_RATE = 0.0
+"""
+
+
+@pytest.fixture(scope="module")
+def infer(t5x_path, tmp_path_factory):
+    """Runs ``t5x/infer.py`` on the bundled target as a T5X checkpoint; gives the output's lines."""
+    root = tmp_path_factory.mktemp("infer")
+    config, params = load_huggingface(resolve("quickstart", "target"))
+    save_t5x(root, config, params, step=1)
+    vocabulary = resolve("quickstart", "target") + "/spiece.model"
+    (root / "target.gin").write_text(TARGET.format(config=config, vocabulary=vocabulary))
+    spec = importlib.util.find_spec("t5x")
+    package = Path(t5x_path) / "t5x" if t5x_path else Path(spec.submodule_search_locations[0])
+
+    def run(name, *arguments, devices=1, **bindings):
+        bindings = {
+            "MIXTURE_OR_TASK_NAME": "five_sentences", "MIXTURE_OR_TASK_MODULE": "t5x_task",
+            "TASK_FEATURE_LENGTHS": {"inputs": 24, "targets": 24},
+            "CHECKPOINT_PATH": str(root / "checkpoint_1"), "INFER_OUTPUT_DIR": str(root / name),
+            "infer.mode": "predict_with_aux", "utils.DatasetConfig.batch_size": 2,
+            "utils.RestoreCheckpointConfig.dtype": "float32",
+        } | bindings  # fmt: skip
+        command = [
+            sys.executable, str(package / "infer.py"), f"--gin_file={root / 'target.gin'}",
+            *arguments, "--gin_file=t5x/configs/runs/infer.gin",
+            *(f"--gin.{name}={value!r}" for name, value in bindings.items()),
+        ]  # fmt: skip
+        paths = [t5x_path or "", str(ROOT), str(Path(__file__).parent), *sys.path[1:]]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, check=False,
+            env=os.environ | {
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            },
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        output = root / name / f"five_sentences-{bindings['infer.mode']}.jsonl-00000-of-00001"
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain_lines(infer):
+    return infer("plain")
+
+
+SPECULATIVE = ("--gin_file=configs/t5x/speculative.gin", '--gin.DRAFT="quickstart"')
+
+
+@pytest.mark.slow
+def test_t5xs_own_runs_decode_speculatively(infer, plain_lines):
+    found = infer("speculative", *SPECULATIVE)
+    assert len(found) == 5
+    for line, expected in zip(found, plain_lines, strict=True):
+        assert line["inputs"] == expected["inputs"]
+        assert line["prediction"] == expected["prediction"]
+        counts = line["aux"]
+        assert counts["scores"] == pytest.approx(expected["aux"]["scores"], abs=1e-3)
+        assert set(COUNTS) < set(counts)
+        assert counts["target_calls"] + counts["accepted"] >= counts["emitted"]
+    assert sum(line["aux"]["accepted"] for line in found) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [1, 2], ids=["data", "model"])
+def test_t5xs_own_runs_on_two_devices(infer, plain_lines, partitions):
+    found = infer(
+        f"parts_{partitions}", *SPECULATIVE, devices=2,
+        **{"partitioning.PjitPartitioner.num_partitions": partitions, "infer.mode": "predict"},
+    )  # fmt: skip
+    assert [line["prediction"] for line in found] == [line["prediction"] for line in plain_lines]

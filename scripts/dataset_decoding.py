@@ -122,7 +122,9 @@ def kill_and_continue(work: Work, kills: int, num_rows: int) -> dict[str, Any]:
     for number in range(kills):
         process, decodes = work.start(data, f"killed_{number}", KILL_BATCH)
         if number % 5 == 4:
-            time.sleep(generator.uniform(0, seconds_to_first_row))
+            until = time.monotonic() + generator.uniform(0, seconds_to_first_row)
+            while time.monotonic() < until and not size(decodes):
+                time.sleep(0.0005)
         else:
             wanted = generator.randrange(len(whole))
             while size(decodes) < wanted and process.poll() is None:

@@ -200,7 +200,7 @@ def watch_memory(work: Work, num_rows: int) -> dict[str, Any]:
 
 
 def draw(memory: dict[str, Any], directory: Path) -> None:
-    """Resident memory over time, with the stretch in which rows are decoded."""
+    """Resident memory over time: start, rows being decoded (shaded), outputs being scored."""
     seconds, rows, megabytes = zip(*memory["samples"], strict=True)
     inside = [time for time, done in zip(seconds, rows, strict=True) if 0 < done < memory["rows"]]
     with figures.saved(directory, "memory", (7.0, 3.4)) as figure:
@@ -208,10 +208,10 @@ def draw(memory: dict[str, Any], directory: Path) -> None:
         axes.axvspan(inside[0], inside[-1], color="#e8eef7", zorder=0)
         axes.plot(seconds, megabytes, color=figures.BLUE)
         axes.set_ylim(0, 1.25 * max(megabytes))
+        height = 1.12 * max(megabytes)
         middle = (inside[0] + inside[-1]) / 2
-        axes.text(
-            middle, 1.12 * max(megabytes), f"{memory['rows']:,} rows are decoded", ha="center"
-        )
+        axes.text(middle, height, f"{memory['rows']:,} rows are decoded", ha="center")
+        axes.text((inside[-1] + seconds[-1]) / 2, height, "scored", ha="center")
         axes.set_xlabel("seconds")
         axes.set_ylabel("resident memory, MB")
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,9 @@ def kill_and_continue(work: Work, kills: int, num_rows: int) -> dict[str, Any]:
     for number in range(kills):
         process, decodes = work.start(data, f"killed_{number}", KILL_BATCH)
         if number % 5 == 4:
-            time.sleep(generator.uniform(0, seconds_to_first_row))
+            until = time.monotonic() + generator.uniform(0, seconds_to_first_row)
+            while time.monotonic() < until and not size(decodes):
+                time.sleep(0.0005)
         else:
             wanted = generator.randrange(len(whole))
             while size(decodes) < wanted and process.poll() is None:
@@ -197,7 +200,7 @@ def watch_memory(work: Work, num_rows: int) -> dict[str, Any]:
 
 
 def draw(memory: dict[str, Any], directory: Path) -> None:
-    """Resident memory over time, with the stretch in which rows are decoded."""
+    """Resident memory over time: start, rows being decoded (shaded), outputs being scored."""
     seconds, rows, megabytes = zip(*memory["samples"], strict=True)
     inside = [time for time, done in zip(seconds, rows, strict=True) if 0 < done < memory["rows"]]
     with figures.saved(directory, "memory", (7.0, 3.4)) as figure:
@@ -205,10 +208,10 @@ def draw(memory: dict[str, Any], directory: Path) -> None:
         axes.axvspan(inside[0], inside[-1], color="#e8eef7", zorder=0)
         axes.plot(seconds, megabytes, color=figures.BLUE)
         axes.set_ylim(0, 1.25 * max(megabytes))
+        height = 1.12 * max(megabytes)
         middle = (inside[0] + inside[-1]) / 2
-        axes.text(
-            middle, 1.12 * max(megabytes), f"{memory['rows']:,} rows are decoded", ha="center"
-        )
+        axes.text(middle, height, f"{memory['rows']:,} rows are decoded", ha="center")
+        axes.text((inside[-1] + seconds[-1]) / 2, height, "scored", ha="center")
         axes.set_xlabel("seconds")
         axes.set_ylabel("resident memory, MB")
 
@@ -223,8 +226,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Work(Path(folder))
-        memory = watch_memory(work, options.rows)
-        killed = kill_and_continue(work, options.kills, options.kill_rows)
+        with ThreadPoolExecutor() as pool:  # Side by side: nothing is timed.
+            watching = pool.submit(watch_memory, work, options.rows)
+            killed = kill_and_continue(work, options.kills, options.kill_rows)
+        memory = watching.result()
     options.output_dir.mkdir(parents=True, exist_ok=True)
     content = {
         "killed": killed, "memory": memory, **results.provenance(),

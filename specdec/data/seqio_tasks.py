@@ -178,11 +178,12 @@ def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
         for number, row in enumerate(data.as_numpy_iterator(), start=1):
             origin = f"{name}:{number}"
             try:
-                texts = [text_of(row[f"{side}_pretokenized"]) for side in ("inputs", "targets")]
+                text = text_of(row["inputs_pretokenized"])
+                reference = text_of(row["targets_pretokenized"])
             except ValueError as error:
                 yield BadRow(origin, f"{origin}: {error}")
             else:
-                yield Example(*texts, origin, tuple(row["inputs"].tolist()))
+                yield Example(text, reference, origin, tuple(row["inputs"].tolist()))
 
     return Task(name, rows, _metrics(task))
 

@@ -179,7 +179,8 @@ def test_every_pair_of_a_real_data_set_is_tokenized_as_the_model_does(data_dir):
 def _decode(tmp_path, task, *bindings):
     """A plain decode with a tiny random model that has the bundled pair's vocabulary."""
     model = tmp_path / "model"
-    save_huggingface(model, MODEL, init_params(MODEL, jax.random.key(0)), VOCABULARY)
+    if not model.exists():
+        save_huggingface(model, MODEL, init_params(MODEL, jax.random.key(0)), VOCABULARY)
     config = tmp_path / "run.gin"
     config.write_text(
         'include "configs/runs/decode.gin"\n'

@@ -141,7 +141,7 @@ def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, mon
     ("change", "message"),
     [
         ("setting", "holds the decodes of another configuration or of other weights"),
-        ("text", "decodes.jsonl:2 is not the row that this run has there"),
+        ("text", "decodes.jsonl:1 is not the row that this run has there"),
         ("weights", "holds the decodes of another configuration or of other weights"),
         ("no config", "holds the decodes of another configuration or of other weights"),
     ],

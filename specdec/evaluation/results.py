@@ -17,7 +17,7 @@ from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
 from specdec.data.tasks import Metrics
 from specdec.evaluation.decodes import Row
-from specdec.evaluation.quality import quality
+from specdec.evaluation.quality import Quality, TaskQuality
 from specdec.evaluation.speed import Speed, predict
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
@@ -34,16 +34,16 @@ def numbers(
     """All that was counted and measured.
 
     Args:
-      rows: every row of the run, at least one; gone through once. Kept of a row are its output and
-        its reference, where it has one, until they are compared.
+      rows: every row of the run, at least one; gone through once and not kept.
       gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
       speed: None where it was not measured.
       greedy: whether rows were compared with plain decoding.
-      metrics: the task's own; BLEU and chrF if None.
+      metrics: the task's own, for which outputs and references are kept; BLEU and chrF if None.
     """
     compared = greedy and gamma > 0
     totals = RunStats(gamma, 0, 0, 0, 0, 0, 0, 0, (0,) * (gamma + 1), 0.0)
-    width_matched, mismatches, outputs, references = 0, [], [], []
+    width_matched, mismatches = 0, []
+    scorer = Quality() if metrics is None else TaskQuality(metrics)
     for row in rows:
         totals += row.stats(gamma)
         width_matched += row.width_matched_mismatch is not None
@@ -56,8 +56,7 @@ def numbers(
                 }
             )
         if row.output is not None and row.reference is not None:
-            outputs.append(row.output)
-            references.append(row.reference)
+            scorer.add(row.output, row.reference)
     result: dict[str, Any] = {
         "num_examples": totals.num_rows,
         "num_tokens": totals.emitted,
@@ -71,7 +70,7 @@ def numbers(
         "greedy_mismatches": len(mismatches) if compared else None,
         "greedy_mismatches_width_matched": width_matched if compared else None,
         "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),
-        "quality": (metrics or quality)(outputs, references) if outputs else None,
+        "quality": scorer.scores(),
     }
     return result | _speed(totals, speed)
 

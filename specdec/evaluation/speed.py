@@ -256,13 +256,16 @@ class Prediction:
 def predict(stats: RunStats, speed: Speed) -> Prediction:
     """The speedup that acceptance and costs lead one to expect.
 
+    A draft whose steps were measured to take less than no time (c is a difference of times) takes
+    none.
+
     Raises:
       ValueError: they are of a plain decoding run.
     """
     alpha, gamma = stats.alpha, stats.gamma
     if alpha is None or speed.cost_ratio is None or speed.verify_ratio is None:
         raise ValueError("A plain decoding run has no speedup to predict.")
-    c, v = speed.cost_ratio.median, speed.verify_ratio.median
+    c, v = max(0.0, speed.cost_ratio.median), speed.verify_ratio.median
     decoder = theory.speedup(alpha, gamma, c, v)
     target, draft = speed.encode_ms["target"].median, speed.encode_ms["draft"].median
     plain = speed.decoder_ms.median

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from specdec.core.stats import RunStats
@@ -67,6 +69,15 @@ def test_prediction():
     assert prediction.whole == pytest.approx(10 / (1 + 0.5 + 9 / prediction.decoder))
     # 5 calls, 7 guesses made.
     assert prediction.counted == pytest.approx(8 / (7 * 0.1 + 5 * 1.2))
+
+
+def test_noise_does_not_make_a_draft_faster_than_nothing():
+    """c of -1 at gamma 2 would be a block that ends before it begins."""
+    speed = summarize(Timings([repetition()], 1, TOKENS))
+    noisy = dataclasses.replace(speed, cost_ratio=Spread(-1.0, -1.5, 0.2))
+    prediction = predict(STATS, noisy)
+    assert prediction.decoder == pytest.approx(1.75 / 1.2)
+    assert prediction.theorem_3_8 == pytest.approx(1.75)
 
 
 def test_times_of_one_name_are_added_up(monkeypatch):

@@ -133,16 +133,17 @@ class PreparedRun:
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""
         path = self._parts.path
-        advice = f"choose another --output_dir or remove {path.name} there."
         saved = self._directory / CONFIG
         known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
             _PROVENANCE_END + self._identity
         )
-        if not known and next(read_rows(path), None):
-            raise ValueError(
-                f"{self._directory} holds the decodes of another configuration or of other weights "
-                f"(compare its {CONFIG}); {advice}"
-            )
+        # Of several processes, the first would also replace what one alone has decoded there.
+        for decodes in (path, self._directory / DECODES):
+            if not known and next(read_rows(decodes), None):
+                raise ValueError(
+                    f"{self._directory} holds the decodes of another configuration or of other "
+                    f"weights (compare its {CONFIG}); {_advice(decodes)}"
+                )
         count = 0
         items = (item for _, members in self._batches() for item in members)
         for count, row in enumerate(read_rows(path), start=1):
@@ -150,8 +151,8 @@ class PreparedRun:
             expected = item and (item.id, item.example.input, item.example.reference)
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
-                    f"{path}:{count} is not the row that this run has there: "
-                    f"the rows of {self.run.task.name} or that file were changed since; {advice}"
+                    f"{path}:{count} is not the row that this run has there: the rows of "
+                    f"{self.run.task.name} or that file were changed since; {_advice(path)}"
                 )
         return count
 
@@ -329,6 +330,10 @@ class PreparedRun:
             stop_below=run.stop_below, draft_sampling=run.draft_sampling, verifier=run.verifier,
         )  # fmt: skip
         return speed.summarize(timings)
+
+
+def _advice(decodes: Path) -> str:
+    return f"choose another --output_dir or remove {decodes.name} there."
 
 
 def verifier_name(verifier: Verifier) -> str:

@@ -182,6 +182,16 @@ def test_every_batch_is_someones(tmp_path, sizes):
         assert dealt == sizes
 
 
+def test_another_runs_decodes_are_not_replaced(tiny, many, whole, tmp_path, capsys, monkeypatch):
+    (tmp_path / "decodes.jsonl").write_bytes((whole / "decodes.jsonl").read_bytes())
+    monkeypatch.setattr(Processes, "exchange", lambda self, mine: [mine] * self.count)
+    settings = (*SETTINGS, f"DATA_DIR={str(many)!r}", "GAMMA=3")
+    assert main(tiny, tmp_path, *settings, processes=Processes(0, 2)) == 2
+    error = capsys.readouterr().err
+    assert "holds the decodes of another configuration" in error
+    assert "remove decodes.jsonl there" in error
+
+
 def test_several_processes_do_not_choose_gamma(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Processes, "exchange", lambda self, mine: [mine] * self.count)
     assert main(tiny, tmp_path, "GAMMA='auto'", processes=Processes(0, 2)) == 2

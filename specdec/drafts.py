@@ -111,7 +111,7 @@ class Checkpoint:
                 f"Target and draft have different vocabularies: {vocabulary} and {theirs} are not "
                 "the same file. A draft must speak the target's tokens."
             )
-        loaded = load_model(source, dtype, draft_kernel_dtype(dtype), partitioning)
+        loaded = load_model(source, dtype, draft_kernel_dtype(dtype), partitioning, as_draft=True)
         check_same_tokens(target, loaded)
         return ModelDraft(loaded)
 

@@ -6,12 +6,16 @@ Here for the model drafter with token verification; test_oracle_parts.py has the
 import dataclasses
 import functools
 
+import jax.numpy as jnp
 import pytest
-from oracle_cases import CASES, CAUGHT, LOSSLESS, Case, distances
+from oracle_cases import CASES, CAUGHT, CONTEXTS, LOSSLESS, Case, distances, distances_of
 
+from specdec.core.standardize import spread
 from specdec.drafters.model import ModelDrafter
+from specdec.models.toy import ToyModel
 from specdec.testing import mutants
 from specdec.testing.oracle import Grid
+from specdec.testing.toys import dyadic_table, quarters_table
 from specdec.types import SamplingConfig
 
 
@@ -68,6 +72,43 @@ def test_dropping_the_doubtful_guess_is_caught():
     """It shows where one position has both likely and unlikely guesses that do not end the row."""
     off = distances(CASES["top-k"], gamma=3, limit=3, drafter=stopping(mutants.StopBefore))
     assert max(off) > CAUGHT
+
+
+@dataclasses.dataclass(frozen=True)
+class TerseToy(ToyModel):
+    """Says three of four tokens; its table has a column for each of them."""
+
+    said: tuple[int, ...] = (3, 1, 2)
+
+    def over_vocabulary(self, params, distribution):
+        return spread(distribution, jnp.array(self.said), self.vocab_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Misreporting(ModelDrafter):
+    """Says one token and reports the q of another."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        swapped = draft.probs[..., jnp.array([0, 2, 1, 3])]
+        return dataclasses.replace(draft, probs=swapped), after
+
+
+def terse(sampling, drafter=ModelDrafter):
+    """Row by row, how far a draft of three tokens takes a target of four from its law."""
+    fine = dataclasses.replace(CASES["top-k"], sampling=sampling, grid=Grid(4, 12, 60))
+    target = dyadic_table(CONTEXTS, 4, 3)
+    draft = drafter(TerseToy(4), 2, sampling)
+    return distances_of(draft, jnp.asarray(quarters_table(CONTEXTS, 2)), fine, target, limit=3)
+
+
+@pytest.mark.parametrize("sampling", [SamplingConfig(1.0), SamplingConfig(0.0)])
+def test_lossless_when_the_draft_says_some_tokens_only(sampling):
+    assert max(terse(sampling)) < LOSSLESS
+
+
+def test_a_draft_vocabulary_in_another_order_is_caught():
+    assert max(terse(SamplingConfig(1.0), Misreporting)) > CAUGHT
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import os
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.models.partitioning import Partitioning, place
 from specdec.models.t5.config import T5Config
@@ -37,6 +39,7 @@ class LoadedModel:
         source: str,
         kernel_dtype: str | None = None,
         partitioning: Partitioning | None = None,
+        output_tokens: Sequence[int] | None = None,
     ) -> LoadedModel:
         """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
 
@@ -45,9 +48,9 @@ class LoadedModel:
         """
         layout = best_layout() if partitioning is None else "in_out"
         model = T5Model(config, layout, kernel_dtype, partitioning)
-        packed = model.pack(params)
+        packed = model.pack(params, output_tokens)
         if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
-            return cls.of(config, params, source, None, partitioning)
+            return cls.of(config, params, source, None, partitioning, output_tokens)
         return cls(model, packed, source)
 
     def check_batch_size(self, batch_size: int) -> None:
@@ -93,6 +96,8 @@ def load_model(
     dtype: str,
     kernel_dtype: str | None = None,
     partitioning: Partitioning | None = None,
+    *,
+    as_draft: bool = False,
 ) -> LoadedModel:
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
@@ -100,6 +105,8 @@ def load_model(
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache.
       kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
+      as_draft: it may say the tokens of its draft vocabulary only, where it has one beside it; on
+        a mesh it says all.
 
     Raises:
       CheckpointError: it cannot be read.
@@ -107,4 +114,7 @@ def load_model(
     """
     config, params = open_checkpoint(source, dtype)
     config = dataclasses.replace(config, dtype=dtype)
-    return LoadedModel.of(config, params, source, kernel_dtype, partitioning)
+    said = None
+    if as_draft and partitioning is None:
+        said = load_draft_vocabulary(source, config.vocab_size)
+    return LoadedModel.of(config, params, source, kernel_dtype, partitioning, said)

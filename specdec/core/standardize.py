@@ -75,3 +75,15 @@ def standardize(
         best = jnp.arange(logits.shape[-1]) == tokens[..., None]
         return PointMass(tokens, jnp.where(best, 1.0, relative))
     return softmax(warp(logits, sampling))
+
+
+def spread(distribution: Distribution, tokens: Int[Array, " n"], vocab_size: int) -> Distribution:
+    """A distribution over ``tokens``, as one over the whole vocabulary: 0 for all others.
+
+    Args:
+      distribution: [B, N, n], or point masses at indices into ``tokens``.
+    """
+    if isinstance(distribution, PointMass):
+        return PointMass(tokens[distribution.tokens])
+    whole = jnp.zeros((*distribution.shape[:-1], vocab_size), distribution.dtype)
+    return whole.at[..., tokens].set(distribution)

@@ -120,7 +120,7 @@ class ModelDrafter:
             Returns:
               the guesses, and in which rows there is no doubt about this one.
             """
-            distribution = standardize(logits, sampling)
+            distribution = model.over_vocabulary(params, standardize(logits, sampling))
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
             new = (token, distribution)

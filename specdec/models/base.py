@@ -6,7 +6,7 @@ from typing import Protocol
 
 from jaxtyping import Array, Float, Int
 
-from specdec.types import Cache, Encoded, Params, Topology
+from specdec.types import Cache, Distribution, Encoded, Params, Topology
 
 
 class Model(Protocol):
@@ -18,7 +18,7 @@ class Model(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """V, rows of the logits."""
+        """V, how many tokens there are."""
         ...
 
     @property
@@ -62,7 +62,8 @@ class Model(Protocol):
           topology: each token's parent; a chain when None.
 
         Returns:
-          float32 logits [B, T, V] of what follows each token, and the cache.
+          float32 logits [B, T, V] of what follows each token, and the cache. A model that says
+          N tokens only has logits [B, T, N]: :meth:`over_vocabulary` tells which.
         """
         ...
 
@@ -70,4 +71,12 @@ class Model(Protocol):
         self, cache: Cache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> Cache:
         """Keeps ``count[b]`` of the tokens just extended, along ``path`` (in order when None)."""
+        ...
+
+    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
+        """What is made of :meth:`extend`'s logits, over all V tokens.
+
+        A draft may leave rare tokens out, which saves it most of its logits and stays lossless:
+        its q is 0 there. A target never does.
+        """
         ...

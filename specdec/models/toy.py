@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.models.cache import block_mask, slot_positions
-from specdec.types import Topology, pytree
+from specdec.types import Distribution, Topology, pytree
 
 
 @pytree
@@ -77,3 +77,9 @@ class ToyModel:
                 tokens, kept, cache.length
             )
         return ToyCache(tokens, cache.length + count)
+
+    def over_vocabulary(
+        self, params: Float[Array, "c v"], distribution: Distribution
+    ) -> Distribution:
+        """It says every token."""
+        return distribution

@@ -23,6 +23,7 @@ from specdec.models.t5.network import Transformer
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
+from specdec.training.scored import ScoredBatch, ScoredBatches
 from specdec.training.train import TextFiles, apply, check_vocabulary, first_params, per_token
 
 
@@ -38,7 +39,7 @@ def reverse_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
 
 def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     """TV(p, q) = sum_x |p - q| / 2 = 1 - sum_x min(p, q); [..., V] -> [...]."""
-    return 0.5 * jnp.sum(jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)), axis=-1)
+    return 1 - jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
 
 
 # (log p, log q), each [..., V] float32 -> [...]
@@ -57,14 +58,22 @@ class DistillationOptions:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
       loss: a name in ``LOSSES``.
       cross_entropy_weight: w in (1 - w) * loss + w * cross-entropy with the data's tokens.
+      temperatures: the loss is its mean over these: p and q are what is sampled from at each. Low
+        ones make most of each position's most probable token.
       generated_file: ``input<TAB>the target's own output`` lines to train on beside the data's
         pairs (:mod:`specdec.training.generate` writes it); None for the data's alone.
+      scored_epochs: the target scores so many epochs of batches before the first step, and the
+        draft goes through them again and again; 0 for a forward pass of it at every step.
+      top: of the scored epochs' distributions, the most probable tokens that are kept.
     """
 
     target: str
     loss: str = "forward_kl"
     cross_entropy_weight: float = 0.0
+    temperatures: tuple[float, ...] = (1.0,)
     generated_file: str | None = None
+    scored_epochs: int = 0
+    top: int = 32
 
     def __post_init__(self):
         if self.loss not in LOSSES:
@@ -72,6 +81,17 @@ class DistillationOptions:
         if not 0 <= self.cross_entropy_weight <= 1:
             raise ValueError(
                 f"cross_entropy_weight must be in [0, 1], got {self.cross_entropy_weight}."
+            )
+        if not self.temperatures or min(self.temperatures) <= 0:
+            raise ValueError(f"temperatures must be positive, got {self.temperatures}.")
+        if self.scored_epochs < 0 or self.top < 1:
+            raise ValueError(
+                f"scored_epochs must be >= 0 and top >= 1, got {self.scored_epochs}, {self.top}."
+            )
+        if self.scored_epochs and self.loss == "reverse_kl":
+            raise ValueError(
+                "reverse_kl needs the target's probability of every token: use another loss, or "
+                "scored_epochs=0."
             )
 
 
@@ -99,7 +119,6 @@ def distill(
       FloatingPointError: the loss is no longer finite.
     """
     target_model, target_params = load_params(distillation.target)
-    target_model = dataclasses.replace(target_model, dtype="float32")  # As it will be decoded.
     if model.vocab_size != target_model.vocab_size:
         raise ValueError(
             f"The draft's vocab_size {model.vocab_size} is not the target's "
@@ -121,25 +140,50 @@ def distill(
         "data": training.fingerprint(),
     }
     prepare_directory(directory, model, settings, vocabulary.path)
-    draft, target = Transformer(model), Transformer(target_model)
+    draft = Transformer(model)
+    # Trained on in the draft's precision, validated as it will be decoded.
+    teacher, target = (
+        Transformer(dataclasses.replace(target_model, dtype=dtype))
+        for dtype in (model.dtype, "float32")
+    )
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
-    def log_probs(target_params, draft_params, batch, key=None):
-        log_p = jax.nn.log_softmax(apply(target, target_params, batch))
-        return log_p, jax.nn.log_softmax(apply(draft, draft_params, batch, key))
-
     def loss_function(params, frozen, batch, key):
-        log_p, log_q = log_probs(frozen, params, batch, key)
+        logits = apply(draft, params, batch, key)
+        log_q = jax.nn.log_softmax(logits)
+        if isinstance(batch, ScoredBatch):
+            # What is 0 in float16 is no less than its smallest number.
+            log_p = jnp.log(jnp.maximum(batch.probs.astype(jnp.float32), 2.0**-25))
+
+            def drafted(log_q):
+                return jnp.take_along_axis(log_q, batch.tokens, axis=-1)
+
+        else:
+            log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))
+
+            def drafted(log_q):
+                return log_q
+
         mask = batch.targets != model.pad_id
-        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), mask)
+        losses = [
+            divergence(log_p, drafted(log_q))
+            if temperature == 1
+            else divergence(
+                jax.nn.log_softmax(log_p / temperature),
+                drafted(jax.nn.log_softmax(logits / temperature)),
+            )
+            for temperature in distillation.temperatures
+        ]
+        loss = (1 - weight) * masked_mean(sum(losses) / len(losses), mask)
         if weight:
             nll = -jnp.take_along_axis(log_q, batch.targets[..., None], axis=-1)[..., 0]
             loss += weight * masked_mean(nll, mask)
-        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), mask)}
+        return loss, {"alpha": masked_mean(1 - total_variation(log_p, drafted(log_q)), mask)}
 
     @jax.jit
     def validation_sums(params, frozen, batch):
-        log_p, log_q = log_probs(frozen, params, batch)
+        log_p = jax.nn.log_softmax(apply(target, frozen, batch))
+        log_q = jax.nn.log_softmax(apply(draft, params, batch))
         mask = batch.targets != model.pad_id
         values = {
             "loss": divergence(log_p, log_q),
@@ -154,8 +198,15 @@ def distill(
 
         return per_token(sums, params, validation.epoch(0))
 
+    batches_from = training.from_step
+    if distillation.scored_epochs:
+        batches_from = ScoredBatches(
+            directory, training, distillation.scored_epochs,
+            lambda params, batch: jax.nn.log_softmax(apply(teacher, params, batch)),
+            target_params, distillation.top,
+        ).from_step  # fmt: skip
     return run_loop(
         loss_function, first_params(model, loop.seed, initial),
-        make_optimizer(optimizer, loop.total_steps), training.from_step, evaluate,
+        make_optimizer(optimizer, loop.total_steps), batches_from, evaluate,
         Path(directory), loop, frozen=target_params,
     )  # fmt: skip

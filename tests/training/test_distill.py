@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_tiny import recipe
 
 from specdec.checkpoints import save_huggingface
+from specdec.data.batching import Batch
 from specdec.data.text import write_pairs
+from specdec.models.t5.network import Transformer, init_params
 from specdec.training import distill
 from specdec.training.checkpointing import load_params
+from specdec.training.train import apply
 
 
 @pytest.fixture
@@ -110,6 +115,68 @@ def test_generated_outputs_are_trained_on_beside_the_data(
     )  # fmt: skip
     settings = json.loads((tmp_path / "run" / "run.json").read_text())
     assert settings["data"].startswith("202 examples")
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "total_variation"])
+def test_scored_batches_give_the_loss_of_a_forward_pass(
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch, loss
+):
+    """With every token kept; probabilities in float16 are off by 2**-11 of themselves."""
+    seen = []
+    monkeypatch.setattr(distill, "run_loop", lambda *args, **kwargs: seen.append((args, kwargs)))
+    distill_tiny(
+        tmp_path / "run", data_directory, tiny_model, target_directory, loss=loss,
+        temperatures=(1.0, 0.5), scored_epochs=1, top=tiny_model.vocab_size,
+    )  # fmt: skip
+    ((function, _, _, batches_from, *_), kwargs) = seen[0]
+    draft = init_params(tiny_model, jax.random.key(5))
+    scored = next(batches_from(0))
+    plain = Batch(scored.inputs, scored.targets)
+    once, (late, _) = (
+        function(draft, kwargs["frozen"], batch, jax.random.key(0)) for batch in (scored, plain)
+    )
+    assert late > 0.1
+    assert once[0] == pytest.approx(float(late), rel=2e-3)
+    assert once[1]["alpha"] > 0
+
+
+def test_low_temperatures_weigh_the_most_probable_token(
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
+):
+    """As the temperature falls, the loss goes to the share of positions that disagree."""
+    seen = []
+    monkeypatch.setattr(distill, "run_loop", lambda *args, **kwargs: seen.append((args, kwargs)))
+    distill_tiny(
+        tmp_path / "run", data_directory, tiny_model, target_directory,
+        loss="total_variation", temperatures=(1e-4,),
+    )  # fmt: skip
+    ((function, _, _, batches_from, evaluate, *_), kwargs) = seen[0]
+    del evaluate
+    _, target = load_params(target_directory)
+    batch = next(batches_from(0))
+    draft = init_params(tiny_model, jax.random.key(5))
+    loss, _ = function(draft, kwargs["frozen"], batch, jax.random.key(0))
+    network = Transformer(tiny_model)
+    same = jnp.argmax(apply(network, draft, batch), -1) == jnp.argmax(
+        apply(network, target, batch), -1
+    )
+    inside = batch.targets != 0
+    assert loss == pytest.approx(1 - float(jnp.sum(same & inside) / inside.sum()), abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperatures": ()}, "temperatures must be positive"),
+        ({"temperatures": (0.0,)}, "temperatures must be positive"),
+        ({"scored_epochs": -1}, "scored_epochs must be >= 0"),
+        ({"top": 0}, "top >= 1"),
+        ({"scored_epochs": 1, "loss": "reverse_kl"}, "every token"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        distill.DistillationOptions("target", **options)
 
 
 def test_unequal_vocabularies_are_refused(tmp_path, data_directory, tiny_model, target_directory):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.reductions import softmax_parts
+from specdec.core.standardize import spread
 from specdec.models import cache as kv
 from specdec.models.partitioning import Partitioning, constrain
 from specdec.models.t5 import few_tokens, packing, plain
@@ -32,7 +34,7 @@ from specdec.models.t5.network import (
     relative_position_buckets,
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5
-from specdec.types import Params, Topology, pytree
+from specdec.types import Distribution, Params, Topology, pytree
 
 Layout = Literal["out_in", "in_out"]
 
@@ -112,10 +114,12 @@ class T5Model:
         """Of weights, activations and cache."""
         return jnp.dtype(self.config.dtype)
 
-    def pack(self, params: Params) -> PackedT5:
+    def pack(self, params: Params, output_tokens: Sequence[int] | None = None) -> PackedT5:
         """Decode parameters from a checkpoint tree; see :func:`specdec.models.t5.packing.pack`."""
         stored = jnp.dtype(self.kernel_dtype or self.config.dtype)
-        return packing.pack(params, self.config, self._ops.pack, stored, self.partitioning)
+        return packing.pack(
+            params, self.config, self._ops.pack, stored, self.partitioning, output_tokens
+        )
 
     def encode(self, params: PackedT5, inputs: Int[Array, "b s"]) -> EncodedT5:
         """Runs the encoder and projects its output to every layer's cross-attention K/V."""
@@ -165,6 +169,12 @@ class T5Model:
         """See :func:`specdec.models.cache.commit`."""
         with self._resolving(len(count)):
             return kv.commit(cache, path, count)
+
+    def over_vocabulary(self, params: PackedT5, distribution: Distribution) -> Distribution:
+        """See :meth:`specdec.models.base.Model.over_vocabulary`."""
+        if params.output_tokens is None:
+            return distribution
+        return spread(distribution, params.output_tokens, self.vocab_size)
 
     @property
     def _ops(self):
@@ -237,11 +247,9 @@ class T5Model:
     def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         inverse = jax.lax.rsqrt(self._ops.mean_square(x) + self.config.layer_norm_epsilon)
         x = x * params.final_norm
-        if params.logits is not None:
-            kernel = params.logits
-        else:
+        if self.config.tied_logits:
             inverse = inverse * self.config.d_model**-0.5
-            kernel = self._ops.tied(params.embedding)
+        kernel = self._ops.tied(params.embedding) if params.logits is None else params.logits
         logits = self._ops.product(kernel, x).astype(jnp.float32) * inverse
         logits = constrain(logits, ("batch", "length", "vocab"))
         # Gathered once: all that is made of them is small, and not cut by vocabulary.

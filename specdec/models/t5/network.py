@@ -75,6 +75,37 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(
+    x: Float[Array, "b t i"], kernel: Float[Array, "i o"], axes: str = "io"
+) -> Float[Array, "b t o"]:
+    """x @ kernel in x's dtype; sums, and the kernel's gradient, in float32.
+
+    In bfloat16 XLA's CPU products are several times as fast with sums in float32 where the
+    processor multiplies bfloat16 matrices itself (AMX). Differentiating a plain product would
+    multiply mixed dtypes, hence the derivative by hand.
+
+    Args:
+      axes: "io", or "oi" for a kernel [out, in].
+    """
+    return _float32_sums(f"bti,{axes}->bto", x, kernel.astype(x.dtype)).astype(x.dtype)
+
+
+def _product_forward(x, kernel, axes):
+    return product(x, kernel, axes), (x, kernel)
+
+
+def _product_backward(axes, saved, gradient):
+    x, kernel = saved
+    into_x = _float32_sums(f"bto,{axes}->bti", gradient, kernel.astype(x.dtype))
+    into_kernel = _float32_sums(f"bti,bto->{axes}", x, gradient)
+    return into_x.astype(x.dtype), into_kernel.astype(kernel.dtype)
+
+
+product.defvjp(_product_forward, _product_backward)
+_float32_sums = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+
 def _param(
     module: nn.Module, name: str, init, shape: tuple[int, ...], axes: tuple[str, ...]
 ) -> Array:
@@ -95,7 +126,7 @@ class Dense(nn.Module):
     def __call__(self, x: Float[Array, "... d_in"]) -> Float[Array, "... d_out"]:
         init = nn.initializers.normal(self.init_stddev)
         kernel = _param(self, "kernel", init, (x.shape[-1], self.features), self.axes)
-        return x.astype(self.dtype) @ kernel.astype(self.dtype)
+        return product(x.astype(self.dtype), kernel)
 
 
 class RMSNorm(nn.Module):
@@ -266,8 +297,7 @@ class Embed(nn.Module):
 
     def attend(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         x = x * self.config.d_model**-0.5
-        table = self.embedding.astype(x.dtype)
-        return jnp.einsum("btd,vd->btv", x, table).astype(jnp.float32)
+        return product(x, self.embedding, "oi").astype(jnp.float32)
 
 
 class Transformer(nn.Module):

@@ -10,11 +10,11 @@ Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Axes, Partitioning, place
 from specdec.models.t5.config import T5Config
@@ -52,7 +52,8 @@ class PackedT5:
       layers: the decoder.
       relpos: [H, num_buckets], the decoder's position biases.
       final_norm: [D].
-      logits: D -> V, or None when tied.
+      logits: D -> V, or D -> N for N output tokens; None when they are the embedding's.
+      output_tokens: [N], the tokens that logits are of, in order; None for all of them.
     """
 
     encoder: Params
@@ -62,6 +63,7 @@ class PackedT5:
     relpos: Float[Array, "h r"]
     final_norm: Float[Array, " d"]
     logits: Kernel | None
+    output_tokens: Int[Array, " n"] | None = None
 
 
 # Logical axes; of a kernel before it is stacked with others. The encoder's are network.py's.
@@ -98,6 +100,7 @@ def pack(
     pack_kernel: Callable[[Array], Kernel],
     stored: jnp.dtype,
     partitioning: Partitioning | None,
+    output_tokens: Sequence[int] | None = None,
 ) -> PackedT5:
     """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out]).
 
@@ -108,6 +111,7 @@ def pack(
       pack_kernel: stores a kernel [in, out], or stacked ones [in, N, out], in a layout.
       stored: the dtype of kernels and embedding.
       partitioning: None for one device.
+      output_tokens: those that the model is to say, on one device; None for all.
     """
     decoder, dtype = params["decoder"], jnp.dtype(config.dtype)
     layers = [decoder[f"layers_{i}"] for i in range(config.num_decoder_layers)]
@@ -150,8 +154,14 @@ def pack(
         )
 
     # The large ones first, while little else is in memory: packing needs a copy.
-    logits = None if config.tied_logits else fuse("logits", decoder["logits_dense"])
+    said = None if output_tokens is None else jnp.asarray(output_tokens, jnp.int32)
+    logits = None
+    if not config.tied_logits:
+        kernel = put(decoder["logits_dense"]["kernel"], AXES["logits"])
+        logits = pack_kernel((kernel if said is None else kernel[:, said]).astype(stored))
     embedding = put(params["token_embedder"]["embedding"], AXES["embedding"]).astype(stored)
+    if config.tied_logits and said is not None:
+        logits = pack_kernel(embedding[said].T)
     crosses = [layer["encoder_decoder_attention"] for layer in layers]
     cross_kv = fuse(
         "cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses), dtype=dtype
@@ -170,4 +180,5 @@ def pack(
         relpos=relpos.astype(jnp.float32),
         final_norm=final_norm.astype(dtype),
         logits=logits,
+        output_tokens=said,
     )

@@ -1,0 +1,53 @@
+"""The tokens that a draft says, in a file beside its weights.
+
+A large part of what a small draft's step costs are logits of tokens that its task never asks for:
+the other language's, say. A draft that does not say them is as lossless and cheaper. Targets, and
+other tools that open the checkpoint, do not read the file.
+
+Source: Zhao et al. 2025 (FR-Spec), where the tokens are the most frequent ones of a corpus.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from specdec.checkpoints.errors import CheckpointError
+
+FILE_NAME = "draft_vocabulary.json"
+
+
+def save_draft_vocabulary(directory: str | os.PathLike, tokens: Iterable[int]) -> Path:
+    """Writes the tokens, in ascending order; the file appears when it is whole."""
+    path = Path(directory) / FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps({"tokens": sorted(int(token) for token in tokens)}) + "\n")
+    os.replace(partial, path)
+    return path
+
+
+def load_draft_vocabulary(source: str | os.PathLike, vocab_size: int) -> list[int] | None:
+    """The tokens, ascending; None where a checkpoint's directory has no such file.
+
+    Raises:
+      CheckpointError: it is not what :func:`save_draft_vocabulary` writes, or of other tokens.
+    """
+    path = Path(source) / FILE_NAME
+    if not path.is_file():
+        return None
+    tokens = []
+    try:
+        tokens = json.loads(path.read_text())["tokens"]
+        valid = all(isinstance(t, int) for t in tokens) and tokens == sorted(set(tokens))
+    except (ValueError, KeyError, TypeError):
+        valid = False
+    if not valid or not tokens or tokens[0] < 0 or tokens[-1] >= vocab_size:
+        raise CheckpointError(
+            f'{path} must hold {{"tokens": [...]}}, ascending ids below the vocabulary\'s size, '
+            f"{vocab_size}. Make it anew (configs/training/quickstart_draft_vocabulary.gin), or "
+            "remove it: the draft then says every token."
+        )
+    return tokens

@@ -1,0 +1,47 @@
+"""Which tokens a draft needs: those that its task's outputs have."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from absl import logging
+
+from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
+from specdec.data.vocabulary import EOS_ID, Vocabulary
+from specdec.training.train import TextFiles
+
+
+def build(
+    directory: str | os.PathLike,
+    *,
+    files: TextFiles,
+    vocabulary_path: str,
+    min_count: int,
+) -> list[int]:
+    """Writes ``draft_vocabulary.json`` with the training outputs' tokens; returns them.
+
+    Args:
+      min_count: how often a token must occur to be one of them; EOS is always. One more is added
+        to an odd number of them: CPUs read the logits' kernel in halves.
+
+    Raises:
+      FileNotFoundError, ValueError: missing or malformed data, or ``min_count`` below 1.
+    """
+    if min_count < 1:
+        raise ValueError(f"min_count must be at least 1, got {min_count}.")
+    vocabulary = Vocabulary(vocabulary_path)
+    counts: Counter[int] = Counter()
+    for _, output in files.read("train"):
+        counts.update(vocabulary.encode(output))
+    said = {EOS_ID} | {token for token, count in counts.items() if count >= min_count}
+    if len(said) % 2:
+        said.add(next(token for token in range(len(vocabulary)) if token not in said))
+    tokens = sorted(said)
+    path = save_draft_vocabulary(directory, tokens)
+    covered = sum(counts[token] for token in tokens) / counts.total()
+    logging.info(
+        "Wrote %s: %d of %d tokens, %.4f of all that occur.",
+        path, len(tokens), len(vocabulary), covered,
+    )  # fmt: skip
+    return tokens

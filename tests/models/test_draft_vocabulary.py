@@ -1,0 +1,96 @@
+"""Drafts that say a part of the vocabulary; tests/test_oracle.py shows that they are lossless."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import TINY, ragged_inputs, random_t5_params
+
+import specdec
+from specdec.checkpoints import CheckpointError, save_huggingface
+from specdec.checkpoints.draft_vocabulary import FILE_NAME, save_draft_vocabulary
+from specdec.checkpoints.loading import load_model
+from specdec.core.standardize import spread
+from specdec.models.t5.model import T5Model
+from specdec.types import PointMass
+
+SAID = [1, 4, 5, 11, 17, 18]
+
+
+def logits_of(model, params):
+    inputs = ragged_inputs(2, 7, 19)
+    tokens = jax.random.randint(jax.random.key(1), (2, 3), 0, 19)
+    encoded, cache = model.encode(params, inputs), model.init_cache(2, 8)
+    return model.extend(params, encoded, cache, tokens)[0]
+
+
+@pytest.mark.parametrize("layout", ["in_out", "out_in"])
+@pytest.mark.parametrize("variant", TINY)
+def test_logits_are_those_of_the_tokens_that_are_said(variant, layout):
+    model = T5Model(TINY[variant], layout)
+    params = random_t5_params(TINY[variant], 0)
+    whole = logits_of(model, model.pack(params))
+    few = logits_of(model, model.pack(params, SAID))
+    assert few.shape == (2, 3, len(SAID))
+    np.testing.assert_allclose(few, whole[..., np.array(SAID)], rtol=1e-5, atol=3e-5)
+
+
+def test_a_distribution_is_spread_over_the_vocabulary():
+    said = jnp.array([3, 1])
+    np.testing.assert_array_equal(
+        spread(jnp.array([[[0.25, 0.75]]]), said, 4), [[[0, 0.75, 0, 0.25]]]
+    )
+    assert spread(PointMass(jnp.array([[0, 1]])), said, 4).tokens.tolist() == [[3, 1]]
+
+
+def test_only_a_draft_reads_the_file(tmp_path):
+    config = TINY["v1.1"]
+    save_huggingface(tmp_path, config, random_t5_params(config, 0))
+    save_draft_vocabulary(tmp_path, reversed(SAID))
+    assert load_model(str(tmp_path), "float32").params.output_tokens is None
+    draft = load_model(str(tmp_path), "float32", as_draft=True)
+    assert draft.params.output_tokens.tolist() == SAID
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1, 2]", '{"tokens": []}', '{"tokens": [2, 1]}', '{"tokens": [1, 19]}',
+     '{"tokens": [-1, 2]}', '{"tokens": [1, 1]}', '{"tokens": ["1"]}', '{"tokens": 3}'],
+)  # fmt: skip
+def test_a_bad_file_is_one_clear_error(tmp_path, text):
+    config = TINY["v1.1"]
+    save_huggingface(tmp_path, config, random_t5_params(config, 0))
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(CheckpointError, match="ids below the vocabulary's size, 19"):
+        load_model(str(tmp_path), "float32", as_draft=True)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(tmp_path, temperature):
+    """The target says other tokens too; greedily exactly what it says alone."""
+    config = TINY["v1.1"]
+    for name, seed in (("target", 0), ("draft", 1)):
+        save_huggingface(tmp_path / name, config, random_t5_params(config, seed))
+    save_draft_vocabulary(tmp_path / "draft", SAID)
+    pair = specdec.load_pair(target=str(tmp_path / "target"), draft=str(tmp_path / "draft"))
+    texts = [[*range(2, 2 + n), 1] for n in (3, 5, 6)]
+    settings = {
+        "sampling": specdec.SamplingConfig(temperature), "max_decode_len": 16, "max_input_len": 16,
+    }  # fmt: skip
+    out = pair.generate(texts, gamma=3, trace=True, **settings)
+    guesses = {
+        token for row in out.traces for block in row for token in block.accepted + block.rejected
+    }
+    assert guesses <= set(SAID)
+    assert not {int(token) for row in out.tokens for token in row} <= set(SAID)
+    if not temperature:
+        plain = pair.generate(texts, method="autoregressive", **settings)
+        assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+
+
+def test_the_bundled_draft_says_german():
+    pair = specdec.load_pair("quickstart")
+    said = pair.draft.params.output_tokens
+    assert said is not None
+    assert len(said) < pair.target.model.vocab_size
+    assert pair.target.params.output_tokens is None

@@ -66,13 +66,20 @@ def test_a_bad_file_is_one_clear_error(tmp_path, text):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(tmp_path, temperature):
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
+    tmp_path, temperature, hierarchical
+):
     """The target says other tokens too; greedily exactly what it says alone."""
     config = TINY["v1.1"]
     for name, seed in (("target", 0), ("draft", 1)):
         save_huggingface(tmp_path / name, config, random_t5_params(config, seed))
     save_draft_vocabulary(tmp_path / "draft", SAID)
-    pair = specdec.load_pair(target=str(tmp_path / "target"), draft=str(tmp_path / "draft"))
+    draft = str(tmp_path / "draft")
+    pair = specdec.load_pair(
+        target=str(tmp_path / "target"),
+        draft=specdec.Hierarchical(draft, specdec.Copying()) if hierarchical else draft,
+    )
     texts = [[*range(2, 2 + n), 1] for n in (3, 5, 6)]
     settings = {
         "sampling": specdec.SamplingConfig(temperature), "max_decode_len": 16, "max_input_len": 16,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
 from specdec.data.text import read_pairs
@@ -48,6 +49,22 @@ LOSSES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "reverse_kl": reverse_kl,
     "total_variation": total_variation,
 }
+
+
+def at_temperature(
+    log_p: jax.Array, logits: jax.Array, tokens: jax.Array | None, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """log p and log q at a sampling temperature, both [..., K].
+
+    Args:
+      log_p: [..., K], the target's at temperature 1.
+      logits: [..., V], the draft's.
+      tokens: [..., K], those that log_p is of; None for all V.
+    """
+    if temperature != 1:
+        log_p = jax.nn.log_softmax(log_p / temperature)
+    log_q = jax.nn.log_softmax(logits / temperature)
+    return log_p, log_q if tokens is None else jnp.take_along_axis(log_q, tokens, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,36 +166,24 @@ def distill(
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
     def loss_function(params, frozen, batch, key):
-        logits = apply(draft, params, batch, key)
-        log_q = jax.nn.log_softmax(logits)
+        logits, tokens = apply(draft, params, batch, key), None
         if isinstance(batch, ScoredBatch):
             # What is 0 in float16 is no less than its smallest number.
             log_p = jnp.log(jnp.maximum(batch.probs.astype(jnp.float32), 2.0**-25))
-
-            def drafted(log_q):
-                return jnp.take_along_axis(log_q, batch.tokens, axis=-1)
-
+            tokens = batch.tokens
         else:
             log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))
-
-            def drafted(log_q):
-                return log_q
-
         mask = batch.targets != model.pad_id
         losses = [
-            divergence(log_p, drafted(log_q))
-            if temperature == 1
-            else divergence(
-                jax.nn.log_softmax(log_p / temperature),
-                drafted(jax.nn.log_softmax(logits / temperature)),
-            )
+            divergence(*at_temperature(log_p, logits, tokens, temperature))
             for temperature in distillation.temperatures
         ]
         loss = (1 - weight) * masked_mean(sum(losses) / len(losses), mask)
         if weight:
-            nll = -jnp.take_along_axis(log_q, batch.targets[..., None], axis=-1)[..., 0]
+            nll = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
             loss += weight * masked_mean(nll, mask)
-        return loss, {"alpha": masked_mean(1 - total_variation(log_p, drafted(log_q)), mask)}
+        distance = total_variation(*at_temperature(log_p, logits, tokens, 1.0))
+        return loss, {"alpha": masked_mean(1 - distance, mask)}
 
     @jax.jit
     def validation_sums(params, frozen, batch):

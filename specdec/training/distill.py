@@ -15,7 +15,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
 from specdec.data.text import read_pairs
@@ -51,22 +50,6 @@ LOSSES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 
-def at_temperature(
-    log_p: jax.Array, logits: jax.Array, tokens: jax.Array | None, temperature: float
-) -> tuple[jax.Array, jax.Array]:
-    """log p and log q at a sampling temperature, both [..., K].
-
-    Args:
-      log_p: [..., K], the target's at temperature 1.
-      logits: [..., V], the draft's.
-      tokens: [..., K], those that log_p is of; None for all V.
-    """
-    if temperature != 1:
-        log_p = jax.nn.log_softmax(log_p / temperature)
-    log_q = jax.nn.log_softmax(logits / temperature)
-    return log_p, log_q if tokens is None else jnp.take_along_axis(log_q, tokens, axis=-1)
-
-
 @dataclasses.dataclass(frozen=True)
 class DistillationOptions:
     """What the draft learns from the target.
@@ -75,8 +58,6 @@ class DistillationOptions:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
       loss: a name in ``LOSSES``.
       cross_entropy_weight: w in (1 - w) * loss + w * cross-entropy with the data's tokens.
-      temperatures: the loss is its mean over these: p and q are what is sampled from at each. Low
-        ones make most of each position's most probable token.
       generated_file: ``input<TAB>the target's own output`` lines to train on beside the data's
         pairs (:mod:`specdec.training.generate` writes it); None for the data's alone.
       scored_epochs: the target scores so many epochs of batches before the first step, and the
@@ -87,7 +68,6 @@ class DistillationOptions:
     target: str
     loss: str = "forward_kl"
     cross_entropy_weight: float = 0.0
-    temperatures: tuple[float, ...] = (1.0,)
     generated_file: str | None = None
     scored_epochs: int = 0
     top: int = 32
@@ -99,8 +79,6 @@ class DistillationOptions:
             raise ValueError(
                 f"cross_entropy_weight must be in [0, 1], got {self.cross_entropy_weight}."
             )
-        if not self.temperatures or min(self.temperatures) <= 0:
-            raise ValueError(f"temperatures must be positive, got {self.temperatures}.")
         if self.scored_epochs < 0 or self.top < 1:
             raise ValueError(
                 f"scored_epochs must be >= 0 and top >= 1, got {self.scored_epochs}, {self.top}."
@@ -166,24 +144,19 @@ def distill(
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
     def loss_function(params, frozen, batch, key):
-        logits, tokens = apply(draft, params, batch, key), None
+        log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key))
         if isinstance(batch, ScoredBatch):
             # What is 0 in float16 is no less than its smallest number.
             log_p = jnp.log(jnp.maximum(batch.probs.astype(jnp.float32), 2.0**-25))
-            tokens = batch.tokens
+            log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
         else:
             log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))
         mask = batch.targets != model.pad_id
-        losses = [
-            divergence(*at_temperature(log_p, logits, tokens, temperature))
-            for temperature in distillation.temperatures
-        ]
-        loss = (1 - weight) * masked_mean(sum(losses) / len(losses), mask)
+        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), mask)
         if weight:
-            nll = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+            nll = -jnp.take_along_axis(whole_log_q, batch.targets[..., None], axis=-1)[..., 0]
             loss += weight * masked_mean(nll, mask)
-        distance = total_variation(*at_temperature(log_p, logits, tokens, 1.0))
-        return loss, {"alpha": masked_mean(1 - distance, mask)}
+        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), mask)}
 
     @jax.jit
     def validation_sums(params, frozen, batch):

@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_tiny import recipe
@@ -14,10 +13,9 @@ from run_tiny import recipe
 from specdec.checkpoints import save_huggingface
 from specdec.data.batching import Batch
 from specdec.data.text import write_pairs
-from specdec.models.t5.network import Transformer, init_params
+from specdec.models.t5.network import init_params
 from specdec.training import distill
 from specdec.training.checkpointing import load_params
-from specdec.training.train import apply
 
 
 @pytest.fixture
@@ -126,7 +124,7 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     monkeypatch.setattr(distill, "run_loop", lambda *args, **kwargs: seen.append((args, kwargs)))
     distill_tiny(
         tmp_path / "run", data_directory, tiny_model, target_directory, loss=loss,
-        temperatures=(1.0, 0.5), scored_epochs=1, top=tiny_model.vocab_size,
+        scored_epochs=1, top=tiny_model.vocab_size,
     )  # fmt: skip
     ((function, _, _, batches_from, *_), kwargs) = seen[0]
     draft = init_params(tiny_model, jax.random.key(5))
@@ -140,35 +138,9 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     assert once[1]["alpha"] > 0
 
 
-def test_low_temperatures_weigh_the_most_probable_token(
-    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
-):
-    """As the temperature falls, the loss goes to the share of positions that disagree."""
-    seen = []
-    monkeypatch.setattr(distill, "run_loop", lambda *args, **kwargs: seen.append((args, kwargs)))
-    distill_tiny(
-        tmp_path / "run", data_directory, tiny_model, target_directory,
-        loss="total_variation", temperatures=(1e-4,),
-    )  # fmt: skip
-    ((function, _, _, batches_from, evaluate, *_), kwargs) = seen[0]
-    del evaluate
-    _, target = load_params(target_directory)
-    batch = next(batches_from(0))
-    draft = init_params(tiny_model, jax.random.key(5))
-    loss, _ = function(draft, kwargs["frozen"], batch, jax.random.key(0))
-    network = Transformer(tiny_model)
-    same = jnp.argmax(apply(network, draft, batch), -1) == jnp.argmax(
-        apply(network, target, batch), -1
-    )
-    inside = batch.targets != 0
-    assert loss == pytest.approx(1 - float(jnp.sum(same & inside) / inside.sum()), abs=1e-2)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperatures": ()}, "temperatures must be positive"),
-        ({"temperatures": (0.0,)}, "temperatures must be positive"),
         ({"scored_epochs": -1}, "scored_epochs must be >= 0"),
         ({"top": 0}, "top >= 1"),
         ({"scored_epochs": 1, "loss": "reverse_kl"}, "every token"),

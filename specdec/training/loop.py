@@ -44,7 +44,7 @@ def run_loop(
     loss_function: LossFunction,
     params: Any,
     optimizer: optax.GradientTransformation,
-    batches_from: Callable[[int], Iterator[Batch]],
+    batches_from: Callable[[int], Iterator[Any]],
     evaluate: Callable[[Any], dict[str, float]],
     directory: str | Path,
     options: LoopOptions,
@@ -60,7 +60,7 @@ def run_loop(
     Args:
       loss_function: differentiated with respect to its first argument, jitted with the update.
       params: initial parameters; their buffers are donated.
-      batches_from: batches from a given step on.
+      batches_from: batches from a given step on, each a Batch or something with its fields.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains: an argument of the jitted step
         rather than a constant inside it.

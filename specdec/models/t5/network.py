@@ -75,7 +75,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(
     x: Float[Array, "b t i"], kernel: Float[Array, "i o"], axes: str = "io"
 ) -> Float[Array, "b t o"]:
@@ -88,11 +87,16 @@ def product(
     Args:
       axes: "io", or "oi" for a kernel [out, in].
     """
+    return cast(Array, _product(x, kernel, axes))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x, kernel, axes):
     return _float32_sums(f"bti,{axes}->bto", x, kernel.astype(x.dtype)).astype(x.dtype)
 
 
 def _product_forward(x, kernel, axes):
-    return product(x, kernel, axes), (x, kernel)
+    return _product(x, kernel, axes), (x, kernel)
 
 
 def _product_backward(axes, saved, gradient):
@@ -102,7 +106,7 @@ def _product_backward(axes, saved, gradient):
     return into_x.astype(x.dtype), into_kernel.astype(kernel.dtype)
 
 
-product.defvjp(_product_forward, _product_backward)
+_product.defvjp(_product_forward, _product_backward)
 _float32_sums = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 

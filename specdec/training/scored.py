@@ -75,7 +75,7 @@ class ScoredBatches:
         parts = [path.with_suffix(".partial") for path in (tokens, probs)]
         files = [
             np.lib.format.open_memmap(part, "w+", dtype, shape)
-            for part, dtype in zip(parts, (np.int16, np.float16), strict=True)
+            for part, dtype in zip(parts, (np.int32, np.float16), strict=True)
         ]
         for i, batch in enumerate(self._batches):
             for file, values in zip(
@@ -102,6 +102,6 @@ class ScoredBatches:
         rows = slice(start, start + batch.targets.size)
         shape = (*batch.targets.shape, -1)
         return ScoredBatch(
-            *batch, self._tokens[rows].astype(np.int32).reshape(shape),
+            *batch, np.asarray(self._tokens[rows]).reshape(shape),
             np.asarray(self._probs[rows]).reshape(shape),
         )  # fmt: skip

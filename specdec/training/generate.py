@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from specdec.data.text import write_pairs
+from specdec.data.text import read_pairs, write_pairs
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.models.t5.model import T5Model
 from specdec.training.checkpointing import load_params, load_vocabulary
+from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles
 from specdec.types import SamplingConfig
 
@@ -35,6 +36,8 @@ def generate(
     lengths: Sequence[int] = (8, 12, 16, 24, 32, 64, 128),
     tokens_per_batch: int = 2048,
     seed: int = 0,
+    recombination: Recombination | None = None,
+    held_out: Sequence[str] = ("validation.tsv",),
 ) -> None:
     """Writes ``generated.tsv``: every distinct training input, and the target's output on it.
 
@@ -47,9 +50,11 @@ def generate(
       lengths: static input lengths in tokens, ascending, EOS included; an output may have twice
         as many tokens as its input's length. Longer inputs are left out too.
       tokens_per_batch: rows * length of a batch.
+      recombination: makes new inputs of the training inputs, which are used instead of them.
+      held_out: files of pairs beside the training file, of which no input may be made anew.
 
     Raises:
-      FileNotFoundError, ValueError: missing or malformed data or target.
+      FileNotFoundError, ValueError: missing or malformed data or target; too few new inputs.
     """
     config, params = load_params(target)
     config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
@@ -58,6 +63,9 @@ def generate(
     packed = model.pack(params)
     sampling = SamplingConfig(temperature=temperature)
     inputs = list(dict.fromkeys(source for source, _ in files.read("train")))
+    if recombination:
+        tables = (read_pairs(Path(files.directory) / name) for name in held_out)
+        inputs = recombination(inputs, {source for table in tables for source, _ in table})
     ids = [vocabulary.encode(text, add_eos=True) for text in inputs]
     outputs: dict[int, str] = {}
     start = time.monotonic()

@@ -10,11 +10,12 @@ import pytest
 from tiny import random_t5_params
 
 from specdec.api import GREEDY
-from specdec.data.text import read_pairs
+from specdec.data.text import read_pairs, write_pairs
 from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.models.t5.model import T5Model
 from specdec.training import generate
+from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles
 
 
@@ -27,16 +28,19 @@ def target(tiny_model):
     return tiny_model, params
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory, data_directory, target):
-    directory = tmp_path_factory.mktemp("generated")
+def generated(directory, data_directory, target, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generate, "load_params", lambda _: target)
         generate.generate(
             directory, files=TextFiles(str(data_directory)), target=str(data_directory),
-            lengths=(16, 32), tokens_per_batch=128,
+            lengths=(16, 32), tokens_per_batch=128, **options,
         )  # fmt: skip
     return read_pairs(directory / generate.FILE_NAME)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, data_directory, target):
+    return generated(tmp_path_factory.mktemp("generated"), data_directory, target)
 
 
 def greedy_alone(text, target, vocabulary):
@@ -65,6 +69,21 @@ def test_each_distinct_input_once_with_the_targets_own_output(written, data_dire
     for text in sorted(inputs)[:30]:
         output, ended = greedy_alone(text, target, vocabulary)
         assert outputs.get(text) == (output if ended and output.strip() else None)
+
+
+def test_new_inputs_instead_of_the_training_inputs(tmp_path, data_directory, target):
+    recombination = Recombination(60)
+    texts = [source for source, _ in read_pairs(data_directory / "train.tsv")]
+    new = recombination(texts)
+    write_pairs(tmp_path / "held_out.tsv", [(text, "-") for text in new[:30]])
+    pairs = generated(
+        tmp_path, data_directory, target, recombination=recombination,
+        held_out=(str(tmp_path / "held_out.tsv"),),
+    )  # fmt: skip
+    inputs = {source for source, _ in pairs}
+    assert len(inputs) == len(pairs) > 5
+    assert not inputs & {*texts, *new[:30]}
+    assert inputs & {*new[30:]}
 
 
 def test_batches_hold_every_row_that_fits_once():

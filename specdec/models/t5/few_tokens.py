@@ -28,8 +28,8 @@ from specdec.models.t5 import plain
 
 _FEW = 8
 _WIDEST, _NARROWEST = 512, 64  # Features in a chunk.
-_STREAMED = 4  # Up to so many tokens, two halves of the kernel are read together.
-_APART = 16  # float32 numbers in a cache line.
+_STREAMS = 4  # Parts of a kernel that are read together.
+_REGISTERS = 24  # Sums that are kept at once, of the 32 registers.
 _barrier = jax.lax.optimization_barrier
 
 
@@ -51,12 +51,7 @@ def product(kernel: Float[Array, "c o w"], x: Float[Array, "b t i"]) -> Float[Ar
     chunks, _, width = kernel.shape
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
-    if tokens <= _STREAMED:
-        out = _streamed_product(kernel, flat)
-    elif tokens <= _FEW:
-        out = _spaced_product(kernel, flat)
-    else:
-        out = _padded_product(kernel, flat)
+    out = (_streamed_product if tokens <= _FEW else _padded_product)(kernel, flat)
     return out.astype(x.dtype).reshape(*x.shape[:-1], -1)
 
 
@@ -105,35 +100,20 @@ def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
 def _streamed_product(
     kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]
 ) -> Float[Array, "t o"]:
-    """Two rows are summed together, so that a load of x serves both."""
-    chunks, size, width = kernel.shape
-    streams = 2 if size % 2 == 0 else 1
-    kernel, x = _barrier((kernel, x))
-    halves = kernel.reshape(chunks, streams, size // streams, width)
-    tokens = x[:, :, None]
-    pairs = [(halves[:, i], token) for token in tokens for i in range(streams)]
-    sums = [_add_up(total) for total in _sums(pairs, 2)]
-    return jnp.concatenate(sums).reshape(len(x), size)
+    """Rows from several parts of the kernel are summed together.
 
-
-def _spaced_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
-    """The tokens' inputs and sums are kept off addresses that are equal modulo 4096.
-
-    There the processor takes one for another, and waits.
+    A load of x serves all of them, and several places of memory are read at once: where the kernel
+    is no longer in a cache that other programs share, one alone is slow to come.
     """
     chunks, size, width = kernel.shape
+    streams = next(
+        s for s in (_STREAMS, 2, 1) if size % s == 0 and (s * len(x) <= _REGISTERS or s == 1)
+    )
     kernel, x = _barrier((kernel, x))
-    spaced = jnp.pad(x.transpose(1, 0, 2), ((0, 0), (0, 0), (0, _APART)))
-    tokens = _barrier(spaced)[..., :width].transpose(1, 0, 2)[:, :, None]
-
-    def sums(rows):
-        pairs = [(rows, token) for token in tokens]
-        return jnp.stack([_add_up(total) for total in _sums(pairs, 2)])
-
-    if chunks * size * 4 % 2048 or size <= _APART:
-        return sums(kernel)
-    # The arrays of sums follow one another in memory: an odd number of lines sets them apart.
-    return jnp.concatenate([sums(kernel[:, :-_APART]), sums(kernel[:, -_APART:])], axis=1)
+    parts = kernel.reshape(chunks, streams, size // streams, width)
+    tokens = x[:, :, None]
+    pairs = [(parts[:, i], token) for token in tokens for i in range(streams)]
+    return _add_up(jnp.concatenate(_sums(pairs, 2), axis=1)).reshape(len(x), size)
 
 
 def _add_up(partial: Array) -> Array:

@@ -73,7 +73,7 @@ def test_each_distinct_input_once_with_the_targets_own_output(written, data_dire
 
 def test_new_inputs_instead_of_the_training_inputs(tmp_path, data_directory, target):
     recombination = Recombination(60)
-    texts = [source for source, _ in read_pairs(data_directory / "train.tsv")]
+    texts = list(dict.fromkeys(source for source, _ in read_pairs(data_directory / "train.tsv")))
     new = recombination(texts)
     write_pairs(tmp_path / "held_out.tsv", [(text, "-") for text in new[:30]])
     pairs = generated(
@@ -83,7 +83,7 @@ def test_new_inputs_instead_of_the_training_inputs(tmp_path, data_directory, tar
     inputs = {source for source, _ in pairs}
     assert len(inputs) == len(pairs) > 5
     assert not inputs & {*texts, *new[:30]}
-    assert inputs & {*new[30:]}
+    assert len(inputs & {*new[30:]}) > 5
 
 
 def test_batches_hold_every_row_that_fits_once():

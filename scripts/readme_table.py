@@ -1,7 +1,7 @@
-"""Writes the README's results table from committed results files.
+"""Writes the tables of the bundled pair's runs from committed results files.
 
-    python scripts/readme_table.py            # rewrites README.md between its markers
-    python scripts/readme_table.py --check    # exit code 1 if README.md would change
+    python scripts/readme_table.py            # rewrites the pages of PAGES between their markers
+    python scripts/readme_table.py --check    # exit code 1 if one of them would change
 
 One column for each run of RUNS that has a results.json; the first must be there.
 """
@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
-BEGIN = "<!-- results -->"
-END = "<!-- /results -->"
 
 Result = Mapping[str, Any]
 
+# Where a table is: the page, the marker around it, and the directory of its results.
+PAGES = (
+    ("README.md", "results", "results"),
+    ("docs/performance.md", "another-processor", "results/epyc"),
+)
 
-# Directories under results/, each with the name of its column.
+# Directories of results, each with the name of its column.
 RUNS = {
     "quickstart_ende": "paragraphs, greedy",
     "quickstart_ende_t1": "paragraphs, temperature 1",
@@ -64,24 +67,24 @@ ROWS = (
 
 
 class TableError(ValueError):
-    """A results file or the README is not as it should be."""
+    """A results file or a page is not as it should be."""
 
 
-def read_results(root: Path) -> dict[str, Result]:
-    """The results files by path, the quickstart's own first.
+def read_results(root: Path, directory: str = "results") -> dict[str, Result]:
+    """The results files of a directory by path, the quickstart's own first.
 
     Raises:
       TableError: that one is missing, or a file is not JSON.
     """
     first = next(iter(RUNS))
-    if not (root / "results" / first / "results.json").is_file():
+    if not (root / directory / first / "results.json").is_file():
         raise TableError(
-            f"results/{first}/results.json is missing; make it with: python scripts/decode.py "
-            f"--gin_file=configs/experiments/{first}.gin --output_dir=results/{first}"
+            f"{directory}/{first}/results.json is missing; make it with: python scripts/decode.py "
+            f"--gin_file=configs/experiments/{first}.gin --output_dir={directory}/{first}"
         )
     results = {}
     for run in RUNS:
-        name = f"results/{run}/results.json"
+        name = f"{directory}/{run}/results.json"
         if not (root / name).is_file():
             continue
         try:
@@ -103,8 +106,11 @@ def _value(result: Result, key: str, source: str) -> Any:
     return value
 
 
-def table(results: Mapping[str, Result]) -> str:
+def table(results: Mapping[str, Result], to_root: str = "") -> str:
     """The Markdown table and a line on where its numbers come from.
+
+    Args:
+      to_root: leads from the page to where the results' paths begin.
 
     Raises:
       TableError: a key is missing.
@@ -114,10 +120,11 @@ def table(results: Mapping[str, Result]) -> str:
         values = [_value(result, key, source) for source, result in results.items()]
         return " | ".join("–" if value is None else form(value) for value in values)
 
-    titles = [RUNS[source.split("/")[1]] for source in results]
+    runs = {source: source.split("/")[-2] for source in results}
+    titles = [RUNS[run] for run in runs.values()]
     lines = [f"| | {' | '.join(titles)} |", "|---|" + "---:|" * len(results)]
     lines += [f"| {name} | {row(key, form)} |" for name, key, form in ROWS]
-    sources = ", ".join(f"[{name.split('/')[1]}]({name})" for name in results)
+    sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
     settings = {
         f"{_value(r, 'device', name)}, {_value(r, 'dtype', name)}, "
         f"batch size {_value(r, 'batch_size', name)}"
@@ -127,39 +134,43 @@ def table(results: Mapping[str, Result]) -> str:
     return "\n".join(lines)
 
 
-def with_table(readme: str, new: str) -> str:
-    """The README with ``new`` between its markers.
+def with_table(page: str, marker: str, new: str) -> str:
+    """The page with ``new`` between its markers.
 
     Raises:
       TableError: it does not have both markers once, in order.
     """
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.find(END) < readme.find(BEGIN):
-        raise TableError(f"README.md must have {BEGIN} and {END} once each, in this order.")
-    before, rest = readme.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{new}\n{END}{after}"
+    begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.find(end) < page.find(begin):
+        raise TableError(f"The page must have {begin} and {end} once each, in this order.")
+    before, rest = page.split(begin)
+    after = rest.split(end)[1]
+    return f"{before}{begin}\n{new}\n{end}{after}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrites or checks README.md; returns the exit code."""
+    """Rewrites or checks the pages; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="only compare; write nothing")
     args = parser.parse_args(argv)
-    readme = REPO / "README.md"
-    old = readme.read_text(encoding="utf-8")
-    try:
-        new = with_table(old, table(read_results(REPO)))
-    except TableError as error:
-        print(f"readme_table: {error}", file=sys.stderr)
-        return 1
-    if args.check:
-        if new != old:
-            print("readme_table: README.md is not up to date; run scripts/readme_table.py.")
-        return int(new != old)
-    readme.write_text(new, encoding="utf-8")
-    return 0
+    stale = False
+    for name, marker, directory in PAGES:
+        page = REPO / name
+        old = page.read_text(encoding="utf-8")
+        try:
+            to_root = "../" * name.count("/")
+            new = with_table(old, marker, table(read_results(REPO, directory), to_root))
+        except TableError as error:
+            print(f"readme_table: {name}: {error}", file=sys.stderr)
+            return 1
+        if not args.check:
+            page.write_text(new, encoding="utf-8")
+        elif new != old:
+            print(f"readme_table: {name} is not up to date; run scripts/readme_table.py.")
+            stale = True
+    return int(stale)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ class Recombination:
         split = [text.split() for text in texts]
         places = collections.defaultdict(list)
         for text, words in enumerate(split):
-            for at, pair in enumerate(zip(words, words[1:], strict=False)):
+            for at, pair in enumerate(itertools.pairwise(words)):
                 places[pair].append((text, at))
         sources = [words for words in split if len(words) > 1]
         refused, made = {*texts, *known}, {}

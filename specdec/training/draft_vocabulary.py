@@ -23,7 +23,7 @@ def build(
 
     Args:
       min_count: how often a token must occur to be one of them; EOS is always. One more is added
-        to an odd number of them: CPUs read the logits' kernel in halves.
+        to an odd number of them: CPUs read two or four parts of the logits' kernel together.
 
     Raises:
       FileNotFoundError, ValueError: missing or malformed data, or ``min_count`` below 1.

@@ -106,9 +106,7 @@ def _streamed_product(
     is no longer in a cache that other programs share, one alone is slow to come.
     """
     chunks, size, width = kernel.shape
-    streams = next(
-        s for s in (_STREAMS, 2, 1) if size % s == 0 and (s * len(x) <= _REGISTERS or s == 1)
-    )
+    streams = next(s for s in (_STREAMS, 2, 1) if size % s == 0 and s * len(x) <= _REGISTERS)
     kernel, x = _barrier((kernel, x))
     parts = kernel.reshape(chunks, streams, size // streams, width)
     tokens = x[:, :, None]

@@ -357,6 +357,11 @@ def load_pair(
     source, spec = resolve(target, "target"), spec_of(draft)
     vocabulary = find_vocabulary(source)
     loaded = load_model(source, dtype, partitioning=mesh and mesh.target)
+    if loaded.model.config.encoding_width is not None:
+        raise ValueError(
+            f"{source} starts from a target's encoding of the text and has none of its own: it can "
+            "be a draft, not a target."
+        )
     return Pair(
         loaded,
         spec.open(loaded, vocabulary, dtype, mesh and mesh.draft),

@@ -113,6 +113,7 @@ class Checkpoint:
             )
         loaded = load_model(source, dtype, draft_kernel_dtype(dtype), partitioning, as_draft=True)
         check_same_tokens(target, loaded)
+        check_reads(target, loaded)
         return ModelDraft(loaded)
 
 
@@ -301,3 +302,14 @@ def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
                 f"Target and draft have different vocabularies: {field} is {ours} for the target "
                 f"({target.source}) and {theirs} for the draft ({draft.source})."
             )
+
+
+def check_reads(target: LoadedModel, draft: LoadedModel) -> None:
+    """Raises ValueError for a draft that starts from an encoding which is not the target's."""
+    width, theirs = draft.model.config.encoding_width, target.model.config.d_model
+    if width not in (None, theirs):
+        raise ValueError(
+            f"The draft ({draft.source}) starts from an encoding of width {width}, but the target's "
+            f"({target.source}) has {theirs}. Such a draft goes with the target that it was "
+            "distilled from."
+        )

@@ -65,6 +65,7 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
             relative_attention_max_distance=raw.get("relative_attention_max_distance", 128),
             layer_norm_epsilon=raw.get("layer_norm_epsilon", 1e-6),
             dropout_rate=raw.get("dropout_rate", 0.1),
+            encoding_width=raw.get("encoding_width"),
             pad_id=pad_id,
             eos_id=_token_id(raw, "eos_token_id", 1, source),
             decoder_start_id=_token_id(raw, "decoder_start_token_id", pad_id, source),
@@ -96,6 +97,7 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
     feed_forward = next(
         name for name, kind in FEED_FORWARDS.items() if kind == (config.activation, config.gated)
     )
+    own = {} if config.encoding_width is None else {"encoding_width": config.encoding_width}
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
@@ -115,6 +117,7 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
         "layer_norm_epsilon": config.layer_norm_epsilon,
         "dropout_rate": config.dropout_rate,
         "torch_dtype": dtype,
+        **own,
         **format_generation_config(config),
     }
 

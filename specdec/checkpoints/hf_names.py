@@ -1,6 +1,8 @@
 """Hugging Face's parameter names and shapes for T5, against those of T5X's tree.
 
-Source: ``T5ForConditionalGeneration`` in transformers and ``t5x.examples.t5.network``.
+Source: ``T5ForConditionalGeneration`` in transformers and ``t5x.examples.t5.network``. A draft that
+starts from its target's encoding has one parameter more, which transformers does not know:
+``encoder.input_projection.weight`` makes its encoder's ``inputs_embeds`` of that encoding.
 """
 
 from __future__ import annotations
@@ -91,11 +93,15 @@ def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, 
         ]
     width, inner = config.d_model, config.num_heads * config.head_dim
 
-    yield (
-        f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-        f"{stack}/relpos_bias/rel_embedding",
-        (config.num_heads, config.relative_attention_num_buckets),
-    )
+    if stack == "encoder" and config.encoding_width is not None:
+        projection = (config.encoding_width, width)
+        yield "encoder.input_projection.weight", "encoder/input_projection/kernel", projection
+    if depth:
+        yield (
+            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            f"{stack}/relpos_bias/rel_embedding",
+            (config.num_heads, config.relative_attention_num_buckets),
+        )
     for i in range(depth):
         block, layer = f"{stack}.block.{i}.layer", f"{stack}/layers_{i}"
         for j, (theirs, ours, norm) in enumerate(attentions):

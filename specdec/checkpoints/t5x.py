@@ -143,10 +143,11 @@ def infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Config
     """
     try:
         vocab_size, d_model = shapes["token_embedder/embedding"]
-        num_heads, num_buckets = shapes["encoder/relpos_bias/rel_embedding"]
-        _, inner = shapes["encoder/layers_0/attention/query/kernel"]
-        d_ff, _ = shapes["encoder/layers_0/mlp/wo/kernel"]
-        gated = "encoder/layers_0/mlp/wi_0/kernel" in shapes
+        num_heads, num_buckets = shapes["decoder/relpos_bias/rel_embedding"]
+        _, inner = shapes["decoder/layers_0/self_attention/query/kernel"]
+        d_ff, _ = shapes["decoder/layers_0/mlp/wo/kernel"]
+        gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
+        encoding_width, _ = shapes.get("encoder/input_projection/kernel", (None, None))
         return T5Config(
             vocab_size=vocab_size,
             d_model=d_model,
@@ -159,6 +160,7 @@ def infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Config
             gated=gated,
             tied_logits="decoder/logits_dense/kernel" not in shapes,
             relative_attention_num_buckets=num_buckets,
+            encoding_width=encoding_width,
         )
     except KeyError as error:
         raise CheckpointError(

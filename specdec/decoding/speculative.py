@@ -181,7 +181,7 @@ def speculative_decode(
     state = st.initial_state(
         model, row_ids=row_ids, seed=seed, limit=limit, output_bucket=output_bucket,
         gamma=gamma, width=gamma + 1, trace=trace,
-        drafter_state=drafter.init(drafter_params, inputs, output_bucket),
+        drafter_state=drafter.init(drafter_params, inputs, output_bucket, encoded),
     )  # fmt: skip
 
     def body(state: DecodeState) -> DecodeState:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from jaxtyping import Array, Int
 
-from specdec.types import Draft, DrafterState, Params, RandomSource, Verdict
+from specdec.types import Draft, DrafterState, Encoded, Params, RandomSource, Verdict
 
 
 class Drafter(Protocol):
@@ -17,8 +17,14 @@ class Drafter(Protocol):
         """Guesses a block, at most."""
         ...
 
-    def init(self, params: Params, inputs: Int[Array, "b s"], max_len: int) -> DrafterState:
-        """State before the first block, for outputs of up to ``max_len`` tokens."""
+    def init(
+        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
+    ) -> DrafterState:
+        """State before the first block, for outputs of up to ``max_len`` tokens.
+
+        Args:
+          target: what the target's ``encode`` made of the inputs.
+        """
         ...
 
     def propose(

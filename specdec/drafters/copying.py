@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from specdec.types import Draft, Params, RandomSource, Topology, Verdict, pytree
+from specdec.types import Draft, Encoded, Params, RandomSource, Topology, Verdict, pytree
 
 
 @pytree
@@ -60,8 +60,10 @@ class CopyingDrafter:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def init(self, params: Params, inputs: Int[Array, "b s"], max_len: int) -> CopyingState:
-        del params
+    def init(
+        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
+    ) -> CopyingState:
+        del params, target
         batch = inputs.shape[0]
         # gamma + 1: a block that crosses the limit is written whole.
         text = jnp.pad(inputs, ((0, 0), (0, max_len + self.gamma + 1)))

@@ -105,7 +105,11 @@ class HierarchicalDrafter:
             raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
 
     def init(
-        self, params: tuple[Params, Params], inputs: Int[Array, "b s"], max_len: int
+        self,
+        params: tuple[Params, Params],
+        inputs: Int[Array, "b s"],
+        max_len: int,
+        target: Encoded,
     ) -> HierarchicalState:
         batch = inputs.shape[0]
         start = jnp.full((batch, 2), self.model.decoder_start_id, jnp.int32)
@@ -113,14 +117,14 @@ class HierarchicalDrafter:
         # The block that crosses the limit is drafted whole, its last inner round too.
         room = max_len + self.gamma
         return HierarchicalState(
-            encoded=self.model.encode(params[0], inputs),
+            encoded=self.model.encode(params[0], inputs, target),
             cache=self.model.init_cache(batch, room + self.inner.gamma + 2),
             pending=start,
             num_pending=ones,
             last_guess=start[:, 0],
             fed=ones - 1,
             active=jnp.ones((batch,), bool),
-            inner=self.inner.init(params[1], inputs, room),
+            inner=self.inner.init(params[1], inputs, room, target),
         )
 
     def propose(

@@ -87,14 +87,16 @@ class ModelDrafter:
         if not 0 <= self.stop_below <= 1:
             raise ValueError(f"stop_below must be in [0, 1], got {self.stop_below}.")
 
-    def init(self, params: Params, inputs: Int[Array, "b s"], max_len: int) -> ModelDrafterState:
+    def init(
+        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
+    ) -> ModelDrafterState:
         batch = inputs.shape[0]
         start = jnp.full((batch, 2), self.model.decoder_start_id, jnp.int32)
         ones = jnp.ones((batch,), jnp.int32)
         # gamma + 1: the block that crosses the limit is drafted whole.
         cache = self.model.init_cache(batch, max_len + self.gamma + 1)
         return ModelDrafterState(
-            self.model.encode(params, inputs),
+            self.model.encode(params, inputs, target),
             cache,
             start,
             ones,

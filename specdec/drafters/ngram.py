@@ -9,7 +9,15 @@ from jaxtyping import Array, Int
 
 from specdec.core.randomness import draw
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest
-from specdec.types import Draft, Purpose, RandomSource, SamplingConfig, Topology, Verdict
+from specdec.types import (
+    Draft,
+    Encoded,
+    Purpose,
+    RandomSource,
+    SamplingConfig,
+    Topology,
+    Verdict,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +54,10 @@ class NgramDrafter:
                 "the target's all the same)."
             )
 
-    def init(self, params: NgramTables, inputs: Int[Array, "b s"], max_len: int) -> Array:
-        del params, max_len
+    def init(
+        self, params: NgramTables, inputs: Int[Array, "b s"], max_len: int, target: Encoded
+    ) -> Array:
+        del params, max_len, target
         return jnp.full((inputs.shape[0], self.order - 1), self.start_id, jnp.int32)
 
     def propose(

@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from specdec.types import Draft, Params, Purpose, RandomSource, Topology, Verdict
+from specdec.types import Draft, Encoded, Params, Purpose, RandomSource, Topology, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,10 @@ class RandomDrafter:
         if self.gamma < 1:
             raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
 
-    def init(self, params: Params, inputs: Int[Array, "b s"], max_len: int) -> Array:
-        del params, max_len
+    def init(
+        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
+    ) -> Array:
+        del params, max_len, target
         return jnp.zeros((inputs.shape[0], 0))
 
     def propose(self, params: Params, state: Array, random: RandomSource) -> tuple[Draft, Array]:

@@ -90,8 +90,8 @@ def replay(
     found = Acceptance(empty, empty, jnp.zeros((batch, length, len(leniences))))
     last = jnp.full((batch,), model.decoder_start_id, jnp.int32)
     carry = (
-        model.init_cache(batch, length + 2), drafter.init(drafter_params, inputs, length), last,
-        found,
+        model.init_cache(batch, length + 2),
+        drafter.init(drafter_params, inputs, length, encoded), last, found,
     )  # fmt: skip
 
     def body(t, carry):

@@ -227,10 +227,11 @@ def memory(
     ).compile().memory_analysis()  # fmt: skip
 
     def allocated():
+        encoded = target.model.encode(target.params, inputs)
         return (
             target.model.init_cache(len(inputs), output_bucket + gamma + 1),
-            target.model.encode(target.params, inputs),
-            drafter.init(draft.params, inputs, output_bucket),
+            encoded,
+            drafter.init(draft.params, inputs, output_bucket, encoded),
             jnp.zeros((len(inputs), gamma + 1, target.model.vocab_size)),
         )
 
@@ -251,7 +252,7 @@ def _loops(
     start = jnp.full((len(inputs),), model.decoder_start_id, jnp.int32)
     encoded = costs.encode(model, params, inputs)
     gamma = drafter.gamma
-    state = costs.init_drafter(drafter, draft_params, inputs, output_bucket)
+    state = costs.init_drafter(drafter, draft_params, inputs, output_bucket, encoded)
 
     def verified(gamma):
         return costs.target_calls(

@@ -146,10 +146,12 @@ def target_encoding(pair: Pair, batch: Batch) -> Work:
 
 def draft_encoding(pair: Pair, drafter: Drafter, batch: Batch, output_bucket: int) -> Work:
     """What a drafter does before the first block: a draft model's encoder, mostly."""
+    target = pair.target
+    encoded = costs.encode(target.model, target.params, jnp.asarray(batch.inputs))
 
     def run():
         return costs.init_drafter(
-            drafter, pair.draft.params, jnp.asarray(batch.inputs), output_bucket
+            drafter, pair.draft.params, jnp.asarray(batch.inputs), output_bucket, encoded
         )
 
     return Work("draft_encode", run, batch.inputs.shape)
@@ -173,7 +175,7 @@ def _steps(
     inputs = jnp.asarray(batch.inputs)
     keys = row_keys(0, jnp.asarray(batch.row_ids))
     encoded = costs.encode(model, params, inputs)
-    state = costs.init_drafter(drafter, pair.draft.params, inputs, output_bucket)
+    state = costs.init_drafter(drafter, pair.draft.params, inputs, output_bucket, encoded)
 
     def target(width_less_one):
         return lambda: costs.target_calls(

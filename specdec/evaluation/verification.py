@@ -99,7 +99,7 @@ def decode_and_expect(
     state = st.initial_state(
         model, row_ids=row_ids, seed=seed, limit=limit, output_bucket=output_bucket,
         gamma=gamma, width=gamma + 1, trace=False,
-        drafter_state=drafter.init(drafter_params, inputs, output_bucket),
+        drafter_state=drafter.init(drafter_params, inputs, output_bucket, encoded),
     )  # fmt: skip
     zeros = jnp.zeros((inputs.shape[0],))
     verifier = TokenVerifier()

@@ -36,8 +36,14 @@ class Model(Protocol):
         """What the first output token follows."""
         ...
 
-    def encode(self, params: Params, inputs: Int[Array, "b s"]) -> Encoded:
-        """All that decoding needs of the inputs (cross-attention K/V), computed once."""
+    def encode(
+        self, params: Params, inputs: Int[Array, "b s"], target: Encoded | None = None
+    ) -> Encoded:
+        """All that decoding needs of the inputs (cross-attention K/V), computed once.
+
+        Args:
+          target: of a draft, what its target's ``encode`` made of them; it may start from there.
+        """
         ...
 
     def init_cache(self, batch_size: int, max_len: int) -> Cache:

@@ -31,6 +31,7 @@ T5X_RULES: Rules = (
     ("batch", "data"),
     ("vocab", "model"),
     ("embed", None),
+    ("encoding", None),  # Of a target, where its draft starts from it.
     ("mlp", "model"),
     ("heads", "model"),
     ("kv", None),

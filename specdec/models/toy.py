@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.models.cache import block_mask, slot_positions
-from specdec.types import Distribution, Topology, pytree
+from specdec.types import Distribution, Encoded, Topology, pytree
 
 
 @pytree
@@ -36,8 +36,11 @@ class ToyModel:
     eos_id: int = 1
     decoder_start_id: int = 0
 
-    def encode(self, params: Float[Array, "c v"], inputs: Int[Array, "b s"]) -> Int[Array, " b"]:
+    def encode(
+        self, params: Float[Array, "c v"], inputs: Int[Array, "b s"], target: Encoded | None = None
+    ) -> Int[Array, " b"]:
         """A hash of the inputs, [B]."""
+        del target
         return jnp.sum(inputs * (1 + jnp.arange(inputs.shape[1])), axis=1)
 
     def init_cache(self, batch_size: int, max_len: int) -> ToyCache:

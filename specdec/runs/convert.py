@@ -121,5 +121,10 @@ def _logits(network: tuple[T5Config, Any], drawn_for: T5Config) -> jax.Array:
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
     params = jax.tree.map(jnp.asarray, params)
     decoder_inputs = shift_right(targets, config.decoder_start_id)
-    logits = Transformer(config).apply({"params": params}, jnp.asarray(inputs), decoder_inputs)
+    encoding = None
+    if config.encoding_width is not None:
+        encoding = jnp.asarray(generator.normal(size=(*inputs.shape, config.encoding_width)))
+    logits = Transformer(config).apply(
+        {"params": params}, jnp.asarray(inputs), decoder_inputs, encoding
+    )
     return jnp.asarray(logits)

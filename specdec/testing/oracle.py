@@ -146,16 +146,17 @@ def exact_law(
     count = len(combinations)
     rows = jnp.asarray(inputs)
     num_rows = rows.shape[0]
+    encoded = model.encode(params, rows)
     state = initial_state(
         model, row_ids=jnp.arange(num_rows), seed=0, limit=limit, output_bucket=limit,
         gamma=gamma, width=gamma + 1, trace=False,
-        drafter_state=drafter.init(drafter_params, rows, limit),
+        drafter_state=drafter.init(drafter_params, rows, limit, encoded),
     )  # fmt: skip
     # Scalars and keys would not tile; the tape stands in for the keys.
     state = dataclasses.replace(
         state, block=jnp.zeros(num_rows, jnp.int32), row_keys=jnp.zeros(num_rows)
     )
-    bundle = jax.tree.map(np.asarray, (model.encode(params, rows), state))
+    bundle = jax.tree.map(np.asarray, (encoded, state))
 
     @jax.jit
     def run(params, drafter_params, bundle, tape):  # Arguments: constants would be folded, slowly.

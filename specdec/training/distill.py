@@ -110,10 +110,15 @@ def distill(
 
     Raises:
       FileNotFoundError, ValueError: missing or malformed data, target or settings; the draft's
-        vocabulary size is not the target's.
+        vocabulary size, or the encoding that it starts from, is not the target's.
       FloatingPointError: the loss is no longer finite.
     """
     target_model, target_params = load_params(distillation.target)
+    if model.encoding_width not in (None, target_model.d_model):
+        raise ValueError(
+            f"The draft's encoding_width {model.encoding_width} is not the width of the target's "
+            f"encoding, {target_model.d_model}."
+        )
     if model.vocab_size != target_model.vocab_size:
         raise ValueError(
             f"The draft's vocab_size {model.vocab_size} is not the target's "
@@ -143,8 +148,18 @@ def distill(
     )
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
+    def encoding_by(network, frozen, batch):
+        """What the draft starts from, if not from the text itself."""
+        if model.encoding_width is None:
+            return None
+        return network.apply({"params": frozen}, batch.inputs, method="encode")
+
     def loss_function(params, frozen, batch, key):
-        log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key))
+        if isinstance(batch, ScoredBatch):
+            encoding = batch.encoding
+        else:
+            encoding = encoding_by(teacher, frozen, batch)
+        log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
         if isinstance(batch, ScoredBatch):
             # What is 0 in float16 is no less than its smallest number.
             log_p = jnp.log(jnp.maximum(batch.probs.astype(jnp.float32), 2.0**-25))
@@ -161,7 +176,8 @@ def distill(
     @jax.jit
     def validation_sums(params, frozen, batch):
         log_p = jax.nn.log_softmax(apply(target, frozen, batch))
-        log_q = jax.nn.log_softmax(apply(draft, params, batch))
+        encoding = encoding_by(target, frozen, batch)
+        log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
         mask = batch.targets != model.pad_id
         values = {
             "loss": divergence(log_p, log_q),
@@ -180,7 +196,10 @@ def distill(
     if distillation.scored_epochs:
         batches_from = ScoredBatches(
             directory, training, distillation.scored_epochs,
-            lambda params, batch: jax.nn.log_softmax(apply(teacher, params, batch)),
+            lambda params, batch: (
+                jax.nn.log_softmax(apply(teacher, params, batch)),
+                encoding_by(teacher, params, batch),
+            ),
             target_params, distillation.top,
         ).from_step  # fmt: skip
     return run_loop(

@@ -6,6 +6,7 @@ say nearly all that the draft can learn from it, and are few enough to keep.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from absl import logging
 from specdec.data.batching import Batch, Batches
 
 _LOG_EVERY = 200  # Batches.
+_FILES = ("encoding", "top_probs", "top_tokens")
 
 
 class ScoredBatch(NamedTuple):
@@ -28,22 +30,25 @@ class ScoredBatch(NamedTuple):
       inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.Batch`.
       tokens: [B, T, K] int32.
       probs: [B, T, K] float16, the target's own: they sum to a little less than 1.
+      encoding: [B, S, W] float16, the target's, for a draft that starts from it; else None.
     """
 
     inputs: np.ndarray
     targets: np.ndarray
     tokens: np.ndarray
     probs: np.ndarray
+    encoding: np.ndarray | None
 
 
 class ScoredBatches:
     """``epochs`` of ``batches`` with the target's distributions, in another order every pass.
 
-    Batch number ``step`` depends on nothing else. The distributions are kept in two files in
+    Batch number ``step`` depends on nothing else. What the target says is kept in files in
     ``directory``, which a resumed run reads again.
 
     Args:
-      log_probs: (params, batch) -> the target's log probabilities, [B, T, V].
+      score: (params, batch) -> the target's log probabilities, [B, T, V], and its encoding,
+        [B, S, W], or None if the draft has no use for it.
       params: the target's.
       top: K.
     """
@@ -53,40 +58,53 @@ class ScoredBatches:
         directory: str | os.PathLike,
         batches: Batches,
         epochs: int,
-        log_probs: Callable[[Any, Batch], jax.Array],
+        score: Callable[[Any, Batch], tuple[jax.Array, jax.Array | None]],
         params: Any,
         top: int,
     ):
         self._batches = [batch for epoch in range(epochs) for batch in batches.epoch(epoch)]
-        sizes = [batch.targets.size for batch in self._batches]
-        self._starts = np.cumsum([0, *sizes])
-        shape = (int(self._starts[-1]), top)
-        tokens, probs = (Path(directory) / name for name in ("top_tokens.npy", "top_probs.npy"))
-        if not (tokens.exists() and probs.exists()):
-            self._score(tokens, probs, shape, log_probs, params)
-        self._tokens, self._probs = np.load(tokens, mmap_mode="r"), np.load(probs, mmap_mode="r")
+        paths = {name: Path(directory) / f"{name}.npy" for name in _FILES}
+        if not paths[_FILES[-1]].exists():  # It gets its name last.
+            self._score(paths, score, params, top)
+        self._files = {
+            name: np.load(path, mmap_mode="r") for name, path in paths.items() if path.exists()
+        }
 
-    def _score(self, tokens: Path, probs: Path, shape, log_probs, params) -> None:
+    @functools.cached_property
+    def _starts(self) -> dict[str, np.ndarray]:
+        """For each file, the row at which each batch begins, and after them how many there are."""
+        targets, inputs = (
+            np.cumsum([0, *(batch[side].size for batch in self._batches)]) for side in (1, 0)
+        )
+        return {"top_tokens": targets, "top_probs": targets, "encoding": inputs}
+
+    def _score(self, paths: dict[str, Path], score: Callable, params: Any, top: int) -> None:
         @jax.jit
-        def most_probable(params, batch):
-            values, indices = jax.lax.top_k(log_probs(params, batch), shape[1])
-            return indices, jnp.exp(values)
+        def kept(params, batch):
+            log_probs, encoding = score(params, batch)
+            values, tokens = jax.lax.top_k(log_probs, top)
+            found = {"top_probs": jnp.exp(values).astype(jnp.float16), "top_tokens": tokens}
+            return found if encoding is None else {"encoding": encoding.astype("float16"), **found}
 
-        parts = [path.with_suffix(".partial") for path in (tokens, probs)]
-        files = [
-            np.lib.format.open_memmap(part, "w+", dtype, shape)
-            for part, dtype in zip(parts, (np.int32, np.float16), strict=True)
-        ]
+        parts = {name: path.with_suffix(".partial") for name, path in paths.items()}
+        files = {
+            name: np.lib.format.open_memmap(
+                parts[name], "w+", values.dtype, (int(self._starts[name][-1]), values.shape[-1])
+            )
+            for name, values in jax.eval_shape(kept, params, self._batches[0]).items()
+        }
         for i, batch in enumerate(self._batches):
-            for file, values in zip(
-                files, jax.device_get(most_probable(params, batch)), strict=True
-            ):
-                file[self._starts[i] : self._starts[i + 1]] = values.reshape(-1, shape[1])
+            for name, values in jax.device_get(kept(params, batch)).items():
+                files[name][self._rows(name, i)] = values.reshape(-1, values.shape[-1])
             if (i + 1) % _LOG_EVERY == 0:
                 logging.info("The target scored %d of %d batches.", i + 1, len(self._batches))
-        for file, part, path in zip(files, parts, (tokens, probs), strict=True):
-            file.flush()
-            part.rename(path)
+        for name in _FILES:
+            if name in files:
+                files[name].flush()
+                parts[name].rename(paths[name])
+
+    def _rows(self, name: str, number: int) -> slice:
+        return slice(*self._starts[name][number : number + 2])
 
     def from_step(self, step: int) -> Iterator[ScoredBatch]:
         """Batches number ``step``, ``step + 1``, and so on without end."""
@@ -98,10 +116,12 @@ class ScoredBatches:
                 step += 1
 
     def _scored(self, number: int) -> ScoredBatch:
-        batch, start = self._batches[number], self._starts[number]
-        rows = slice(start, start + batch.targets.size)
-        shape = (*batch.targets.shape, -1)
-        return ScoredBatch(
-            *batch, np.asarray(self._tokens[rows]).reshape(shape),
-            np.asarray(self._probs[rows]).reshape(shape),
-        )  # fmt: skip
+        inputs, targets = self._batches[number]
+        rows = {name: file[self._rows(name, number)] for name, file in self._files.items()}
+        tokens, probs = (
+            np.asarray(rows[name]).reshape(*targets.shape, -1) for name in ("top_tokens", "top_probs")
+        )
+        encoding = None
+        if "encoding" in rows:
+            encoding = np.asarray(rows["encoding"]).reshape(*inputs.shape, -1)
+        return ScoredBatch(inputs, targets, tokens, probs, encoding)

@@ -154,13 +154,20 @@ def check_vocabulary(model: T5Config, vocabulary: Vocabulary) -> None:
 
 
 def apply(
-    network: Transformer, params: dict, batch: Batch, dropout_key: jax.Array | None = None
+    network: Transformer,
+    params: dict,
+    batch: Batch,
+    dropout_key: jax.Array | None = None,
+    encoding: jax.Array | None = None,
 ) -> jax.Array:
-    """Teacher-forced float32 logits [B, T, V]; with dropout if given a key."""
+    """Teacher-forced float32 logits [B, T, V]; with dropout if given a key.
+
+    ``encoding`` is the target's, [B, S, W], for a draft that starts from it.
+    """
     decoder_inputs = shift_right(jnp.asarray(batch.targets), network.config.decoder_start_id)
     rngs = {} if dropout_key is None else {"dropout": dropout_key}
     logits = network.apply(
-        {"params": params}, batch.inputs, decoder_inputs,
+        {"params": params}, batch.inputs, decoder_inputs, encoding,
         deterministic=dropout_key is None, rngs=rngs,
     )  # fmt: skip
     return jnp.asarray(logits)

@@ -48,10 +48,14 @@ def encode(model: Model, params: Params, inputs: Int[Array, "b s"]) -> Encoded:
 
 @decode_jit(static_argnames=("drafter", "output_bucket"))
 def init_drafter(
-    drafter: Drafter, params: Params, inputs: Int[Array, "b s"], output_bucket: int
+    drafter: Drafter,
+    params: Params,
+    inputs: Int[Array, "b s"],
+    output_bucket: int,
+    encoded: Encoded,
 ) -> DrafterState:
     """The drafter before its first block."""
-    return drafter.init(params, inputs, output_bucket)
+    return drafter.init(params, inputs, output_bucket, encoded)
 
 
 @decode_jit(static_argnames=("model", "gamma", "sampling", "output_bucket", "verifier"))

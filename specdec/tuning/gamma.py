@@ -122,7 +122,7 @@ def measure(
     keys = row_keys(0, jnp.arange(len(inputs)))
     encoded = costs.encode(model, params, inputs)
     probing = drafter(probe)
-    state = costs.init_drafter(probing, drafter_params, inputs, output_bucket)
+    state = costs.init_drafter(probing, drafter_params, inputs, output_bucket, encoded)
 
     def target_calls(gamma: int) -> Callable[[], object]:
         return lambda: costs.target_calls(
@@ -143,7 +143,7 @@ def measure(
         Work("target", lambda: costs.encode(model, params, inputs), None),
         Work(
             "draft",
-            lambda: costs.init_drafter(probing, drafter_params, inputs, output_bucket),
+            lambda: costs.init_drafter(probing, drafter_params, inputs, output_bucket, encoded),
             None,
         ),
     ]

@@ -17,6 +17,7 @@ from specdec.models.t5.network import init_params
 
 CONFIG = T5Config(40, 8, 2, 1, 2, 4, 16)
 QUERY = "encoder/layers_0/attention/query/kernel"
+DECODER_QUERY = "decoder/layers_0/self_attention/query/kernel"
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +144,10 @@ def test_no_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("path", "advice"),
     [
-        (QUERY, "only T5s"),
+        (DECODER_QUERY, "only T5s"),
+        (QUERY, "belong together"),
         ("token_embedder/embedding", "only T5s"),
-        ("decoder/relpos_bias/rel_embedding", "belong together"),
+        ("encoder/relpos_bias/rel_embedding", "belong together"),
         ("encoder/layers_1/mlp/wo/kernel", "belong together"),
         ("decoder/decoder_norm/scale", "belong together"),
     ],
@@ -172,7 +174,7 @@ def test_shapes_that_do_not_fit_each_other(checkpoint):
 
 
 def test_shapes_that_no_t5_has(checkpoint):
-    edit(checkpoint, f"target/{QUERY}", np.ones((8, 2, 4), np.float32))
+    edit(checkpoint, f"target/{DECODER_QUERY}", np.ones((8, 2, 4), np.float32))
     assert "shapes that no T5 has" in refusal(checkpoint)
 
 

@@ -56,8 +56,9 @@ def distill_tiny(directory, data, model, target, **options):
     return distill.distill(directory, model=model, distillation=chosen, **settings)
 
 
+@pytest.mark.parametrize("starts", ["tokens", "encoding"])
 def test_a_distilled_draft_agrees_more_with_its_target(
-    tmp_path, data_directory, tiny_model, target_directory, monkeypatch
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch, starts
 ):
     results = []
 
@@ -68,6 +69,8 @@ def test_a_distilled_draft_agrees_more_with_its_target(
     per_token = distill.per_token
     monkeypatch.setattr(distill, "per_token", recorded)
     draft = dataclasses.replace(tiny_model, num_heads=1)
+    if starts == "encoding":
+        draft = from_encoding(draft)
     distill_tiny(tmp_path, data_directory, draft, target_directory, cross_entropy_weight=0.25)
     first, last = results
     assert last["loss"] < first["loss"]
@@ -115,19 +118,26 @@ def test_generated_outputs_are_trained_on_beside_the_data(
     assert settings["data"].startswith("202 examples")
 
 
+def from_encoding(tiny_model):
+    """A draft that starts from the target's encoding."""
+    return dataclasses.replace(tiny_model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
+
+
+@pytest.mark.parametrize("starts", ["tokens", "encoding"])
 @pytest.mark.parametrize("loss", ["forward_kl", "total_variation"])
 def test_scored_batches_give_the_loss_of_a_forward_pass(
-    tmp_path, data_directory, tiny_model, target_directory, monkeypatch, loss
+    tmp_path, data_directory, tiny_model, target_directory, monkeypatch, loss, starts
 ):
-    """With every token kept; probabilities in float16 are off by 2**-11 of themselves."""
+    """With every token kept; what is kept in float16 is off by 2**-11 of itself."""
     seen = []
     monkeypatch.setattr(distill, "run_loop", lambda *args, **kwargs: seen.append((args, kwargs)))
+    model = tiny_model if starts == "tokens" else from_encoding(tiny_model)
     distill_tiny(
-        tmp_path / "run", data_directory, tiny_model, target_directory, loss=loss,
+        tmp_path / "run", data_directory, model, target_directory, loss=loss,
         scored_epochs=1, top=tiny_model.vocab_size,
     )  # fmt: skip
     ((function, _, _, batches_from, *_), kwargs) = seen[0]
-    draft = init_params(tiny_model, jax.random.key(5))
+    draft = init_params(model, jax.random.key(5))
     scored = next(batches_from(0))
     plain = Batch(scored.inputs, scored.targets)
     (once, counted), (late, exact) = (
@@ -154,6 +164,14 @@ def test_bad_options_are_refused(options, message):
 def test_unequal_vocabularies_are_refused(tmp_path, data_directory, tiny_model, target_directory):
     draft = dataclasses.replace(tiny_model, vocab_size=320)
     with pytest.raises(ValueError, match="320 is not the target's 278"):
+        distill_tiny(tmp_path, data_directory, draft, target_directory)
+
+
+def test_another_width_than_the_targets_is_refused(
+    tmp_path, data_directory, tiny_model, target_directory
+):
+    draft = dataclasses.replace(tiny_model, encoding_width=tiny_model.d_model + 1)
+    with pytest.raises(ValueError, match="is not the width of the target's encoding"):
         distill_tiny(tmp_path, data_directory, draft, target_directory)
 
 

@@ -34,7 +34,9 @@ def params():
 
 
 def scored(directory, params, epochs=2, function=log_probs):
-    return ScoredBatches(directory, batches(), epochs, function, params, TOP)
+    return ScoredBatches(
+        directory, batches(), epochs, lambda *args: (function(*args), None), params, TOP
+    )
 
 
 def test_the_most_probable_tokens_and_their_probabilities_are_kept(tmp_path, params):

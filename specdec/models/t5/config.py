@@ -30,6 +30,8 @@ class T5Config:
       layer_norm_epsilon: added to the mean square in RMSNorm.
       dropout_rate: used in training only; broadcast along length as T5X does.
       dtype: activations in training and encoding, "float32" or "bfloat16".
+      encoding_width: of a draft that starts from its target's encoding of a text, its width; the
+        draft's encoder projects it to D and may then have no layers. None for one of its own.
       pad_id, eos_id, decoder_start_id: special token ids.
     """
 
@@ -48,18 +50,23 @@ class T5Config:
     layer_norm_epsilon: float = 1e-6
     dropout_rate: float = 0.0
     dtype: str = "float32"
+    encoding_width: int | None = None
     pad_id: int = 0
     eos_id: int = 1
     decoder_start_id: int = 0
 
     def __post_init__(self):
-        sizes = (
-            "vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers",
-            "num_heads", "head_dim", "d_ff",
-        )  # fmt: skip
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"T5Config.{name} must be at least 1, got {getattr(self, name)}.")
+        least = dict.fromkeys(
+            ("vocab_size", "d_model", "num_decoder_layers", "num_heads", "head_dim", "d_ff"), 1
+        )
+        least["num_encoder_layers"] = 1 if self.encoding_width is None else 0
+        if self.encoding_width is not None:
+            least["encoding_width"] = 1
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise ValueError(
+                    f"T5Config.{name} must be at least {smallest}, got {getattr(self, name)}."
+                )
         buckets, distance = (
             self.relative_attention_num_buckets,
             self.relative_attention_max_distance,

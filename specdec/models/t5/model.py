@@ -58,11 +58,18 @@ def axis_sizes(config: T5Config) -> dict[str, tuple[str, int]]:
 
 @pytree
 class EncodedT5:
-    """Cross-attention keys and values [B, H, S, K] for each layer, and the inputs' mask [B, S]."""
+    """What decoding needs of the inputs.
+
+    Attributes:
+      keys, values: each layer's cross-attention keys and values, [B, H, S, K].
+      mask: which inputs are no padding, [B, S].
+      output: the encoder's, [B, S, D], which a draft may start from.
+    """
 
     keys: tuple[Float[Array, "b h s k"], ...]
     values: tuple[Float[Array, "b h s k"], ...]
     mask: Bool[Array, "b s"]
+    output: Float[Array, "b s d"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,15 +128,27 @@ class T5Model:
             params, self.config, self._ops.pack, stored, self.partitioning, output_tokens
         )
 
-    def encode(self, params: PackedT5, inputs: Int[Array, "b s"]) -> EncodedT5:
-        """Runs the encoder and projects its output to every layer's cross-attention K/V."""
+    def encode(
+        self, params: PackedT5, inputs: Int[Array, "b s"], target: EncodedT5 | None = None
+    ) -> EncodedT5:
+        """Runs the encoder and projects its output to every layer's cross-attention K/V.
+
+        Raises:
+          ValueError: it starts from a target's encoding, and is given none or one of another width.
+        """
         cfg = self.config
+        encoding = None
+        if cfg.encoding_width is not None and target is not None:
+            encoding = target.output
         with self._resolving(len(inputs)):
             tree = {
                 "encoder": params.encoder,
                 "token_embedder": {"embedding": params.embedding},
             }
-            output = jnp.asarray(Transformer(cfg).apply({"params": tree}, inputs, method="encode"))
+            network = Transformer(cfg)
+            output = jnp.asarray(
+                network.apply({"params": tree}, inputs, encoding, method="encode")
+            )
             batch, length, _ = output.shape
             projected = self._ops.product(params.cross_kv, output)
             split = projected.reshape(
@@ -141,6 +160,7 @@ class T5Model:
                 tuple(split[0, i] for i in layers),
                 tuple(split[1, i] for i in layers),
                 inputs != cfg.pad_id,
+                output,
             )
 
     def init_cache(self, batch_size: int, max_len: int) -> kv.KVCache:

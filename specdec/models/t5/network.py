@@ -250,7 +250,11 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, layers, final norm; with ``cross`` the decoder, whose output is logits."""
+    """Embedding, layers, final norm; with ``cross`` the decoder, whose output is logits.
+
+    The encoder of a draft that starts from its target's encoding projects that instead of embedding
+    tokens.
+    """
 
     config: T5Config
     num_layers: int
@@ -258,12 +262,25 @@ class Stack(nn.Module):
     embedder: nn.Module
 
     @nn.compact
-    def __call__(self, tokens, mask, encoded=None, encoded_mask=None, deterministic=True):
+    def __call__(self, inputs, mask, encoded=None, encoded_mask=None, deterministic=True):
         cfg = self.config
         dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
-        length = tokens.shape[1]
-        bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
-        x = constrain(dropout(self.embedder(tokens)), HIDDEN_AXES)
+        length = inputs.shape[1]
+        bias = None
+        if self.num_layers:
+            bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
+        if self.cross or cfg.encoding_width is None:
+            x = self.embedder(inputs)
+        else:
+            project = Dense(
+                cfg.d_model,
+                cfg.encoding_width**-0.5,
+                ("encoding", "embed"),
+                jnp.dtype(cfg.dtype),
+                name="input_projection",
+            )
+            x = project(inputs)
+        x = constrain(dropout(x), HIDDEN_AXES)
         for i in range(self.num_layers):
             layer = Layer(cfg, self.cross, name=f"layers_{i}")
             x = layer(x, mask, bias, encoded, encoded_mask, deterministic)
@@ -316,11 +333,30 @@ class Transformer(nn.Module):
         self.decoder = Stack(cfg, cfg.num_decoder_layers, True, self.token_embedder)
 
     def encode(
-        self, inputs: Int[Array, "b s"], *, deterministic: bool = True
+        self,
+        inputs: Int[Array, "b s"],
+        encoding: Float[Array, "b s w"] | None = None,
+        *,
+        deterministic: bool = True,
     ) -> Float[Array, "b s d"]:
-        """Encoder output; positions holding ``pad_id`` are never attended to."""
+        """Encoder output; positions holding ``pad_id`` are never attended to.
+
+        Args:
+          encoding: the target's encoder output, for a draft that starts from it.
+
+        Raises:
+          ValueError: it is missing or of another width than ``config.encoding_width``.
+        """
+        width = None if encoding is None else encoding.shape[-1]
+        if width != self.config.encoding_width:
+            raise ValueError(
+                "This network's encoder starts from a target's encoding of width "
+                f"{self.config.encoding_width}, but was given {width} (None: from tokens)."
+            )
         mask = (inputs != self.config.pad_id)[:, None, None, :]
-        return self.encoder(inputs, mask, deterministic=deterministic)
+        return self.encoder(
+            inputs if encoding is None else encoding, mask, deterministic=deterministic
+        )
 
     def decode(
         self,
@@ -340,10 +376,11 @@ class Transformer(nn.Module):
         self,
         inputs: Int[Array, "b s"],
         decoder_inputs: Int[Array, "b t"],
+        encoding: Float[Array, "b s w"] | None = None,
         *,
         deterministic: bool = True,
     ) -> Float[Array, "b t v"]:
-        encoded = self.encode(inputs, deterministic=deterministic)
+        encoded = self.encode(inputs, encoding, deterministic=deterministic)
         return self.decode(encoded, inputs, decoder_inputs, deterministic=deterministic)
 
 
@@ -355,7 +392,13 @@ def shift_right(targets: Int[Array, "b t"], decoder_start_id: int) -> Int[Array,
 def init_params(config: T5Config, key: jax.Array) -> dict:
     """Random parameters in T5X's tree, float32, unboxed (plain arrays)."""
     tokens = jnp.ones((1, 4), jnp.int32)
-    return nn.unbox(Transformer(config).init(key, tokens, tokens)["params"])
+    encoding = _some_encoding(config)
+    return nn.unbox(Transformer(config).init(key, tokens, tokens, encoding)["params"])
+
+
+def _some_encoding(config: T5Config) -> Float[Array, "1 4 w"] | None:
+    width = config.encoding_width
+    return None if width is None else jnp.ones((1, 4, width))
 
 
 @functools.cache
@@ -363,7 +406,9 @@ def encoder_axes(config: T5Config) -> dict:
     """The logical axes of the ``encoder`` subtree's parameters, as tuples in the same tree."""
     tokens = jnp.ones((1, 4), jnp.int32)
     boxed = jax.eval_shape(
-        lambda: Transformer(config).init(jax.random.key(0), tokens, method="encode")
+        lambda: Transformer(config).init(
+            jax.random.key(0), tokens, _some_encoding(config), method="encode"
+        )
     )["params"]["encoder"]
     return jax.tree.map(
         lambda box: box.names, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)

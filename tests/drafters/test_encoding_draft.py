@@ -1,0 +1,211 @@
+"""Drafts that start from their target's encoding of a text instead of the text."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle_cases import CASES, LOSSLESS, distances_of
+from tiny import TINY, ragged_inputs, random_t5_params
+
+import specdec
+from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingface
+from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.speculative import speculative_decode
+from specdec.drafters.model import ModelDrafter
+from specdec.evaluation.alpha import replay
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import Transformer
+from specdec.models.toy import ToyModel
+from specdec.runs.convert import convert
+from specdec.types import SamplingConfig
+from specdec.verifiers.token import TokenVerifier
+
+TARGET = TINY["v1.1"]
+DRAFT = dataclasses.replace(
+    TARGET, d_model=8, num_encoder_layers=1, num_decoder_layers=1, encoding_width=TARGET.d_model
+)
+SAMPLING = {"greedy": SamplingConfig(0.0), "temperature 1": SamplingConfig(1.0)}
+GAMMA, LIMIT = 3, 24
+
+
+@pytest.fixture(scope="module")
+def params():
+    return random_t5_params(TARGET, 0)
+
+
+def decoder_alone(params):
+    """The target's own decoder as a draft: its encoder passes the target's encoding on.
+
+    RMSNorm leaves alone what a norm of scale 1 has made, so the target's last one gets that scale.
+    """
+    config = dataclasses.replace(TARGET, num_encoder_layers=0, encoding_width=TARGET.d_model)
+    norm = {"scale": jnp.ones(TARGET.d_model)}
+    target = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
+    projection = {"kernel": jnp.eye(TARGET.d_model)}
+    draft = {**params, "encoder": {"input_projection": projection, "encoder_norm": norm}}
+    return config, target, draft
+
+
+def decode(config, params, target_params, sampling, inputs):
+    target, draft = T5Model(TARGET), T5Model(config)
+    return speculative_decode(
+        target, ModelDrafter(draft, GAMMA, sampling), TokenVerifier(),
+        target.pack(target_params), draft.pack(params), inputs, jnp.arange(len(inputs)), LIMIT, 0,
+        sampling=sampling, output_bucket=LIMIT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["in_out", "out_in"])
+@pytest.mark.parametrize("layers", [0, 1])
+def test_the_packed_draft_is_the_network(layout, layers, params):
+    config = dataclasses.replace(DRAFT, num_encoder_layers=layers)
+    inputs = ragged_inputs(3, 9, 19)
+    tokens = jax.random.randint(jax.random.key(2), (3, 7), 0, 19)
+    target, model = T5Model(TARGET, layout), T5Model(config, layout)
+    weights = random_t5_params(config, 1)
+    encoded = target.encode(target.pack(params), inputs)
+    encoding = Transformer(TARGET).apply({"params": params}, inputs, method="encode")
+    truth = Transformer(config).apply({"params": weights}, inputs, tokens, encoding)
+    packed = model.pack(weights)
+    cache = model.init_cache(3, 8)
+    logits, _ = model.extend(packed, model.encode(packed, inputs, encoded), cache, tokens)
+    np.testing.assert_allclose(logits, truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+def test_the_targets_own_decoder_guesses_everything(sampling, params):
+    """Rows of different texts and lengths: another row's encoding would be rejected soon."""
+    config, target, draft = decoder_alone(params)
+    stats = decode(config, draft, target, sampling, ragged_inputs(4, 9, 19)).stats
+    assert stats.examined.min() >= GAMMA
+    np.testing.assert_array_equal(stats.accepted, stats.examined)
+    np.testing.assert_allclose(stats.acceptance_prob_sum / stats.examined, 1, atol=1e-4)
+
+
+def test_greedy_is_plain_decoding(params):
+    inputs = ragged_inputs(4, 9, 19)
+    result = decode(DRAFT, random_t5_params(DRAFT, 1), params, SAMPLING["greedy"], inputs)
+    model = T5Model(TARGET)
+    plain = autoregressive_decode(
+        model, model.pack(params), inputs, jnp.arange(4), LIMIT, 0,
+        sampling=SAMPLING["greedy"], output_bucket=LIMIT,
+    )  # fmt: skip
+    np.testing.assert_array_equal(result.tokens, plain.tokens)
+    assert (result.stats.accepted < result.stats.examined).all(), "nothing was ever rejected"
+
+
+def test_alpha_along_a_text_is_that_of_the_decode(params):
+    config, target, draft = decoder_alone(params)
+    model, drafter = T5Model(TARGET), ModelDrafter(T5Model(config), 1, SAMPLING["temperature 1"])
+    inputs, packed = ragged_inputs(2, 9, 19), T5Model(config).pack(draft)
+    tokens = jax.random.randint(jax.random.key(2), (2, 6), 2, 19)
+    found = replay(
+        model, drafter, model.pack(target), packed, inputs, jnp.arange(2), tokens,
+        jnp.array([6, 4]), 0, sampling=SAMPLING["temperature 1"],
+    )  # fmt: skip
+    np.testing.assert_allclose(found.prob[0], 1, atol=1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class FollowingToy(ToyModel):
+    """Looks up what its target's hash of the inputs leads to."""
+
+    def encode(self, params, inputs, target=None):
+        assert target is not None
+        return target + jnp.sum(inputs, axis=1)
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_lossless(name):
+    case = CASES[name]
+    drafter = ModelDrafter(FollowingToy(3), 2, case.sampling)
+    target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
+    assert max(distances_of(drafter, draft, case, target, limit=3)) < LOSSLESS
+
+
+@pytest.mark.parametrize("form", ["t5x", "orbax", "huggingface"])
+@pytest.mark.parametrize("layers", [0, 1])
+def test_checkpoints_of_every_format(form, layers, tmp_path):
+    config = dataclasses.replace(
+        DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128
+    )
+    save_huggingface(tmp_path / "draft", config, random_t5_params(config, 0))
+    found, _ = open_huggingface(tmp_path / "draft")
+    assert (found.encoding_width, found.num_encoder_layers) == (TARGET.d_model, layers)
+    assert convert(str(tmp_path / "draft"), str(tmp_path / "out"), form) <= 1e-5
+
+
+def test_transformers_runs_it_on_projected_encodings(tmp_path):
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    transformers = pytest.importorskip("transformers", reason="compares with transformers")
+    weights = random_t5_params(DRAFT, 1)
+    save_huggingface(tmp_path / "draft", DRAFT, weights)
+    theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "draft").eval()
+    inputs = np.full((2, 5), 3)
+    tokens = np.random.default_rng(0).integers(2, 19, (2, 4))
+    encoding = np.random.default_rng(1).normal(size=(2, 5, TARGET.d_model)).astype(np.float32)
+    projected = encoding @ np.asarray(weights["encoder"]["input_projection"]["kernel"])
+    with torch.no_grad():
+        logits = theirs(
+            inputs_embeds=torch.tensor(projected), decoder_input_ids=torch.tensor(tokens)
+        ).logits.numpy()
+    ours = Transformer(DRAFT).apply({"params": weights}, inputs, tokens, encoding)
+    np.testing.assert_allclose(ours, logits, atol=1e-4)
+
+
+@pytest.fixture
+def saved(tmp_path, params):
+    save_huggingface(tmp_path / "target", TARGET, params)
+    save_huggingface(tmp_path / "draft", DRAFT, random_t5_params(DRAFT, 1))
+    return tmp_path / "target", tmp_path / "draft"
+
+
+def test_a_pair_of_directories(saved):
+    target, draft = saved
+    pair = specdec.load_pair(target=target, draft=draft)
+    rows = [[3, 4, 1], [5, 6, 7, 8, 1]]
+    out = {
+        method: pair.generate(rows, method=method, gamma=2, max_decode_len=8, batch_size=2).tokens
+        for method in ("speculative", "autoregressive")
+    }
+    for a, b in zip(*out.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_it_is_no_target(saved):
+    with pytest.raises(ValueError, match="it can be a draft, not a target"):
+        specdec.load_pair(target=saved[1], draft=saved[1])
+
+
+def test_another_targets_width_is_refused(saved, tmp_path):
+    other = dataclasses.replace(TARGET, d_model=12)
+    save_huggingface(tmp_path / "other", other, random_t5_params(other, 0))
+    with pytest.raises(ValueError, match="encoding of width 16, but the target's .* has 12"):
+        specdec.load_pair(target=tmp_path / "other", draft=saved[1])
+
+
+@pytest.mark.parametrize("width", [0, -3, "wide"])
+def test_a_width_that_is_none_is_refused(saved, width):
+    path = saved[1] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"encoding_width": width}))
+    with pytest.raises(CheckpointError, match="config.json"):
+        open_huggingface(saved[1])
+
+
+@pytest.mark.parametrize("given", [None, 5])
+def test_it_needs_the_targets_encoding(given):
+    inputs = jnp.ones((1, 4), jnp.int32)
+    encoding = given and jnp.ones((1, 4, given))
+    with pytest.raises(ValueError, match=f"width 16, but was given {given}"):
+        Transformer(DRAFT).apply(
+            {"params": random_t5_params(DRAFT, 0)}, inputs, encoding, method="encode"
+        )
+
+
+def test_a_model_that_reads_tokens_has_layers():
+    with pytest.raises(ValueError, match="num_encoder_layers must be at least 1, got 0"):
+        T5Config(19, 8, 0, 1, 2, 4, 16)

@@ -309,7 +309,7 @@ def check_reads(target: LoadedModel, draft: LoadedModel) -> None:
     width, theirs = draft.model.config.encoding_width, target.model.config.d_model
     if width not in (None, theirs):
         raise ValueError(
-            f"The draft ({draft.source}) starts from an encoding of width {width}, but the target's "
-            f"({target.source}) has {theirs}. Such a draft goes with the target that it was "
+            f"The draft ({draft.source}) starts from an encoding of width {width}, but that of the "
+            f"target ({target.source}) has {theirs}. Such a draft goes with the target that it was "
             "distilled from."
         )

@@ -119,7 +119,8 @@ class ScoredBatches:
         inputs, targets = self._batches[number]
         rows = {name: file[self._rows(name, number)] for name, file in self._files.items()}
         tokens, probs = (
-            np.asarray(rows[name]).reshape(*targets.shape, -1) for name in ("top_tokens", "top_probs")
+            np.asarray(rows[name]).reshape(*targets.shape, -1)
+            for name in ("top_tokens", "top_probs")
         )
         encoding = None
         if "encoding" in rows:

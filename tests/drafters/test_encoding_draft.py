@@ -184,7 +184,7 @@ def test_it_is_no_target(saved):
 def test_another_targets_width_is_refused(saved, tmp_path):
     other = dataclasses.replace(TARGET, d_model=12)
     save_huggingface(tmp_path / "other", other, random_t5_params(other, 0))
-    with pytest.raises(ValueError, match="encoding of width 16, but the target's .* has 12"):
+    with pytest.raises(ValueError, match=r"encoding of width 16, but that of .* has 12"):
         specdec.load_pair(target=tmp_path / "other", draft=saved[1])
 
 
@@ -192,7 +192,7 @@ def test_another_targets_width_is_refused(saved, tmp_path):
 def test_a_width_that_is_none_is_refused(saved, width):
     path = saved[1] / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"encoding_width": width}))
-    with pytest.raises(CheckpointError, match="config.json"):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         open_huggingface(saved[1])
 
 

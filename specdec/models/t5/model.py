@@ -146,9 +146,7 @@ class T5Model:
                 "token_embedder": {"embedding": params.embedding},
             }
             network = Transformer(cfg)
-            output = jnp.asarray(
-                network.apply({"params": tree}, inputs, encoding, method="encode")
-            )
+            output = jnp.asarray(network.apply({"params": tree}, inputs, encoding, method="encode"))
             batch, length, _ = output.shape
             projected = self._ops.product(params.cross_kv, output)
             split = projected.reshape(

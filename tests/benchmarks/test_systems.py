@@ -6,13 +6,14 @@ import importlib
 import importlib.util
 
 import jax
+import numpy as np
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.benchmarks.systems import SYSTEMS, t5x_greedy
+from specdec.benchmarks.systems import SYSTEMS, huggingface, t5x_greedy
 from specdec.benchmarks.systems.specdec_t5 import Specdec
 from specdec.benchmarks.workload import Weights
-from specdec.checkpoints import save_huggingface
+from specdec.checkpoints import load_huggingface, save_huggingface
 
 OTHERS = [name for name, entry in SYSTEMS.items() if not entry.own and entry.needs]
 
@@ -63,6 +64,33 @@ def test_the_same_tokens(name, workload):
             assert found == _expected(workload)
     system.decode(rows[0], [1] * len(rows[0]))
     assert system.versions
+
+
+def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
+    workload, checkpoints, tmp_path
+):
+    """The target's own decoder as the draft: were it given anything else, it would be rejected."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    target, params = load_huggingface(checkpoints / "target")
+    norm = {"scale": np.ones(target.d_model, np.float32)}
+    params = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
+    config = dataclasses.replace(target, num_encoder_layers=0, encoding_width=target.d_model)
+    projection = {"kernel": np.eye(target.d_model, dtype=np.float32)}
+    encoder = {"input_projection": projection, "encoder_norm": norm}
+    save_huggingface(tmp_path / "target", target, params)
+    save_huggingface(tmp_path / "draft", config, {**params, "encoder": encoder})
+    workload = dataclasses.replace(
+        workload, target=Weights(str(tmp_path / "target")), draft=Weights(str(tmp_path / "draft")),
+        batch_size=1,
+    )  # fmt: skip
+    system = huggingface.load(workload, "assisted_constant", {"threads": 1})
+    assert isinstance(system._model, transformers.T5ForConditionalGeneration)
+    calls = []
+    system._model.decoder.register_forward_hook(lambda *_: calls.append(None))
+    tokens = system.decode([0], [12])
+    assert tokens == [Specdec(workload, "autoregressive").decode([0], [12])[0]]
+    assert len(calls) <= -(-12 // (workload.gamma + 1)) + 1
 
 
 def test_t5x_is_absent_without_a_checkout(tmp_path):

@@ -28,6 +28,20 @@ def test_equals_the_float64_product(tokens, size, rows):
     np.testing.assert_allclose(_product(kernel, x), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("tokens", [3, 4, 6, 7, 8])
+def test_as_many_sums_as_there_are_registers_for(tokens, registers, monkeypatch):
+    monkeypatch.setattr(few_tokens, "vector_registers", lambda: registers)
+    kernel, x = _operands(tokens, 1056, 48, jnp.float32)
+    expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)
+    product = decode_jit(static_argnames=())(lambda kernel, x: few_tokens.product(kernel, x))
+    packed = few_tokens.pack(kernel)
+    np.testing.assert_allclose(product(packed, x), expected, rtol=0, atol=1e-5)
+    at_once = product.jitted.lower(packed, x).as_text().count("init:")
+    places = {16: {3: 4, 4: 2, 6: 2, 7: 1, 8: 1}, 32: {3: 4, 4: 4, 6: 4, 7: 2, 8: 2}}
+    assert at_once == tokens * places[registers][tokens]
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 5, 8])
 def test_bfloat16_is_summed_in_float32(tokens):
     kernel, x = _operands(tokens, 1056, 48, jnp.bfloat16)

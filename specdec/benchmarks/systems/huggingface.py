@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from specdec.benchmarks.systems import Options
 from specdec.benchmarks.workload import Workload
+from specdec.checkpoints import open_huggingface, read_config
 
 
 def load(workload: Workload, method: str, options: Options) -> Transformers:
@@ -41,11 +44,31 @@ class Transformers:
         self._assistant: Any = None
         if method != "greedy":
             self._assistant = read(workload.draft.checkpoint)
+            if read_config(workload.draft.checkpoint or "").encoding_width is not None:
+                self._start_from_encoding()
         if method == "assisted_constant":
             settings = self._assistant.generation_config
             settings.num_assistant_tokens = workload.gamma
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = 0.0
+
+    def _start_from_encoding(self) -> None:
+        """Lets the assistant's encoder start from what the target's encoder said last."""
+        _, params = open_huggingface(self.workload.draft.checkpoint or "", self.workload.dtype)
+        kernel = np.asarray(params["encoder"]["input_projection"]["kernel"], np.float32)
+        projection = self._torch.tensor(kernel, dtype=self._model.dtype)
+        said = {}
+
+        def keep(module, arguments, output):
+            said["encoding"] = output.last_hidden_state
+
+        self._model.encoder.register_forward_hook(keep)
+        encode = self._assistant.encoder.forward
+
+        def forward(input_ids=None, **kwargs):
+            return encode(inputs_embeds=said["encoding"] @ projection, **kwargs)
+
+        self._assistant.encoder.forward = forward
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         torch = self._torch

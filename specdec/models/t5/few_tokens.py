@@ -2,9 +2,9 @@
 
 XLA's own CPU product of one token reads memory at two thirds of its speed, and that of 2 to 8
 tokens is bound by arithmetic: it costs 1.5 to 3 times as much, where a verification call should
-cost what a plain step does. Each choice below was the fastest of several on two AVX-512 cores,
-with kernels of 0.8 to 8 MB that come from memory at every use. Beyond a few tokens, and on other
-devices, ``plain.py`` has the same functions.
+cost what a plain step does. Each choice below was the fastest of several on two AVX-512 cores, and
+how many sums to keep at once on two AVX2 cores too, with kernels of 0.8 to 8 MB that come from
+memory at every use. Beyond a few tokens, and on other devices, ``plain.py`` has the same functions.
 
 Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for every out-feature, so
 that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
@@ -23,13 +23,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.machine import vector_registers
 from specdec.core.reductions import sum_last
 from specdec.models.t5 import plain
 
 _FEW = 8
 _WIDEST, _NARROWEST = 512, 64  # Features in a chunk.
 _STREAMS = 4  # Parts of a kernel that are read together.
-_REGISTERS = 24  # Sums that are kept at once, of the 32 registers.
 _barrier = jax.lax.optimization_barrier
 
 
@@ -106,7 +106,8 @@ def _streamed_product(
     is no longer in a cache that other programs share, one alone is slow to come.
     """
     chunks, size, width = kernel.shape
-    streams = next(s for s in (_STREAMS, 2, 1) if size % s == 0 and s * len(x) <= _REGISTERS)
+    sums = vector_registers() * 3 // 4  # That are kept at once; inputs and weights need some too.
+    streams = next(s for s in (_STREAMS, 2, 1) if size % s == 0 and s * len(x) <= sums)
     kernel, x = _barrier((kernel, x))
     parts = kernel.reshape(chunks, streams, size // streams, width)
     tokens = x[:, :, None]

@@ -2,7 +2,7 @@
 
 Source: ``T5ForConditionalGeneration`` in transformers and ``t5x.examples.t5.network``. A draft that
 starts from its target's encoding has one parameter more, which transformers does not know:
-``encoder.input_projection.weight`` makes its encoder's ``inputs_embeds`` of that encoding.
+``encoder.input_projection.weight``; what that makes of the encoding is added to embedded tokens.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def distill(
         """What the draft starts from, if not from the text itself."""
         if model.encoding_width is None:
             return None
-        return network.apply({"params": frozen}, batch.inputs, method="encode")
+        return jnp.asarray(network.apply({"params": frozen}, batch.inputs, method="encode"))
 
     def loss_function(params, frozen, batch, key):
         if isinstance(batch, ScoredBatch):

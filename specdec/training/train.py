@@ -120,17 +120,28 @@ def train(
 
 
 def first_params(model: T5Config, seed: int, initial: str | None) -> dict:
-    """Random parameters, or the latest ones of the run in directory ``initial``.
+    """Random parameters, or the latest ones of ``initial``, a run or a checkpoint.
+
+    A draft that starts from its target's encoding may begin as one that does not: the projection
+    that it lacks is random and small, so that it says at first what the other says.
 
     Raises:
-      FileNotFoundError: there is no such run.
-      ValueError: it trains another network.
+      FileNotFoundError, CheckpointError: there is no such run or checkpoint.
+      ValueError: it is of another network.
     """
+    fresh = init_params(model, jax.random.key(seed))
     if initial is None:
-        return init_params(model, jax.random.key(seed))
+        return fresh
     other, params = load_params(initial)
-    if dataclasses.replace(other, dtype=model.dtype, dropout_rate=model.dropout_rate) != model:
-        raise ValueError(f"The run in {initial} trains another network: {other}, not {model}.")
+    added = other.encoding_width is None and model.encoding_width is not None
+    same = {"dtype": model.dtype, "dropout_rate": model.dropout_rate}
+    if added:
+        same["encoding_width"] = model.encoding_width
+        kernel = 0.1 * fresh["encoder"]["input_projection"]["kernel"]
+        encoder = params["encoder"] | {"input_projection": {"kernel": kernel}}
+        params = params | {"encoder": encoder}
+    if dataclasses.replace(other, **same) != model:
+        raise ValueError(f"{initial} is of another network: {other}, not {model}.")
     return params
 
 

@@ -319,16 +319,17 @@ def test_the_loop_is_its_step():
         model, drafter, TokenVerifier(), table, other, inputs, rows, limit, 3,
         sampling=SAMPLED, output_bucket=limit,
     )  # fmt: skip
+    encoded = model.encode(table, inputs)
     state = initial_state(
         model, row_ids=rows, seed=3, limit=limit, output_bucket=limit, gamma=gamma,
-        width=gamma + 1, drafter_state=drafter.init(other, inputs, limit), trace=False,
+        width=gamma + 1, drafter_state=drafter.init(other, inputs, limit, encoded), trace=False,
     )  # fmt: skip
 
     @jax.jit
     def step(state):
         return speculative.step(
             model, drafter, TokenVerifier(), SAMPLED, limit, table, other,
-            model.encode(table, inputs), BlockRandom.of(state.row_keys, state.block), state,
+            encoded, BlockRandom.of(state.row_keys, state.block), state,
         )[0]  # fmt: skip
 
     while not bool(state.finished.all()):

@@ -16,7 +16,7 @@ def propose(inputs, *blocks, max_match=8):
     drafter = CopyingDrafter(GAMMA, PAD, EOS, max_match)
     width = max(map(len, inputs))
     rows = np.array([row + [PAD] * (width - len(row)) for row in inputs])
-    state = drafter.init((), jnp.asarray(rows), 16)
+    state = drafter.init((), jnp.asarray(rows), 16, None)
     for block in blocks:
         count = np.array([len(tokens) for tokens in block])
         tokens = np.array([tokens + [9] * (GAMMA + 1 - len(tokens)) for tokens in block])
@@ -71,7 +71,7 @@ def test_rows_are_apart():
 
 def test_finished_rows_stand_still():
     drafter = CopyingDrafter(GAMMA, PAD, EOS)
-    state = drafter.init((), jnp.asarray([[5, 6, 7, EOS]]), 4)
+    state = drafter.init((), jnp.asarray([[5, 6, 7, EOS]]), 4, None)
     none = Verdict(jnp.full((1, GAMMA + 1), 9), jnp.array([0]), jnp.array([0]), jnp.zeros((1, 4)))
     after = drafter.observe(state, none)
     np.testing.assert_array_equal(after.text, state.text)

@@ -1,4 +1,4 @@
-"""Drafts that start from their target's encoding of a text instead of the text."""
+"""Drafts that start from their target's encoding of a text, not from the text alone."""
 
 import dataclasses
 import json
@@ -40,12 +40,13 @@ def params():
 def decoder_alone(params):
     """The target's own decoder as a draft: its encoder passes the target's encoding on.
 
-    RMSNorm leaves alone what a norm of scale 1 has made, so the target's last one gets that scale.
+    Beside an encoding times 1e5 the embedded tokens are nothing, and RMSNorm undoes the factor. It
+    leaves alone what a norm of scale 1 has made, so the target's last one gets that scale.
     """
     config = dataclasses.replace(TARGET, num_encoder_layers=0, encoding_width=TARGET.d_model)
     norm = {"scale": jnp.ones(TARGET.d_model)}
     target = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
-    projection = {"kernel": jnp.eye(TARGET.d_model)}
+    projection = {"kernel": 1e5 * jnp.eye(TARGET.d_model)}
     draft = {**params, "encoder": {"input_projection": projection, "encoder_norm": norm}}
     return config, target, draft
 
@@ -139,7 +140,7 @@ def test_checkpoints_of_every_format(form, layers, tmp_path):
     assert convert(str(tmp_path / "draft"), str(tmp_path / "out"), form) <= 1e-5
 
 
-def test_transformers_runs_it_on_projected_encodings(tmp_path):
+def test_transformers_runs_it_when_the_projection_is_added(tmp_path):
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
     weights = random_t5_params(DRAFT, 1)
@@ -148,10 +149,11 @@ def test_transformers_runs_it_on_projected_encodings(tmp_path):
     inputs = np.full((2, 5), 3)
     tokens = np.random.default_rng(0).integers(2, 19, (2, 4))
     encoding = np.random.default_rng(1).normal(size=(2, 5, TARGET.d_model)).astype(np.float32)
-    projected = encoding @ np.asarray(weights["encoder"]["input_projection"]["kernel"])
+    embedded = np.asarray(weights["token_embedder"]["embedding"])[inputs]
+    embedded += encoding @ np.asarray(weights["encoder"]["input_projection"]["kernel"])
     with torch.no_grad():
         logits = theirs(
-            inputs_embeds=torch.tensor(projected), decoder_input_ids=torch.tensor(tokens)
+            inputs_embeds=torch.tensor(embedded), decoder_input_ids=torch.tensor(tokens)
         ).logits.numpy()
     ours = Transformer(DRAFT).apply({"params": weights}, inputs, tokens, encoding)
     np.testing.assert_allclose(ours, logits, atol=1e-4)

@@ -62,7 +62,7 @@ def test_a_start_is_part_of_the_context(sequences):
     always = [[7, *s] for s in sequences]
     tables = count(always, 2)
     drafter = NgramDrafter(1, 2, START, SamplingConfig(0.0))
-    state = drafter.init(tables, jnp.zeros((1, 3), jnp.int32), 8)
+    state = drafter.init(tables, jnp.zeros((1, 3), jnp.int32), 8, None)
     assert drafter.propose(tables, state, None)[0].tokens.tolist() == [[7]]
 
 

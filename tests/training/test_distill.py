@@ -16,6 +16,7 @@ from specdec.data.text import write_pairs
 from specdec.models.t5.network import init_params
 from specdec.training import distill
 from specdec.training.checkpointing import load_params
+from specdec.training.train import first_params
 
 
 @pytest.fixture
@@ -165,6 +166,18 @@ def test_unequal_vocabularies_are_refused(tmp_path, data_directory, tiny_model, 
     draft = dataclasses.replace(tiny_model, vocab_size=320)
     with pytest.raises(ValueError, match="320 is not the target's 278"):
         distill_tiny(tmp_path, data_directory, draft, target_directory)
+
+
+def test_a_draft_can_begin_as_one_that_starts_from_tokens_alone(tiny_model, target_directory):
+    model = dataclasses.replace(tiny_model, encoding_width=tiny_model.d_model)
+    params = first_params(model, 0, str(target_directory))
+    _, expected = load_params(target_directory)
+    encoder = dict(params["encoder"])
+    projection = encoder.pop("input_projection")["kernel"]
+    jax.tree.map(np.testing.assert_array_equal, {**params, "encoder": encoder}, expected)
+    assert 0 < np.std(projection) < 0.2 * tiny_model.d_model**-0.5
+    with pytest.raises(ValueError, match="is of another network"):
+        first_params(dataclasses.replace(model, d_ff=3), 0, str(target_directory))
 
 
 def test_another_width_than_the_targets_is_refused(

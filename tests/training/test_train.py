@@ -44,7 +44,7 @@ def test_a_run_can_start_from_another_ones_parameters(
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
     other = dataclasses.replace(tiny_model, d_ff=32)
-    with pytest.raises(ValueError, match="trains another network"):
+    with pytest.raises(ValueError, match="is of another network"):
         train.train(tmp_path / "other", model=other, initial=str(target_directory), **settings)
 
 

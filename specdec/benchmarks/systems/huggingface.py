@@ -53,7 +53,7 @@ class Transformers:
             settings.assistant_confidence_threshold = 0.0
 
     def _start_from_encoding(self) -> None:
-        """Lets the assistant's encoder start from what the target's encoder said last."""
+        """Lets the assistant's encoder add what the target's encoder said last."""
         _, params = open_huggingface(self.workload.draft.checkpoint or "", self.workload.dtype)
         kernel = np.asarray(params["encoder"]["input_projection"]["kernel"], np.float32)
         projection = self._torch.tensor(kernel, dtype=self._model.dtype)
@@ -63,10 +63,11 @@ class Transformers:
             said["encoding"] = output.last_hidden_state
 
         self._model.encoder.register_forward_hook(keep)
-        encode = self._assistant.encoder.forward
+        encode, embed = self._assistant.encoder.forward, self._assistant.shared
 
         def forward(input_ids=None, **kwargs):
-            return encode(inputs_embeds=said["encoding"] @ projection, **kwargs)
+            embedded = embed(input_ids) + said["encoding"] @ projection
+            return encode(inputs_embeds=embedded, **kwargs)
 
         self._assistant.encoder.forward = forward
 

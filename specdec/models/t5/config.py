@@ -30,8 +30,9 @@ class T5Config:
       layer_norm_epsilon: added to the mean square in RMSNorm.
       dropout_rate: used in training only; broadcast along length as T5X does.
       dtype: activations in training and encoding, "float32" or "bfloat16".
-      encoding_width: of a draft that starts from its target's encoding of a text, its width; the
-        draft's encoder projects it to D and may then have no layers. None for one of its own.
+      encoding_width: of a draft that starts from its target's encoding of a text, that one's width:
+        its encoder, which may then have no layers, adds a projection of it to the embedded tokens.
+        None for a network that starts from tokens alone.
       pad_id, eos_id, decoder_start_id: special token ids.
     """
 

@@ -252,8 +252,8 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """Embedding, layers, final norm; with ``cross`` the decoder, whose output is logits.
 
-    The encoder of a draft that starts from its target's encoding projects that instead of embedding
-    tokens.
+    ``encoded`` is what the decoder attends to. The encoder of a draft that starts from its target's
+    encoding adds a projection of that to the embedded tokens.
     """
 
     config: T5Config
@@ -262,16 +262,15 @@ class Stack(nn.Module):
     embedder: nn.Module
 
     @nn.compact
-    def __call__(self, inputs, mask, encoded=None, encoded_mask=None, deterministic=True):
+    def __call__(self, tokens, mask, encoded=None, encoded_mask=None, deterministic=True):
         cfg = self.config
         dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
-        length = inputs.shape[1]
+        length = tokens.shape[1]
         bias = None
         if self.num_layers:
             bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
-        if self.cross or cfg.encoding_width is None:
-            x = self.embedder(inputs)
-        else:
+        x = self.embedder(tokens)
+        if not self.cross and cfg.encoding_width is not None:
             project = Dense(
                 cfg.d_model,
                 cfg.encoding_width**-0.5,
@@ -279,7 +278,7 @@ class Stack(nn.Module):
                 jnp.dtype(cfg.dtype),
                 name="input_projection",
             )
-            x = project(inputs)
+            x += project(encoded)
         x = constrain(dropout(x), HIDDEN_AXES)
         for i in range(self.num_layers):
             layer = Layer(cfg, self.cross, name=f"layers_{i}")
@@ -354,9 +353,7 @@ class Transformer(nn.Module):
                 f"{self.config.encoding_width}, but was given {width} (None: from tokens)."
             )
         mask = (inputs != self.config.pad_id)[:, None, None, :]
-        return self.encoder(
-            inputs if encoding is None else encoding, mask, deterministic=deterministic
-        )
+        return self.encoder(inputs, mask, encoding, deterministic=deterministic)
 
     def decode(
         self,

@@ -148,17 +148,16 @@ def distill(
     )
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
-    def encoding_by(network, frozen, batch):
-        """What the draft starts from, if not from the text itself."""
+    def encoding_by(network, frozen, batch) -> jax.Array | None:
+        """What the draft starts from, if not from the text alone."""
         if model.encoding_width is None:
             return None
+        if isinstance(batch, ScoredBatch):
+            return jnp.asarray(batch.encoding)
         return jnp.asarray(network.apply({"params": frozen}, batch.inputs, method="encode"))
 
     def loss_function(params, frozen, batch, key):
-        if isinstance(batch, ScoredBatch):
-            encoding = batch.encoding
-        else:
-            encoding = encoding_by(teacher, frozen, batch)
+        encoding = encoding_by(teacher, frozen, batch)
         log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
         if isinstance(batch, ScoredBatch):
             # What is 0 in float16 is no less than its smallest number.

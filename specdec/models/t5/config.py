@@ -57,7 +57,7 @@ class T5Config:
     decoder_start_id: int = 0
 
     def __post_init__(self):
-        least = dict.fromkeys(
+        least: dict[str, int] = dict.fromkeys(
             ("vocab_size", "d_model", "num_decoder_layers", "num_heads", "head_dim", "d_ff"), 1
         )
         least["num_encoder_layers"] = 1 if self.encoding_width is None else 0

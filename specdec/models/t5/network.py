@@ -278,7 +278,7 @@ class Stack(nn.Module):
                 jnp.dtype(cfg.dtype),
                 name="input_projection",
             )
-            x += project(encoded)
+            x += project(cast(Array, encoded))
         x = constrain(dropout(x), HIDDEN_AXES)
         for i in range(self.num_layers):
             layer = Layer(cfg, self.cross, name=f"layers_{i}")

@@ -140,7 +140,7 @@ def _decode(
     encoded = timed("target_encoder", costs.encode, target.model, target.params, inputs)
     if drafter:
         drafter_state = timed(
-            "draft_encoder", costs.init_drafter, drafter, pair.draft.params, inputs, room
+            "draft_encoder", costs.init_drafter, drafter, pair.draft.params, inputs, room, encoded
         )
         state = dataclasses.replace(state, drafter_state=drafter_state)
     while not state.finished.item():

@@ -31,7 +31,6 @@ T5X_RULES: Rules = (
     ("batch", "data"),
     ("vocab", "model"),
     ("embed", None),
-    ("encoding", None),  # Of a target, where its draft starts from it.
     ("mlp", "model"),
     ("heads", "model"),
     ("kv", None),

@@ -52,7 +52,7 @@ class Breakdown:
       decoder_bytes: what a plain step must read of the weights.
       bandwidth: bytes a second, read by one large product of a token in the same run.
       program_bytes: what the compiled speculative decode needs: its arguments and all it allocates.
-      needed_bytes: of both models' weights, their caches, and a block's logits.
+      needed_bytes: of both models' weights, encodings and caches, and a block's logits.
     """
 
     gamma: int

@@ -21,8 +21,9 @@ def test_memory():
     weights = sum(a.nbytes for m in (pair.target, pair.draft) for a in jax.tree.leaves(m.params))
     inner, layers = shape.num_heads * shape.head_dim, shape.num_decoder_layers + 1
     caches = 2 * layers * 2 * inner * (36 + 16) * 4  # Keys and values of 32 + 4 and 16 places.
+    encodings = 2 * 2 * 16 * shape.d_model * 4
     lengths_and_masks = 2 * (2 * 4 + 2 * 16)
     drafter = 2 * (5 * 4 + 1)  # A row's pending tokens, three counts and a flag.
     logits = 2 * 4 * shape.vocab_size * 4
-    assert needed == weights + caches + lengths_and_masks + drafter + logits
+    assert needed == weights + caches + encodings + lengths_and_masks + drafter + logits
     assert program > weights + caches

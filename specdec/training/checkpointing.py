@@ -33,6 +33,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
 MODEL = "model.json"
+SETTINGS = "run.json"
 CHECKPOINTS = "checkpoints"
 
 
@@ -46,13 +47,23 @@ def prepare_directory(
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    described = {"model": dataclasses.asdict(config), **settings}
-    described = json.loads(json.dumps(described))
-    path = directory / "run.json"
+    check_settings(directory, {"model": dataclasses.asdict(config), **settings})
+    shutil.copyfile(vocabulary_path, directory / FILE_NAME)
+    _write_model(directory, config)
+
+
+def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> None:
+    """Writes a run's settings, or checks that those already there are the same.
+
+    Raises:
+      ValueError: ``directory`` holds a run with other settings; the message names them.
+    """
+    described = json.loads(json.dumps(settings))
+    path = Path(directory) / SETTINGS
     if path.exists():
         found = json.loads(path.read_text())
-        # Fields that T5Config has gained since then take their defaults.
-        found["model"] = dataclasses.asdict(T5Config(**found["model"]))
+        if "model" in found:  # Fields that T5Config has gained since then take their defaults.
+            found["model"] = dataclasses.asdict(T5Config(**found["model"]))
         keys = sorted(found.keys() | described.keys())
         other = [key for key in keys if found.get(key) != described.get(key)]
         if other:
@@ -60,8 +71,6 @@ def prepare_directory(
                 f"{key}: {found.get(key)!r} there, {described.get(key)!r} here" for key in other
             )
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
-    shutil.copyfile(vocabulary_path, directory / FILE_NAME)
-    _write_model(directory, config)
     path.write_text(json.dumps(described, indent=2) + "\n")
 
 

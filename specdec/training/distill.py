@@ -90,6 +90,20 @@ class DistillationOptions:
             )
 
 
+def check_draft(draft: T5Config, target: T5Config) -> None:
+    """Raises ValueError if the one cannot draft for the other."""
+    if draft.encoding_width not in (None, target.d_model):
+        raise ValueError(
+            f"The draft's encoding_width {draft.encoding_width} is not the width of the target's "
+            f"encoding, {target.d_model}."
+        )
+    if draft.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"The draft's vocab_size {draft.vocab_size} is not the target's "
+            f"{target.vocab_size}: their distributions could not be compared."
+        )
+
+
 def distill(
     directory: str | os.PathLike,
     *,
@@ -114,16 +128,7 @@ def distill(
       FloatingPointError: the loss is no longer finite.
     """
     target_model, target_params = load_params(distillation.target)
-    if model.encoding_width not in (None, target_model.d_model):
-        raise ValueError(
-            f"The draft's encoding_width {model.encoding_width} is not the width of the target's "
-            f"encoding, {target_model.d_model}."
-        )
-    if model.vocab_size != target_model.vocab_size:
-        raise ValueError(
-            f"The draft's vocab_size {model.vocab_size} is not the target's "
-            f"{target_model.vocab_size}: their distributions could not be compared."
-        )
+    check_draft(model, target_model)
     vocabulary = load_vocabulary(distillation.target)
     check_vocabulary(model, vocabulary)
     pairs = files.read("train")
@@ -160,8 +165,7 @@ def distill(
         encoding = encoding_by(teacher, frozen, batch)
         log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
         if isinstance(batch, ScoredBatch):
-            # What is 0 in float16 is no less than its smallest number.
-            log_p = jnp.log(jnp.maximum(batch.probs.astype(jnp.float32), 2.0**-25))
+            log_p = batch.log_probs
             log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
         else:
             log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))

@@ -39,6 +39,11 @@ class ScoredBatch(NamedTuple):
     probs: np.ndarray
     encoding: np.ndarray | None
 
+    @property
+    def log_probs(self) -> jax.Array:
+        """Of ``probs``, float32; what is 0 in float16 is no less than its smallest number."""
+        return jnp.log(jnp.maximum(self.probs.astype(jnp.float32), 2.0**-25))
+
 
 class ScoredBatches:
     """``epochs`` of ``batches`` with the target's distributions, in another order every pass.

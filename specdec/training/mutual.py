@@ -1,0 +1,187 @@
+"""Mutual learning: a trained target and its draft learn to agree with each other.
+
+A draft comes only as near to its target as its size allows. Where several tokens are about as good,
+the target can come nearer as well. With p0 what the target said before, p and q what target and
+draft say now, position by position, both minimize
+
+    KL(p0 || p) + w TV(p, q)
+
+where 1 - TV(p, q) is the probability of acceptance (Leviathan et al. 2023, corollary 3.6). Decoding
+stays exact: it follows p, the target that comes out of this, whose quality is to be measured anew.
+
+Source: Zhang et al. 2018 ("Deep Mutual Learning"), where two models learn from each other; holding
+one near p0 and total variation are ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
+from specdec.data.vocabulary import FILE_NAME
+from specdec.models.t5.network import Transformer, shift_right
+from specdec.training.checkpointing import (
+    check_settings,
+    load_params,
+    load_vocabulary,
+    save_params,
+)
+from specdec.training.distill import check_draft, forward_kl, total_variation
+from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.optimizer import OptimizerOptions, make_optimizer
+from specdec.training.scored import ScoredBatch, ScoredBatches
+from specdec.training.train import TextFiles, accuracy, apply, per_token
+
+
+@dataclasses.dataclass(frozen=True)
+class MutualOptions:
+    """Which models learn to agree, and how much.
+
+    Attributes:
+      target, draft: training runs, or checkpoints: directories, hub ids or names such as
+        "quickstart/draft".
+      agreement_weight: w; 0 would train the draft alone.
+      scored_epochs: the target scores so many epochs of batches before the first step, for p0;
+        they are gone through again and again.
+      top: of p0, the most probable tokens that are kept.
+    """
+
+    target: str
+    draft: str
+    agreement_weight: float = 2.0
+    scored_epochs: int = 1
+    top: int = 32
+
+    def __post_init__(self):
+        if not self.agreement_weight > 0:
+            raise ValueError(f"agreement_weight must be > 0, got {self.agreement_weight}.")
+        if self.scored_epochs < 1 or self.top < 1:
+            raise ValueError(
+                f"scored_epochs and top must be >= 1, got {self.scored_epochs}, {self.top}."
+            )
+
+
+def learn_together(
+    directory: str | os.PathLike,
+    *,
+    mutual: MutualOptions,
+    files: TextFiles,
+    batching: BatchingOptions,
+    target_optimizer: OptimizerOptions,
+    draft_optimizer: OptimizerOptions,
+    loop: LoopOptions,
+) -> dict:
+    """Trains both, resuming what ``directory`` holds; at the end writes ``target`` and ``draft``.
+
+    Of the target its decoder learns; its embeddings and encoder stay, so that what it makes of the
+    inputs is computed once. ``directory/target`` and ``directory/draft`` are run directories, which
+    everything opens that opens training runs. Validation reports, over the data's validation
+    tokens, ``drift``, KL(p0 || p) in nats; ``accuracy``, the share of the data's tokens that are
+    the target's most probable ones, and ``accuracy_before``; ``alpha`` and ``agreement`` as in
+    :func:`specdec.training.distill.distill`.
+
+    Returns:
+      {"target": parameters, "draft": parameters}.
+
+    Raises:
+      FileNotFoundError, ValueError: missing or malformed data, models or settings; the models do
+        not fit each other.
+      FloatingPointError: the loss is no longer finite.
+    """
+    (target_model, before), (draft_model, draft_params) = (
+        load_params(source) for source in (mutual.target, mutual.draft)
+    )
+    check_draft(draft_model, target_model)
+    vocabulary = load_vocabulary(mutual.target)
+    training, validation = (
+        Batches(tokenize_pairs(files.read(name), vocabulary), batching)
+        for name in ("train", "validation")
+    )
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    check_settings(
+        directory,
+        {
+            "mutual": dataclasses.asdict(mutual),
+            "target_optimizer": dataclasses.asdict(target_optimizer),
+            "draft_optimizer": dataclasses.asdict(draft_optimizer),
+            "total_steps": loop.total_steps,
+            "seed": loop.seed,
+            "data": training.fingerprint(),
+        },
+    )
+    target, draft = Transformer(target_model), Transformer(draft_model)
+
+    def encode(frozen, inputs) -> jax.Array:
+        return jnp.asarray(target.apply({"params": frozen}, inputs, method="encode"))
+
+    def log_probs(params, frozen, batch, encoding, key=None) -> tuple[jax.Array, jax.Array]:
+        """log p and log q, [B, T, V] each."""
+        tokens = shift_right(jnp.asarray(batch.targets), target_model.decoder_start_id)
+        whole = frozen | {"decoder": params["target"]}
+        log_p = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
+        start = encoding if draft_model.encoding_width is not None else None
+        log_q = apply(draft, params["draft"], batch, key, start)
+        return jax.nn.log_softmax(jnp.asarray(log_p)), jax.nn.log_softmax(log_q)
+
+    def loss_function(params, frozen, batch: ScoredBatch, key):
+        encoding = jnp.asarray(batch.encoding, jnp.float32)
+        log_p, log_q = log_probs(params, frozen, batch, encoding, key)
+        now = jnp.take_along_axis(log_p, jnp.asarray(batch.tokens), axis=-1)
+        mask = batch.targets != target_model.pad_id
+        drift = masked_mean(forward_kl(batch.log_probs, now), mask)
+        variation = masked_mean(total_variation(log_p, log_q), mask)
+        loss = drift + mutual.agreement_weight * variation
+        return loss, {"drift": drift, "alpha": 1 - variation}
+
+    @jax.jit
+    def validation_sums(params, frozen, batch):
+        encoding = encode(frozen, batch.inputs)
+        log_p, log_q = log_probs(params, frozen, batch, encoding)
+        log_before = jax.nn.log_softmax(apply(target, frozen, batch))
+        mask = batch.targets != target_model.pad_id
+        values = {
+            "drift": forward_kl(log_before, log_p),
+            "alpha": 1 - total_variation(log_p, log_q),
+            "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
+        }
+        sums = {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
+        for name, logits in (("accuracy", log_p), ("accuracy_before", log_before)):
+            sums[name] = accuracy(logits, batch.targets, mask) * jnp.sum(mask)
+        return sums
+
+    def evaluate(params):
+        def sums(params, batch):
+            return validation_sums(params, before, batch)
+
+        return per_token(sums, params, validation.epoch(0))
+
+    batches = ScoredBatches(
+        directory, training, mutual.scored_epochs,
+        lambda frozen, batch: (
+            jax.nn.log_softmax(apply(target, frozen, batch)), encode(frozen, batch.inputs),
+        ),
+        before, mutual.top,
+    )  # fmt: skip
+    optimizers = {
+        "target": make_optimizer(target_optimizer, loop.total_steps),
+        "draft": make_optimizer(draft_optimizer, loop.total_steps),
+    }
+    first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
+    params = run_loop(
+        loss_function, first,
+        optax.multi_transform(optimizers, {name: name for name in optimizers}),
+        batches.from_step, evaluate, directory, loop, frozen=before,
+    )  # fmt: skip
+    results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
+    for name, model in (("target", target_model), ("draft", draft_model)):
+        save_params(directory / name, model, results[name], loop.total_steps)
+        shutil.copyfile(vocabulary.path, directory / name / FILE_NAME)
+    return results

@@ -1,0 +1,160 @@
+"""Target and draft learn to agree: the loss against numpy, and a short run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from run_tiny import recipe
+
+from specdec.checkpoints import save_huggingface
+from specdec.models.t5.network import Transformer, init_params, shift_right
+from specdec.training import mutual
+from specdec.training.checkpointing import load_params, load_vocabulary
+
+
+@pytest.fixture(scope="module", params=["tokens", "encoding"])
+def draft_directory(request, tmp_path_factory, tiny_model, target_directory):
+    directory = tmp_path_factory.mktemp("draft")
+    model = dataclasses.replace(tiny_model, num_heads=1, dropout_rate=0.0)
+    if request.param == "encoding":
+        model = dataclasses.replace(model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
+    params = init_params(model, jax.random.key(5))
+    save_huggingface(directory, model, params, target_directory / "spiece.model")
+    return directory
+
+
+def learn(directory, data, target, draft, steps=30, **options):
+    settings = recipe(str(data))
+    loop = dataclasses.replace(
+        settings["loop"], total_steps=steps, eval_every=10, checkpoint_every=10
+    )
+    return mutual.learn_together(
+        directory, files=settings["files"], batching=settings["batching"], loop=loop,
+        mutual=mutual.MutualOptions(str(target), str(draft), **options),
+        target_optimizer=settings["optimizer"], draft_optimizer=settings["optimizer"],
+    )  # fmt: skip
+
+
+def log_softmax(logits):
+    return np.asarray(jax.nn.log_softmax(logits), np.float64)
+
+
+def test_the_loss_is_the_drift_and_the_weighted_total_variation(
+    tmp_path, data_directory, target_directory, draft_directory, monkeypatch
+):
+    class Seen(Exception):
+        pass
+
+    def stop(loss_function, params, optimizer, batches_from, *_, frozen):
+        seen.update(function=loss_function, params=params, batches=batches_from, frozen=frozen)
+        raise Seen
+
+    seen = {}
+    monkeypatch.setattr(mutual, "run_loop", stop)
+    config, before = load_params(target_directory)
+    draft_config = load_params(draft_directory)[0]
+    with pytest.raises(Seen):
+        learn(
+            tmp_path / "run", data_directory, target_directory, draft_directory,
+            agreement_weight=3.0, top=config.vocab_size,
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "target").exists()
+    batch = next(seen["batches"](0))
+    moved = jax.tree.map(lambda x: 1.1 * x, seen["params"])
+    loss, metrics = seen["function"](moved, seen["frozen"], batch, jax.random.key(0))
+
+    def target(decoder):
+        params = {"params": before | {"decoder": decoder}}
+        tokens = shift_right(batch.targets, config.decoder_start_id)
+        return log_softmax(Transformer(config).apply(params, batch.inputs, tokens))
+
+    encoding = None
+    if draft_config.encoding_width is not None:
+        whole = {"params": before}
+        encoding = Transformer(config).apply(whole, batch.inputs, method="encode")
+    p0, p = target(before["decoder"]), target(moved["target"])
+    tokens = shift_right(batch.targets, config.decoder_start_id)
+    q = log_softmax(
+        Transformer(draft_config).apply({"params": moved["draft"]}, batch.inputs, tokens, encoding)
+    )
+    mask = batch.targets != config.pad_id
+    drift = np.mean(np.sum(np.exp(p0) * (p0 - p), -1)[mask])
+    alpha = np.mean(np.sum(np.minimum(np.exp(p), np.exp(q)), -1)[mask])
+    assert drift > 1e-3
+    assert metrics["drift"] == pytest.approx(drift, rel=1e-2)
+    assert metrics["alpha"] == pytest.approx(alpha, rel=1e-3)
+    assert loss == pytest.approx(drift + 3 * (1 - alpha), rel=1e-3)
+
+
+def test_target_and_draft_learn_to_agree(
+    tmp_path, data_directory, target_directory, draft_directory, monkeypatch
+):
+    results = []
+    per_token = mutual.per_token
+    monkeypatch.setattr(
+        mutual, "per_token", lambda *args: results.append(per_token(*args)) or results[-1]
+    )
+    run = tmp_path / "run"
+    before = load_params(target_directory)[1]
+    learned = learn(run, data_directory, target_directory, draft_directory, agreement_weight=4.0)
+    assert results[-1]["alpha"] > results[0]["alpha"] > 0
+    assert 0 < results[-1]["drift"] < 1
+    assert results[-1]["accuracy"] != results[-1]["accuracy_before"] > 0
+
+    for name, source in (("target", target_directory), ("draft", draft_directory)):
+        found_config, found = load_params(run / name)
+        assert found_config == load_params(source)[0]
+        jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(learned[name]))
+        assert load_vocabulary(run / name).path.read_bytes() == (
+            (target_directory / "spiece.model").read_bytes()
+        )
+    for part in ("token_embedder", "encoder"):  # What the inputs become stays.
+        jax.tree.map(np.testing.assert_array_equal, found_target(run)[part], before[part])
+    moved = jax.tree.map(
+        lambda a, b: not np.array_equal(a, b), found_target(run)["decoder"], before["decoder"]
+    )
+    assert all(jax.tree.leaves(moved))
+
+
+def found_target(run):
+    return load_params(run / "target")[1]
+
+
+def test_a_run_of_other_settings_is_left_alone(
+    tmp_path, data_directory, target_directory, draft_directory
+):
+    arguments = (data_directory, target_directory, draft_directory)
+    learn(tmp_path, *arguments, steps=4)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ValueError, match=r"other settings: total_steps: 4 there, 5 here"):
+        learn(tmp_path, *arguments, steps=5)
+    assert (tmp_path / "run.json").read_bytes() == before
+    with pytest.raises(FileNotFoundError, match="neither a training run"):
+        load_params(tmp_path)  # It is two.
+
+
+def test_a_draft_of_another_vocabulary_is_refused(
+    tmp_path, data_directory, tiny_model, target_directory
+):
+    other = dataclasses.replace(tiny_model, vocab_size=300)
+    save_huggingface(tmp_path / "draft", other, init_params(other, jax.random.key(0)))
+    with pytest.raises(ValueError, match="The draft's vocab_size 300 is not the target's 278"):
+        learn(tmp_path / "run", data_directory, target_directory, tmp_path / "draft")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"agreement_weight": 0.0}, "agreement_weight must be > 0"),
+        ({"agreement_weight": float("nan")}, "agreement_weight must be > 0"),
+        ({"scored_epochs": 0}, "must be >= 1"),
+        ({"top": 0}, "must be >= 1"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        mutual.MutualOptions("quickstart", "quickstart/draft", **options)

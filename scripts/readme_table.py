@@ -22,7 +22,7 @@ Result = Mapping[str, Any]
 # Where a table is: the page, the marker around it, and the directory of its results.
 PAGES = (
     ("README.md", "results", "results"),
-    ("docs/performance.md", "another-processor", "results/epyc"),
+    ("docs/performance.md", "before-mutual-learning", "results/before_mutual"),
 )
 
 # Directories of results, each with the name of its column.

@@ -123,11 +123,14 @@ def found_target(run):
     return load_params(run / "target")[1]
 
 
-def test_a_run_of_other_settings_is_left_alone(
+def test_a_finished_run_stays_and_one_of_other_settings_is_refused(
     tmp_path, data_directory, target_directory, draft_directory
 ):
     arguments = (data_directory, target_directory, draft_directory)
-    learn(tmp_path, *arguments, steps=4)
+    first = learn(tmp_path, *arguments, steps=4)
+    again = learn(tmp_path, *arguments, steps=4)
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+    jax.tree.map(np.testing.assert_array_equal, found_target(tmp_path), again["target"])
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(ValueError, match=r"other settings: total_steps: 4 there, 5 here"):
         learn(tmp_path, *arguments, steps=5)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Hashable
 from pathlib import Path
 
 import jax
@@ -36,7 +37,7 @@ from specdec.training.checkpointing import (
 from specdec.training.distill import check_draft, forward_kl, total_variation
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-from specdec.training.scored import ScoredBatch, ScoredBatches
+from specdec.training.scored import ScoredBatches
 from specdec.training.train import TextFiles, accuracy, apply, per_token
 
 
@@ -131,7 +132,7 @@ def learn_together(
         log_q = apply(draft, params["draft"], batch, key, start)
         return jax.nn.log_softmax(jnp.asarray(log_p)), jax.nn.log_softmax(log_q)
 
-    def loss_function(params, frozen, batch: ScoredBatch, key):
+    def loss_function(params, frozen, batch, key):
         encoding = jnp.asarray(batch.encoding, jnp.float32)
         log_p, log_q = log_probs(params, frozen, batch, encoding, key)
         now = jnp.take_along_axis(log_p, jnp.asarray(batch.tokens), axis=-1)
@@ -170,7 +171,7 @@ def learn_together(
         ),
         before, mutual.top,
     )  # fmt: skip
-    optimizers = {
+    optimizers: dict[Hashable, optax.GradientTransformation] = {
         "target": make_optimizer(target_optimizer, loop.total_steps),
         "draft": make_optimizer(draft_optimizer, loop.total_steps),
     }

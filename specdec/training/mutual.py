@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
+from specdec.data.batching import BatchingOptions
 from specdec.data.vocabulary import FILE_NAME
 from specdec.models.t5.network import Transformer, shift_right
 from specdec.training.checkpointing import (
@@ -38,7 +38,7 @@ from specdec.training.distill import check_draft, forward_kl, total_variation
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatches
-from specdec.training.train import TextFiles, accuracy, apply, per_token
+from specdec.training.train import TextFiles, accuracy, apply, load_batches, per_token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class MutualOptions:
     Attributes:
       target, draft: training runs, or checkpoints: directories, hub ids or names such as
         "quickstart/draft".
-      agreement_weight: w; 0 would train the draft alone.
+      agreement_weight: w, > 0; the draft learns from this part of the loss only.
       scored_epochs: the target scores so many epochs of batches before the first step, for p0;
         they are gone through again and again.
       top: of p0, the most probable tokens that are kept.
@@ -101,10 +101,7 @@ def learn_together(
     )
     check_draft(draft_model, target_model)
     vocabulary = load_vocabulary(mutual.target)
-    training, validation = (
-        Batches(tokenize_pairs(files.read(name), vocabulary), batching)
-        for name in ("train", "validation")
-    )
+    training, validation = load_batches(files, vocabulary, batching)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     check_settings(
@@ -120,17 +117,22 @@ def learn_together(
     )
     target, draft = Transformer(target_model), Transformer(draft_model)
 
-    def encode(frozen, inputs) -> jax.Array:
-        return jnp.asarray(target.apply({"params": frozen}, inputs, method="encode"))
+    def log_target(whole, batch, encoding) -> jax.Array:
+        """log p, [B, T, V], from the encoding [B, S, D] of the inputs."""
+        tokens = shift_right(jnp.asarray(batch.targets), target_model.decoder_start_id)
+        logits = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
+        return jax.nn.log_softmax(jnp.asarray(logits))
 
     def log_probs(params, frozen, batch, encoding, key=None) -> tuple[jax.Array, jax.Array]:
         """log p and log q, [B, T, V] each."""
-        tokens = shift_right(jnp.asarray(batch.targets), target_model.decoder_start_id)
-        whole = frozen | {"decoder": params["target"]}
-        log_p = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
         start = encoding if draft_model.encoding_width is not None else None
-        log_q = apply(draft, params["draft"], batch, key, start)
-        return jax.nn.log_softmax(jnp.asarray(log_p)), jax.nn.log_softmax(log_q)
+        log_q = jax.nn.log_softmax(apply(draft, params["draft"], batch, key, start))
+        return log_target(frozen | {"decoder": params["target"]}, batch, encoding), log_q
+
+    def score(frozen, batch) -> tuple[jax.Array, jax.Array]:
+        """log p0 and the encoding."""
+        encoding = jnp.asarray(target.apply({"params": frozen}, batch.inputs, method="encode"))
+        return log_target(frozen, batch, encoding), encoding
 
     def loss_function(params, frozen, batch, key):
         encoding = jnp.asarray(batch.encoding, jnp.float32)
@@ -144,9 +146,8 @@ def learn_together(
 
     @jax.jit
     def validation_sums(params, frozen, batch):
-        encoding = encode(frozen, batch.inputs)
+        log_before, encoding = score(frozen, batch)
         log_p, log_q = log_probs(params, frozen, batch, encoding)
-        log_before = jax.nn.log_softmax(apply(target, frozen, batch))
         mask = batch.targets != target_model.pad_id
         values = {
             "drift": forward_kl(log_before, log_p),
@@ -164,13 +165,7 @@ def learn_together(
 
         return per_token(sums, params, validation.epoch(0))
 
-    batches = ScoredBatches(
-        directory, training, mutual.scored_epochs,
-        lambda frozen, batch: (
-            jax.nn.log_softmax(apply(target, frozen, batch)), encode(frozen, batch.inputs),
-        ),
-        before, mutual.top,
-    )  # fmt: skip
+    batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
     optimizers: dict[Hashable, optax.GradientTransformation] = {
         "target": make_optimizer(target_optimizer, loop.total_steps),
         "draft": make_optimizer(draft_optimizer, loop.total_steps),

@@ -4,7 +4,9 @@ XLA's own CPU product of one token reads memory at two thirds of its speed, and 
 tokens is bound by arithmetic: it costs 1.5 to 3 times as much, where a verification call should
 cost what a plain step does. Each choice below was the fastest of several on two AVX-512 cores, and
 how many sums to keep at once on two AVX2 cores too, with kernels of 0.8 to 8 MB that come from
-memory at every use. Beyond a few tokens, and on other devices, ``plain.py`` has the same functions.
+memory at every use. Beyond a few tokens the product is XLA's, up to 64 of them (a short text in the
+encoder) the way round that takes it half the time. On other devices ``plain.py`` has the same
+functions.
 
 Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for every out-feature, so
 that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
@@ -17,6 +19,7 @@ vectorisation of the reductions; without them results are the same, only slower.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -27,10 +30,12 @@ from specdec.core.machine import vector_registers
 from specdec.core.reductions import sum_last
 from specdec.models.t5 import plain
 
-_FEW = 8
+_FEW, _MANY = 8, 64
 _WIDEST, _NARROWEST = 512, 64  # Features in a chunk.
 _STREAMS = 4  # Parts of a kernel that are read together.
 _barrier = jax.lax.optimization_barrier
+# Sums in float32 are several times as fast for bfloat16 on processors with AMX; network.py, too.
+_matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 
 
 def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "c n*o w"]:
@@ -39,6 +44,11 @@ def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "c n*o w"]:
     counts = range(1, size // _NARROWEST + 1)
     chunks = next((c for c in counts if size % c == 0 and size <= c * _WIDEST), 1)
     return kernel.reshape(chunks, size // chunks, -1).transpose(0, 2, 1)
+
+
+def pack_whole(kernel: Float[Array, "i *n o"]) -> Float[Array, "1 n*o i"]:
+    """The same for an encoder's kernel, which always meets more than a few tokens: one chunk."""
+    return kernel.reshape(1, len(kernel), -1).transpose(0, 2, 1)
 
 
 def tied(embedding: Float[Array, "v d"]) -> Float[Array, "1 v d"]:
@@ -51,7 +61,12 @@ def product(kernel: Float[Array, "c o w"], x: Float[Array, "b t i"]) -> Float[Ar
     chunks, _, width = kernel.shape
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
-    out = (_streamed_product if tokens <= _FEW else _padded_product)(kernel, flat)
+    if tokens <= _FEW:
+        out = _streamed_product(kernel, flat)
+    elif tokens <= _MANY or chunks > 1:
+        out = _padded_product(kernel, flat)
+    else:
+        out = _matmul(flat[:, 0], kernel[0].T)
     return out.astype(x.dtype).reshape(*x.shape[:-1], -1)
 
 
@@ -141,4 +156,4 @@ def _padded_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> 
     tokens = len(x)
     padded = max(2 * _FEW, tokens)
     columns = _barrier(jnp.pad(x.transpose(1, 2, 0), ((0, 0), (0, 0), (0, padded - tokens))))
-    return _add_up(_barrier(kernel @ columns))[:, :tokens].T
+    return _add_up(_barrier(_matmul(kernel, columns)))[:, :tokens].T

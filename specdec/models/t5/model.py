@@ -30,7 +30,7 @@ from specdec.models.t5.network import (
     HIDDEN_AXES,
     MLP_AXES,
     NEG_INF,
-    Transformer,
+    check_encoding,
     relative_position_buckets,
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5
@@ -125,8 +125,9 @@ class T5Model:
         """Decode parameters from a checkpoint tree; see :func:`specdec.models.t5.packing.pack`."""
         stored = jnp.dtype(self.kernel_dtype or self.config.dtype)
         return packing.pack(
-            params, self.config, self._ops.pack, stored, self.partitioning, output_tokens
-        )
+            params, self.config, self._ops.pack, self._ops.pack_whole, stored,
+            self.partitioning, output_tokens,
+        )  # fmt: skip
 
     def encode(
         self, params: PackedT5, inputs: Int[Array, "b s"], target: EncodedT5 | None = None
@@ -140,13 +141,9 @@ class T5Model:
         encoding = None
         if cfg.encoding_width is not None and target is not None:
             encoding = target.output
+        check_encoding(cfg, encoding)
         with self._resolving(len(inputs)):
-            tree = {
-                "encoder": params.encoder,
-                "token_embedder": {"embedding": params.embedding},
-            }
-            network = Transformer(cfg)
-            output = jnp.asarray(network.apply({"params": tree}, inputs, encoding, method="encode"))
+            output = self._encode(params, inputs, encoding)
             batch, length, _ = output.shape
             projected = self._ops.product(params.cross_kv, output)
             split = projected.reshape(
@@ -204,6 +201,29 @@ class T5Model:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
 
+    def _encode(self, params, inputs, encoding) -> Float[Array, "b s d"]:
+        encoder, epsilon = params.encoder, self.config.layer_norm_epsilon
+        x = self._embedded(params, inputs)
+        if encoder.input_projection is not None:
+            x = _hidden(x + self._ops.product(encoder.input_projection, encoding))
+        padding = jnp.where(inputs != self.config.pad_id, 0.0, NEG_INF)[:, None, None, :]
+        if encoder.layers:
+            place = jnp.arange(inputs.shape[1])
+            buckets = relative_position_buckets(
+                place[None, :] - place[:, None], self.config, bidirectional=True
+            )
+            bias = encoder.relpos[:, buckets] + padding
+        for layer in encoder.layers:
+            query, key, value = self._ops.split(self._normed_product(layer.self_qkv, x), 3)
+            h = self._attend(self._heads(query), self._heads(key), self._heads(value), bias)
+            x = _hidden(x + self._ops.product(layer.self_out, h))
+            x = _hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
+        inverse = jax.lax.rsqrt(self._ops.mean_square(x) + epsilon)
+        return (x * inverse).astype(self.dtype) * encoder.final_norm
+
+    def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
+        return _hidden(self._ops.embed(params.embedding, tokens).astype(self.dtype))
+
     def _extend(self, params, encoded, cache, tokens, topology):
         topology = topology or Topology.chain(tokens.shape[1])
         max_len = cache.keys[0].shape[2]
@@ -212,7 +232,7 @@ class T5Model:
         self_bias = jnp.where(mask[:, None], bias, NEG_INF)
         cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
 
-        x = _hidden(self._ops.embed(params.embedding, tokens).astype(self.dtype))
+        x = self._embedded(params, tokens)
         keys, values = [], []
         for layer, cross_key, cross_value, old_key, old_value in zip(
             params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True

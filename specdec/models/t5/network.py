@@ -346,12 +346,7 @@ class Transformer(nn.Module):
         Raises:
           ValueError: it is missing or of another width than ``config.encoding_width``.
         """
-        width = None if encoding is None else encoding.shape[-1]
-        if width != self.config.encoding_width:
-            raise ValueError(
-                "This network's encoder starts from a target's encoding of width "
-                f"{self.config.encoding_width}, but was given {width} (None: from tokens)."
-            )
+        check_encoding(self.config, encoding)
         mask = (inputs != self.config.pad_id)[:, None, None, :]
         return self.encoder(inputs, mask, encoding, deterministic=deterministic)
 
@@ -393,20 +388,20 @@ def init_params(config: T5Config, key: jax.Array) -> dict:
     return nn.unbox(Transformer(config).init(key, tokens, tokens, encoding)["params"])
 
 
+def check_encoding(config: T5Config, encoding: Float[Array, "b s w"] | None) -> None:
+    """Whether an encoder is given what it starts from.
+
+    Raises:
+      ValueError: a target's encoding is missing or of another width than ``encoding_width``.
+    """
+    width = None if encoding is None else encoding.shape[-1]
+    if width != config.encoding_width:
+        raise ValueError(
+            "This network's encoder starts from a target's encoding of width "
+            f"{config.encoding_width}, but was given {width} (None: from tokens)."
+        )
+
+
 def _some_encoding(config: T5Config) -> Float[Array, "1 4 w"] | None:
     width = config.encoding_width
     return None if width is None else jnp.ones((1, 4, width))
-
-
-@functools.cache
-def encoder_axes(config: T5Config) -> dict:
-    """The logical axes of the ``encoder`` subtree's parameters, as tuples in the same tree."""
-    tokens = jnp.ones((1, 4), jnp.int32)
-    boxed = jax.eval_shape(
-        lambda: Transformer(config).init(
-            jax.random.key(0), tokens, _some_encoding(config), method="encode"
-        )
-    )["params"]["encoder"]
-    return jax.tree.map(
-        lambda box: box.names, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
-    )

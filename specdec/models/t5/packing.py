@@ -2,7 +2,7 @@
 
 One decode step is bound by reading the weights once, so query, key and value become one product,
 wi_0 and wi_1 another, every layer's cross-attention K/V a third, and norm scales are multiplied
-into the kernels that follow.
+into the kernels that follow. The encoder is fused alike.
 
 Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 """
@@ -10,6 +10,7 @@ Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -18,7 +19,6 @@ from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Axes, Partitioning, place
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import encoder_axes
 from specdec.types import Params, pytree
 
 Kernel = Array  # As few_tokens.py or plain.py packs it.
@@ -26,19 +26,37 @@ Kernel = Array  # As few_tokens.py or plain.py packs it.
 
 @pytree
 class PackedLayer:
-    """One decoder layer; kernels in the model's layout.
+    """One layer; kernels in the model's layout.
 
     Attributes:
-      self_qkv: D -> 3I; self_out: I -> D; cross_query: D -> I; cross_out: I -> D;
-      wi: D -> F or 2F when gated; wo: F -> D. Those from D hold the scale of the norm before.
+      self_qkv: D -> 3I; self_out: I -> D; wi: D -> F or 2F when gated; wo: F -> D.
+      cross_query: D -> I; cross_out: I -> D; both None in the encoder.
+        Those from D hold the scale of the norm before.
     """
 
     self_qkv: Kernel
     self_out: Kernel
-    cross_query: Kernel
-    cross_out: Kernel
     wi: Kernel
     wo: Kernel
+    cross_query: Kernel | None = None
+    cross_out: Kernel | None = None
+
+
+@pytree
+class PackedEncoder:
+    """An encoder without its embedding.
+
+    Attributes:
+      layers: as the decoder's, without cross-attention.
+      relpos: [H, num_buckets], position biases; None without layers.
+      final_norm: [D].
+      input_projection: W -> D, for a draft that starts from its target's encoding of width W.
+    """
+
+    layers: tuple[PackedLayer, ...]
+    relpos: Float[Array, "h r"] | None
+    final_norm: Float[Array, " d"]
+    input_projection: Kernel | None
 
 
 @pytree
@@ -46,7 +64,7 @@ class PackedT5:
     """Decode parameters.
 
     Attributes:
-      encoder: the checkpoint's ``encoder`` subtree, as it is.
+      encoder: None only in a part of the parameters, as :func:`logical_axes` takes one.
       embedding: [V, D]; shared with the logits when they are tied.
       cross_kv: D -> 2 * layers * I, every decoder layer's cross-attention keys and values.
       layers: the decoder.
@@ -56,7 +74,7 @@ class PackedT5:
       output_tokens: [N], the tokens that logits are of, in order; None for all of them.
     """
 
-    encoder: Params
+    encoder: PackedEncoder | None
     embedding: Float[Array, "v d"]
     cross_kv: Kernel
     layers: tuple[PackedLayer, ...]
@@ -66,7 +84,7 @@ class PackedT5:
     output_tokens: Int[Array, " n"] | None = None
 
 
-# Logical axes; of a kernel before it is stacked with others. The encoder's are network.py's.
+# Logical axes; of a kernel before it is stacked with others.
 _INTO_HEADS, _FROM_HEADS = ("embed", "joined_kv"), ("joined_kv", "embed")
 AXES: dict[str, Axes] = {
     "self_qkv": _INTO_HEADS,
@@ -80,24 +98,25 @@ AXES: dict[str, Axes] = {
     "relpos": ("heads", "relpos_buckets"),
     "final_norm": ("embed",),
     "logits": ("embed", "vocab"),
+    "input_projection": ("encoding", "embed"),
 }
 
 
-def logical_axes(packed: PackedT5, config: T5Config) -> PackedT5:
+def logical_axes(packed: PackedT5) -> PackedT5:
     """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
 
     def axes(path, array: Array) -> Axes:
         named = AXES[path[-1].name]
         return named if array.ndim == len(named) else (named[0], "stack", named[1])
 
-    decoder = jax.tree_util.tree_map_with_path(axes, dataclasses.replace(packed, encoder={}))
-    return dataclasses.replace(decoder, encoder=encoder_axes(config) if packed.encoder else {})
+    return jax.tree_util.tree_map_with_path(axes, packed)
 
 
 def pack(
     params: Params,
     config: T5Config,
     pack_kernel: Callable[[Array], Kernel],
+    pack_whole: Callable[[Array], Kernel],
     stored: jnp.dtype,
     partitioning: Partitioning | None,
     output_tokens: Sequence[int] | None = None,
@@ -109,18 +128,19 @@ def pack(
 
     Args:
       pack_kernel: stores a kernel [in, out], or stacked ones [in, N, out], in a layout.
+      pack_whole: the same for the encoder's.
       stored: the dtype of kernels and embedding.
       partitioning: None for one device.
       output_tokens: those that the model is to say, on one device; None for all.
     """
-    decoder, dtype = params["decoder"], jnp.dtype(config.dtype)
+    encoder, decoder, dtype = params["encoder"], params["decoder"], jnp.dtype(config.dtype)
     layers = [decoder[f"layers_{i}"] for i in range(config.num_decoder_layers)]
     wi = ("wi_0", "wi_1") if config.gated else ("wi",)
 
     def put(array, axes):
         return place(array, axes, partitioning)
 
-    def fuse(name, *kernels, norm=None, dtype=stored):
+    def fuse(name, *kernels, norm=None, dtype=stored, pack=pack_kernel):
         axes = AXES[name]
         fused = [put(kernel["kernel"], axes) for kernel in kernels]
         if len(fused) > 1:
@@ -130,27 +150,45 @@ def pack(
         if norm is not None:
             scale = put(norm["scale"], axes[:1])
             kernel = kernel * scale.reshape(-1, *(1,) * (kernel.ndim - 1))
-        return pack_kernel(kernel.astype(dtype))
+        return pack(kernel.astype(dtype))
 
-    def pack_layer(layer):
-        own, cross, mlp = (
-            layer["self_attention"], layer["encoder_decoder_attention"], layer["mlp"],
-        )  # fmt: skip
+    # What is read once a text, not at every step.
+    encode = functools.partial(fuse, dtype=dtype, pack=pack_whole)
+
+    def vector(name, parameter, dtype=dtype):
+        return put(parameter, AXES[name]).astype(dtype)
+
+    def pack_layer(layer, attention, fuse):
+        own, own_norm = layer[attention], layer[f"pre_{attention}_layer_norm"]
+        mlp, mlp_norm = layer["mlp"], layer["pre_mlp_layer_norm"]
+        qkv = [own[name] for name in ("query", "key", "value")]
         return PackedLayer(
-            self_qkv=fuse(
-                "self_qkv",
-                own["query"],
-                own["key"],
-                own["value"],
-                norm=layer["pre_self_attention_layer_norm"],
-            ),
+            self_qkv=fuse("self_qkv", *qkv, norm=own_norm),
             self_out=fuse("self_out", own["out"]),
-            cross_query=fuse(
-                "cross_query", cross["query"], norm=layer["pre_cross_attention_layer_norm"]
-            ),
-            cross_out=fuse("cross_out", cross["out"]),
-            wi=fuse("wi", *(mlp[name] for name in wi), norm=layer["pre_mlp_layer_norm"]),
+            wi=fuse("wi", *(mlp[name] for name in wi), norm=mlp_norm),
             wo=fuse("wo", mlp["wo"]),
+        )
+
+    def pack_decoder_layer(layer):
+        cross, norm = layer["encoder_decoder_attention"], layer["pre_cross_attention_layer_norm"]
+        return dataclasses.replace(
+            pack_layer(layer, "self_attention", fuse),
+            cross_query=fuse("cross_query", cross["query"], norm=norm),
+            cross_out=fuse("cross_out", cross["out"]),
+        )
+
+    def pack_encoder():
+        layers = [encoder[f"layers_{i}"] for i in range(config.num_encoder_layers)]
+        relpos = projection = None
+        if layers:
+            relpos = vector("relpos", encoder["relpos_bias"]["rel_embedding"], jnp.float32)
+        if config.encoding_width is not None:
+            projection = encode("input_projection", encoder["input_projection"])
+        return PackedEncoder(
+            layers=tuple(pack_layer(layer, "attention", encode) for layer in layers),
+            relpos=relpos,
+            final_norm=vector("final_norm", encoder["encoder_norm"]["scale"]),
+            input_projection=projection,
         )
 
     # The large ones first, while little else is in memory: packing needs a copy.
@@ -163,22 +201,14 @@ def pack(
     if config.tied_logits and said is not None:
         logits = pack_kernel(embedding[said].T)
     crosses = [layer["encoder_decoder_attention"] for layer in layers]
-    cross_kv = fuse(
-        "cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses), dtype=dtype
-    )
-    relpos = put(decoder["relpos_bias"]["rel_embedding"], AXES["relpos"])
-    final_norm = put(decoder["decoder_norm"]["scale"], AXES["final_norm"])
+    cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
     return PackedT5(
-        encoder=jax.tree.map(
-            lambda array, axes: put(array, axes).astype(dtype),
-            params["encoder"],
-            encoder_axes(config),
-        ),
+        encoder=pack_encoder(),
         embedding=embedding,
         cross_kv=cross_kv,
-        layers=tuple(pack_layer(layer) for layer in layers),
-        relpos=relpos.astype(jnp.float32),
-        final_norm=final_norm.astype(dtype),
+        layers=tuple(pack_decoder_layer(layer) for layer in layers),
+        relpos=vector("relpos", decoder["relpos_bias"]["rel_embedding"], jnp.float32),
+        final_norm=vector("final_norm", decoder["decoder_norm"]["scale"]),
         logits=logits,
         output_tokens=said,
     )

@@ -17,6 +17,9 @@ def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "i *n o"]:
     return kernel
 
 
+pack_whole = pack
+
+
 def tied(embedding: Float[Array, "v d"]) -> Float[Array, "d v"]:
     """The embedding as the kernel of the logits."""
     return embedding.T

@@ -48,16 +48,13 @@ def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
     """Bytes of parameters on one device: of all, and of those that every call reads."""
     packed = _packed(config)
     embedding = packed.embedding if config.tied_logits else None
-    read = dataclasses.replace(packed, encoder={}, cross_kv=None, embedding=embedding)
+    read = dataclasses.replace(packed, encoder=None, cross_kv=None, embedding=embedding)
 
     def held(array: jax.ShapeDtypeStruct, axes: Axes) -> int:
         part = partitioning.sharding(axes).shard_shape(array.shape)
         return math.prod(part) * array.dtype.itemsize
 
-    both = (
-        jax.tree.map(held, arrays, packing.logical_axes(arrays, config))
-        for arrays in (packed, read)
-    )
+    both = (jax.tree.map(held, arrays, packing.logical_axes(arrays)) for arrays in (packed, read))
     whole, step = (sum(jax.tree.leaves(sizes)) for sizes in both)
     return whole, step
 

@@ -1,4 +1,4 @@
-"""T5 encoder-decoder in Flax linen: training, encoding and the teacher-forced reference.
+"""T5 encoder-decoder in Flax linen: training and the teacher-forced reference.
 
 The parameter tree is T5X's (``t5x.examples.t5.network``): ``token_embedder``, ``encoder`` and
 ``decoder`` with ``layers_<i>``, ``attention`` / ``self_attention`` / ``encoder_decoder_attention``,

@@ -30,10 +30,10 @@ sys.path.insert(0, str(ROOT))
 import jax
 
 from specdec.checkpoints import save_huggingface
-from specdec.evaluation import figures, results
+from specdec.measure import figures, results
+from specdec.measure.progress import say
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
-from specdec.runs.progress import say
 
 VOCABULARY = ROOT / "specdec" / "bundled" / "quickstart" / "target" / "spiece.model"
 MODEL = T5Config(

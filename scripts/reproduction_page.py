@@ -18,7 +18,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
-from specdec.evaluation import reproduction
+from specdec.reproduction import tables as reproduction
 
 PAGE = REPO / "docs" / "reproduction.md"
 SECTION = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.DOTALL)

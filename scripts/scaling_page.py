@@ -5,7 +5,7 @@
 
 It takes a minute on any machine: shapes from configs/shapes, figures from configs/hardware, and no
 device. A section of the page between <!-- NAME --> and <!-- /NAME --> is a table of
-specdec/evaluation/scaling_tables.py.
+specdec/reproduction/scaling_tables.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from specdec.core.roofline import Hardware
-from specdec.evaluation import scaling, scaling_tables
 from specdec.models.t5.config import T5Config
+from specdec.reproduction import scaling, scaling_tables
 from specdec.runs import dry_run, gin_files
 from specdec.runs.gin_bindings import configured_hardware
 

@@ -23,9 +23,9 @@ from specdec.decoding.batches import Batch, Block, blocks_of, bucket, make_batch
 from specdec.decoding.speculative import speculative_decode
 from specdec.drafters.base import Drafter
 from specdec.drafts import DraftSpec, OpenDraft, spec_of
+from specdec.measure import gamma as tuning
+from specdec.measure.gamma import GammaChoice
 from specdec.models.partitioning import DeviceMesh
-from specdec.tuning import gamma as tuning
-from specdec.tuning.gamma import GammaChoice
 from specdec.types import DecodeResult, SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.token import TokenVerifier

@@ -14,7 +14,7 @@ from typing import Any
 
 from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.workload import Workload, WorkloadError
-from specdec.tuning.timing import Spread
+from specdec.measure.timing import Spread
 
 # OpenMP's threads go on spinning for a while, 0.2 s by some libraries' default.
 REST_SECONDS = 0.3

@@ -8,8 +8,8 @@ from typing import Any
 
 from specdec.benchmarks.harness import Measurement
 from specdec.benchmarks.workload import Workload
-from specdec.evaluation.breakdown import Breakdown
-from specdec.tuning.timing import Spread
+from specdec.measure.breakdown import Breakdown
+from specdec.measure.timing import Spread
 
 _DERIVED = (
     "block", "block_overhead", "explained", "floor_ratio", "cost_ratio", "verify_ratio",

@@ -18,8 +18,8 @@ from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
 from specdec.drafts import DraftSpec
-from specdec.evaluation import alpha, results
-from specdec.runs.rows import measure_rows
+from specdec.measure import alpha, results
+from specdec.measure.rows import measure_rows
 from specdec.types import SamplingConfig
 
 TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"

@@ -20,9 +20,9 @@ from specdec.benchmarks.systems.specdec_t5 import pair_of
 from specdec.benchmarks.workload import Workload, exported
 from specdec.core.machine import num_cores
 from specdec.decoding.batches import make_batches
-from specdec.evaluation import breakdown, results
+from specdec.measure import breakdown, results
+from specdec.measure.progress import say
 from specdec.runs import gin_files
-from specdec.runs.progress import say
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 

@@ -20,14 +20,14 @@ from specdec.data.tasks import good
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.speculative import speculative_decode
-from specdec.evaluation import lossless, results, speed, traces
-from specdec.evaluation.decodes import Row, read_rows
-from specdec.evaluation.lines import LineWriter
+from specdec.measure import lossless, results, speed, traces
+from specdec.measure.decodes import Row, read_rows
+from specdec.measure.lines import LineWriter
+from specdec.measure.progress import Progress, say
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item
 from specdec.runs.parts import DECODES, Parts
 from specdec.runs.processes import ALONE, Processes
-from specdec.runs.progress import Progress, say
 from specdec.verifiers.base import Verifier
 
 CONFIG, SKIPPED, RESULTS, TRACE = (

@@ -10,8 +10,8 @@ from typing import cast
 
 import gin
 
-from specdec.evaluation import traces
-from specdec.evaluation.table import format_table
+from specdec.measure import traces
+from specdec.measure.table import format_table
 from specdec.runs import gin_files
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun

@@ -19,10 +19,11 @@ from specdec.core.roofline import Hardware
 from specdec.core.theory import speedup
 from specdec.decoding.batches import bucket
 from specdec.drafts import Hierarchical, Ngram
-from specdec.evaluation import paper
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.share import parameter_shapes
+from specdec.reproduction import paper
+from specdec.reproduction.floors import BlockPlan
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.plan import (
@@ -32,7 +33,6 @@ from specdec.runs.plan import (
     device_report,
     memory_cells,
 )
-from specdec.tuning.floors import BlockPlan
 
 SHAPES = "configs/shapes"
 HARDWARE = "configs/hardware"

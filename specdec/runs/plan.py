@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from specdec.core.roofline import Hardware, Work
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.drafts import Hierarchical
-from specdec.evaluation import paper
+from specdec.reproduction import paper
+from specdec.reproduction.floors import BlockPlan, Memory, Part, floor
 from specdec.runs.decode_run import DecodeRun
-from specdec.tuning.floors import BlockPlan, Memory, Part, floor
 
 MEMORY_LABELS = (
     "all parameters", "self-attention cache", "cross-attention keys and values",

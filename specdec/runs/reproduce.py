@@ -23,19 +23,15 @@ import numpy as np
 from specdec.api import VERIFIER
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.drafts import DraftSpec
-from specdec.evaluation import (
-    decode_figures,
-    reproduction,
-    results,
-    theory_figures,
-    timeline,
-    verification,
-)
+from specdec.measure import expected_accepted as verification
+from specdec.measure import results, timeline
+from specdec.measure.progress import say
+from specdec.reproduction import decode_figures, theory_figures
+from specdec.reproduction import tables as reproduction
 from specdec.runs import dry_run
 from specdec.runs.alpha import AlphaRun, slug
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.progress import say
 from specdec.runs.verification import block_difference, expect_rows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier

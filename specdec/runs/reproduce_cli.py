@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from specdec.evaluation import reproduction
+from specdec.reproduction import tables as reproduction
 from specdec.runs import gin_files
 from specdec.runs.gin_bindings import configured_reproduction
 from specdec.runs.reproduce import SUMMARY, TABLES, Reproduction

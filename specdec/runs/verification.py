@@ -14,9 +14,9 @@ from specdec.api import load_pair
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
-from specdec.evaluation import verification
+from specdec.measure import expected_accepted as verification
+from specdec.measure.rows import measure_rows
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.rows import measure_rows
 
 
 def expect_rows(run: DecodeRun, path: Path) -> list[verification.RowExpectation]:

@@ -21,7 +21,7 @@ from specdec.models.t5.network import Transformer, init_params, shift_right
 from specdec.training.checkpointing import load_params, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-from specdec.training.quality import Translate, bleu
+from specdec.training.validation import Translate, bleu
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from specdec.benchmarks import report
 from specdec.benchmarks.harness import Measurement
-from specdec.evaluation.breakdown import Breakdown
+from specdec.measure.breakdown import Breakdown
 
 PLAIN = Measurement(
     "specdec autoregressive", seconds=(2.0, 2.2, 2.4), first_token_seconds=(0.1, 0.1, 0.1),

@@ -22,7 +22,7 @@ from run_on_meshes import (
 )
 
 from specdec.models.t5.share import DeviceShare
-from specdec.tuning.floors import BlockPlan
+from specdec.reproduction.floors import BlockPlan
 
 HERE = Path(__file__).parent
 COLLECTIVES = re.compile(

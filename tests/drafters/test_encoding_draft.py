@@ -15,7 +15,7 @@ from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingf
 from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.decoding.speculative import speculative_decode
 from specdec.drafters.model import ModelDrafter
-from specdec.evaluation.alpha import replay
+from specdec.measure.alpha import replay
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from specdec.evaluation.lines import LineWriter
-from specdec.runs import progress
+from specdec.measure import progress
+from specdec.measure.lines import LineWriter
+from specdec.measure.progress import Progress
 from specdec.runs.decode import PreparedRun
-from specdec.runs.progress import Progress
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read, start, without_time
 

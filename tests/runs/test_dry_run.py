@@ -11,7 +11,7 @@ from tiny import TINY, random_t5_params
 
 from specdec.checkpoints import save_t5x
 from specdec.core.theory import speedup
-from specdec.evaluation import paper
+from specdec.reproduction import paper
 from specdec.runs import decode_cli, dry_run, reproduce_cli
 
 ROOT = Path(__file__).resolve().parents[2]

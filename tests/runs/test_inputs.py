@@ -8,7 +8,7 @@ import pytest
 
 from specdec.data.tasks import Example, Task
 from specdec.decoding.batches import bucket
-from specdec.evaluation.decodes import Row
+from specdec.measure.decodes import Row
 from specdec.runs import inputs
 from specdec.runs.decode import PreparedRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
@@ -127,7 +127,7 @@ def test_a_run_holds_a_window_whatever_its_length(tiny, tmp_path, monkeypatch):
         ]  # fmt: skip
 
     monkeypatch.setattr(PreparedRun, "_decode_batch", decode_batch)
-    monkeypatch.setattr("specdec.evaluation.lines.os.fsync", lambda _: None)
+    monkeypatch.setattr("specdec.measure.lines.os.fsync", lambda _: None)
     monkeypatch.setattr("specdec.data.tasks.Example", Counted)
 
     def peak(num_rows, name):

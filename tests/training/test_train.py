@@ -14,7 +14,7 @@ from specdec.models.t5.network import init_params
 from specdec.training import train
 from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions, learning_rate, make_optimizer
-from specdec.training.quality import bleu, greedy_translate
+from specdec.training.validation import bleu, greedy_translate
 
 
 def test_loss_falls_and_bleu_is_reported(tmp_path, data_directory, tiny_model, caplog):

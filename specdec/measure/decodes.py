@@ -1,0 +1,110 @@
+"""The rows of a run: ``decodes.jsonl``, appended as they finish, read back by a resumed run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from specdec.core.stats import RunStats
+from specdec.decoding.batches import Block, blocks_of
+from specdec.measure.lines import read_lines
+from specdec.measure.lossless import Mismatch
+from specdec.types import DecodeResult
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One decoded example; an object of ``decodes.jsonl`` has these keys.
+
+    Attributes:
+      id: its place in the task.
+      input, output: texts; output is None without a vocabulary.
+      reference: the task's, or None.
+      tokens: the output, EOS included.
+      num_tokens, target_calls, proposed, examined, accepted, dropped, accepted_histogram,
+        acceptance_prob_sum: this row's counts; see :class:`specdec.types.Stats`.
+      blocks: what each block accepted, rejected and added.
+      mismatch: first difference from plain greedy decoding; None where there is none or when
+        sampling.
+      width_matched_mismatch: the same against the width-matched reference.
+    """
+
+    id: int
+    input: str
+    output: str | None
+    reference: str | None
+    tokens: list[int]
+    num_tokens: int
+    target_calls: int
+    proposed: int
+    examined: int
+    accepted: int
+    dropped: int
+    accepted_histogram: list[int]
+    acceptance_prob_sum: float
+    blocks: list[Block]
+    mismatch: Mismatch | None = None
+    width_matched_mismatch: Mismatch | None = None
+
+    @classmethod
+    def of(
+        cls, result: DecodeResult, place: int, *, id: int, input: str, reference: str | None
+    ) -> Row:
+        """Row ``place`` of a traced decode, without output text and mismatches."""
+        stats = result.stats
+        assert result.trace is not None
+        return cls(
+            id=id,
+            input=input,
+            output=None,
+            reference=reference,
+            tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
+            num_tokens=int(result.num_tokens[place]),
+            accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
+            acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
+            blocks=blocks_of(result.trace, place),
+            target_calls=int(stats.target_calls[place]),
+            proposed=int(stats.proposed[place]),
+            examined=int(stats.examined[place]),
+            accepted=int(stats.accepted[place]),
+            dropped=int(stats.dropped[place]),
+        )
+
+    def to_json(self) -> str:
+        """One line, without its end."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Row:
+        """Inverse of :meth:`to_json`.
+
+        Raises:
+          ValueError, TypeError, KeyError: the line is no row.
+        """
+        fields = json.loads(line)
+        fields["blocks"] = [Block(**block) for block in fields["blocks"]]
+        for name in ("mismatch", "width_matched_mismatch"):
+            fields[name] = fields[name] and Mismatch(**fields[name])
+        return cls(**fields)
+
+    def stats(self, gamma: int) -> RunStats:
+        """This row's counts, to be added to others'; ``gamma`` is 0 for plain decoding."""
+        return RunStats(
+            gamma=gamma,
+            num_rows=1,
+            target_calls=self.target_calls,
+            proposed=self.proposed,
+            examined=self.examined,
+            accepted=self.accepted,
+            emitted=self.num_tokens,
+            dropped=self.dropped,
+            accepted_histogram=tuple(self.accepted_histogram),
+            acceptance_prob_sum=self.acceptance_prob_sum,
+        )
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.lines.read_lines`."""
+    return read_lines(path, Row.from_json)

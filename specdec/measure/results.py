@@ -1,0 +1,169 @@
+"""``results.json``: a run's numbers, where they come from, and how they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from specdec.core.machine import device_name
+from specdec.core.stats import RunStats
+from specdec.data.tasks import Metrics
+from specdec.measure.decodes import Row
+from specdec.measure.quality import Quality, TaskQuality
+from specdec.measure.speed import Speed, predict
+
+LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
+
+
+def numbers(
+    rows: Iterable[Row],
+    gamma: int,
+    speed: Speed | None,
+    *,
+    greedy: bool,
+    metrics: Metrics | None = None,
+) -> dict:
+    """All that was counted and measured.
+
+    Args:
+      rows: every row of the run, at least one; gone through once and not kept.
+      gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
+      speed: None where it was not measured.
+      greedy: whether rows were compared with plain decoding.
+      metrics: the task's own, for which outputs and references are kept; BLEU and chrF if None.
+    """
+    compared = greedy and gamma > 0
+    totals = RunStats(gamma, 0, 0, 0, 0, 0, 0, 0, (0,) * (gamma + 1), 0.0)
+    width_matched, mismatches = 0, []
+    scorer = Quality() if metrics is None else TaskQuality(metrics)
+    for row in rows:
+        totals += row.stats(gamma)
+        width_matched += row.width_matched_mismatch is not None
+        if row.mismatch is not None:
+            mismatches.append(
+                {
+                    "id": row.id,
+                    "position": row.mismatch.position,
+                    "top2_gap": row.mismatch.top2_gap,
+                }
+            )
+        if row.output is not None and row.reference is not None:
+            scorer.add(row.output, row.reference)
+    result: dict[str, Any] = {
+        "num_examples": totals.num_rows,
+        "num_tokens": totals.emitted,
+        "target_calls": totals.target_calls,
+        "proposed": totals.proposed,
+        "alpha": totals.alpha,
+        "acceptance_rate": totals.acceptance_rate,
+        "draft_utilization": totals.draft_utilization,
+        "block_efficiency": totals.block_efficiency,
+        "accepted_histogram": list(totals.accepted_histogram),
+        "greedy_mismatches": len(mismatches) if compared else None,
+        "greedy_mismatches_width_matched": width_matched if compared else None,
+        "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),
+        "quality": scorer.scores(),
+    }
+    return result | _speed(totals, speed)
+
+
+def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
+    def median(spread):
+        return None if spread is None else spread.median
+
+    keys = ("cost_ratio", "verify_ratio", "measured_speedup", "measured_speedup_decoder")
+    result: dict[str, Any] = {key: median(getattr(speed, key, None)) for key in keys}
+    predictions = {
+        "predicted_speedup": "decoder",
+        "predicted_speedup_thm38": "theorem_3_8",
+        "predicted_speedup_whole": "whole",
+        "predicted_speedup_counted": "counted",
+    }
+    result |= dict.fromkeys(predictions)
+    if speed is None:
+        return result | {"ms_per_token": None, "encode_ms": None, "spread": None}
+    if stats.alpha is not None:
+        prediction = predict(stats, speed)
+        if stats.proposed < stats.gamma * stats.target_calls:
+            # Not all blocks have gamma guesses, so only the counted ones tell.
+            predictions = {"predicted_speedup_counted": "counted"}
+        result |= {key: getattr(prediction, name) for key, name in predictions.items()}
+
+    def pick(spreads, names):
+        return {name: median(spreads.get(name)) for name in names}
+
+    return result | {
+        "ms_per_token": pick(speed.ms_per_token, ("autoregressive", "speculative")),
+        "encode_ms": pick(speed.encode_ms, ("target", "draft")),
+        # Everything measured, with its range over the repetitions.
+        "spread": dataclasses.asdict(speed),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """``device``, ``versions`` and ``git_sha`` (None outside a checkout)."""
+    import specdec
+
+    versions = {"specdec": specdec.__version__, "python": platform.python_version()}
+    return {
+        "device": device_name(),
+        "versions": versions | {name: metadata.version(name) for name in LIBRARIES},
+        "git_sha": _git_sha(),
+    }
+
+
+def _git_sha() -> str | None:
+    def git(*arguments):
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def check_writable(directory: Path) -> None:
+    """Raises OSError unless files can be made in a directory, or it can be made itself.
+
+    Leaves nothing behind.
+    """
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise NotADirectoryError(f"Cannot write to {directory}: {existing} is not a directory.")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None
+
+
+def write_parts(path: Path, parts: Iterable[str]) -> None:
+    """Replaces a file at once: a reader sees the old text or the new, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # Each process its own.
+    with open(partial, "w", encoding="utf-8") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())  # A machine that is taken away keeps the whole file too.
+    partial.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """:func:`write_parts` of one part."""
+    write_parts(path, [text])
+
+
+def write_results(path: Path, results: dict[str, Any]) -> None:
+    """Writes ``results.json`` at once."""
+    write_text(path, json.dumps(results, indent=2, ensure_ascii=False) + "\n")

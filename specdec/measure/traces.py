@@ -1,0 +1,155 @@
+"""Decodes block by block, as Figure 1 of Leviathan et al. 2023 shows them.
+
+A line is one target run: guesses that it accepted, guesses that it rejected, and the token that it
+added itself, a correction or, after all guesses were accepted, a bonus.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import os
+from collections.abc import Iterator, Sequence
+from typing import IO, Literal
+
+from specdec.data.vocabulary import EOS_ID, Vocabulary
+from specdec.measure.decodes import Row
+
+Kind = Literal["accepted", "rejected", "correction", "bonus"]
+
+# Colour never stands alone: what is rejected is struck out, what the target added underlined.
+_ANSI = {
+    "accepted": "\033[32m{}\033[0m",
+    "rejected": "\033[31;9m{}\033[0m",
+    "correction": "\033[94;4m{}\033[0m",
+    "bonus": "\033[94;4m{}\033[0m",
+}
+_PLAIN = {"accepted": "{}", "rejected": "[-{}-]", "correction": "{{+{}+}}", "bonus": "{{+{}+}}"}
+# A model can emit any byte; none may steer the terminal. Pictures of control characters instead.
+_VISIBLE = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A run of tokens of one kind.
+
+    Attributes:
+      kind: what became of them.
+      text: theirs, with the space before it where there is one.
+    """
+
+    kind: Kind
+    text: str
+
+
+def lines(row: Row, vocabulary: Vocabulary | None) -> list[list[Span]]:
+    """The spans of each block."""
+    emitted: list[int] = []
+    result = []
+    for block in row.blocks:
+        spans = []
+        if block.accepted:
+            spans.append(Span("accepted", _text(vocabulary, emitted, block.accepted)))
+        emitted += block.accepted
+        if block.rejected:
+            spans.append(Span("rejected", _text(vocabulary, emitted, block.rejected)))
+        if block.correction is not None:
+            kind = "correction" if block.rejected else "bonus"
+            spans.append(Span(kind, _text(vocabulary, emitted, [block.correction])))
+            emitted.append(block.correction)
+        result.append(spans)
+    return result
+
+
+def _text(vocabulary: Vocabulary | None, before: Sequence[int], tokens: Sequence[int]) -> str:
+    return _added_text(vocabulary, before, tokens).translate(_VISIBLE)
+
+
+def _added_text(vocabulary: Vocabulary | None, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """What ``tokens`` add to the text of ``before``; EOS, which has no text, as ``</s>``."""
+    if vocabulary is None:
+        return "".join(f" {token}" for token in tokens)
+    if EOS_ID in tokens:
+        at = list(tokens).index(EOS_ID)
+        after = _added_text(vocabulary, [], tokens[at + 1 :]) if tokens[at + 1 :] else ""
+        head = _added_text(vocabulary, before, tokens[:at]) if at else ""
+        return f"{head} </s>{after and ' ' + after}"
+    prefix = vocabulary.decode(before)
+    whole = vocabulary.decode([*before, *tokens])
+    # A token that is part of a character changes the text before it; then it stands alone.
+    return whole[len(prefix) :] if whole.startswith(prefix) else vocabulary.decode(tokens)
+
+
+def _counts(row: Row) -> str:
+    runs = f"{row.target_calls} target run{'' if row.target_calls == 1 else 's'}"
+    return f"{row.num_tokens} token{'' if row.num_tokens == 1 else 's'} in {runs}"
+
+
+def wants_colour(stream: IO[str]) -> bool:
+    """Whether to colour: a terminal, or the environment's FORCE_COLOR."""
+    return stream.isatty() or bool(os.environ.get("FORCE_COLOR"))
+
+
+def terminal(rows: Sequence[Row], vocabulary: Vocabulary | None, *, colour: bool) -> str:
+    """Traces as text, with ANSI colours or with plain marks."""
+    style = _ANSI if colour else _PLAIN
+
+    def mark(span: Span) -> str:
+        text = span.text.lstrip(" ")
+        return span.text[: len(span.text) - len(text)] + style[span.kind].format(text)
+
+    legend = (Span("accepted", "accepted"), Span("rejected", "rejected"), Span("bonus", "target's"))
+    out = [f"Guesses {mark(legend[0])} {mark(legend[1])}, the {mark(legend[2])} own token:"]
+    for row in rows:
+        out += ["", row.input.translate(_VISIBLE), f"  ({_counts(row)})"]
+        for number, spans in enumerate(lines(row, vocabulary), start=1):
+            out.append(f"{number:5} {''.join(mark(span) for span in spans)}")
+    return "\n".join(out)
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --text: #1b1b1b; --page: #fdfdfc; --quiet: #6a6a6a;
+  --rule: #dddddd; --green: #17702c; --red: #b3261e; --blue: #1a4fc4; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --text: #e6e6e6; --page: #16181b; --quiet: #9a9a9a; --rule: #34373c;
+    --green: #6fd08c; --red: #ff8f87; --blue: #8db4ff; }} }}
+body {{ font: 16px/1.6 system-ui, sans-serif; color: var(--text); background: var(--page);
+  max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.3rem; }}
+section {{ border-top: 1px solid var(--rule); margin-top: 1.5rem; padding-top: 1rem; }}
+.counts, li::marker {{ color: var(--quiet); font-size: .85rem; }}
+ol {{ padding-left: 2.5rem; font-family: ui-monospace, monospace; font-size: .9rem; }}
+li span {{ white-space: pre-wrap; }}
+.accepted {{ color: var(--green); }}
+.rejected {{ color: var(--red); text-decoration: line-through; }}
+.correction, .bonus {{ color: var(--blue); text-decoration: underline; }}
+</style>
+<h1>{title}</h1>
+<p>A line is one run of the target model: <span class="accepted">guesses it accepted</span>,
+<span class="rejected">guesses it rejected</span>,
+<span class="correction">the token it added itself</span>.</p>
+{body}
+</html>
+"""
+
+
+def page(rows: Sequence[Row], vocabulary: Vocabulary | None, title: str) -> str:
+    """Traces as a self-contained HTML page."""
+    body = "\n".join(line for row in rows for line in _section(row, vocabulary))
+    return _PAGE.format(title=html.escape(title), body=body)
+
+
+def _section(row: Row, vocabulary: Vocabulary | None) -> Iterator[str]:
+    yield f"<section>\n<p>{html.escape(row.input)}</p>"
+    if row.output is not None:
+        yield f"<p><strong>{html.escape(row.output)}</strong></p>"
+    yield f'<p class="counts">{_counts(row)}</p>\n<ol>'
+    for spans in lines(row, vocabulary):
+        marked = (f'<span class="{s.kind}">{html.escape(s.text)}</span>' for s in spans)
+        yield f"<li>{''.join(marked)}</li>"
+    yield "</ol>\n</section>"

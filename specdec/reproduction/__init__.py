@@ -1,0 +1,1 @@
+"""The paper's tables and figures, and plans for devices that are not at hand."""

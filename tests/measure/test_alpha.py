@@ -1,0 +1,127 @@
+"""Alpha along texts, against distributions computed one by one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec.core.theory_laws import lenient_acceptance
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
+from specdec.drafters.model import ModelDrafter
+from specdec.drafters.random import RandomDrafter
+from specdec.measure import alpha
+from specdec.models.toy import ToyModel
+from specdec.types import SamplingConfig
+
+V, ROWS, LENGTH = 7, 4, 9
+TOY = ToyModel(V)
+COUNTS = np.array([9, 3, 1, 6])
+INPUTS = jnp.asarray([[2, 3, 4, 1], [5, 1, 0, 0], [3, 1, 0, 0], [2, 2, 6, 1]])
+TOKENS = np.where(
+    np.arange(LENGTH) < COUNTS[:, None],
+    np.random.default_rng(0).integers(2, V, (ROWS, LENGTH)),
+    0,
+)
+
+
+def table(seed):
+    return 2 * jax.random.normal(jax.random.key(seed), (31, V))
+
+
+def laws(params):
+    """softmax at each position of each text, [R, L, V], the text given."""
+    start = jnp.zeros((ROWS, 1), jnp.int32)
+    fed = jnp.concatenate([start, jnp.asarray(TOKENS)[:, :-1]], axis=1)
+    cache = TOY.init_cache(ROWS, LENGTH)
+    logits, _ = TOY.extend(params, TOY.encode(params, INPUTS), cache, fed)
+    return np.asarray(jax.nn.softmax(logits), np.float64)
+
+
+def replay(drafter, params, temperature, leniences=(1.0, 0.5)):
+    found = alpha.replay(
+        TOY, drafter, table(0), params, INPUTS, jnp.arange(ROWS), jnp.asarray(TOKENS),
+        jnp.asarray(COUNTS), 0, sampling=SamplingConfig(temperature), leniences=leniences,
+    )  # fmt: skip
+    return jax.tree.map(np.asarray, found)
+
+
+def check(found, p, q, leniences=(1.0, 0.5), relative=None):
+    inside = np.arange(LENGTH) < COUNTS[:, None]
+    at = (np.arange(ROWS)[:, None], np.arange(LENGTH), TOKENS)
+    expected = np.where(inside, np.minimum(p, q).sum(-1), 0)
+    np.testing.assert_allclose(found.prob, expected, atol=1e-6)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(q[at] > 0, np.minimum(1, q[at] / p[at]), 0.0)
+    np.testing.assert_allclose(found.ratio, np.where(inside, ratio, 0), atol=1e-5)
+    for k, lenience in enumerate(leniences):
+        if relative is None:
+            lenient = lenient_acceptance(p, q, lenience)
+        else:
+            lenient = np.where(relative >= lenience, q, 0).sum(-1)
+        np.testing.assert_allclose(found.lenient[..., k], np.where(inside, lenient, 0), atol=1e-6)
+
+
+def hierarchical(gamma, sampling):
+    return HierarchicalDrafter(TOY, CopyingDrafter(2, 0, 1), gamma, sampling)
+
+
+@pytest.mark.parametrize("name", ["model", "hierarchical"])
+def test_a_model_that_is_sampled(name):
+    sampling = SamplingConfig(1.0)
+    if name == "model":
+        found = replay(ModelDrafter(TOY, 1, sampling), table(1), 1.0)
+    else:
+        found = replay(hierarchical(1, sampling), (table(1), ()), 1.0)
+    check(found, laws(table(0)), laws(table(1)))
+
+
+@pytest.mark.parametrize("draft_temperature", [0.0, 1.0])
+def test_a_greedy_target(draft_temperature):
+    p, q = laws(table(0)), laws(table(1))
+    if not draft_temperature:
+        q = np.eye(V)[q.argmax(-1)]
+    found = replay(ModelDrafter(TOY, 1, SamplingConfig(draft_temperature)), table(1), 0.0)
+    relative = p / p.max(-1, keepdims=True)
+    check(found, np.eye(V)[p.argmax(-1)], q, relative=relative)
+
+
+def test_random_guesses():
+    found = replay(RandomDrafter(1, V), (), 1.0)
+    check(found, laws(table(0)), np.full((ROWS, LENGTH, V), 1 / V))
+
+
+def test_positions_without_a_guess_count_as_rejected():
+    found = replay(CopyingDrafter(1, 0, 1), (), 1.0)
+    assert not found.prob[:, 0].any()  # Nothing was said yet that could be found again.
+    assert found.prob[0].any()
+    p = laws(table(0))
+    for row, t in zip(*np.nonzero(found.prob), strict=True):
+        assert np.isclose(p[row, t], found.prob[row, t], atol=1e-6).any()
+
+
+def test_a_drafter_of_more_guesses_is_refused():
+    with pytest.raises(ValueError, match="one guess is needed, this has gamma 2"):
+        replay(RandomDrafter(2, V), (), 1.0)
+
+
+def test_summary():
+    rows = [
+        alpha.RowAcceptance(0, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]),
+        alpha.RowAcceptance(1, [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
+    ]
+    found = alpha.summary(rows)
+    assert found["alpha"] == pytest.approx(0.75)
+    assert found["num_tokens"] == 3
+    low, high = found["alpha_interval"]
+    assert low <= 0.75 <= high
+    assert found["lenience"][0.3]["alpha"] == pytest.approx(2.5 / 3)
+    assert found["lenience"][0.3]["total_variation"] == pytest.approx(0.25 / 3)
+    assert found["lenience"][1.0]["total_variation"] == 0
+    assert set(found["autocorrelation"]) == {1}
+    # Text 0 from its first token, gamma 1: 2 tokens in a block if r_1 = 1 accepts.
+    assert found["block_efficiency"][1]["measured"] == pytest.approx(3 / 2)
+    with pytest.raises(ValueError, match="no token"):
+        alpha.summary([dataclasses.replace(rows[0], prob=[], ratio=[], lenient=[])])

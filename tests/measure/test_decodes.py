@@ -1,0 +1,65 @@
+import dataclasses
+
+import pytest
+
+from specdec.decoding.batches import Block
+from specdec.measure.decodes import Row, read_rows
+from specdec.measure.lines import LineWriter
+from specdec.measure.lossless import Mismatch
+
+ROW = Row(
+    id=0, input="Grüße\u2028", output="greetings", reference=None, tokens=[5, 6, 1], num_tokens=3,
+    target_calls=2, proposed=4, examined=3, accepted=1, dropped=1, accepted_histogram=[1, 1, 0],
+    acceptance_prob_sum=0.1 + 0.2, blocks=[Block([5], [7], 6), Block([1], [], None)],
+    mismatch=Mismatch(1, 1e-7, [5, 7, 1]),
+)  # fmt: skip
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    other = dataclasses.replace(ROW, id=1, mismatch=None)
+    for row in (ROW, other):
+        with LineWriter(path) as writer:
+            writer.append(row.to_json())
+    assert list(read_rows(path)) == [ROW, other]
+
+
+def test_a_torn_last_line_is_dropped(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    with LineWriter(path) as writer:
+        writer.append(ROW.to_json())
+    whole = path.read_bytes()
+    # Torn inside a character.
+    path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
+    assert list(read_rows(path)) == [ROW]
+    with LineWriter(path) as writer:
+        writer.append(dataclasses.replace(ROW, id=1).to_json())
+    assert [row.id for row in read_rows(path)] == [0, 1]
+
+
+def test_two_writers_are_one_too_many(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    with LineWriter(path) as writer:
+        writer.append(ROW.to_json())
+        assert list(read_rows(path)) == [ROW]  # On disk at once.
+        with pytest.raises(OSError, match="is being written by another process"), LineWriter(path):
+            pass
+        writer.append(ROW.to_json(), ROW.to_json())
+    assert list(read_rows(path)) == [ROW, ROW, ROW]
+
+
+def test_a_line_that_is_no_row_is_named(tmp_path):
+    path = tmp_path / "decodes.jsonl"
+    path.write_text(ROW.to_json() + '\n{"id": 1}\n')
+    with pytest.raises(ValueError, match=r"decodes\.jsonl:2 is not a row"):
+        list(read_rows(path))
+
+
+def test_totals():
+    stats = ROW.stats(gamma=2) + ROW.stats(gamma=2)
+    assert stats.num_rows == stats.gamma == 2
+    assert stats.emitted == 6
+    assert stats.accepted_histogram == (2, 2, 0)
+    assert stats.acceptance_prob_sum == pytest.approx(0.6)
+    assert stats.alpha == pytest.approx(0.1)
+    assert stats.block_efficiency == 1.5

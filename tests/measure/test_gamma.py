@@ -1,0 +1,149 @@
+"""gamma by measurement: the arithmetic, the memory, and what generate makes of it."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from tiny import TINY, random_t5_params
+
+from specdec.api import Pair
+from specdec.checkpoints.loading import LoadedModel
+from specdec.core import theory
+from specdec.drafts import ModelDraft
+from specdec.measure import gamma as tuning
+from specdec.measure.gamma import Costs, choose
+from specdec.types import SamplingConfig
+
+FAST = Costs(cost_ratio=0.05, verify_ratio={1: 1.0, 3: 1.1, 7: 1.8}, encoders=(3.0, 1.0))
+TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
+
+
+def test_chooses_what_theory_and_the_encoders_say():
+    choice = choose(0.8, 20.0, FAST)
+    for gamma, v in FAST.verify_ratio.items():
+        decoder = theory.speedup(0.8, gamma, 0.05, v)
+        assert choice.predicted[gamma] == pytest.approx(23 / (4 + 20 / decoder))
+    assert choice.gamma == 3
+    assert str(choice).startswith("gamma 3: 1.8")
+
+
+def test_a_better_draft_wants_a_larger_gamma():
+    assert choose(0.95, 20.0, FAST).gamma == 7
+    assert choose(0.3, 20.0, FAST).gamma == 1
+
+
+def test_plain_decoding_where_speculation_does_not_pay():
+    choice = choose(0.05, 20.0, FAST)
+    assert choice.gamma == 0
+    assert "does not pay" in str(choice)
+    # The draft's encoder alone can make it so.
+    slow_encoder = Costs(0.05, FAST.verify_ratio, (3.0, 30.0))
+    assert choose(0.8, 20.0, slow_encoder).gamma == 0
+
+
+def test_remembers(tmp_path):
+    choice = choose(0.8, 20.0, FAST)
+    assert tuning.remembered(tmp_path, "here") is None
+    tuning.remember(tmp_path / "new", "here", choice)
+    tuning.remember(tmp_path / "new", "there", choose(0.05, 20.0, FAST))
+    assert tuning.remembered(tmp_path / "new", "here") == choice
+    assert tuning.remembered(tmp_path / "new", "there").gamma == 0
+    assert tuning.remembered(tmp_path / "new", "nowhere") is None
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["gamma.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"here": {}}', '{"here": 3}', "\x00"])
+def test_a_damaged_memory_is_forgotten(tmp_path, content):
+    (tmp_path / "gamma.json").write_text(content)
+    assert tuning.remembered(tmp_path, "here") is None
+    tuning.remember(tmp_path, "there", choose(0.8, 20.0, FAST))
+    assert tuning.remembered(tmp_path, "there").gamma == 3
+
+
+def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    tuning.remember(tmp_path / "file", "here", choose(0.8, 20.0, FAST))
+
+
+@pytest.fixture
+def pair():
+    target, draft = (
+        LoadedModel.of(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random")
+        for seed in (0, 1)
+    )
+    return Pair(target, ModelDraft(draft), None)
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Costs in place of a measurement, and how often they were asked for."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    calls = []
+
+    def use(costs):
+        monkeypatch.setattr(tuning, "measure", lambda *a, **k: calls.append(k) or costs)
+        return calls
+
+    return use
+
+
+def _generate(pair, **kwargs):
+    return pair.generate(TEXTS, max_decode_len=12, **kwargs)
+
+
+def test_auto_decodes_with_the_chosen_gamma(pair, measured):
+    # Speculation is free here: it pays whatever alpha is.
+    calls = measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
+    out = _generate(pair, gamma="auto")
+    assert out.gamma_choice.gamma == out.stats.gamma == 2
+    plain = _generate(pair, method="autoregressive")
+    for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert calls[0]["max_gamma"] == 11
+    _generate(pair, gamma="auto")
+    assert len(calls) == 1
+
+
+def test_auto_decodes_plainly_where_that_is_faster(pair, measured):
+    measured(Costs(5.0, {2: 9.0}, (0.0, 0.0)))
+    out = _generate(pair, gamma="auto")
+    assert out.gamma_choice.gamma == out.stats.gamma == 0
+    assert out.stats.target_calls == out.stats.emitted
+
+
+def test_another_sampling_is_measured_anew(pair, measured):
+    calls = measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
+    _generate(pair, gamma="auto")
+    _generate(pair, gamma="auto", sampling=SamplingConfig(temperature=1.0))
+    assert len(calls) == 2
+
+
+def test_plain_decoding_chooses_nothing(pair, measured):
+    calls = measured(None)
+    assert _generate(pair, method="autoregressive", gamma="auto").gamma_choice is None
+    assert calls == []
+
+
+def test_measures_the_real_loops(pair, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "CANDIDATES", (1, 2))
+    monkeypatch.setattr(tuning, "PROBE", 2)
+    choice = _generate(pair, gamma="auto").gamma_choice
+    assert set(choice.verify_ratio) == {1, 2}
+    assert all(v > 0 for v in choice.verify_ratio.values())
+    assert 0 <= choice.alpha <= 1
+    (known,) = json.loads((tmp_path / "gamma.json").read_text())
+    assert jax.__version__ in known
+
+
+def test_gamma_is_a_number_or_auto(pair):
+    with pytest.raises(ValueError, match='gamma must be a whole number or "auto"'):
+        _generate(pair, gamma="often")
+
+
+def test_nothing_to_guess(pair):
+    with pytest.raises(ValueError, match="max_decode_len >= 2"):
+        pair.generate(TEXTS, gamma="auto", max_decode_len=1)
+    with pytest.raises(ValueError, match="at least one row"):
+        pair.choose_gamma([])

@@ -1,0 +1,145 @@
+import dataclasses
+
+import pytest
+
+from specdec.measure import results
+from specdec.measure.speed import Timings, summarize
+from specdec.measure.table import format_table
+from tests.measure.test_decodes import ROW
+from tests.measure.test_speed import TOKENS, repetition
+
+SETTINGS = {
+    "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
+    "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
+    "dtype": "float32", "device": "2 cores", "num_skipped": 0, "mesh": None,
+}  # fmt: skip
+SAME = dataclasses.replace(ROW, mismatch=None)
+
+
+def table(rows=(SAME,), speculative=3.0, **changes):
+    speed = summarize(Timings([repetition(speculative=speculative)], 1, TOKENS))
+    numbers = results.numbers(rows, 2, speed, greedy=True)
+    return format_table(SETTINGS | numbers | changes)
+
+
+def test_columns_are_aligned():
+    lines = table().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("speedup"))
+    header, whole, decoder, theorem = lines[start : start + 4]
+    edge = header.index("predicted") + len("predicted")
+    for line in (whole, decoder, theorem):
+        assert line[:edge].rstrip() == line[:edge]
+        assert line[edge : edge + 1] in ("", " ")
+    edge = header.index("measured") + len("measured")
+    assert whole[:edge].endswith("3.33")
+    assert decoder[:edge].endswith("6.00")
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_numbers_are_there():
+    text = table()
+    for part in ("tokens", "alpha", "0.100", "block_efficiency", "1.500", "0.100  c:", "1.200  v:"):
+        assert part in text
+
+
+def test_the_mesh_is_named():
+    assert "mesh" not in table()
+    assert "2 cores, mesh 2 x 4 (data x model)" in table(mesh={"data": 2, "model": 4})
+
+
+def test_lossless_and_mismatches():
+    assert "all 1 rows equal to the width-matched reference, 1 to plain decoding" in table()
+    text = table([ROW, SAME])
+    assert "all 2 rows equal to the width-matched reference, 1 to plain decoding" in text
+    assert "row 0 differs from plain decoding at token 1" in text
+    assert "1e-07 apart" in text
+    assert "NOT LOSSLESS" not in text
+
+
+def test_a_broken_run_is_loud():
+    broken = dataclasses.replace(ROW, width_matched_mismatch=ROW.mismatch)
+    text = table([broken, SAME])
+    assert "*** NOT LOSSLESS ***" in text
+    assert "1 of 2 rows" in text
+
+
+def test_speculation_that_does_not_pay_is_said_so():
+    assert "does not pay" in table(speculative=12.0)
+    assert "does not pay" not in table(predicted_speedup_whole=2.0)
+    assert "0.90 predicted" in table(predicted_speedup_whole=0.9)
+
+
+def test_disagreement_with_theory_is_said():
+    def remark(predicted, measured):
+        return table(predicted_speedup=predicted, measured_speedup_decoder=measured)
+
+    assert "20% below the predicted" in remark(2.0, 1.6)
+    assert "20% above the predicted" in remark(2.0, 2.4)
+    assert "the predicted one" not in remark(2.0, 1.8)
+
+
+def test_plain_decoding():
+    plain = dataclasses.replace(
+        SAME, proposed=0, examined=0, accepted=0, accepted_histogram=[3], acceptance_prob_sum=0.0
+    )
+    seconds = [{"autoregressive": 10.0, "target_encode": 1.0}]
+    speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
+    numbers = results.numbers([plain], 0, speed, greedy=True)
+    text = format_table(SETTINGS | numbers | {"method": "autoregressive", "drafter": None})
+    assert "per token, autoregressive" in text
+    assert "speedup" not in text
+    assert numbers["greedy_mismatches"] is None
+    assert numbers["predicted_speedup"] is None
+
+
+def test_no_timing_and_sampling():
+    numbers = results.numbers([SAME], 2, None, greedy=False)
+    assert numbers["greedy_mismatches"] is None
+    sampling = {"temperature": 0.5, "draft_temperature": 0.5, "top_k": 3, "top_p": 0.9}
+    text = format_table(SETTINGS | numbers | sampling)
+    assert "temperature 0.5, top-k 3, top-p 0.9" in text
+    assert "milliseconds" not in text
+
+
+def test_a_lossy_verifier_and_another_draft_temperature_are_said():
+    numbers = results.numbers([SAME], 2, None, greedy=True)
+    lossy = {"verifier": "LenientVerifier(lenience=0.5)", "lossless": False}
+    text = format_table(SETTINGS | numbers | lossy | {"draft_temperature": 1.0})
+    assert "LOSSY: LenientVerifier(lenience=0.5) changes what the target says. 0 of 1" in text
+    assert "bug" not in text
+    assert "guesses drawn at temperature 1, LenientVerifier(lenience=0.5)" in text
+    sampled = format_table(SETTINGS | results.numbers([SAME], 2, None, greedy=False) | lossy)
+    assert "changes what the target says." in sampled
+
+
+def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
+    full = dataclasses.replace(SAME, proposed=2 * SAME.target_calls)
+    fewer = dataclasses.replace(SAME, proposed=2 * SAME.target_calls - 1)
+    speed = summarize(Timings([repetition(speculative=3.0)], 1, TOKENS))
+    whole, less = (results.numbers([r], 2, speed, greedy=True) for r in (full, fewer))
+    assert whole["predicted_speedup"] is not None
+    assert less["predicted_speedup"] is None
+    assert less["predicted_speedup_counted"] > whole["predicted_speedup_counted"]
+
+
+def test_quality():
+    rows = [
+        dataclasses.replace(
+            SAME, output="the cat sat on the mat", reference="the cat sat on the mat"
+        )
+    ]
+    numbers = results.numbers(rows, 2, None, greedy=True)
+    assert round(numbers["quality"]["bleu"]) == 100
+    assert round(numbers["quality"]["chrf"]) == 100
+    assert "BLEU 100.0  chrF 100.0" in format_table(SETTINGS | numbers)
+
+
+def test_files_are_replaced_whole(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    results.write_results(path, {"alpha": 0.5})
+    assert path.read_text() == '{\n  "alpha": 0.5\n}\n'
+    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        results.write_results(path, {"alpha": 0.7})
+    assert '"alpha": 0.5' in path.read_text()

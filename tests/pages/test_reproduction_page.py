@@ -1,0 +1,137 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from specdec.reproduction import tables as reproduction
+
+REPO = Path(__file__).parent.parent.parent
+
+ALPHA = {
+    "alpha": 0.5, "alpha_interval": [0.45, 0.55], "num_tokens": 100, "num_texts": 9,
+    "autocorrelation": {"1": 0.25, "2": 0.1, "3": 0.0},
+    "block_efficiency": {g: {"equation_1": 1.5, "measured": 1.4} for g in "1357"},
+    "lenience": {"1.0": {"alpha": 0.5, "total_variation": 0.0},
+                 "0.5": {"alpha": 0.625, "total_variation": 0.125}},
+}  # fmt: skip
+DECODE = {
+    "drafter": "bigram", "temperature": 1.0, "gamma": 2, "acceptance_rate": 0.48,
+    "block_efficiency": 1.6, "cost_ratio": 0.03, "verify_ratio": 1.1, "verifier": "TokenVerifier",
+    "predicted_speedup_thm38": 1.65, "predicted_speedup": 1.51, "predicted_speedup_counted": 1.38,
+    "measured_speedup_decoder": 1.37, "measured_speedup": 1.22,
+    "spread": {"measured_speedup_decoder": {"low": 1.3, "high": 1.4}},
+    "ms_per_token": {"speculative": 0.8, "autoregressive": 1.0}, "quality": {"bleu": 31.25},
+    "target": "large", "num_examples": 9,
+}  # fmt: skip
+LENIENT = DECODE | {
+    "verifier": "LenientVerifier(lenience=0.5)", "acceptance_rate": 0.6, "block_efficiency": 1.8,
+    "quality": {"bleu": 30.5},
+}  # fmt: skip
+BLOCK = {
+    "expected": {"token": 1.6, "block": 1.625, "difference": 0.025, "interval": [0.02, 0.03],
+                 "num_blocks": 70, "num_rows": 9},
+    "counted": {"token": 1.6, "block": 1.7, "difference": 0.1, "interval": [0.05, 0.15],
+                "num_rows": 9},
+}  # fmt: skip
+CONTENT = {
+    "device": "2 cores", "command": "python scripts/reproduce.py",
+    "studies": {"toy": {
+        "name": "Toy",
+        "alpha": {"t1": {"temperature": 1.0, "drafts": {"bigram": ALPHA}}},
+        "table_2": {"bigram": {"t1": {"gamma2": DECODE}}},
+        "block": {"bigram": {"t1": {"gamma2": BLOCK}}},
+        "lenience": {"bigram": {"t1": {"gamma3": {"l0.5": LENIENT}}}},
+    }},
+}  # fmt: skip
+
+
+def rows(table):
+    return [[c.strip() for c in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def studies():
+    return list(CONTENT["studies"].values())
+
+
+def test_table_2():
+    (row,) = rows(reproduction.table_2(studies()))
+    assert row == [
+        "Toy", "bigram", "1", "2", "0.50", "0.48", "1.60", "0.030", "1.10", "1.65", "1.51", "1.38",
+        "**1.37**", "1.30 to 1.40", "1.22", "0.800", "1.000",
+    ]  # fmt: skip
+
+
+def test_table_5_has_exact_and_lenient_decodes():
+    assert rows(reproduction.table_5(studies())) == [
+        ["Toy", "bigram", "1", "1", "0.50", "0.000", "0.48", "1.60", "bleu 31.2"],
+        ["Toy", "bigram", "1", "0.5", "0.62", "0.125", "0.60", "1.80", "bleu 30.5"],
+    ]
+
+
+def test_alpha_efficiency_and_block_tables():
+    (row,) = rows(reproduction.alpha_table(studies()))
+    assert row == ["Toy", "bigram", "1", "0.500", "0.450 to 0.550", "100", "9"]
+    (row,) = rows(reproduction.efficiency_table(studies()))
+    assert row == ["Toy", "bigram", "1", "0.25, 0.10, 0.00", *["1.50 / 1.40"] * 4]
+    (row,) = rows(reproduction.block_table(studies()))
+    assert row == [
+        "Toy", "bigram", "1", "2", "1.600", "1.625", "+0.0250", "+0.0200 to +0.0300", "70",
+        "+0.100", "+0.050 to +0.150", "9",
+    ]  # fmt: skip
+
+
+def test_quality_is_the_first_rows():
+    decodes = {"bigram": {"t1": {"gamma2": DECODE}}, "later": {"t1": {"gamma2": LENIENT}}}
+    (row,) = rows(reproduction.quality_table([studies()[0] | {"table_2": decodes}]))
+    assert row == ["Toy", "large", "1", "bleu 31.2", "9"]
+
+
+def test_table_5_takes_the_exact_decode_of_the_same_gamma():
+    other = DECODE | {"gamma": 5, "block_efficiency": 9.0}
+    decodes = {"bigram": {"t1": {"gamma2": DECODE, "gamma5": other}}}
+    first, _ = rows(reproduction.table_5([studies()[0] | {"table_2": decodes}]))
+    assert first[7] == "1.60"
+
+
+def test_the_papers_rows_are_beside_them():
+    text = reproduction.page(CONTENT)
+    assert "| EnDe | T5-small | 0 | 7 | 0.75 | 0.02 | 3.2 | 3.4 |" in text
+    assert "| bigram | 0.19 | 0.23 | 0.25 | 0.32 |" in text
+    assert "contradicts itself" in text
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("page", REPO / "scripts/reproduction_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "REPO", tmp_path)
+    monkeypatch.setattr(module, "PAGE", tmp_path / "page.md")
+    directory = tmp_path / "results" / "reproduction_toy"
+    directory.mkdir(parents=True)
+    (directory / "summary.json").write_text(json.dumps(CONTENT))
+    (tmp_path / "page.md").write_text("Head.\n\n<!-- toy -->\n<!-- /toy -->\n\nTail.\n")
+    return module
+
+
+def test_the_page_shows_the_committed_results(monkeypatch):
+    spec = importlib.util.spec_from_file_location("page", REPO / "scripts/reproduction_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr("sys.argv", ["page", "--check"])
+    assert module.main() == 0
+
+
+def test_a_page_is_rewritten_between_its_markers(script, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["page", "--check"])
+    assert script.main() == 1
+    monkeypatch.setattr("sys.argv", ["page"])
+    assert script.main() == 0
+    text = (tmp_path / "page.md").read_text()
+    assert text.startswith("Head.\n\n<!-- toy -->\n")
+    assert text.endswith("<!-- /toy -->\n\nTail.\n")
+    assert "figures/figure_5.svg" in text
+    assert "`python scripts/reproduce.py`" in text
+    monkeypatch.setattr("sys.argv", ["page", "--check"])
+    assert script.main() == 0

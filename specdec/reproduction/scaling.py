@@ -1,6 +1,6 @@
 """How speculation scales over devices, rows and inputs: the numbers and tables of docs/scaling.md.
 
-All of it is floors (:mod:`specdec.reproduction.floors`): shapes and public figures, nothing measured.
+All of it is floors (``floors.py``): shapes and public figures, nothing measured.
 """
 
 from __future__ import annotations

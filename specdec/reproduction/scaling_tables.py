@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, in Markdown, from :mod:`specdec.reproduction.scaling`'s numbers."""
+"""The tables of docs/scaling.md, in Markdown, from the numbers of ``scaling.py``."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def block_table(studies: Sequence[Content]) -> str:
     """Tokens a block with token and with block verification.
 
     "block" and "token" are expected values on the same blocks (see
-    :mod:`specdec.measure.expected_accepted`); "counted" is the difference of tokens a target call in
+    ``measure/expected_accepted.py``); "counted" is the difference of tokens a target call in
     a decode with each.
     """
     rows = []

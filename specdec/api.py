@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints import find_vocabulary
-from specdec.checkpoints.loading import BUNDLED, LoadedModel, load_model, resolve
+from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
+from specdec.data.tokenizer import Tokenizer
 from specdec.data.vocabulary import Vocabulary
-from specdec.decoding.autoregressive import autoregressive_decode
-from specdec.decoding.batches import Batch, Block, blocks_of, bucket, make_batches
-from specdec.decoding.speculative import speculative_decode
-from specdec.drafters.base import Drafter
-from specdec.drafts import DraftSpec, OpenDraft, spec_of
-from specdec.measure import gamma as tuning
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Block, blocks_of, bucket, commonest, make_batches
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import DraftSpec, OpenDraft
+from specdec.drafters.model import Checkpoint
+from specdec.measure import gamma as gamma_choice
 from specdec.measure.gamma import GammaChoice
+from specdec.models.base import LoadedModel
 from specdec.models.partitioning import DeviceMesh
-from specdec.types import DecodeResult, SamplingConfig
+from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.token import TokenVerifier
 
@@ -70,7 +70,7 @@ class Pair:
         self,
         target: LoadedModel,
         draft: OpenDraft,
-        vocabulary: Vocabulary | None,
+        vocabulary: Tokenizer | None,
         name: str = "custom",
     ):
         self.target, self.draft = target, draft
@@ -131,18 +131,19 @@ class Pair:
                 choice = self.choose_gamma(
                     ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
                     batch_size=batch_size, draft_sampling=draft_sampling,
+                    stop_below=stop_below, verifier=verifier,
                 )  # fmt: skip
                 gamma = choice.gamma
             method = "speculative" if gamma else "autoregressive"
+        decoder = self.decoder(
+            method=method, gamma=gamma, sampling=sampling, max_decode_len=max_decode_len,
+            seed=seed, stop_below=stop_below, draft_sampling=draft_sampling, verifier=verifier,
+        )  # fmt: skip
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
         stats = []
-        for batch in make_batches(ids, batch_size, self.target.model.pad_id):
-            result = self.decode(
-                batch, method=method, gamma=gamma, sampling=sampling,
-                max_decode_len=max_decode_len, seed=seed, trace=trace, stop_below=stop_below,
-                draft_sampling=draft_sampling, verifier=verifier,
-            )  # fmt: skip
+        for batch in make_batches(ids, batch_size, self.target.model):
+            result = decoder.decode(batch, trace=trace)
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
                     tokens[row] = result.tokens[place, : result.num_tokens[place]]
@@ -152,10 +153,40 @@ class Pair:
         return GenerateOutput(
             texts=self.text(tokens),
             tokens=tokens,
-            stats=RunStats.total(stats, len(ids), gamma if method == "speculative" else 0),
+            stats=RunStats.total(stats, len(ids), decoder.engine.depth),
             traces=traces if trace else None,
             gamma_choice=choice,
         )
+
+    def decoder(
+        self,
+        *,
+        method: Method,
+        gamma: int,
+        sampling: SamplingConfig,
+        max_decode_len: int,
+        seed: int,
+        width: int = 1,
+        verifier: Verifier = VERIFIER,
+        stop_below: float = 0.0,
+        draft_sampling: SamplingConfig | None = None,
+    ) -> BatchDecoder:
+        """What decodes batches of :func:`specdec.decoding.batches.make_batches`.
+
+        Args:
+          width: of plain decoding's target calls; see :class:`specdec.decoding.engine.Engine`.
+
+        Raises:
+          ValueError: the draft cannot draw its guesses so, or cannot stop early.
+        """
+        params = EngineParams(self.target.params, sampling.traced())
+        engine = Engine(self.target.model, width=width)
+        if method == "speculative":
+            drafter = self.draft.make(gamma, stop_below)
+            engine = Engine(self.target.model, drafter, verifier)
+            drawn = self.draft.params(draft_sampling or sampling)
+            params = dataclasses.replace(params, drafter=drawn)
+        return BatchDecoder(engine, params, self.target, max_decode_len, seed)
 
     def choose_gamma(
         self,
@@ -166,6 +197,8 @@ class Pair:
         seed: int = 0,
         batch_size: int = 1,
         draft_sampling: SamplingConfig | None = None,
+        stop_below: float = 0.0,
+        verifier: Verifier = VERIFIER,
         remember: bool = True,
     ) -> GammaChoice:
         """The gamma for these rows on this machine, 0 where plain decoding is faster.
@@ -186,85 +219,29 @@ class Pair:
                 f"gamma is chosen for at least one row and max_decode_len >= 2, got {len(ids)} "
                 f"rows and {max_decode_len}."
             )
-        batches = list(make_batches(ids, batch_size, self.target.model.pad_id))
-        shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
-        batches = [batch for batch in batches if batch.inputs.shape == shape][:_PROBED_BATCHES]
+        batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
 
-        def drafter(gamma: int) -> Drafter:
-            return self.drafter(gamma, draft_sampling or sampling)
+        def decoder(gamma: int) -> BatchDecoder:
+            return self.decoder(
+                method="speculative" if gamma else "autoregressive", gamma=gamma,
+                sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+                draft_sampling=draft_sampling, stop_below=stop_below, verifier=verifier,
+            )  # fmt: skip
 
-        weights = (fingerprint(self.target.params), fingerprint(self.draft.params))
+        weights = (fingerprint(self.target.params), fingerprint(self.draft.weights))
         key = " ".join(
-            map(str, (device_name(), jax.__version__, *weights, self.target.model,
-                      sampling, shape, bucket(max_decode_len), drafter(1)))
+            map(str, (device_name(), jax.__version__, *weights, decoder(1).engine, sampling,
+                      draft_sampling or sampling, batches[0].shape, bucket(max_decode_len)))
         )  # fmt: skip
-        known = tuning.remembered(cache_directory(), key) if remember else None
+        known = gamma_choice.remembered(cache_directory(), key) if remember else None
         if known is not None and known.gamma < max_decode_len:
             return known
-        max_gamma = max_decode_len - 1
-        probe = min(tuning.PROBE, max_gamma)
-        stats = RunStats.total(
-            [
-                self.decode(
-                    batch, method="speculative", gamma=probe, sampling=sampling,
-                    max_decode_len=max_decode_len, seed=seed, draft_sampling=draft_sampling,
-                ).stats
-                for batch in batches
-            ],
-            sum(int(np.sum(batch.row_ids >= 0)) for batch in batches),
-            probe,
-        )  # fmt: skip
-        costs = tuning.measure(
-            self.target.model, self.target.params,
-            drafter, self.draft.params,
-            jnp.asarray(batches[0].inputs),
-            sampling=sampling, output_bucket=bucket(max_decode_len), max_gamma=max_gamma,
-        )  # fmt: skip
-        choice = tuning.choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, costs)
+        choice = gamma_choice.choose_by_measurement(
+            decoder, batches[:_PROBED_BATCHES], max_gamma=max_decode_len - 1
+        )
         if remember:
-            tuning.remember(cache_directory(), key, choice)
+            gamma_choice.remember(cache_directory(), key, choice)
         return choice
-
-    def decode(
-        self,
-        batch: Batch,
-        *,
-        method: Method,
-        gamma: int,
-        sampling: SamplingConfig,
-        max_decode_len: int,
-        seed: int,
-        trace: bool = False,
-        width: int = 1,
-        verifier: Verifier = VERIFIER,
-        stop_below: float = 0.0,
-        draft_sampling: SamplingConfig | None = None,
-    ) -> DecodeResult:
-        """Decodes one batch and brings the result to the host as NumPy arrays.
-
-        ``width`` is the autoregressive reference's; see
-        :func:`specdec.decoding.autoregressive.autoregressive_decode`.
-        """
-        output_bucket = bucket(max_decode_len)
-        inputs, row_ids = self.target.place_rows(batch.inputs, batch.row_ids)
-        if method == "autoregressive":
-            result = autoregressive_decode(
-                self.target.model, self.target.params, inputs, row_ids, max_decode_len, seed,
-                sampling=sampling, output_bucket=output_bucket, width=width, trace=trace,
-            )  # fmt: skip
-        else:
-            result = speculative_decode(
-                self.target.model,
-                self.drafter(gamma, draft_sampling or sampling, stop_below),
-                verifier,
-                self.target.params, self.draft.params, inputs, row_ids, max_decode_len, seed,
-                sampling=sampling, output_bucket=output_bucket, trace=trace,
-            )  # fmt: skip
-        return jax.tree.map(np.asarray, result)
-
-    def drafter(self, gamma: int, sampling: SamplingConfig, stop_below: float = 0.0) -> Drafter:
-        """The drafter that :meth:`decode` uses; its parameters are ``draft.params``."""
-        return self.draft.drafter(gamma, sampling, stop_below)
 
     def token_ids(
         self, texts: Sequence[Text], *, max_input_len: int, names: Sequence[str] | None = None
@@ -337,7 +314,7 @@ def load_pair(
         :class:`specdec.Hierarchical`.
       dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
         decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
-        what it says are guesses.
+        what it generates are guesses.
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
         for one device. Tokens do not depend on it.
 
@@ -354,17 +331,18 @@ def load_pair(
         target = draft = name
     if target is None or draft is None:
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
-    source, spec = resolve(target, "target"), spec_of(draft)
+    source = resolve(target, "target")
     vocabulary = find_vocabulary(source)
     loaded = load_model(source, dtype, partitioning=mesh and mesh.target)
-    if loaded.model.config.encoding_width is not None:
+    if loaded.reads_encoding is not None:
         raise ValueError(
             f"{source} starts from a target's encoding of the text and has none of its own: it can "
             "be a draft, not a target."
         )
+    spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
     return Pair(
         loaded,
-        spec.open(loaded, vocabulary, dtype, mesh and mesh.draft),
+        spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
         Vocabulary(vocabulary) if vocabulary else None,
         name or f"{Path(target).name}+{Path(str(spec)).name}",
     )
@@ -397,4 +375,4 @@ def check_arguments(
         )
 
 
-__all__ = ["Batch", "Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]
+__all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]

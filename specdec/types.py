@@ -1,6 +1,7 @@
 """The data that passes between the parts. No logic beyond checking one's own fields.
 
-Shapes: B batch, N drafted tokens (N = gamma for a chain), G gamma, V vocabulary, L output bucket.
+Shapes: B batch, N drafted nodes, D depth of the draft (N = D = gamma for a chain), V vocabulary,
+L output bucket, S input length, P prefix length.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import enum
 from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 T = TypeVar("T")
-Params = Any  # A model's own pytree; only that model looks inside.
+AnyArray = Array | np.ndarray  # Prompts are made on the host.
+Params = Any  # A model's or a drafter's own pytree; only that one looks inside.
 Cache = Any
 Encoded = Any
 DrafterState = Any
@@ -68,10 +72,87 @@ class SamplingConfig:
         """Whether the distribution is a point mass on the most likely token."""
         return self.temperature == 0
 
+    def traced(self) -> Sampling:
+        """The same for a compiled program, whose numbers may change without another compile.
 
-@dataclasses.dataclass(frozen=True)
+        A temperature that float32 would round to 0 becomes its smallest number.
+        """
+        temperature = max(self.temperature, float(np.finfo(np.float32).tiny))
+        return Sampling(
+            np.asarray(temperature, np.float32), np.asarray(self.top_k, np.int32),
+            np.asarray(self.top_p, np.float32), self.greedy,
+        )  # fmt: skip
+
+
+@pytree
+class Sampling:
+    """A :class:`SamplingConfig` inside a program: its numbers are traced, argmax or not is static.
+
+    Attributes:
+      temperature, top_k, top_p: scalars; not looked at where ``greedy``.
+      greedy: whether this is argmax.
+    """
+
+    temperature: Float[AnyArray, ""]
+    top_k: Int[AnyArray, ""]
+    top_p: Float[AnyArray, ""]
+    greedy: bool = static_field()
+
+
+@pytree
+class Prompt:
+    """What a batch of rows is decoded from.
+
+    Lengths are told, never found by comparing with a padding id: some models pad with EOS.
+
+    Attributes:
+      inputs: [B, S] the encoder's tokens, S = 0 for a decoder-only model.
+      input_lengths: [B] how many of them a row has; the rest is filler.
+      prefix: [B, P] the decoder's first tokens, P >= 1: a start token, or a decoder-only model's
+        prompt. None of them is output.
+      prefix_lengths: [B], in 1..P.
+    """
+
+    inputs: Int[AnyArray, "b s"]
+    input_lengths: Int[AnyArray, " b"]
+    prefix: Int[AnyArray, "b p"]
+    prefix_lengths: Int[AnyArray, " b"]
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.prefix.shape[0]
+
+    @property
+    def input_mask(self) -> Bool[Array, "b s"]:
+        """Which inputs are no filler."""
+        return jnp.arange(self.inputs.shape[1]) < self.input_lengths[:, None]
+
+    @property
+    def last_token(self) -> Int[Array, " b"]:
+        """[B] each row's last prefix token, which the first output token follows."""
+        last = self.prefix_lengths[:, None] - 1
+        return jnp.take_along_axis(self.prefix, last, axis=1)[:, 0]
+
+
+@pytree
+class Start:
+    """What a model makes of a prompt.
+
+    Attributes:
+      encoded: all that does not change while decoding (cross-attention K/V), computed once.
+      cache: holds every prefix token but the last.
+      last_token: [B] each row's last prefix token, not yet in the cache.
+    """
+
+    encoded: Encoded
+    cache: Cache
+    last_token: Int[Array, " b"]
+
+
+@pytree
 class Topology:
-    """Which token each token of a block follows.
+    """Which token each token of a block follows, known when the program is compiled.
 
     Attributes:
       parents: ``parents[i] < i`` is the index of node i's parent; -1 means that it follows
@@ -81,7 +162,7 @@ class Topology:
       ValueError: if a parent does not come before its child.
     """
 
-    parents: tuple[int, ...]
+    parents: tuple[int, ...] = static_field()
 
     def __post_init__(self):
         for i, parent in enumerate(self.parents):
@@ -96,9 +177,87 @@ class Topology:
         return cls(tuple(range(-1, length - 1)))
 
     @property
+    def size(self) -> int:
+        """N, how many nodes."""
+        return len(self.parents)
+
+    @property
+    def depth(self) -> int:
+        """D, how many levels; gamma for a chain."""
+        return int(max(self.depths() + 1, default=0))
+
+    @property
     def is_chain(self) -> bool:
         """Whether this is the tree with one branch."""
-        return self == Topology.chain(len(self.parents))
+        return self == Topology.chain(self.size)
+
+    def rooted(self) -> Topology:
+        """The same under a root of its own, node 0: the block that a target scores."""
+        return Topology((-1, *(parent + 1 for parent in self.parents)))
+
+    def depths(self) -> Int[np.ndarray, " n"]:
+        """Each node's distance from the last committed token, minus one."""
+        found = np.zeros(self.size, np.int32)
+        for i, parent in enumerate(self.parents):
+            found[i] = 0 if parent < 0 else found[parent] + 1
+        return found
+
+    def ancestors(self) -> Bool[np.ndarray, "n n"]:
+        """Whether node j is node i or one of its ancestors."""
+        found = np.eye(self.size, dtype=bool)
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                found[i] |= found[parent]
+        return found
+
+
+CHAIN = Topology.chain(0)  # A chain of however many tokens there are.
+
+
+@pytree
+class TracedTopology:
+    """A tree whose shape is found while decoding: traced parents of a static number of nodes.
+
+    It has the methods of :class:`Topology`, with a leading axis of rows. Whoever makes one sees to
+    it that a parent comes before its child.
+
+    Attributes:
+      parents: [B, N], in -1..i-1 for node i.
+      depth: D, which no node is deeper than.
+    """
+
+    parents: Int[Array, "b n"]
+    depth: int = static_field()
+    is_chain: bool = static_field(default=False)
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self.parents.shape[1]
+
+    def rooted(self) -> TracedTopology:
+        """See :meth:`Topology.rooted`."""
+        return TracedTopology(
+            jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1), self.depth + 1
+        )
+
+    def depths(self) -> Int[Array, "b n"]:
+        """See :meth:`Topology.depths`."""
+        return jnp.sum(self.ancestors(), axis=-1) - 1
+
+    def ancestors(self) -> Bool[Array, "b n n"]:
+        """See :meth:`Topology.ancestors`."""
+        nodes = jnp.arange(self.size)
+        family = jnp.broadcast_to(nodes[:, None] == nodes, (*self.parents.shape, self.size))
+        at = jnp.broadcast_to(nodes, self.parents.shape)
+        for _ in range(self.depth - 1):
+            up = jnp.take_along_axis(self.parents, jnp.maximum(at, 0), axis=1)
+            at = jnp.where(at >= 0, up, -1)
+            family |= at[..., None] == nodes
+        return family
+
+
+AnyTopology = Topology | TracedTopology
 
 
 @pytree
@@ -124,17 +283,18 @@ class Draft:
     """What a drafter proposes for one block.
 
     Attributes:
-      tokens: [B, N] guesses.
-      probs: [B, N, V], the exact q each token was drawn from, or None for point masses.
-      topology: each node's parent; a chain unless the drafter drafts a tree.
-      num_guesses: [B], in 0..N: how many of a row's tokens are guesses, the rest being filler; None
+      tokens: [B, N] guesses, a node each.
+      probs: [B, N, V], the exact q each token was drawn from given its earlier siblings, or None
+        for point masses.
+      topology: each node's parent; a chain is the tree with one branch.
+      num_guesses: [B], in 0..N: how many of a row's nodes are guesses, the rest being filler; None
         when all are. It may depend on the guesses themselves and on what came before, for those
         guesses are all verified.
     """
 
     tokens: Int[Array, "b n"]
     probs: Float[Array, "b n v"] | None
-    topology: Topology = static_field()
+    topology: AnyTopology
     num_guesses: Int[Array, " b"] | None = None
 
 
@@ -143,18 +303,23 @@ class Verdict:
     """What verification made of a draft.
 
     Attributes:
-      tokens: [B, G+1]; the first ``num_emitted[b]`` of row b are its next tokens: the accepted
+      tokens: [B, D+1]; the first ``num_emitted[b]`` of row b are its next tokens: the accepted
         guesses and then one correction (from the residual) or bonus token (from p).
-      num_emitted: [B], in 1..G+1; 0 for a row that is finished.
-      num_accepted: [B], in 0..num_guesses: how many of them are guesses.
-      path: [B, G+1], nodes of the scored block (0 is the token before the draft) whose cache
+      num_emitted: [B], in 1..D+1; 0 for a row that is finished.
+      num_accepted: [B], in 0..D: how many of them are guesses.
+      path: [B, D+1], nodes of the scored block (0 is the token before the draft) whose cache
         entries are kept, in order; only the first ``num_emitted[b]`` count.
+      acceptance_prob: [B, D] the probability with which this verifier could have accepted a guess
+        at each level; for token verification sum_x min(p(x), q(x)).
+      examined: [B], in 0..D: the levels it looked at, of which ``acceptance_prob`` is counted.
     """
 
-    tokens: Int[Array, "b g1"]
+    tokens: Int[Array, "b d1"]
     num_emitted: Int[Array, " b"]
     num_accepted: Int[Array, " b"]
-    path: Int[Array, "b g1"]
+    path: Int[Array, "b d1"]
+    acceptance_prob: Float[Array, "b d"]
+    examined: Int[Array, " b"]
 
 
 class Purpose(enum.IntEnum):
@@ -183,15 +348,14 @@ class Stats:
 
     Attributes:
       target_calls: [B] blocks run while the row was unfinished.
-      proposed: [B] guesses made.
-      examined: [B] guesses looked at: up to the first rejection, or the row's end.
+      proposed: [B] guesses made, all nodes of a tree.
+      examined: [B] levels looked at: up to the first rejection, or the row's end.
       accepted: [B] guesses emitted.
       emitted: [B] tokens emitted, EOS included.
       dropped: [B] tokens verified but past EOS or the length limit.
-      accepted_histogram: [B, G+1] blocks by the number of guesses accepted.
-      acceptance_prob_sum: [B] sum of the acceptance probabilities of the examined guesses'
-        positions, sum_x min(p(x), q(x)); divided by ``examined`` it estimates alpha
-        (Leviathan et al. 2023, Corollary 3.6).
+      accepted_histogram: [B, D+1] blocks by the number of guesses accepted.
+      acceptance_prob_sum: [B] sum of the verifier's acceptance probabilities at the examined
+        levels; divided by ``examined`` it estimates alpha (Leviathan et al. 2023, Corollary 3.6).
     """
 
     target_calls: Int[Array, " b"]
@@ -200,7 +364,7 @@ class Stats:
     accepted: Int[Array, " b"]
     emitted: Int[Array, " b"]
     dropped: Int[Array, " b"]
-    accepted_histogram: Int[Array, "b g1"]
+    accepted_histogram: Int[Array, "b d1"]
     acceptance_prob_sum: Float[Array, " b"]
 
 
@@ -209,16 +373,16 @@ class BlockInfo:
     """One block's diagnostics.
 
     Attributes:
-      draft_tokens: [B, G] the guesses.
+      draft_tokens: [B, N] the guesses.
       num_guesses: [B] how many of them are guesses.
-      tokens: [B, G+1] the verdict's tokens.
+      tokens: [B, D+1] the verdict's tokens.
       num_accepted: [B] guesses emitted (after EOS and the length limit).
       num_emitted: [B] tokens emitted; 0 for a finished row.
     """
 
-    draft_tokens: Int[Array, "b g"]
+    draft_tokens: Int[Array, "b n"]
     num_guesses: Int[Array, " b"]
-    tokens: Int[Array, "b g1"]
+    tokens: Int[Array, "b d1"]
     num_accepted: Int[Array, " b"]
     num_emitted: Int[Array, " b"]
 
@@ -233,8 +397,9 @@ class DecodeState:
       last_token: [B] emitted but not yet in the target's cache.
       finished: [B] EOS emitted or limit reached.
       block: scalar, how many blocks have run.
+      limit: scalar, tokens a row may emit, EOS included.
       row_keys: [B] one key a row.
-      cache: the target's.
+      encoded, cache: the target's.
       drafter_state: the drafter's own; None for plain decoding.
       stats: accumulated counts.
       trace: BlockInfo with a leading axis of blocks, or None.
@@ -245,7 +410,9 @@ class DecodeState:
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
     block: Int[Array, ""]
+    limit: Int[Array, ""]
     row_keys: Array
+    encoded: Encoded
     cache: Cache
     drafter_state: DrafterState
     stats: Stats

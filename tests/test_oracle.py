@@ -11,6 +11,7 @@ import pytest
 from oracle_cases import CASES, CAUGHT, CONTEXTS, LOSSLESS, Case, distances, distances_of
 
 from specdec.core.standardize import spread
+from specdec.drafters.base import Sampled
 from specdec.drafters.model import ModelDrafter
 from specdec.models.toy import ToyModel
 from specdec.testing import mutants
@@ -76,17 +77,17 @@ def test_dropping_the_doubtful_guess_is_caught():
 
 @dataclasses.dataclass(frozen=True)
 class TerseToy(ToyModel):
-    """Says three of four tokens; its table has a column for each of them."""
+    """Generates three of four tokens; its table has a column for each of them."""
 
-    said: tuple[int, ...] = (3, 1, 2)
+    generated: tuple[int, ...] = (3, 1, 2)
 
     def over_vocabulary(self, params, distribution):
-        return spread(distribution, jnp.array(self.said), self.vocab_size)
+        return spread(distribution, jnp.array(self.generated), self.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Misreporting(ModelDrafter):
-    """Says one token and reports the q of another."""
+    """Generates one token and reports the q of another."""
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
@@ -98,8 +99,8 @@ def terse(sampling, drafter=ModelDrafter):
     """Row by row, how far a draft of three tokens takes a target of four from its law."""
     fine = dataclasses.replace(CASES["top-k"], sampling=sampling, grid=Grid(4, 12, 60))
     target = dyadic_table(CONTEXTS, 4, 3)
-    draft = drafter(TerseToy(4), 2, sampling)
-    return distances_of(draft, jnp.asarray(quarters_table(CONTEXTS, 2)), fine, target, limit=3)
+    params = Sampled(jnp.asarray(quarters_table(CONTEXTS, 2)), sampling.traced())
+    return distances_of(drafter(TerseToy(4), 2), params, fine, jnp.asarray(target), limit=3)
 
 
 @pytest.mark.parametrize("sampling", [SamplingConfig(1.0), SamplingConfig(0.0)])

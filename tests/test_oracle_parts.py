@@ -7,8 +7,10 @@ from fractions import Fraction
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle_cases import CASES, CAUGHT, INPUTS, LOSSLESS, Case, distances_of
+from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, target_law
 
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import Sampled
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
@@ -16,8 +18,8 @@ from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyModel
 from specdec.testing import mutants
-from specdec.testing.oracle import Grid, exact_law, model_law, total_variation
-from specdec.testing.toys import dyadic_ngrams, quarters_table, reference_distribution
+from specdec.testing.oracle import Grid, exact_law, total_variation
+from specdec.testing.toys import dyadic_ngrams, quarters_table
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
@@ -29,18 +31,19 @@ SAMPLED, GREEDY = CASES["temperature 1"], CASES["greedy"]
 
 def make(name, gamma, sampling):
     """A drafter and its parameters."""
+    drawn = sampling.traced()
     if name == "model":
-        return ModelDrafter(TOY, gamma, sampling), jnp.asarray(quarters_table(31, 2))
+        return ModelDrafter(TOY, gamma), Sampled(jnp.asarray(quarters_table(31, 2)), drawn)
     if name in ("unigram", "bigram", "trigram"):
         tables = dyadic_ngrams({"unigram": 1, "bigram": 2, "trigram": 3}[name])
-        return NgramDrafter(gamma, tables.order, TOY.decoder_start_id, sampling), tables
+        return NgramDrafter(gamma, tables.order), Sampled(tables, drawn)
     if name == "copying":
-        return CopyingDrafter(gamma, TOY.pad_id, TOY.eos_id, max_match=2), ()
+        return CopyingDrafter(gamma, max_match=2), ()
     if name == "random":
         return RandomDrafter(gamma, TOY.vocab_size), ()
     inner, inner_params = make(name.removeprefix("model over "), 1, sampling)
-    drafter = HierarchicalDrafter(TOY, inner, gamma, sampling)
-    return drafter, (jnp.asarray(quarters_table(31, 2)), inner_params)
+    own = Sampled(jnp.asarray(quarters_table(31, 2)), drawn)
+    return HierarchicalDrafter(TOY, inner, gamma), (own, inner_params)
 
 
 def block_grid(target, draft, *, point_masses=False):
@@ -115,8 +118,8 @@ def two_guesses(name, drafter=HierarchicalDrafter):
     case, table = dataclasses.replace(SAMPLED, grid=GRIDS[name]), TARGET
     if name == "model over copying":  # With quarters its grid would have 110,000 cells.
         case, table = COINS, target(COINS)
-        params = (jnp.asarray(COINS.table(1)), params[1])
-    return drafter(built.model, built.inner, 2, built.sampling), params, case, table
+        params = (Sampled(jnp.asarray(COINS.table(1)), COINS.sampling.traced()), params[1])
+    return drafter(built.model, built.inner, 2), params, case, table
 
 
 @pytest.mark.parametrize("name", ["model over copying", "model over bigram"])
@@ -216,16 +219,9 @@ def lenient_laws(verifier, name):
     """The law under lenience and the target's own, of rows of at most two tokens."""
     grid = dataclasses.replace(GRIDS[name], acceptance=12, final=60)
     drafter, params = make(name, 1, SamplingConfig(1.0))
-    arguments = dict(sampling=SamplingConfig(1.0), limit=2, grid=grid)
-    law = exact_law(TOY, LENIENT_TARGET, drafter, params, verifier, INPUTS, **arguments)
-    truth = model_law(
-        TOY,
-        LENIENT_TARGET,
-        INPUTS,
-        lambda x: reference_distribution(x, SamplingConfig(1.0)),
-        limit=2,
-    )
-    return law, truth
+    params = EngineParams(LENIENT_TARGET, SAMPLED.sampling.traced(), params)
+    law = exact_law(Engine(TOY, drafter, verifier), params, PROMPT, limit=2, grid=grid)
+    return law, target_law(SAMPLED, LENIENT_TARGET, 2)
 
 
 def excess(law, truth):

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
-from specdec.drafts import ModelDraft
+from specdec.checkpoints.loading import draft_kernel_dtype, loaded_t5
+from specdec.drafters.model import model_draft
+from specdec.models.base import LoadedModel
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
@@ -59,7 +60,7 @@ def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pai
 
     def load(config: T5Config, seed: int, kernel_dtype: str | None = None) -> LoadedModel:
         model = EndlessT5(dataclasses.replace(config, dtype=dtype), kernel_dtype=kernel_dtype)
-        return LoadedModel(model, random_packed(model, seed), "random weights")
+        return loaded_t5(model, random_packed(model, seed), "random weights")
 
     drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
-    return Pair(load(target, seed), ModelDraft(drafted), None, "random")
+    return Pair(load(target, seed), model_draft(drafted), None, "random")

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.resources
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import jax
@@ -13,59 +14,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
-from specdec.checkpoints.formats import open_checkpoint
-from specdec.models.partitioning import Partitioning, place
+from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
+from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
+from specdec.drafters.ngram_tables import NgramTables
+from specdec.models.base import LoadedModel
+from specdec.models.partitioning import Partitioning, replicate
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model, best_layout
-from specdec.models.t5.packing import PackedT5
 from specdec.types import Params
 
 BUNDLED = ("quickstart",)
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadedModel:
-    """A model with its packed parameters and where it came from."""
+def load_t5(
+    config: T5Config,
+    params: Params,
+    source: str,
+    kernel_dtype: str | None = None,
+    partitioning: Partitioning | None = None,
+    output_tokens: Sequence[int] | None = None,
+) -> LoadedModel:
+    """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
 
-    model: T5Model
-    params: PackedT5
-    source: str
+    Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are stored
+    in ``config.dtype`` after all.
+    """
+    layout = best_layout() if partitioning is None else "in_out"
+    model = T5Model(config, layout, kernel_dtype, partitioning)
+    packed = model.pack(params, output_tokens)
+    if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
+        return load_t5(config, params, source, None, partitioning, output_tokens)
+    return loaded_t5(model, packed, source)
 
-    @classmethod
-    def of(
-        cls,
-        config: T5Config,
-        params: Params,
-        source: str,
-        kernel_dtype: str | None = None,
-        partitioning: Partitioning | None = None,
-        output_tokens: Sequence[int] | None = None,
-    ) -> LoadedModel:
-        """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
 
-        Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are
-        stored in ``config.dtype`` after all.
-        """
-        layout = best_layout() if partitioning is None else "in_out"
-        model = T5Model(config, layout, kernel_dtype, partitioning)
-        packed = model.pack(params, output_tokens)
-        if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
-            return cls.of(config, params, source, None, partitioning, output_tokens)
-        return cls(model, packed, source)
-
-    def check_batch_size(self, batch_size: int) -> None:
-        """Raises ValueError for a batch that the mesh cannot cut into equal parts."""
-        if self.model.partitioning is not None:
-            self.model.partitioning.check_batch_size(batch_size)
-
-    def place_rows(self, *arrays: np.ndarray) -> tuple[jax.Array, ...]:
-        """Arrays [B, ...] on the devices that decode these rows.
-
-        Raises:
-          ValueError: see :meth:`check_batch_size`.
-        """
-        self.check_batch_size(len(arrays[0]))
-        return tuple(place(array, ("batch",), self.model.partitioning) for array in arrays)
+def loaded_t5(model: T5Model, params: Params, source: str) -> LoadedModel:
+    """A T5 whose parameters are packed already."""
+    config = model.config
+    logits = params.embedding if params.logits is None else params.logits
+    read = jax.tree.leaves((params.layers, params.final_norm, params.relpos, logits))
+    return LoadedModel(
+        model, params, source, model.partitioning, config.d_model, config.encoding_width,
+        step_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in read),
+    )  # fmt: skip
 
 
 def checkpoint(folder: str, name: str) -> str:
@@ -105,8 +95,8 @@ def load_model(
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache.
       kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
-      as_draft: it may say the tokens of its draft vocabulary only, where it has one beside it; on
-        a mesh it says all.
+      as_draft: it may generate the tokens of its draft vocabulary only, where it has one beside
+        it; on a mesh it generates all.
 
     Raises:
       CheckpointError: it cannot be read.
@@ -114,7 +104,83 @@ def load_model(
     """
     config, params = open_checkpoint(source, dtype)
     config = dataclasses.replace(config, dtype=dtype)
-    said = None
+    generated = None
     if as_draft and partitioning is None:
-        said = load_draft_vocabulary(source, config.vocab_size)
-    return LoadedModel.of(config, params, source, kernel_dtype, partitioning, said)
+        generated = load_draft_vocabulary(source, config.vocab_size)
+    return load_t5(config, params, source, kernel_dtype, partitioning, generated)
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftLoader:
+    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`.
+
+    Attributes:
+      target: what is drafted for.
+      vocabulary: its tokenizer's file; None where it has none.
+      dtype: see :func:`specdec.load_pair`.
+      partitioning: how a draft model lies on the target's mesh; None for one device. Tables are
+        whole on every device.
+    """
+
+    target: LoadedModel
+    vocabulary: Path | None
+    dtype: str
+    partitioning: Partitioning | None = None
+
+    def model(self, source: str) -> LoadedModel:
+        source = resolve(source, "draft")
+        theirs = find_vocabulary(source)
+        if self.vocabulary and theirs and self.vocabulary.read_bytes() != theirs.read_bytes():
+            raise ValueError(
+                f"Target and draft have different vocabularies: {self.vocabulary} and {theirs} are "
+                "not the same file. A draft must have the target's tokens."
+            )
+        loaded = load_model(
+            source, self.dtype, draft_kernel_dtype(self.dtype), self.partitioning, as_draft=True
+        )
+        check_same_tokens(self.target, loaded)
+        width, given = loaded.reads_encoding, self.target.encoding_width
+        if width not in (None, given):
+            raise ValueError(
+                f"The draft ({loaded.source}) starts from an encoding of width {width}, but that "
+                f"of the target ({self.target.source}) has {given}. Such a draft goes with the "
+                "target that it was distilled from."
+            )
+        return loaded
+
+    def ngrams(self, path: str) -> NgramTables:
+        place = path
+        if path in BUNDLED:
+            place = str(importlib.resources.files("specdec") / "bundled" / path)
+        tables, theirs = load_ngrams(place)
+        size, ours = tables.unigram.shape[0], self.target.model.vocab_size
+        other = bool(self.vocabulary and theirs) and vocabulary_hash(self.vocabulary) != theirs
+        if size != ours or other:
+            raise ValueError(
+                f"The n-gram tables of {path} are of another vocabulary ({size} tokens) than the "
+                f"target's ({ours} tokens, {self.vocabulary}). Count them again with the target's "
+                "vocabulary."
+            )
+        return replicate(tables, self.partitioning)
+
+
+def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
+    """Raises ValueError unless the models have the same number of tokens and special ids."""
+    for name, ours in _tokens(target).items():
+        theirs = _tokens(draft)[name]
+        if ours != theirs:
+            raise ValueError(
+                f"Target and draft have different vocabularies: {name} is {ours} for the target "
+                f"({target.source}) and {theirs} for the draft ({draft.source})."
+            )
+
+
+def _tokens(loaded: LoadedModel) -> dict[str, int]:
+    model = loaded.model
+    prompt = model.prompt(np.zeros((1, 1), np.int32), np.ones(1, np.int32))
+    return {
+        "vocab_size": model.vocab_size,
+        "pad_id": model.pad_id,
+        "eos_id": model.eos_id,
+        "decoder_start_id": int(prompt.prefix[0, 0]),
+    }

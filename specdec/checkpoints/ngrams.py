@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from pathlib import Path
@@ -81,16 +80,3 @@ def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
     )
     best = jnp.asarray(arrays["best"], jnp.int32)
     return NgramTables(jnp.asarray(arrays["unigram"]), best, levels), metadata["vocabulary"]
-
-
-def of_order(tables: NgramTables, order: int) -> NgramTables:
-    """The same counts with shorter contexts.
-
-    Raises:
-      ValueError: order is not in 1..the tables' own.
-    """
-    if not 1 <= order <= tables.order:
-        raise ValueError(
-            f"These n-gram tables are of order {tables.order}; they have no order {order}."
-        )
-    return dataclasses.replace(tables, levels=tables.levels[: order - 1])

@@ -1,9 +1,10 @@
-"""How decode programs are compiled."""
+"""How decode programs are compiled, and how many of them a process keeps."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -11,7 +12,7 @@ import jax
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# What the products of few tokens (specdec.models.t5.few_tokens) need of XLA on CPU.
+# What the products of few tokens (specdec.models.products.few_tokens) need of XLA on CPU.
 CPU_OPTIONS = {
     # A sum may be taken in any order, so that it vectorises. NaN, infinity and division stay
     # exact: XLA's defaults for what fast math must honour.
@@ -21,43 +22,66 @@ CPU_OPTIONS = {
     # Bits of the vectors to use where there are such, instead of 256.
     "xla_cpu_prefer_vector_width": 512,
 }
+# Programs that a process keeps. One takes about 700 memory maps, of which Linux allows 65,530;
+# beyond them XLA cannot compile and ends the process.
+MAX_PROGRAMS = 40
+
+# All jitted functions by what is static in them, the one used last at the end.
+_kept: OrderedDict[Hashable, Any] = OrderedDict()
+_dropped = 0
 
 
 class DecodeJit(Generic[_Arguments, _Result]):
-    """``jax.jit`` with the backend's options; the backend is looked up at the first call.
+    """``jax.jit`` with the backend's options, of whose programs a process keeps the last ones.
 
     Attributes:
       function: what is compiled, to be a part of someone else's program: inside another ``jit``
         there can be no options.
     """
 
-    def __init__(
-        self, function: Callable[_Arguments, _Result], static_argnames: str | Sequence[str]
-    ):
+    def __init__(self, function: Callable[_Arguments, _Result], static_argnames: Sequence[str]):
         functools.update_wrapper(self, function)
         self.function = function
-        self._static_argnames = static_argnames
+        self._static = static_argnames
+        self._places = function.__code__.co_varnames[: function.__code__.co_argcount]
 
-    @functools.cached_property
-    def jitted(self) -> Any:
-        """The jitted function itself, to lower or to count its compilations."""
-        return jax.jit(
-            self.function,
-            static_argnames=self._static_argnames,
-            compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
-        )
-
-    @property
-    def programs(self) -> int:
-        """How many were compiled so far in this process, one for each combination of shapes."""
-        return self.jitted._cache_size()
+    def jitted(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Any:
+        """The jitted function for these static arguments, to lower it."""
+        given = dict(zip(self._places, args, strict=False)) | kwargs
+        key = (self.function, *(given.get(name) for name in self._static))
+        if key not in _kept:
+            _kept[key] = jax.jit(
+                # A function of its own: JAX keeps programs by the function they are of.
+                functools.wraps(self.function)(lambda *args, **kw: self.function(*args, **kw)),
+                static_argnames=self._static,
+                compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
+            )
+        _kept.move_to_end(key)
+        return _kept[key]
 
     def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        return self.jitted(*args, **kwargs)
+        result = self.jitted(*args, **kwargs)(*args, **kwargs)
+        _drop_oldest()
+        return result
+
+
+def num_programs() -> int:
+    """How many were compiled so far in this process, one for each combination of shapes."""
+    return _dropped + sum(jitted._cache_size() for jitted in _kept.values())
+
+
+def _drop_oldest() -> None:
+    """Forgets the programs used longest ago while there are too many."""
+    global _dropped
+    while _kept and sum(jitted._cache_size() for jitted in _kept.values()) > MAX_PROGRAMS:
+        _, oldest = _kept.popitem(last=False)
+        _dropped += oldest._cache_size()
+        oldest.clear_cache()
 
 
 def decode_jit(
-    *, static_argnames: str | Sequence[str]
+    *, static_argnames: str | Sequence[str] = ()
 ) -> Callable[[Callable[_Arguments, _Result]], DecodeJit[_Arguments, _Result]]:
     """Decorator for a whole decode, or a part of one that is timed apart."""
-    return lambda function: DecodeJit(function, static_argnames)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    return lambda function: DecodeJit(function, names)

@@ -41,7 +41,11 @@ def softmax(logits: Array) -> Array:
 
 def softmax_parts(logits: Array) -> tuple[Array, Array]:
     """A softmax's numerators [..., N] and their sum [..., 1], for those who divide later."""
-    weights = jnp.exp(logits - max_last(logits)[..., None])
+    return sum_parts(jnp.exp(logits - max_last(logits)[..., None]))
+
+
+def sum_parts(weights: Array) -> tuple[Array, Array]:
+    """Weights [..., N], computed once and kept in memory, and their sum [..., 1]."""
     if _one_loop(weights):
         weights = jax.lax.optimization_barrier(weights)
     return weights, sum_last(weights)[..., None]

@@ -42,22 +42,36 @@ def residual_weights(
     return jnp.where(sum_last(weights)[..., None] > 0, weights, target)
 
 
-def acceptance_prob(target: Distribution, draft: Draft) -> Float[Array, "b n"]:
-    """beta = sum_x min(p(x), q(x)) at each drafted position.
+def acceptance_prob(
+    target: Distribution, draft: Draft, lenience: float = 1.0
+) -> Float[Array, "b n"]:
+    """beta at each drafted position: the probability that a guess drawn from q is accepted.
 
-    Source: Leviathan et al. 2023, Theorem 3.5 (beta = 1 - D_LK(p, q)); alpha is its mean.
+    sum_x min(p(x) / l, q(x)); at temperature 0 the q of all x with p(x) >= l max p.
+    Source: Leviathan et al. 2023, Theorem 3.5 (beta = 1 - D_LK(p, q)), section 2.3 and appendix A.5
+    for lenience; alpha is the mean of beta.
 
     Args:
-      target: distributions at the N drafted positions.
+      target: distributions at the N drafted positions; further ones are not looked at. With
+        ``relative`` where a greedy target is judged leniently.
       draft: tokens [B, N] and their distributions.
+      lenience: l, in (0, 1]; 1 is exact.
     """
+    size = draft.tokens.shape[1]
     if isinstance(target, PointMass):
+        if lenience < 1:
+            assert target.relative is not None
+            allowed = target.relative[:, :size] >= lenience
+            if draft.probs is None:
+                return take(allowed, draft.tokens).astype(jnp.float32)
+            return sum_last(jnp.where(allowed, draft.probs, 0.0))
         if draft.probs is None:
-            return (target.tokens == draft.tokens).astype(jnp.float32)
-        return take(draft.probs, target.tokens)
+            return (target.tokens[:, :size] == draft.tokens).astype(jnp.float32)
+        return take(draft.probs, target.tokens[:, :size])
+    p = target[:, :size] if lenience == 1 else target[:, :size] / lenience
     if draft.probs is None:
-        return take(target, draft.tokens)
-    return sum_last(jnp.minimum(target, draft.probs))
+        return jnp.minimum(1.0, take(p, draft.tokens))
+    return sum_last(jnp.minimum(p, draft.probs))
 
 
 def leading_true(flags: jax.Array) -> Int[Array, " b"]:

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.core.reductions import max_last, min_last, softmax
-from specdec.types import Distribution, PointMass, SamplingConfig
+from specdec.core.reductions import max_last, min_last, sum_last, sum_parts
+from specdec.types import Distribution, PointMass, Sampling
 
 
 def argmax(logits: Float[Array, "*shape v"]) -> Int[Array, "*shape"]:
@@ -23,39 +23,89 @@ def argmax(logits: Float[Array, "*shape v"]) -> Int[Array, "*shape"]:
     return jnp.minimum(min_last(jnp.where(largest, index, size)), size - 1)
 
 
-def warp(logits: Float[Array, "*shape v"], sampling: SamplingConfig) -> Float[Array, "*shape v"]:
-    """Logits after temperature, top-k and top-p in that order; removed tokens are -inf.
+def _ordered(x: Float[Array, "*shape"]) -> Int[Array, "*shape"]:
+    """float32 as integers of the same order: the larger number has the larger integer."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    return jnp.where(bits < 0, jnp.iinfo(jnp.int32).min - bits, bits)
 
-    Tokens tied with the last one kept are kept too, so that the result does not depend on the
-    order of the vocabulary. Source: Leviathan et al. 2023, section 2.2 ("standardized sampling").
+
+def _lowest_kept(
+    order: Int[Array, "*shape v"], weights: Float[Array, "*shape v"], limit: Float[Array, ...]
+) -> Int[Array, "*shape"]:
+    """The smallest integer such that the entries above it weigh less than ``limit``.
+
+    By bisection, 32 passes over the entries: no sort, and ``limit`` may be traced. Entries that are
+    tied with the last one kept are kept too.
+
+    Args:
+      order: the entries as integers; see :func:`_ordered`.
+      weights: theirs, not negative.
+      limit: positive; broadcasts to [*shape].
+    """
+
+    def halve(_, bounds):
+        low, high = bounds  # The answer is in low..high.
+        middle = (low & high) + ((low ^ high) >> 1)  # Their mean, rounded down, without overflow.
+        heavy = sum_last(jnp.where(order > middle[..., None], weights, 0.0)) >= limit
+        return jnp.where(heavy, middle + 1, low), jnp.where(heavy, high, middle)
+
+    ends = jnp.iinfo(jnp.int32)
+    low = jnp.full(order.shape[:-1], ends.min, jnp.int32)
+    return jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, ends.max)))[0]
+
+
+def warped_parts(
+    logits: Float[Array, "*shape v"], sampling: Sampling
+) -> tuple[Float[Array, "*shape v"], Float[Array, "*shape 1"]]:
+    """Unnormalised probabilities after temperature, top-k and top-p in that order, and their sum.
+
+    top-k keeps x if fewer than k tokens are likelier, top-p if those that are likelier have less
+    than p together. So what is tied with the last token kept is kept too, and the result does not
+    depend on the order of the vocabulary.
+    Source: Leviathan et al. 2023, section 2.2 ("standardized sampling").
 
     Args:
       logits: [..., V], any float dtype; computed in float32.
-      sampling: temperature must be positive.
+      sampling: not greedy. Its numbers may be traced.
 
     Raises:
       ValueError: if ``sampling`` is greedy.
     """
     if sampling.greedy:
-        raise ValueError("warp() needs a positive temperature; argmax is standardize()'s.")
-    logits = logits.astype(jnp.float32) / sampling.temperature
-    if 0 < sampling.top_k < logits.shape[-1]:
-        kth = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
-        logits = jnp.where(logits >= kth, logits, -jnp.inf)
-    if sampling.top_p < 1:
-        ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-        probs = jax.nn.softmax(ordered, axis=-1)
-        mass_before = jnp.cumsum(probs, axis=-1) - probs
-        # The first token is kept always: its mass before is 0 < top_p.
-        last_kept = jnp.min(
-            jnp.where(mass_before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True
-        )
-        logits = jnp.where(logits >= last_kept, logits, -jnp.inf)
-    return logits
+        raise ValueError("Sampling needs a positive temperature; argmax is standardize()'s.")
+    logits = logits.astype(jnp.float32)
+    largest = max_last(logits)[..., None]
+
+    def weigh(logits, largest):
+        # Subtracted first: behind a division by a tiny temperature its rounding would be large.
+        scaled = (logits - largest) / sampling.temperature
+        return jnp.exp(scaled), _ordered(scaled)
+
+    def top_k(logits, largest, nothing):
+        del nothing
+        weights, order = weigh(logits, largest)
+        return _lowest_kept(order, jnp.ones_like(weights), sampling.top_k.astype(jnp.float32))
+
+    def top_p(logits, largest, below):
+        weights, order = weigh(logits, largest)
+        weights = jnp.where(order >= below[..., None], weights, 0.0)
+        return jnp.maximum(below, _lowest_kept(order, weights, sampling.top_p * sum_last(weights)))
+
+    def keep(logits, largest, below):
+        del logits, largest
+        return below
+
+    # Nearly always nothing is cut off, and then a comparison is all that is left of it.
+    below = jnp.full(logits.shape[:-1], jnp.iinfo(jnp.int32).min, jnp.int32)
+    few = (sampling.top_k > 0) & (sampling.top_k < logits.shape[-1])
+    below = jax.lax.cond(few, top_k, keep, logits, largest, below)
+    below = jax.lax.cond(sampling.top_p < 1, top_p, keep, logits, largest, below)
+    weights, order = weigh(logits, largest)
+    return sum_parts(jnp.where(order >= below[..., None], weights, 0.0))
 
 
 def standardize(
-    logits: Float[Array, "b n v"], sampling: SamplingConfig, *, keep_probs: bool = False
+    logits: Float[Array, "b n v"], sampling: Sampling, *, keep_probs: bool = False
 ) -> Distribution:
     """The distribution to sample from, [B, N, V] in float32, or point masses when greedy.
 
@@ -71,10 +121,11 @@ def standardize(
             return PointMass(tokens)
         exact = logits.astype(jnp.float32)
         relative = jnp.exp(exact - max_last(exact)[..., None])
-        # Logits that are computed anew for this sum may differ from their own maximum by rounding.
+        # Logits that are computed again for this sum may differ from their own maximum by rounding.
         best = jnp.arange(logits.shape[-1]) == tokens[..., None]
         return PointMass(tokens, jnp.where(best, 1.0, relative))
-    return softmax(warp(logits, sampling))
+    weights, total = warped_parts(logits, sampling)
+    return weights / total
 
 
 def spread(distribution: Distribution, tokens: Int[Array, " n"], vocab_size: int) -> Distribution:

@@ -14,7 +14,7 @@ FILE_NAME = "spiece.model"  # The name Hugging Face gives T5's vocabulary.
 
 
 class Vocabulary:
-    """Text to token ids and back, by a SentencePiece model file.
+    """A :class:`~specdec.data.tokenizer.Tokenizer` that reads a SentencePiece model file.
 
     Args:
       path: the model file, or a directory that holds ``spiece.model``.
@@ -24,6 +24,8 @@ class Vocabulary:
       ValueError: the file is not a SentencePiece model, or its pad, EOS and unknown ids are not
         T5's 0, 1 and 2.
     """
+
+    eos_id = EOS_ID
 
     def __init__(self, path: str | os.PathLike):
         path = Path(path)

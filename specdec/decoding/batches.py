@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import jax
 import numpy as np
 
-from specdec.types import BlockInfo
+from specdec.models.base import Model
+from specdec.types import BlockInfo, Prompt
 
 _SMALLEST_BUCKET = 16
 
@@ -25,16 +28,29 @@ class Batch:
     """Rows that are decoded together.
 
     Attributes:
-      inputs: [B, S] int32, padded with ``pad_id``.
+      prompt: NumPy arrays, padded to a bucket.
       row_ids: [B] indices into the texts; -1 for rows that only fill the batch up.
     """
 
-    inputs: np.ndarray
+    prompt: Prompt
     row_ids: np.ndarray
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Batches of the same shape share their programs."""
+        return (*self.prompt.inputs.shape, self.prompt.prefix.shape[1])
 
-def make_batches(ids: Sequence[np.ndarray], batch_size: int, pad_id: int) -> Iterator[Batch]:
-    """Rows of the same input bucket, ``batch_size`` at a time, the last filled up with padding."""
+    def row(self, place: int) -> Prompt:
+        """The prompt of one row alone."""
+        return jax.tree.map(lambda array: array[place : place + 1], self.prompt)
+
+
+def make_batches(ids: Sequence[np.ndarray], batch_size: int, model: Model) -> Iterator[Batch]:
+    """Rows of the same bucket, ``batch_size`` at a time, the last filled up with empty rows.
+
+    Args:
+      ids: token ids of each text.
+    """
     by_bucket: dict[int, list[int]] = {}
     for row, tokens in enumerate(ids):
         by_bucket.setdefault(bucket(len(tokens)), []).append(row)
@@ -42,12 +58,20 @@ def make_batches(ids: Sequence[np.ndarray], batch_size: int, pad_id: int) -> Ite
         rows = by_bucket[size]
         for start in range(0, len(rows), batch_size):
             chosen = rows[start : start + batch_size]
-            inputs = np.full((batch_size, size), pad_id, np.int32)
+            tokens = np.full((batch_size, size), model.pad_id, np.int32)
+            lengths = np.zeros(batch_size, np.int32)
             row_ids = np.full(batch_size, -1, np.int32)
             for place, row in enumerate(chosen):
-                inputs[place, : len(ids[row])] = ids[row]
+                lengths[place] = len(ids[row])
+                tokens[place, : lengths[place]] = ids[row]
                 row_ids[place] = row
-            yield Batch(inputs, row_ids)
+            yield Batch(model.prompt(tokens, lengths), row_ids)
+
+
+def commonest(batches: Sequence[Batch]) -> list[Batch]:
+    """Those of the shape that most batches have."""
+    shape, _ = Counter(batch.shape for batch in batches).most_common(1)[0]
+    return [batch for batch in batches if batch.shape == shape]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What both decode loops share: the buffers, the end of a row, and taking in a block's tokens."""
+"""What surrounds a block: the buffers, the end of a row, and taking in a block's tokens."""
 
 from __future__ import annotations
 
@@ -6,63 +6,63 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from specdec.core.randomness import row_keys
 from specdec.core.residuals import take_position
-from specdec.models.base import Model
 from specdec.types import (
+    AnyArray,
     BlockInfo,
     Cache,
     DecodeResult,
     DecodeState,
     DrafterState,
+    Start,
     Stats,
     Verdict,
 )
 
 
 def initial_state(
-    model: Model,
-    *,
-    row_ids: Int[Array, " b"],
-    seed: Int[Array, ""] | int,
-    limit: Int[Array, ""] | int,
-    output_bucket: int,
-    gamma: int,
-    width: int,
+    start: Start,
     drafter_state: DrafterState,
+    *,
+    row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int,
+    seed: Int[Array, ""] | int,
+    output_bucket: int,
+    pad_id: int,
+    depth: int,
+    nodes: int,
     trace: bool,
 ) -> DecodeState:
-    """The state before the first block.
+    """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
     Args:
-      row_ids: [B] ids that key each row's random numbers; a negative id marks a padding row, which
-        is finished from the start.
-      limit: tokens a row may emit, EOS included, at most ``output_bucket``.
-      output_bucket: L, size of the output buffer.
-      gamma: guesses a block; 0 for plain decoding.
-      width: tokens in each target call.
-      trace: whether every block's diagnostics are kept.
+      depth, nodes: of each draft, 0 for plain decoding.
     """
     batch = row_ids.shape[0]
     zeros = jnp.zeros((batch,), jnp.int32)
+    blocks = jnp.zeros((output_bucket, batch), jnp.int32)
     empty = BlockInfo(
-        jnp.zeros((output_bucket, batch, gamma), jnp.int32),
-        jnp.zeros((output_bucket, batch), jnp.int32),
-        jnp.zeros((output_bucket, batch, gamma + 1), jnp.int32),
-        jnp.zeros((output_bucket, batch), jnp.int32),
-        jnp.zeros((output_bucket, batch), jnp.int32),
+        draft_tokens=jnp.zeros((output_bucket, batch, nodes), jnp.int32),
+        num_guesses=blocks,
+        tokens=jnp.zeros((output_bucket, batch, depth + 1), jnp.int32),
+        num_accepted=blocks,
+        num_emitted=blocks,
     )
+    limit = jnp.asarray(limit, jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
-        tokens=jnp.full((batch, output_bucket + gamma + 1), model.pad_id, jnp.int32),
+        tokens=jnp.full((batch, output_bucket + depth + 1), pad_id, jnp.int32),
         num_tokens=zeros,
-        last_token=jnp.full((batch,), model.decoder_start_id, jnp.int32),
-        finished=(row_ids < 0) | (jnp.asarray(limit) <= 0),
+        last_token=start.last_token,
+        finished=(row_ids < 0) | (limit <= 0),
         block=jnp.zeros((), jnp.int32),
-        row_keys=row_keys(seed, row_ids),
-        cache=model.init_cache(batch, output_bucket + width),
+        limit=limit,
+        row_keys=row_keys(seed, jnp.asarray(row_ids)),
+        encoded=start.encoded,
+        cache=start.cache,
         drafter_state=drafter_state,
         stats=Stats(
             target_calls=zeros,
@@ -71,7 +71,7 @@ def initial_state(
             accepted=zeros,
             emitted=zeros,
             dropped=zeros,
-            accepted_histogram=jnp.zeros((batch, gamma + 1), jnp.int32),
+            accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
             acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
         ),
         trace=empty if trace else None,
@@ -79,57 +79,52 @@ def initial_state(
 
 
 def cut_at_end(
-    verdict: Verdict, state: DecodeState, eos_id: int, limit: Int[Array, ""] | int
+    verdict: Verdict, state: DecodeState, eos_id: int
 ) -> tuple[Verdict, Int[Array, " b"]]:
     """The verdict without what follows EOS or the limit, and how many tokens that dropped, [B].
 
-    Finished rows emit nothing. A row cut inside its guesses keeps ``num_emitted`` of them.
+    Finished rows emit nothing. A row cut inside its guesses keeps ``num_emitted`` of them, and
+    counts no further level as examined.
     """
     slots = jnp.arange(verdict.tokens.shape[1])
     valid = slots < verdict.num_emitted[:, None]
     is_eos = (verdict.tokens == eos_id) & valid
     until_eos = jnp.min(jnp.where(is_eos, slots + 1, slots.size), axis=1)
-    emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), limit - state.num_tokens)
+    room = state.limit - state.num_tokens
+    emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), room)
     emitted = jnp.where(state.finished, 0, emitted).astype(jnp.int32)
     dropped = jnp.where(state.finished, 0, verdict.num_emitted - emitted)
     kept = dataclasses.replace(
         verdict,
         num_emitted=emitted,
         num_accepted=jnp.minimum(verdict.num_accepted, emitted),
+        examined=jnp.minimum(verdict.examined, emitted),
     )
     return kept, dropped
 
 
 def count_block(
-    stats: Stats,
-    verdict: Verdict,
-    dropped: Int[Array, " b"],
-    beta: Float[Array, "b g"],
-    num_guesses: Int[Array, " b"],
+    stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], num_guesses: Int[Array, " b"]
 ) -> Stats:
     """Adds one block, after :func:`cut_at_end`.
 
     Args:
-      beta: [B, G] each position's Σ min(p, q).
       num_guesses: [B] guesses that were made.
     """
     active = (verdict.num_emitted > 0).astype(jnp.int32)
-    gamma = beta.shape[1]
-    # The position of the first rejection is examined too; a row cut short has none.
-    examined = jnp.minimum(verdict.num_accepted + 1, verdict.num_emitted)
-    examined = jnp.minimum(examined, num_guesses)
-    histogram = jax.nn.one_hot(verdict.num_accepted, gamma + 1, dtype=jnp.int32)
-    was_examined = jnp.arange(gamma) < examined[:, None]
+    depth = verdict.acceptance_prob.shape[1]
+    histogram = jax.nn.one_hot(verdict.num_accepted, depth + 1, dtype=jnp.int32)
+    was_examined = jnp.arange(depth) < verdict.examined[:, None]
     return Stats(
         target_calls=stats.target_calls + active,
         proposed=stats.proposed + num_guesses * active,
-        examined=stats.examined + examined,
+        examined=stats.examined + verdict.examined,
         accepted=stats.accepted + verdict.num_accepted,
         emitted=stats.emitted + verdict.num_emitted,
         dropped=stats.dropped + dropped,
         accepted_histogram=stats.accepted_histogram + histogram * active[:, None],
         acceptance_prob_sum=stats.acceptance_prob_sum
-        + jnp.sum(jnp.where(was_examined, beta, 0.0), axis=1),
+        + jnp.sum(jnp.where(was_examined, verdict.acceptance_prob, 0.0), axis=1),
     )
 
 
@@ -141,7 +136,6 @@ def advance(
     drafter_state: DrafterState,
     stats: Stats,
     eos_id: int,
-    limit: Int[Array, ""] | int,
 ) -> DecodeState:
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit."""
     emitted = verdict.num_emitted
@@ -159,7 +153,7 @@ def advance(
         tokens=jnp.where(active[:, None], tokens, state.tokens),
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
-        finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= limit),
+        finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit),
         block=state.block + 1,
         cache=cache,
         drafter_state=drafter_state,

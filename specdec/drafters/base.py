@@ -1,29 +1,43 @@
-"""What a drafter is."""
+"""What a drafter is, and how a specification of one is opened for a target."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float
 
-from specdec.types import Draft, DrafterState, Encoded, Params, RandomSource, Verdict
+from specdec.drafters.ngram_tables import NgramTables
+from specdec.models.base import LoadedModel
+from specdec.types import (
+    AnyTopology,
+    Draft,
+    DrafterState,
+    Encoded,
+    Params,
+    Prompt,
+    RandomSource,
+    Sampling,
+    SamplingConfig,
+    Verdict,
+    pytree,
+)
 
 
 class Drafter(Protocol):
-    """Proposes up to ``gamma`` tokens a block together with the exact q they were drawn from."""
+    """Proposes the tokens of a block together with the exact q they were drawn from."""
 
     @property
-    def gamma(self) -> int:
-        """Guesses a block, at most."""
+    def topology(self) -> AnyTopology:
+        """Its ``depth`` (gamma, for a chain) and ``size`` (nodes) are those of every draft."""
         ...
 
-    def init(
-        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
-    ) -> DrafterState:
+    def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> DrafterState:
         """State before the first block, for outputs of up to ``max_len`` tokens.
 
         Args:
-          target: what the target's ``encode`` made of the inputs.
+          target: what the target's ``start`` made of the inputs.
         """
         ...
 
@@ -33,6 +47,77 @@ class Drafter(Protocol):
         """Guesses the tokens that follow what was emitted so far."""
         ...
 
-    def observe(self, state: DrafterState, verdict: Verdict) -> DrafterState:
-        """Takes in what was emitted and rolls back; rows with num_emitted = 0 stand still."""
+    def observe(
+        self, state: DrafterState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+    ) -> DrafterState:
+        """Takes in what was emitted and rolls back; rows with num_emitted = 0 stand still.
+
+        Args:
+          hidden: the target's hidden states of the scored block: of the token before the draft,
+            then of each node.
+        """
         ...
+
+
+@pytree
+class Sampled:
+    """Parameters of a drafter that draws its guesses: its own, and how it draws."""
+
+    weights: Params
+    sampling: Sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenDraft:
+    """A draft that was loaded for a target.
+
+    Attributes:
+      make: (gamma, stop_below) -> a drafter of ``gamma`` guesses a block. Raises ValueError for a
+        gamma out of range, or where it cannot stop early.
+      params: how guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot
+        draw them so.
+      weights: what was loaded; () for a draft without parameters.
+      model: the draft model, if it is one.
+    """
+
+    make: Callable[[int, float], Drafter]
+    params: Callable[[SamplingConfig], Params]
+    weights: Params = ()
+    model: LoadedModel | None = None
+
+
+class Opening(Protocol):
+    """What a spec is opened for, and what it may ask to be loaded.
+
+    Each method raises ValueError for something of another vocabulary than the target's, and
+    CheckpointError for a file that cannot be read.
+    """
+
+    @property
+    def target(self) -> LoadedModel:
+        """The model that is drafted for."""
+        ...
+
+    def model(self, source: str) -> LoadedModel:
+        """A draft model, by the names of :func:`specdec.load_pair`."""
+        ...
+
+    def ngrams(self, path: str) -> NgramTables:
+        """N-gram tables: a file, a directory that holds them, or a bundled pair's name."""
+        ...
+
+
+class DraftSpec(Protocol):
+    """What to draft with: small, printable, nothing loaded."""
+
+    def open(self, opening: Opening) -> OpenDraft:
+        """Loads it for a target; raises as :class:`Opening` does."""
+        ...
+
+
+def never_stops(what: str, stop_below: float) -> None:
+    """Raises ValueError for a drafter that cannot end a block's guesses early."""
+    if stop_below:
+        raise ValueError(
+            f"{what} draft cannot stop early: stop_below must be 0 with it, got {stop_below}."
+        )

@@ -6,9 +6,20 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
-from specdec.types import Draft, Encoded, Params, RandomSource, Topology, Verdict, pytree
+from specdec.drafters.base import OpenDraft, Opening, never_stops
+from specdec.types import (
+    Draft,
+    Encoded,
+    Params,
+    Prompt,
+    RandomSource,
+    SamplingConfig,
+    Topology,
+    Verdict,
+    pytree,
+)
 
 
 @pytree
@@ -16,15 +27,16 @@ class CopyingState:
     """The text that can be copied from.
 
     Attributes:
-      text: [B, S + L + slack] a row's input (EOS included), then what it emitted.
+      text: [B, S + P + L + slack] a row's input (EOS included), then what the decoder has read and
+        emitted, without the start token that follows an input.
       length: [B] tokens of it.
-      num_emitted: [B] how many of them were emitted.
+      num_decoded: [B] how many of them are the decoder's: what is continued.
       source: [B] where the last guesses were copied from.
     """
 
     text: Int[Array, "b m"]
     length: Int[Array, " b"]
-    num_emitted: Int[Array, " b"]
+    num_decoded: Int[Array, " b"]
     source: Int[Array, " b"]
 
 
@@ -43,7 +55,6 @@ class CopyingDrafter:
 
     Attributes:
       gamma: guesses a block, >= 1.
-      pad_id, eos_id: of the model that is drafted for.
       max_match: most tokens compared, >= 1.
 
     Raises:
@@ -51,8 +62,6 @@ class CopyingDrafter:
     """
 
     gamma: int
-    pad_id: int
-    eos_id: int
     max_match: int = 8
 
     def __post_init__(self):
@@ -60,15 +69,22 @@ class CopyingDrafter:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def init(
-        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
-    ) -> CopyingState:
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
+    def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> CopyingState:
         del params, target
-        batch = inputs.shape[0]
+        # Behind an input the decoder begins with a start token, which is no text.
+        first = 1 if prompt.inputs.shape[1] else 0
+        prefix, known = prompt.prefix[:, first:], prompt.prefix_lengths - first
         # gamma + 1: a block that crosses the limit is written whole.
-        text = jnp.pad(inputs, ((0, 0), (0, max_len + self.gamma + 1)))
-        zeros = jnp.zeros((batch,), jnp.int32)
-        return CopyingState(text, jnp.sum(inputs != self.pad_id, axis=1), zeros, zeros)
+        room = prefix.shape[1] + max_len + self.gamma + 1
+        text = jnp.pad(prompt.inputs, ((0, 0), (0, room)))
+        if prefix.shape[1]:
+            text = jax.vmap(_write)(text, prefix, prompt.input_lengths)
+        length = prompt.input_lengths + known
+        return CopyingState(text, length, known, jnp.zeros_like(length))
 
     def propose(
         self, params: Params, state: CopyingState, random: RandomSource
@@ -82,7 +98,7 @@ class CopyingDrafter:
         for back in range(1, self.max_match + 1):
             wanted = jnp.take_along_axis(text, jnp.maximum(length - back, 0), axis=1)
             before = jnp.pad(text, ((0, 0), (back, 0)))[:, :size]
-            agrees &= (before == wanted) & (place >= back) & (back <= state.num_emitted[:, None])
+            agrees &= (before == wanted) & (place >= back) & (back <= state.num_decoded[:, None])
             matched += agrees
         ahead = (place - state.source[:, None]) % size
         best = jnp.argmax(matched * size - ahead, axis=1)
@@ -90,17 +106,20 @@ class CopyingDrafter:
         period = jnp.maximum(length - best[:, None], 1)
         at = best[:, None] + jnp.arange(self.gamma) % period
         tokens = jnp.take_along_axis(text, at, axis=1)
-        draft = Draft(tokens, None, Topology.chain(self.gamma), jnp.where(found, self.gamma, 0))
+        draft = Draft(tokens, None, self.topology, jnp.where(found, self.gamma, 0))
         source = jnp.where(found, best, state.source)
         return draft, dataclasses.replace(state, source=source)
 
-    def observe(self, state: CopyingState, verdict: Verdict) -> CopyingState:
+    def observe(
+        self, state: CopyingState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+    ) -> CopyingState:
+        del hidden
         slots = jnp.arange(verdict.tokens.shape[1])
         emitted = slots < verdict.num_emitted[:, None]
 
         def write(row, new, keep, at):
             old = jax.lax.dynamic_slice(row, (at,), new.shape)
-            return jax.lax.dynamic_update_slice(row, jnp.where(keep, new, old), (at,))
+            return _write(row, jnp.where(keep, new, old), at)
 
         text = jax.vmap(write)(state.text, verdict.tokens, emitted, state.length)
         copied = jnp.take_along_axis(state.text, state.source[:, None] + slots, axis=1, mode="clip")
@@ -108,6 +127,37 @@ class CopyingDrafter:
         return CopyingState(
             text,
             state.length + verdict.num_emitted,
-            state.num_emitted + verdict.num_emitted,
+            state.num_decoded + verdict.num_emitted,
             state.source + jnp.sum(agreed, axis=1),
         )
+
+
+def _write(row: Int[Array, " m"], new: Int[Array, " t"], at: Int[Array, ""]) -> Int[Array, " m"]:
+    return jax.lax.dynamic_update_slice(row, new, (at,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Copying:
+    """Copies what followed the last tokens in the input or the output so far.
+
+    Attributes:
+      max_match: most tokens compared.
+    """
+
+    max_match: int = 8
+
+    def __str__(self) -> str:
+        return "copying"
+
+    def open(self, opening: Opening) -> OpenDraft:
+        del opening
+
+        def make(gamma: int, stop_below: float) -> CopyingDrafter:
+            never_stops("A copying", stop_below)
+            return CopyingDrafter(gamma, self.max_match)
+
+        def params(sampling: SamplingConfig) -> Params:
+            del sampling  # What is copied is not drawn.
+            return ()
+
+        return OpenDraft(make, params)

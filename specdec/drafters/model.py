@@ -6,20 +6,21 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import standardize
-from specdec.models.base import Model
+from specdec.drafters.base import OpenDraft, Opening, Sampled
+from specdec.models.base import LoadedModel, Model
 from specdec.types import (
     Cache,
     Distribution,
     Draft,
     Encoded,
-    Params,
     PointMass,
+    Prompt,
     Purpose,
     RandomSource,
     SamplingConfig,
@@ -58,14 +59,14 @@ class ModelDrafter:
 
     The block's first call always feeds two tokens, of which one or two count: after a fully
     accepted block the cache lacks the last guess, and a static T = 2 call costs less than one
-    more draft step each block.
+    more draft step each block. Parameters are :class:`~specdec.drafters.base.Sampled` ones of the
+    model; how guesses are drawn may differ from the target's sampling and stay lossless.
 
     Attributes:
       model: the draft model.
       gamma: guesses a block, >= 1.
-      sampling: how guesses are drawn; it may differ from the target's and stay lossless.
       stop_below: a row stops guessing after a guess whose own probability (of the model's most
-        likely token, when greedy) is below this. The doubtful guess is KEPT and verified: dropping
+        likely token, when greedy) is below this. That unlikely guess is KEPT and verified: dropping
         it would make likely tokens likelier than the target has them. A row also stops after
         EOS then. 0 never stops: each block has gamma guesses.
 
@@ -75,7 +76,6 @@ class ModelDrafter:
 
     model: Model
     gamma: int
-    sampling: SamplingConfig
     stop_below: float = 0.0
 
     def __post_init__(self):
@@ -87,28 +87,30 @@ class ModelDrafter:
         if not 0 <= self.stop_below <= 1:
             raise ValueError(f"stop_below must be in [0, 1], got {self.stop_below}.")
 
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
     def init(
-        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
+        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
     ) -> ModelDrafterState:
-        batch = inputs.shape[0]
-        start = jnp.full((batch, 2), self.model.decoder_start_id, jnp.int32)
-        ones = jnp.ones((batch,), jnp.int32)
         # gamma + 1: the block that crosses the limit is drafted whole.
-        cache = self.model.init_cache(batch, max_len + self.gamma + 1)
+        start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target)
+        ones = jnp.ones((prompt.batch_size,), jnp.int32)
         return ModelDrafterState(
-            self.model.encode(params, inputs, target),
-            cache,
-            start,
-            ones,
-            start[:, 0],
-            ones,
-            jnp.ones((batch,), bool),
+            encoded=start.encoded,
+            cache=start.cache,
+            pending=jnp.stack([start.last_token, start.last_token], axis=1),
+            num_pending=ones,
+            last_guess=start.last_token,
+            num_guesses=ones,
+            active=ones > 0,
         )
 
     def propose(
-        self, params: Params, state: ModelDrafterState, random: RandomSource
+        self, params: Sampled, state: ModelDrafterState, random: RandomSource
     ) -> tuple[Draft, ModelDrafterState]:
-        model, sampling = self.model, self.sampling
+        model, weights, sampling = self.model, params.weights, params.sampling
         batch = state.pending.shape[0]
         uniforms = (
             jnp.zeros((batch, self.gamma))
@@ -120,9 +122,9 @@ class ModelDrafter:
             """Draws guess i and keeps it with its q, unless that is a point mass.
 
             Returns:
-              the guesses, and in which rows there is no doubt about this one.
+              the guesses, and which rows go on behind this one.
             """
-            distribution = model.over_vocabulary(params, standardize(logits, sampling))
+            distribution = model.over_vocabulary(weights, standardize(logits, sampling))
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
             new = (token, distribution)
@@ -135,16 +137,17 @@ class ModelDrafter:
         guesses = (jnp.zeros((batch, self.gamma), jnp.int32),)
         if not sampling.greedy:
             guesses += (jnp.zeros((batch, self.gamma, model.vocab_size)),)
-        logits, cache = model.extend(params, state.encoded, state.cache, state.pending)
+        hidden, cache = model.extend(weights, state.encoded, state.cache, state.pending)
         cache = model.commit(cache, None, state.num_pending)
-        first = take_position(logits, state.num_pending - 1)[:, None]
-        guesses, going = put(0, guesses, first)
+        newest = take_position(hidden, state.num_pending - 1)[:, None]
+        guesses, going = put(0, guesses, model.logits(weights, newest))
         ones = jnp.ones((batch,), jnp.int32)
 
         def step(i, cache, guesses):
             token = jax.lax.dynamic_slice_in_dim(guesses[0], i - 1, 1, axis=1)
-            logits, cache = model.extend(params, state.encoded, cache, token)
-            return model.commit(cache, None, ones), *put(i, guesses, logits)
+            hidden, cache = model.extend(weights, state.encoded, cache, token)
+            cache = model.commit(cache, None, ones)
+            return cache, *put(i, guesses, model.logits(weights, hidden))
 
         # A loop, not unrolled: the target's weights have flushed the processor's caches, and code
         # that repeats is fetched once.
@@ -157,8 +160,8 @@ class ModelDrafter:
 
             def step_or_wait(carry):
                 i, cache, guesses, going, count = carry
-                cache, guesses, sure = step(i, cache, guesses)
-                return i + 1, cache, guesses, going & sure, count + going
+                cache, guesses, likely = step(i, cache, guesses)
+                return i + 1, cache, guesses, going & likely, count + going
 
             fed, cache, guesses, _, num_guesses = jax.lax.while_loop(
                 lambda carry: (carry[0] < self.gamma) & jnp.any(carry[3]),
@@ -169,7 +172,7 @@ class ModelDrafter:
             cache = model.commit(cache, None, num_guesses - fed)
             last = take_position(guesses[0], num_guesses - 1)
         tokens, probs = guesses if len(guesses) == 2 else (guesses[0], None)
-        draft = Draft(tokens, probs, Topology.chain(self.gamma), num_guesses)
+        draft = Draft(tokens, probs, self.topology, num_guesses)
         return draft, dataclasses.replace(
             state, cache=cache, last_guess=last, num_guesses=guess_counts(draft)
         )
@@ -187,7 +190,10 @@ class ModelDrafter:
             probability = take(distribution, token)[:, 0]
         return (probability >= self.stop_below) & (token[:, 0] != self.model.eos_id)
 
-    def observe(self, state: ModelDrafterState, verdict: Verdict) -> ModelDrafterState:
+    def observe(
+        self, state: ModelDrafterState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+    ) -> ModelDrafterState:
+        del hidden
         active = verdict.num_emitted > 0
         all_accepted = verdict.num_accepted == state.num_guesses
         # Committed so far: the pending tokens and all guesses but the last. Keep the accepted ones.
@@ -206,3 +212,28 @@ class ModelDrafter:
             num_pending=jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending),
             active=active,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A draft model: a directory, a hub id or a bundled pair's name; see `specdec.load_pair`."""
+
+    source: str
+
+    def __str__(self) -> str:
+        return self.source
+
+    def open(self, opening: Opening) -> OpenDraft:
+        return model_draft(opening.model(self.source))
+
+
+def model_draft(loaded: LoadedModel) -> OpenDraft:
+    """A draft model that was loaded."""
+
+    def make(gamma: int, stop_below: float) -> ModelDrafter:
+        return ModelDrafter(loaded.model, gamma, stop_below)
+
+    def params(sampling: SamplingConfig) -> Sampled:
+        return Sampled(loaded.params, sampling.traced())
+
+    return OpenDraft(make, params, loaded.params, loaded)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float
 
 from specdec.core.randomness import draw
-from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest
+from specdec.drafters.base import OpenDraft, Opening, Sampled, never_stops
+from specdec.drafters.ngram_tables import distribution, likeliest, of_order
 from specdec.types import (
     Draft,
     Encoded,
+    Prompt,
     Purpose,
     RandomSource,
     SamplingConfig,
@@ -19,65 +21,99 @@ from specdec.types import (
     Verdict,
 )
 
+_NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
+
 
 @dataclasses.dataclass(frozen=True)
 class NgramDrafter:
-    """Drafts from an n-gram model of the output tokens alone; its parameters are ``NgramTables``.
+    """Drafts from an n-gram model of the decoder's tokens alone.
 
-    Source: Leviathan et al. 2023, section 3.6 (negligible-cost approximation models). Its state is
-    the last tokens emitted, [B, n - 1]. At temperature 0 guesses are point masses on
-    the likeliest token; at temperature 1 they are drawn from the tables' distribution, which is
-    returned as q.
+    Source: Leviathan et al. 2023, section 3.6 (negligible-cost approximation models). Parameters
+    are :class:`~specdec.drafters.base.Sampled` tables. Its state is the last n - 1 tokens,
+    [B, n - 1]; a prefix that is shorter is preceded by its first token. At temperature 0 guesses
+    are point masses on the likeliest token; else they are drawn from the tables' distribution,
+    which is returned as q.
 
     Attributes:
       gamma: guesses a block, >= 1.
       order: n, that of the tables.
-      start_id: what precedes the first token.
-      sampling: temperature 0 or 1, nothing cut off.
 
     Raises:
-      ValueError: gamma < 1, or another sampling.
+      ValueError: gamma < 1.
     """
 
     gamma: int
     order: int
-    start_id: int
-    sampling: SamplingConfig
 
     def __post_init__(self):
         if self.gamma < 1:
             raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
-        if self.sampling not in (SamplingConfig(0.0), SamplingConfig(1.0)):
-            raise ValueError(
-                f"n-gram drafts are drawn at temperature 0 or 1 without top-k and top-p, not with "
-                f"{self.sampling}; set the draft's own temperature to 0 or 1 (the output's law is "
-                "the target's all the same)."
-            )
 
-    def init(
-        self, params: NgramTables, inputs: Int[Array, "b s"], max_len: int, target: Encoded
-    ) -> Array:
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> Array:
         del params, max_len, target
-        return jnp.full((inputs.shape[0], self.order - 1), self.start_id, jnp.int32)
+        at = prompt.prefix_lengths[:, None] + jnp.arange(1 - self.order, 0)
+        return jnp.take_along_axis(prompt.prefix, jnp.maximum(at, 0), axis=1)
 
-    def propose(
-        self, params: NgramTables, state: Array, random: RandomSource
-    ) -> tuple[Draft, Array]:
+    def propose(self, params: Sampled, state: Array, random: RandomSource) -> tuple[Draft, Array]:
         context, tokens, probs = state, [], []
-        if not self.sampling.greedy:
+        tables, greedy = params.weights, params.sampling.greedy
+        if not greedy:
             uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
         for i in range(self.gamma):
-            if self.sampling.greedy:
-                token = likeliest(params, context)
+            if greedy:
+                token = likeliest(tables, context)
             else:
-                probs.append(distribution(params, context))
+                probs.append(distribution(tables, context))
                 token = draw(probs[-1], uniforms[:, i])
             tokens.append(token)
             context = jnp.concatenate([context, token[:, None]], axis=1)[:, 1:]
         q = jnp.stack(probs, axis=1) if probs else None
-        return Draft(jnp.stack(tokens, axis=1), q, Topology.chain(self.gamma)), state
+        return Draft(jnp.stack(tokens, axis=1), q, self.topology), state
 
-    def observe(self, state: Array, verdict: Verdict) -> Array:
+    def observe(self, state: Array, verdict: Verdict, hidden: Float[Array, "b n1 d"]) -> Array:
+        del hidden
         history = jnp.concatenate([state, verdict.tokens], axis=1)
         at = verdict.num_emitted[:, None] + jnp.arange(state.shape[1])
         return jnp.take_along_axis(history, at, axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ngram:
+    """N-gram tables that ``scripts/train.py`` made of a task's outputs; see ``configs/training``.
+
+    Attributes:
+      path: a file, a directory that holds ngrams.safetensors, or a bundled pair's name.
+      order: use contexts of at most ``order - 1`` tokens (1: unigram, 2: bigram); None for all
+        that the tables have.
+    """
+
+    path: str
+    order: int | None = None
+
+    def __str__(self) -> str:
+        name = "n-gram" if self.order is None else _NAMES.get(self.order, f"{self.order}-gram")
+        return f"{name} of {self.path}"
+
+    def open(self, opening: Opening) -> OpenDraft:
+        tables = opening.ngrams(self.path)
+        if self.order is not None:
+            tables = of_order(tables, self.order)
+
+        def make(gamma: int, stop_below: float) -> NgramDrafter:
+            never_stops("An n-gram", stop_below)
+            return NgramDrafter(gamma, tables.order)
+
+        def params(sampling: SamplingConfig) -> Sampled:
+            if sampling not in (SamplingConfig(0.0), SamplingConfig(1.0)):
+                raise ValueError(
+                    "n-gram drafts are drawn at temperature 0 or 1 without top-k and top-p, not "
+                    f"with {sampling}; set the draft's own temperature to 0 or 1 (the output's law "
+                    "is the target's all the same)."
+                )
+            return Sampled(tables, sampling.traced())
+
+        return OpenDraft(make, params, tables)

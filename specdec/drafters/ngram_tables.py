@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -158,3 +159,16 @@ def make_level(
         probes=probes,
         width=width,
     )
+
+
+def of_order(tables: NgramTables, order: int) -> NgramTables:
+    """The same counts with shorter contexts.
+
+    Raises:
+      ValueError: order is not in 1..the tables' own.
+    """
+    if not 1 <= order <= tables.order:
+        raise ValueError(
+            f"These n-gram tables are of order {tables.order}; they have no order {order}."
+        )
+    return dataclasses.replace(tables, levels=tables.levels[: order - 1])

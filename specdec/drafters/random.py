@@ -5,9 +5,20 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float
 
-from specdec.types import Draft, Encoded, Params, Purpose, RandomSource, Topology, Verdict
+from specdec.drafters.base import OpenDraft, Opening, never_stops
+from specdec.types import (
+    Draft,
+    Encoded,
+    Params,
+    Prompt,
+    Purpose,
+    RandomSource,
+    SamplingConfig,
+    Topology,
+    Verdict,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +42,13 @@ class RandomDrafter:
         if self.gamma < 1:
             raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
 
-    def init(
-        self, params: Params, inputs: Int[Array, "b s"], max_len: int, target: Encoded
-    ) -> Array:
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
+    def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> Array:
         del params, max_len, target
-        return jnp.zeros((inputs.shape[0], 0))
+        return jnp.zeros((prompt.batch_size, 0))
 
     def propose(self, params: Params, state: Array, random: RandomSource) -> tuple[Draft, Array]:
         del params
@@ -44,8 +57,29 @@ class RandomDrafter:
         # float32 rounds a number close to 1 up.
         tokens = jnp.minimum(tokens, self.vocab_size - 1)
         probs = jnp.full((*tokens.shape, self.vocab_size), 1 / self.vocab_size)
-        return Draft(tokens, probs, Topology.chain(self.gamma)), state
+        return Draft(tokens, probs, self.topology), state
 
-    def observe(self, state: Array, verdict: Verdict) -> Array:
-        del verdict
+    def observe(self, state: Array, verdict: Verdict, hidden: Float[Array, "b n1 d"]) -> Array:
+        del verdict, hidden
         return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Random:
+    """Draws guesses uniformly from the vocabulary, at any temperature."""
+
+    def __str__(self) -> str:
+        return "random"
+
+    def open(self, opening: Opening) -> OpenDraft:
+        vocab_size = opening.target.model.vocab_size
+
+        def make(gamma: int, stop_below: float) -> RandomDrafter:
+            never_stops("A random", stop_below)
+            return RandomDrafter(gamma, vocab_size)
+
+        def params(sampling: SamplingConfig) -> Params:
+            del sampling
+            return ()
+
+        return OpenDraft(make, params)

@@ -24,9 +24,11 @@ from t5x import models  # Where T5X is not installed, pyright takes this very fi
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.api import GREEDY, VERIFIER
-from specdec.checkpoints.loading import LoadedModel
-from specdec.decoding.speculative import speculative_decode
-from specdec.drafts import DraftSpec, spec_of
+from specdec.checkpoints.loading import DraftLoader, loaded_t5
+from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.drafters.base import DraftSpec
+from specdec.drafters.model import Checkpoint
+from specdec.models.base import LoadedModel
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import PackedT5, T5Model
 from specdec.models.t5.network import init_params, shift_right
@@ -122,12 +124,14 @@ class SpeculativeEncoderDecoderModel(
         if not isinstance(gamma, int) or gamma < 1:
             raise ValueError(f"gamma must be a whole number of at least 1, got {gamma!r}.")
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
-        target = _without_weights(t5_config(module, output_vocabulary.eos_id or 1))
-        dtype = target.model.config.dtype
-        opened = spec_of(draft).open(target, _vocabulary_file(output_vocabulary), dtype)
-        self._target = target.model
-        self._drafter, self._draft_params = opened.drafter(gamma, sampling), opened.params
-        self._sampling, self._verifier = sampling, verifier
+        config = t5_config(module, output_vocabulary.eos_id or 1)
+        target = _without_weights(config)
+        spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
+        vocabulary = _vocabulary_file(output_vocabulary)
+        opened = spec.open(DraftLoader(target, vocabulary, config.dtype))
+        self._target = T5Model(config, layout="in_out")
+        self._engine = Engine(self._target, opened.make(gamma, 0.0), verifier)
+        self._draft_params, self._sampling = opened.params(sampling), sampling.traced()
 
     def predict_batch_with_aux(
         self,
@@ -152,19 +156,20 @@ class SpeculativeEncoderDecoderModel(
         """
         inputs = batch["encoder_input_tokens"]
         batch_size, limit = batch["decoder_input_tokens"].shape
-        if self._drafter.gamma >= limit:
+        if self._engine.depth >= limit:
             raise ValueError(
-                f"gamma is {self._drafter.gamma}, but outputs have {limit} tokens (the task "
+                f"gamma is {self._engine.depth}, but outputs have {limit} tokens (the task "
                 "feature length of targets): it must be less."
             )
-        result = speculative_decode.function(
-            self._target, self._drafter, self._verifier,
-            self._pack(params),
-            # Without a barrier XLA would compute with constants while it compiles.
-            jax.lax.optimization_barrier(self._draft_params),
-            inputs, jnp.arange(batch_size), limit,
+        # Without a barrier XLA would compute with constants while it compiles.
+        drafter = jax.lax.optimization_barrier(self._draft_params)
+        # T5X pads with 0, and its network masks what is 0.
+        lengths = jnp.sum(inputs != 0, axis=1)
+        result = decode.function(
+            self._engine, EngineParams(self._pack(params), self._sampling, drafter),
+            self._target.prompt(inputs, lengths), jnp.arange(batch_size), limit,
             0 if rng is None else jax.random.bits(rng, dtype=jnp.uint32),
-            sampling=self._sampling, output_bucket=limit,
+            output_bucket=limit,
         )  # fmt: skip
         scores = self._log_likelihood(params, inputs, result.tokens, result.num_tokens)
         return result.tokens, {"scores": scores, **vars(result.stats)}
@@ -201,7 +206,7 @@ def _without_weights(config: T5Config) -> LoadedModel:
     # T5X compiles the program, without the options that the CPU's own layout needs.
     model = T5Model(config, layout="in_out")
     shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
-    return LoadedModel(model, shapes, "T5X's module")
+    return loaded_t5(model, shapes, "T5X's module")
 
 
 def _vocabulary_file(vocabulary: seqio.Vocabulary) -> Path | None:

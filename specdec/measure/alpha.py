@@ -17,25 +17,15 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core import theory, theory_measured
 from specdec.core.compilation import decode_jit
-from specdec.core.randomness import BlockRandom, row_keys
-from specdec.core.reductions import sum_last
 from specdec.core.residuals import acceptance_prob, guess_counts, take
-from specdec.core.standardize import standardize
-from specdec.drafters.base import Drafter
-from specdec.models.base import Model
-from specdec.types import (
-    Distribution,
-    Draft,
-    Params,
-    PointMass,
-    SamplingConfig,
-    Verdict,
-    pytree,
-)
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.types import Distribution, Draft, PointMass, Prompt, Verdict, pytree
+from specdec.verifiers.lenient import LenientVerifier
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.
 GAMMAS = (1, 3, 5, 7)
 LAGS = (1, 2, 3)
+_WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an argmax.
 
 
 @pytree
@@ -45,7 +35,7 @@ class Acceptance:
     Attributes:
       prob: [B, L] sum_x min(p, q).
       ratio: [B, L] min(1, q(x) / p(x)) at the text's own token x: the chance that x, being what the
-        target said, was an accepted guess.
+        target generated, was an accepted guess.
       lenient: [B, L, K] the acceptance probability at each lenience, sum_x min(q, p / l).
     """
 
@@ -54,97 +44,84 @@ class Acceptance:
     lenient: Float[Array, "b l k"]
 
 
-@decode_jit(static_argnames=("model", "drafter", "sampling", "leniences"))
+@decode_jit(static_argnames=("engine", "leniences"))
 def replay(
-    model: Model,
-    drafter: Drafter,
-    params: Params,
-    drafter_params: Params,
-    inputs: Int[Array, "b s"],
+    engine: Engine,
+    params: EngineParams,
+    prompt: Prompt,
     row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int,
+    seed: Int[Array, ""] | int,
     tokens: Int[Array, "b l"],
     num_tokens: Int[Array, " b"],
-    seed: Int[Array, ""] | int,
     *,
-    sampling: SamplingConfig,
     leniences: tuple[float, ...] = LENIENCES,
 ) -> Acceptance:
-    """Asks target and drafter at every position what they would say, and then says the text.
+    """Asks target and drafter at every position for their distributions, then emits the text.
 
     Args:
-      drafter: with gamma = 1.
-      inputs: [B, S] padded.
+      engine: with a drafter of one guess. Its verifier does not matter: no guess is accepted, so
+        the drafter takes in each token as one that it had not guessed.
+      prompt, row_ids, limit, seed: see :meth:`specdec.decoding.engine.Engine.start`.
       tokens, num_tokens: outputs [B, L] with EOS, and how long they are.
-      sampling: the target's.
 
     Raises:
-      ValueError: gamma is not 1.
+      ValueError: there is more than one guess.
     """
-    if drafter.gamma != 1:
-        raise ValueError(f"A drafter of one guess is needed, this has gamma {drafter.gamma}.")
+    if engine.nodes != 1:
+        raise ValueError(f"A drafter of one guess is needed, this has {engine.nodes}.")
+    engine = dataclasses.replace(engine, verifier=_WITH_PROBS)
     batch, length = tokens.shape
-    keys = row_keys(seed, row_ids)
-    encoded = model.encode(params, inputs)
-    ones = jnp.ones((batch,), jnp.int32)
+    state = engine.start(params, prompt, row_ids, limit, seed, output_bucket=length)
     empty = jnp.zeros((batch, length))
     found = Acceptance(empty, empty, jnp.zeros((batch, length, len(leniences))))
-    last = jnp.full((batch,), model.decoder_start_id, jnp.int32)
-    carry = (
-        model.init_cache(batch, length + 2),
-        drafter.init(drafter_params, inputs, length, encoded), last, found,
-    )  # fmt: skip
 
-    def body(t, carry):
-        cache, state, last, found = carry
-        inside = t < num_tokens
-        draft, state = drafter.propose(drafter_params, state, BlockRandom.of(keys, t))
-        logits, cache = model.extend(params, encoded, cache, last[:, None])
-        p = standardize(logits, sampling, keep_probs=True)
-        token = jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
-        here = _acceptance(p, draft, token, leniences)
-        counts = inside & (guess_counts(draft) > 0)
-        here = jax.tree.map(
-            lambda a: jnp.where(counts.reshape(-1, *[1] * (a.ndim - 1)), a, 0.0), here
-        )
+    def position(t, carry):
+        state, found = carry
+        inside, token = t < num_tokens, jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
+        asked = []
+
+        def emit_the_text(name, phase, *args):
+            if name != "verify":
+                return phase(*args)
+            scored, draft, _ = args
+            here = _acceptance(scored.distribution, draft, token, leniences)
+            counts = inside & (guess_counts(draft) > 0)
+            asked.append(
+                jax.tree.map(
+                    lambda a: jnp.where(counts.reshape(-1, *[1] * (a.ndim - 1)), a, 0.0), here
+                )
+            )
+            ones = jnp.ones((batch,), jnp.int32)
+            slots = jnp.zeros((batch, 2), jnp.int32)
+            said = jnp.pad(token, ((0, 0), (0, 1)))
+            return Verdict(said, ones * inside, 0 * ones, slots, here.prob, 0 * ones)
+
+        state, _ = engine.step(params, state, around=emit_the_text)
         found = jax.tree.map(
-            lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, t, axis=1), found, here
-        )
-        cache = model.commit(cache, None, ones * inside)
-        # No guess counts as accepted: the drafter takes in the token as one that it had not said.
-        verdict = Verdict(
-            jnp.pad(token, ((0, 0), (0, 1))), ones * inside, ones * 0, jnp.zeros((batch, 2), int)
-        )
-        return cache, drafter.observe(state, verdict), token[:, 0], found
+            lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, t, axis=1),
+            found, asked[0],
+        )  # fmt: skip
+        return state, found
 
-    return jax.lax.fori_loop(0, jnp.max(num_tokens), body, carry)[3]
+    return jax.lax.fori_loop(0, jnp.max(num_tokens), position, (state, found))[1]
 
 
 def _acceptance(
-    p: Distribution, draft: Draft, token: Int[Array, "b 1"], leniences: tuple[float, ...]
+    target: Distribution, draft: Draft, token: Int[Array, "b 1"], leniences: tuple[float, ...]
 ) -> Acceptance:
     """One position's, [B, 1]."""
-    if isinstance(p, PointMass):
-        assert p.relative is not None
-        p_token = (p.tokens == token).astype(jnp.float32)
-        allowed = [p.relative >= lenience for lenience in leniences]
-        if draft.probs is None:
-            lenient = [take(a, draft.tokens).astype(jnp.float32) for a in allowed]
-        else:
-            lenient = [sum_last(jnp.where(a, draft.probs, 0.0)) for a in allowed]
+    if isinstance(target, PointMass):
+        p_token = (target.tokens[:, :1] == token).astype(jnp.float32)
     else:
-        p_token = take(p, token)
-        if draft.probs is None:
-            p_guess = take(p, draft.tokens)
-            lenient = [jnp.minimum(1.0, p_guess / lenience) for lenience in leniences]
-        else:
-            q = draft.probs
-            lenient = [sum_last(jnp.minimum(q, p / lenience)) for lenience in leniences]
+        p_token = take(target[:, :1], token)
     if draft.probs is None:
         q_token = (draft.tokens == token).astype(jnp.float32)
     else:
         q_token = take(draft.probs, token)
+    lenient = [acceptance_prob(target, draft, lenience) for lenience in leniences]
     ratio = jnp.minimum(1.0, q_token / jnp.maximum(p_token, jnp.finfo(jnp.float32).tiny))
-    return Acceptance(acceptance_prob(p, draft), ratio, jnp.stack(lenient, axis=-1))
+    return Acceptance(acceptance_prob(target, draft), ratio, jnp.stack(lenient, axis=-1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,31 +5,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import Method, Pair
 from specdec.core import theory
 from specdec.core.compilation import decode_jit
-from specdec.core.randomness import row_keys
 from specdec.core.stats import RunStats
-from specdec.decoding.batches import Batch, bucket
-from specdec.decoding.speculative import speculative_decode
-from specdec.drafters.base import Drafter
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Batch, commonest
+from specdec.decoding.engine import decode
 from specdec.measure import costs
-from specdec.measure.speed import draft_encoding, target_encoding, typical
+from specdec.measure.speed import decode_works
 from specdec.measure.timing import Work, time_interleaved
-from specdec.models.t5 import few_tokens
-from specdec.models.t5.packing import PackedT5
-from specdec.types import DecodeResult, SamplingConfig
-from specdec.verifiers.base import Verifier
+from specdec.models.base import LoadedModel
+from specdec.models.products import few_tokens
 
 _STREAM_BYTES = 512 * 2**20  # Larger than any cache.
 _STREAM_WIDTH = 512
-_LOOPS = 4  # How often a loop of steps is run in each repetition.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +34,8 @@ class Breakdown:
     Attributes:
       target_encode, draft_encode: of all batches together.
       drafts: gamma guesses, measured between target calls.
-      scoring: a target call on gamma + 1 tokens, up to the logits.
-      verification: standardizing, accepting, drawing.
+      scoring: a target call on gamma + 1 tokens, up to the distributions.
+      verification: accepting, drawing.
       bookkeeping: all else in a block: cutting at the end, rolling back, counting, writing.
       plain_step: a whole step of plain decoding.
       speculative, autoregressive: whole decodes of all batches.
@@ -104,8 +99,8 @@ class Breakdown:
 
     @property
     def verify_ratio(self) -> float:
-        """v: a target call on gamma + 1 tokens with verification over a plain step."""
-        return (self.scoring + self.verification) / self.plain_step
+        """v: a block without its drafts over a plain step."""
+        return (self.block - self.drafts) / self.plain_step
 
     @property
     def predicted_speedup(self) -> float:
@@ -127,59 +122,46 @@ class Breakdown:
         return plain / (speculative / self.tokens)
 
 
-def decoder_bytes(params: PackedT5) -> int:
-    """Bytes of the weights that each decode step reads."""
-    read = (params.layers, params.final_norm, params.relpos)
-    logits = params.embedding if params.logits is None else params.logits
-    return sum(leaf.nbytes for leaf in jax.tree.leaves((read, logits)))
-
-
 def measure(
-    pair: Pair,
+    plain: BatchDecoder,
+    fast: BatchDecoder,
     batches: Sequence[Batch],
     *,
-    gamma: int,
-    sampling: SamplingConfig,
-    max_decode_len: int,
-    seed: int,
     repetitions: int,
-    verifier: Verifier,
     forced_alpha: float | None,
-    stop_below: float = 0.0,
+    parts_of: BatchDecoder | None = None,
 ) -> Breakdown:
     """Measures every part, interleaved with whole decodes.
 
     Args:
-      stop_below: the draft's in whole decodes; the parts are of blocks with gamma guesses.
-      verifier, forced_alpha: what whole decodes verify with, and its alpha where that is forced.
+      forced_alpha: that of the verifier, where it is forced.
+      parts_of: whose blocks are taken apart, ``fast`` if None: for a draft that stops, the same one
+        with all its guesses.
     """
-    results: dict[Method, list[DecodeResult]] = {"autoregressive": [], "speculative": []}
-    room = bucket(max_decode_len)
-    drafter = pair.drafter(gamma, sampling)
-    program_bytes, needed_bytes = memory(
-        pair, typical(batches), gamma, sampling, room, verifier, stop_below
-    )
-    works = []
-    for batch in batches:
-        for method, found in results.items():
-
-            def decode(method: Method = method, batch: Batch = batch):
-                return pair.decode(
-                    batch, method=method, gamma=gamma, sampling=sampling, verifier=verifier,
-                    max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
-                )  # fmt: skip
-
-            found.append(decode())
-            works.append(Work(method, decode, batch.inputs.shape))
-        works += [target_encoding(pair, batch), draft_encoding(pair, drafter, batch, room)]
-    loops = _loops(pair, drafter, typical(batches), sampling, room)
-    works += [Work(name, run, None) for name, run in loops.items()] * _LOOPS
-    works.append(_stream(pair.target.params))
+    parts_of = parts_of or fast
+    typical, gamma = commonest(batches)[0], fast.engine.nodes
+    program_bytes, needed_bytes = memory(fast, typical)
+    results = {
+        name: [decoder.decode(batch) for batch in batches]
+        for name, decoder in (("plain", plain), ("fast", fast))
+    }
+    works, _ = decode_works(plain, fast, batches)
+    works += [work for batch in batches for work in costs.encoder_works(plain, parts_of, batch)]
+    free = costs.without_draft(parts_of)
+    loops = {
+        "plain": costs.loop(plain, typical),
+        "scored": costs.loop(free, typical, ("draft", "target")),
+        "judged": costs.loop(free, typical, ("draft", "target", "verify")),
+        "verified": costs.loop(free, typical),
+        "block": costs.loop(parts_of, typical),
+    }
+    works += costs.works_of(loops)
+    works.append(_stream(fast.target))
 
     times = time_interleaved(works, repetitions)
     ms = {name: 1e3 * statistics.median(t[name] for t in times) for name in times[0]}
-    step = {name: ms[name] / (costs.STEPS * _LOOPS) for name in loops}
-    stats = RunStats.total([r.stats for r in results["speculative"]], len(batches), gamma)
+    step = {name: ms[name] * costs.PER_STEP for name in loops}
+    stats = RunStats.total([r.stats for r in results["fast"]], len(batches), gamma)
     alpha = stats.alpha if forced_alpha is None else forced_alpha
     assert alpha is not None
     assert stats.block_efficiency is not None
@@ -188,104 +170,54 @@ def measure(
         gamma=gamma,
         target_encode=ms["target_encode"],
         draft_encode=ms["draft_encode"],
-        drafts=step["drafted"] - step["verified"],
+        drafts=step["block"] - step["verified"],
         scoring=step["scored"],
-        verification=step["verified"] - step["scored"],
-        bookkeeping=step["block"] - step["drafted"],
+        verification=step["judged"] - step["scored"],
+        bookkeeping=step["verified"] - step["judged"],
         plain_step=step["plain"],
         speculative=ms["speculative"],
         autoregressive=ms["autoregressive"],
-        target_calls=sum(int(np.max(r.stats.target_calls)) for r in results["speculative"]),
+        target_calls=sum(int(np.max(r.stats.target_calls)) for r in results["fast"]),
         tokens=stats.emitted,
-        plain_tokens=sum(int(np.sum(r.num_tokens)) for r in results["autoregressive"]),
+        plain_tokens=sum(int(np.sum(r.num_tokens)) for r in results["plain"]),
         alpha=alpha,
         block_efficiency=stats.block_efficiency,
         guesses=stats.proposed / stats.target_calls,
-        decoder_bytes=decoder_bytes(pair.target.params),
+        decoder_bytes=fast.target.step_bytes,
         bandwidth=_STREAM_BYTES / (1e-3 * ms["stream"]),
         program_bytes=program_bytes,
         needed_bytes=needed_bytes,
     )
 
 
-def memory(
-    pair: Pair,
-    batch: Batch,
-    gamma: int,
-    sampling: SamplingConfig,
-    output_bucket: int,
-    verifier: Verifier,
-    stop_below: float,
-) -> tuple[int, int]:
+def memory(decoder: BatchDecoder, batch: Batch) -> tuple[int, int]:
     """``program_bytes`` and ``needed_bytes`` of a decode; compiles it."""
-    target, draft, drafter = pair.target, pair.draft, pair.drafter(gamma, sampling, stop_below)
-    inputs = jnp.asarray(batch.inputs)
-    program = speculative_decode.jitted.lower(
-        target.model, drafter, verifier, target.params, draft.params, inputs,
-        jnp.asarray(batch.row_ids), output_bucket, 0,
-        sampling=sampling, output_bucket=output_bucket,
-    ).compile().memory_analysis()  # fmt: skip
+    engine, arguments = decoder.engine, decoder.arguments(batch)
+    options = {"output_bucket": decoder.output_bucket}
+    jitted = decode.jitted(engine, *arguments, **options)
+    program = jitted.lower(engine, *arguments, **options).compile().memory_analysis()
 
-    def allocated():
-        encoded = target.model.encode(target.params, inputs)
-        return (
-            target.model.init_cache(len(inputs), output_bucket + gamma + 1),
-            encoded,
-            drafter.init(draft.params, inputs, output_bucket, encoded),
-            jnp.zeros((len(inputs), gamma + 1, target.model.vocab_size)),
-        )
+    def allocated(params, prompt, *rest):
+        state = engine.start(params, prompt, *rest, **options)
+        logits = jnp.zeros((prompt.batch_size, engine.nodes + 1, engine.target.vocab_size))
+        return state.encoded, state.cache, state.drafter_state, logits
 
-    needed = jax.tree.leaves((target.params, draft.params, jax.eval_shape(allocated)))
+    needed = jax.tree.leaves((decoder.params, jax.eval_shape(allocated, *arguments)))
     return (
         program.argument_size_in_bytes + program.temp_size_in_bytes + program.output_size_in_bytes,
         sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in needed),
     )
 
 
-def _loops(
-    pair: Pair, drafter: Drafter, batch: Batch, sampling: SamplingConfig, output_bucket: int
-) -> dict[str, Callable[[], object]]:
-    """Loops of STEPS, each with one part more than the one before it."""
-    model, params, draft_params = pair.target.model, pair.target.params, pair.draft.params
-    inputs = jnp.asarray(batch.inputs)
-    keys = row_keys(0, jnp.asarray(batch.row_ids))
-    start = jnp.full((len(inputs),), model.decoder_start_id, jnp.int32)
-    encoded = costs.encode(model, params, inputs)
-    gamma = drafter.gamma
-    state = costs.init_drafter(drafter, draft_params, inputs, output_bucket, encoded)
-
-    def verified(gamma):
-        return costs.target_calls(
-            model, params, encoded, keys,
-            gamma=gamma, sampling=sampling, output_bucket=output_bucket,
-        )  # fmt: skip
-
-    def with_drafts(loop):
-        return loop(
-            model, drafter, params, draft_params, encoded, state, keys,
-            sampling=sampling, output_bucket=output_bucket,
-        )  # fmt: skip
-
-    return {
-        "plain": lambda: verified(0),
-        "scored": lambda: costs.scoring_calls(
-            model, params, encoded, start, width=gamma + 1, output_bucket=output_bucket
-        ),
-        "verified": lambda: verified(gamma),
-        "drafted": lambda: with_drafts(costs.drafted_calls),
-        "block": lambda: with_drafts(costs.blocks),
-    }
-
-
-def _stream(params: PackedT5) -> Work:
+def _stream(target: LoadedModel) -> Work:
     """Reads an array that fits no cache once, as fast as a decode step could."""
-    dtype = params.embedding.dtype
+    dtype = max(jax.tree.leaves(target.params), key=lambda leaf: leaf.size).dtype
     kernel = jnp.ones((1, _STREAM_BYTES // (_STREAM_WIDTH * dtype.itemsize), _STREAM_WIDTH), dtype)
     x = jnp.ones((1, 1, _STREAM_WIDTH), dtype)
     return Work("stream", lambda: _read(kernel, x), None)
 
 
-@decode_jit(static_argnames=())
+@decode_jit()
 def _read(kernel, x):
     if jax.default_backend() == "cpu":
         return few_tokens.product(kernel, x)

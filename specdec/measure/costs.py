@@ -1,214 +1,161 @@
-"""The parts of a decode as whole compiled loops, to be timed apart.
+"""What the parts of a decode cost: the one timer of c and v.
 
 A single dispatch of one step would mostly measure the dispatch. Each loop here runs ``STEPS``
-steps, each depending on the one before, with caches of the size the decode has. What a step costs
-does not depend on what it computes: all shapes are static.
+blocks of the real engine in one program, with buffers of the size the decode has. What a block
+costs does not depend on what it computes, for all shapes are static; so rows that end go on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from specdec.core.compilation import decode_jit
-from specdec.core.randomness import BlockRandom, draw_from
-from specdec.core.standardize import standardize
-from specdec.decoding.speculative import step
-from specdec.decoding.state import initial_state
-from specdec.drafters.base import Drafter
-from specdec.models.base import Model
-from specdec.types import (
-    Cache,
-    DecodeState,
-    Draft,
-    DrafterState,
-    Encoded,
-    Params,
-    Purpose,
-    SamplingConfig,
-    Topology,
-    Verdict,
-)
-from specdec.verifiers.base import Verifier
-from specdec.verifiers.forced import ForcedAcceptance
-from specdec.verifiers.token import TokenVerifier
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Batch
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.random import RandomDrafter
+from specdec.measure.timing import Work
+from specdec.types import DecodeState, DrafterState, Encoded, PointMass, Prompt, Verdict
 
 STEPS = 32
-VERIFIER = TokenVerifier()
+_LOOPS = 4  # How often each loop is run in a repetition.
+PER_STEP = 1 / (STEPS * _LOOPS)  # Of a repetition's time.
+_ALL = ("draft", "target", "verify", "commit")
 
 
-@decode_jit(static_argnames="model")
-def encode(model: Model, params: Params, inputs: Int[Array, "b s"]) -> Encoded:
-    """What each decode does once."""
-    return model.encode(params, inputs)
-
-
-@decode_jit(static_argnames=("drafter", "output_bucket"))
-def init_drafter(
-    drafter: Drafter,
-    params: Params,
-    inputs: Int[Array, "b s"],
-    output_bucket: int,
-    encoded: Encoded,
-) -> DrafterState:
-    """The drafter before its first block."""
-    return drafter.init(params, inputs, output_bucket, encoded)
-
-
-@decode_jit(static_argnames=("model", "gamma", "sampling", "output_bucket", "verifier"))
-def target_calls(
-    model: Model,
-    params: Params,
-    encoded: Encoded,
-    keys: Array,
+@decode_jit(static_argnames=("engine", "output_bucket"))
+def start(
+    engine: Engine,
+    params: EngineParams,
+    prompt: Prompt,
+    row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int,
+    seed: Int[Array, ""] | int,
     *,
-    gamma: int,
-    sampling: SamplingConfig,
-    output_bucket: int,
-    verifier: Verifier = VERIFIER,
-) -> Int[Array, " b"]:
-    """STEPS target calls on gamma + 1 tokens, each with what makes it yield its next token.
-
-    That is verification, or for gamma = 0, a step of plain decoding, one draw.
-
-    Args:
-      keys: [B] row keys.
-    """
-    batch = keys.shape[0]
-    uniform = jnp.full((batch, gamma, model.vocab_size), 1 / model.vocab_size)
-
-    def propose(random, token, state):
-        del random
-        tokens = jnp.broadcast_to(token[:, None], (batch, gamma))
-        return Draft(tokens, None if sampling.greedy else uniform, Topology.chain(gamma)), state
-
-    return _calls(
-        model, params, encoded, keys, gamma, sampling, output_bucket, verifier, propose, None
-    )
-
-
-@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket", "verifier"))
-def drafted_calls(
-    model: Model,
-    drafter: Drafter,
-    params: Params,
-    drafter_params: Params,
-    encoded: Encoded,
-    drafter_state: DrafterState,
-    keys: Array,
-    *,
-    sampling: SamplingConfig,
-    output_bucket: int,
-    verifier: Verifier = VERIFIER,
-) -> Int[Array, " b"]:
-    """:func:`target_calls`, each after a draft of gamma guesses; all are rejected.
-
-    What it takes more is what drafting costs where it happens: between target calls, which flush
-    the processor's caches of the draft's weights and code.
-    """
-    ones = jnp.ones((keys.shape[0],), jnp.int32)
-
-    def propose(random, token, state):
-        del token
-        draft, state = drafter.propose(drafter_params, state, random)
-        tokens = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
-        verdict = Verdict(tokens, ones, jnp.zeros_like(ones), jnp.zeros_like(tokens))
-        return draft, drafter.observe(state, verdict)
-
-    return _calls(
-        model, params, encoded, keys, drafter.gamma, sampling, output_bucket, verifier,
-        propose, drafter_state,
-    )  # fmt: skip
-
-
-@decode_jit(static_argnames=("model", "width", "output_bucket"))
-def scoring_calls(
-    model: Model,
-    params: Params,
-    encoded: Encoded,
-    start: Int[Array, " b"],
-    *,
-    width: int,
-    output_bucket: int,
-) -> Int[Array, " b"]:
-    """STEPS target calls on ``width`` tokens, from tokens to logits and no further.
-
-    Args:
-      start: [B] the first token.
-    """
-    cache = _half_full(model, len(start), output_bucket, width)
-
-    def body(_, carry):
-        cache, token = carry
-        tokens = jnp.broadcast_to(token[:, None], (len(token), width))
-        logits, cache = model.extend(params, encoded, cache, tokens)
-        # One number makes the next call wait; the barrier keeps all the others.
-        return cache, (jax.lax.optimization_barrier(logits)[:, -1, 0] > 0).astype(jnp.int32)
-
-    return jax.lax.fori_loop(0, STEPS, body, (cache, start))[1]
-
-
-@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket"))
-def blocks(
-    model: Model,
-    drafter: Drafter,
-    params: Params,
-    drafter_params: Params,
-    encoded: Encoded,
-    drafter_state: DrafterState,
-    keys: Array,
-    *,
-    sampling: SamplingConfig,
     output_bucket: int,
 ) -> DecodeState:
-    """STEPS blocks of the real loop; no guess is accepted, so each emits one token."""
-    batch = keys.shape[0]
-    state = initial_state(
-        model, row_ids=jnp.arange(batch), seed=0, limit=STEPS, output_bucket=output_bucket,
-        gamma=drafter.gamma, width=drafter.gamma + 1, drafter_state=drafter_state, trace=False,
-    )  # fmt: skip
-    cache = model.commit(
-        state.cache, None, jnp.full((batch,), max(0, output_bucket // 2 - STEPS // 2))
-    )
-    state = dataclasses.replace(state, cache=cache, row_keys=keys)
-
-    def body(i, state):
-        random = BlockRandom.of(keys, i)
-        return step(
-            model, drafter, ForcedAcceptance(0.0), sampling, STEPS,
-            params, drafter_params, encoded, random, state,
-        )[0]  # fmt: skip
-
-    return jax.lax.fori_loop(0, STEPS, body, state)
+    """What each decode does once; see :meth:`specdec.decoding.engine.Engine.start`."""
+    return engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
 
 
-def _half_full(model: Model, batch: int, output_bucket: int, width: int) -> Cache:
-    cache = model.init_cache(batch, output_bucket + width)
-    return model.commit(cache, None, jnp.full((batch,), output_bucket // 2))
+@decode_jit(static_argnames=("engine", "output_bucket"))
+def init_drafter(
+    engine: Engine, params: EngineParams, prompt: Prompt, encoded: Encoded, *, output_bucket: int
+) -> DrafterState:
+    """The drafter's part of that: a draft model's encoder, mostly."""
+    assert engine.drafter
+    return engine.drafter.init(params.drafter, prompt, output_bucket, encoded)
 
 
-def _calls(
-    model, params, encoded, keys, gamma, sampling, output_bucket, verifier, propose, drafter_state
+@decode_jit(static_argnames=("engine", "phases"))
+def blocks(
+    engine: Engine, params: EngineParams, state: DecodeState, *, phases: Sequence[str] = _ALL
 ) -> Int[Array, " b"]:
-    """The loop of both; ``propose(random, token, state) -> (Draft, state)``."""
-    batch = keys.shape[0]
-    cache = _half_full(model, batch, output_bucket, gamma + 1)
+    """The last tokens of STEPS blocks, each of which waits for the one before.
 
-    def body(i, carry):
-        cache, token, state = carry
-        random = BlockRandom.of(keys, i)
-        draft, state = propose(random, token, state)
-        tokens = jnp.concatenate([token[:, None], draft.tokens], axis=1)
-        logits, cache = model.extend(params, encoded, cache, tokens)
-        target = standardize(logits, sampling, keep_probs=verifier.needs_probs)
-        if gamma:
-            verdict = verifier(random, target, draft)
-            return cache, verdict.tokens[jnp.arange(batch), verdict.num_emitted - 1], state
-        uniforms = jnp.zeros(()) if sampling.greedy else random.uniforms(Purpose.FINAL, 1)
-        return cache, draw_from(target, uniforms)[:, 0], state
+    Args:
+      phases: of :meth:`Engine.step`; what is left out costs next to nothing.
+    """
 
-    start = jnp.full((batch,), model.decoder_start_id, jnp.int32)
-    return jax.lax.fori_loop(0, STEPS, body, (cache, start, drafter_state))[1]
+    def around(name, phase, *args):
+        return phase(*args) if name in phases else _STAND_INS[name](*args)
+
+    def block(_, state):
+        after = engine.step(params, state, around=around)[0]
+        # Rows that ended go on, so that no drafter leaves them out.
+        running = jnp.zeros_like(after.finished)
+        return dataclasses.replace(after, finished=running, num_tokens=state.num_tokens)
+
+    return jax.lax.fori_loop(0, STEPS, block, state).last_token
+
+
+def _unverified(scored, draft, random) -> Verdict:
+    """One token that cannot be known before all distributions are."""
+    del random
+    kept = jax.lax.optimization_barrier(scored.distribution)
+    token = kept.tokens[:, -1] if isinstance(kept, PointMass) else kept[:, -1, 0] > 0
+    ones = jnp.ones((len(draft.tokens),), jnp.int32)
+    tokens = jnp.pad(token.astype(jnp.int32)[:, None], ((0, 0), (0, draft.tokens.shape[1])))
+    probs = jnp.zeros(draft.tokens.shape)
+    return Verdict(tokens, ones, 0 * ones, jnp.zeros_like(tokens), probs, ones)
+
+
+def _uncommitted(state, draft, scored, verdict):
+    """The next block follows the verdict's first token, with nothing rolled back or counted."""
+    del draft
+    return dataclasses.replace(
+        state, last_token=verdict.tokens[:, 0], cache=scored.cache, block=state.block + 1
+    ), None
+
+
+_STAND_INS = {"verify": _unverified, "commit": _uncommitted}
+
+
+def without_draft(fast: BatchDecoder) -> BatchDecoder:
+    """The same blocks with guesses that cost nothing."""
+    model, gamma = fast.engine.target, fast.engine.nodes
+    engine = dataclasses.replace(fast.engine, drafter=RandomDrafter(gamma, model.vocab_size))
+    params = dataclasses.replace(fast.params, drafter=())
+    return dataclasses.replace(fast, engine=engine, params=params)
+
+
+def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> Callable[[], object]:
+    """STEPS blocks on a batch, to be timed."""
+    bucket = decoder.output_bucket
+    state = start(decoder.engine, *decoder.arguments(batch), output_bucket=bucket)
+    jax.block_until_ready(state)
+    return lambda: blocks(decoder.engine, decoder.params, state, phases=tuple(phases))
+
+
+def step_works(plain: BatchDecoder, fast: BatchDecoder, batch: Batch) -> list[Work]:
+    """Loops that say what c and v are: "plain", "verified" (no draft) and "block"."""
+    loops = {
+        "plain": loop(plain, batch),
+        "verified": loop(without_draft(fast), batch),
+        "block": loop(fast, batch),
+    }
+    return works_of(loops)
+
+
+def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:
+    """Each loop several times a repetition."""
+    return [Work(name, run, None) for name, run in loops.items()] * _LOOPS
+
+
+def step_seconds(seconds: dict[str, float], gamma: int) -> dict[str, float]:
+    """One repetition of :func:`step_works` as seconds of a step.
+
+    Returns:
+      "target_step", a step of plain decoding; "verify_step", a block without its draft, both with
+      everything that surrounds a call; "draft_step", a gamma-th of what the draft adds to a block:
+      between target calls, which flush the processor's caches of its weights and code.
+    """
+    plain, verified, block = (seconds[name] * PER_STEP for name in ("plain", "verified", "block"))
+    return {
+        "target_step": plain,
+        "verify_step": verified,
+        "draft_step": (block - verified) / gamma,
+    }
+
+
+def encoder_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
+    """What comes before the first block: "target_encode", and "draft_encode" with a drafter."""
+    arguments, bucket = plain.arguments(batch), plain.output_bucket
+
+    def encode():
+        return start(plain.engine, *arguments, output_bucket=bucket)
+
+    works = [Work("target_encode", encode, batch.shape)]
+    if fast is not None:
+        encoded, prompt = encode().encoded, arguments[1]
+
+        def draft():
+            return init_drafter(fast.engine, fast.params, prompt, encoded, output_bucket=bucket)
+
+        works.append(Work("draft_encode", draft, batch.shape))
+    return works

@@ -23,15 +23,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
-from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts, take
 from specdec.core.theory_measured import cluster_interval
-from specdec.decoding import speculative
-from specdec.decoding import state as st
-from specdec.drafters.base import Drafter
-from specdec.models.base import Model
-from specdec.types import Distribution, Draft, Params, PointMass, SamplingConfig, pytree
-from specdec.verifiers.token import TokenVerifier
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.types import Distribution, Draft, PointMass, Prompt, pytree
 
 
 @pytree
@@ -76,51 +71,42 @@ def expected_accepted(
     return token, block
 
 
-@decode_jit(static_argnames=("model", "drafter", "sampling", "output_bucket"))
+@decode_jit(static_argnames=("engine", "output_bucket"))
 def decode_and_expect(
-    model: Model,
-    drafter: Drafter,
-    params: Params,
-    drafter_params: Params,
-    inputs: Int[Array, "b s"],
+    engine: Engine,
+    params: EngineParams,
+    prompt: Prompt,
     row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int,
     seed: Int[Array, ""] | int,
     *,
-    sampling: SamplingConfig,
     output_bucket: int,
 ) -> ExpectedAccepted:
-    """Decodes with token verification and adds up what either would keep, block by block.
+    """Decodes and adds up what either verification would keep, block by block.
 
-    Arguments as in :func:`specdec.decoding.speculative.speculative_decode`.
+    Arguments as in :func:`specdec.decoding.engine.decode`.
     """
-    gamma = drafter.gamma
-    encoded = model.encode(params, inputs)
-    state = st.initial_state(
-        model, row_ids=row_ids, seed=seed, limit=limit, output_bucket=output_bucket,
-        gamma=gamma, width=gamma + 1, trace=False,
-        drafter_state=drafter.init(drafter_params, inputs, output_bucket, encoded),
-    )  # fmt: skip
-    zeros = jnp.zeros((inputs.shape[0],))
-    verifier = TokenVerifier()
+    state = engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
+    zeros = jnp.zeros((len(row_ids),))
 
-    def body(carry):
+    def block(carry):
         state, sums = carry
-        random = BlockRandom.of(state.row_keys, state.block)
-        draft, state = speculative.propose(drafter, drafter_params, random, state)
-        target, cache = speculative.score(model, verifier, sampling, params, encoded, state, draft)
-        token, block = expected_accepted(target, draft, model.eos_id)
-        runs = ~state.finished
-        sums = ExpectedAccepted(
+        seen = []
+
+        def look(name, phase, *args):
+            if name == "verify":
+                scored, draft, _ = args
+                seen.append(expected_accepted(scored.distribution, draft, engine.target.eos_id))
+            return phase(*args)
+
+        after, _ = engine.step(params, state, around=look)
+        runs, ((token, block),) = ~state.finished, seen
+        return after, ExpectedAccepted(
             sums.blocks + runs, sums.token + runs * token, sums.block + runs * block
         )
-        after, info = speculative.settle(
-            model, drafter, verifier, limit, random, state, draft, target, cache
-        )
-        return st.record(after, info), sums
 
-    start = state, ExpectedAccepted(zeros, zeros, zeros)
-    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[0].finished), body, start)[1]
+    begin = state, ExpectedAccepted(zeros, zeros, zeros)
+    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[0].finished), block, begin)[1]
 
 
 @dataclasses.dataclass(frozen=True)

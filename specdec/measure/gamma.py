@@ -8,19 +8,17 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
-from jaxtyping import Array, Int
+import numpy as np
 
 from specdec.core import theory
-from specdec.core.randomness import row_keys
-from specdec.drafters.base import Drafter
+from specdec.core.stats import RunStats
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Batch
 from specdec.measure import costs
-from specdec.measure.timing import Work, time_interleaved
-from specdec.models.base import Model
-from specdec.types import Params, SamplingConfig
+from specdec.measure.timing import time_interleaved
 
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15)
 PROBE = 3  # The gamma with which c and alpha are measured.
@@ -101,62 +99,58 @@ def choose(alpha: float, tokens: float, measured: Costs) -> GammaChoice:
     )
 
 
-def measure(
-    model: Model,
-    params: Params,
-    drafter: Callable[[int], Drafter],
-    drafter_params: Params,
-    inputs: Int[Array, "b s"],
-    *,
-    sampling: SamplingConfig,
-    output_bucket: int,
-    max_gamma: int,
-) -> Costs:
-    """Measures c and v on inputs of the shape that will be decoded.
+def choose_by_measurement(
+    decoder: Callable[[int], BatchDecoder], batches: Sequence[Batch], max_gamma: int
+) -> GammaChoice:
+    """Decodes batches to measure alpha, times the parts of a block on the first, and chooses.
 
     Args:
-      drafter: makes one for a gamma.
+      decoder: what decodes with a gamma; 0 is plain decoding.
+      batches: of one shape.
       max_gamma: candidates beyond it are left out.
     """
     probe = min(PROBE, max_gamma)
-    keys = row_keys(0, jnp.arange(len(inputs)))
-    encoded = costs.encode(model, params, inputs)
-    probing = drafter(probe)
-    state = costs.init_drafter(probing, drafter_params, inputs, output_bucket, encoded)
+    plain, fast = decoder(0), decoder(probe)
+    num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
+    stats = RunStats.total([fast.decode(batch).stats for batch in batches], num_rows, probe)
+    measured = measure(decoder, plain, fast, batches[0], max_gamma)
+    return choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, measured)
 
-    def target_calls(gamma: int) -> Callable[[], object]:
-        return lambda: costs.target_calls(
-            model, params, encoded, keys,
-            gamma=gamma, sampling=sampling, output_bucket=output_bucket,
-        )  # fmt: skip
 
-    def drafted_calls():
-        return costs.drafted_calls(
-            model, probing, params, drafter_params, encoded, state, keys,
-            sampling=sampling, output_bucket=output_bucket,
-        )  # fmt: skip
-
+def measure(
+    decoder: Callable[[int], BatchDecoder],
+    plain: BatchDecoder,
+    fast: BatchDecoder,
+    batch: Batch,
+    max_gamma: int,
+) -> Costs:
+    """c with the guesses of ``fast``, and v of every candidate."""
     gammas = [gamma for gamma in CANDIDATES if gamma <= max_gamma]
-    works = [Work(str(gamma), target_calls(gamma), None) for gamma in {0, probe, *gammas}]
-    works += [
-        Work("drafted", drafted_calls, None),
-        Work("target", lambda: costs.encode(model, params, inputs), None),
-        Work(
-            "draft",
-            lambda: costs.init_drafter(probing, drafter_params, inputs, output_bucket, encoded),
-            None,
-        ),
-    ]
+    loops = {
+        f"verified {gamma}": costs.loop(costs.without_draft(decoder(gamma)), batch)
+        for gamma in gammas
+        if gamma != fast.engine.nodes
+    }
+    works = costs.step_works(plain, fast, batch) + costs.works_of(loops)
+    works += costs.encoder_works(plain, fast, batch)
     times = time_interleaved(works, _REPETITIONS)
+    steps = [costs.step_seconds(each, fast.engine.nodes) for each in times]
 
-    def ratio(name: str, less: str | None = None) -> float:
-        """Over a loop of plain steps, in each repetition."""
-        return statistics.median((t[name] - (t[less] if less else 0.0)) / t["0"] for t in times)
+    def ratio(numerator: Callable[[int], float]) -> float:
+        """Over a plain step, in each repetition."""
+        return statistics.median(numerator(i) / step["target_step"] for i, step in enumerate(steps))
+
+    def verify(gamma: int) -> float:
+        name = "verified" if gamma == fast.engine.nodes else f"verified {gamma}"
+        return statistics.median(each[name] / each["plain"] for each in times)
 
     return Costs(
-        cost_ratio=max(0.0, ratio("drafted", str(probe)) / probe),
-        verify_ratio={gamma: ratio(str(gamma)) for gamma in gammas},
-        encoders=(ratio("target") * costs.STEPS, ratio("draft") * costs.STEPS),
+        cost_ratio=max(0.0, ratio(lambda i: steps[i]["draft_step"])),
+        verify_ratio={gamma: verify(gamma) for gamma in gammas},
+        encoders=(
+            ratio(lambda i: times[i]["target_encode"]),
+            ratio(lambda i: times[i]["draft_encode"]),
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether greedy speculative decoding says what plain decoding says, token by token."""
+"""Whether greedy speculative decoding generates what plain decoding does, token by token."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.checkpoints.loading import LoadedModel
 from specdec.core.compilation import decode_jit
-from specdec.models.base import Model
+from specdec.models.base import LoadedModel, Model
+from specdec.types import Prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,27 +38,27 @@ def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | No
 
 
 def compare(
-    target: LoadedModel, inputs: np.ndarray, tokens: Sequence[int], expected: Sequence[int]
+    target: LoadedModel, prompt: Prompt, tokens: Sequence[int], expected: Sequence[int]
 ) -> Mismatch | None:
     """The first difference between a row and its reference, or None.
 
     Args:
-      inputs: [S], the row's padded input.
+      prompt: of the row alone.
       tokens, expected: the row's own tokens and the reference's.
     """
     position = first_difference(tokens, expected)
     if position is None:
         return None
-    before = [target.model.decoder_start_id, *expected[:position]]
     # A few widths in all, so that many mismatches do not mean many programs.
-    padded = np.zeros((1, 1 << (len(before) - 1).bit_length()), np.int32)
-    padded[0, : len(before)] = before
-    logits = _logits(target.model, target.params, jnp.asarray(inputs[None]), jnp.asarray(padded))
+    padded = np.zeros((1, 1 << position.bit_length()), np.int32)
+    padded[0, :position] = expected[:position]
+    logits = _logits(target.model, target.params, prompt, jnp.asarray(padded))
     second, first = np.sort(np.asarray(logits[0, position]))[-2:]
     return Mismatch(position, float(first - second), [int(t) for t in expected])
 
 
 @decode_jit(static_argnames="model")
-def _logits(model: Model, params, inputs, tokens):
-    encoded = model.encode(params, inputs)
-    return model.extend(params, encoded, model.init_cache(1, tokens.shape[1]), tokens)[0]
+def _logits(model: Model, params, prompt, tokens):
+    start = model.start(params, prompt, tokens.shape[1] + 1)
+    block = jnp.concatenate([start.last_token[:, None], tokens], axis=1)
+    return model.logits(params, model.extend(params, start.encoded, start.cache, block)[0])

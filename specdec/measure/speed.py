@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import functools
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import VERIFIER, Method, Pair
 from specdec.core import theory
-from specdec.core.randomness import row_keys
 from specdec.core.stats import RunStats
-from specdec.decoding.batches import Batch, bucket
-from specdec.drafters.base import Drafter
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Batch, commonest
 from specdec.measure import costs
 from specdec.measure.timing import Spread, Work, time_interleaved
-from specdec.types import SamplingConfig
-from specdec.verifiers.base import Verifier
-
-_LOOPS = 4  # How often a loop of steps is run in each repetition.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,15 +23,14 @@ class Timings:
     Attributes:
       seconds: for each repetition, by name: "autoregressive" and "speculative" are whole decodes
         of all batches, "target_encode" and "draft_encode" what both do first with the same inputs;
-        "target_step", "verify_step" and "draft_step" are of one step, the draft's measured
-        between target calls.
+        "target_step", "verify_step" and "draft_step" are of one step (:func:`costs.step_seconds`).
       num_batches: how many were timed.
       num_tokens: emitted in one repetition, by method.
     """
 
     seconds: list[dict[str, float]]
     num_batches: int
-    num_tokens: dict[Method, int]
+    num_tokens: dict[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +45,11 @@ class Speed:
       measured_speedup: ratio of the two ms_per_token, repetition by repetition.
       measured_speedup_decoder: the same without the encoders' time.
       cost_ratio: c, draft step over target step.
-      verify_ratio: v, target call on gamma + 1 tokens over that on one.
+      verify_ratio: v, a block without its draft over a step of plain decoding.
     """
 
     repetitions: int
-    ms_per_token: dict[Method, Spread]
+    ms_per_token: dict[str, Spread]
     encode_ms: dict[str, Spread]
     decoder_ms: Spread
     measured_speedup: Spread | None = None
@@ -68,134 +59,44 @@ class Speed:
 
 
 def measure(
-    pair: Pair,
-    batches: Sequence[Batch],
-    *,
-    method: Method,
-    gamma: int,
-    sampling: SamplingConfig,
-    max_decode_len: int,
-    seed: int,
-    repetitions: int,
-    stop_below: float = 0.0,
-    draft_sampling: SamplingConfig | None = None,
-    verifier: Verifier = VERIFIER,
+    plain: BatchDecoder, fast: BatchDecoder | None, batches: Sequence[Batch], repetitions: int
 ) -> Timings:
     """Times the decodes of ``batches`` and their parts, all interleaved, after warm-up.
 
-    Plain decoding is always timed; speculative decoding and its parts if it is the method.
+    Args:
+      plain: plain decoding, which is always timed.
+      fast: speculative decoding, timed with its parts; None for a plain decoding run.
 
     Raises:
       ValueError: there is no batch, or no repetition.
     """
     if not batches or repetitions < 1:
         raise ValueError("Measuring speed needs at least one batch and one repetition.")
-    methods: tuple[Method, ...] = ("autoregressive",)
-    if method == "speculative":
-        methods = ("autoregressive", "speculative")
-    num_tokens: dict[Method, int] = dict.fromkeys(methods, 0)
-    works = []
-    # Each method goes through all batches, as it does for its users: what a program finds in the
-    # processor's caches is what its own last run left there.
-    for each in methods:
-        for batch in batches:
-
-            def decode(each: Method = each, batch: Batch = batch):
-                # The result comes to the host, as it does for every user.
-                return pair.decode(
-                    batch, method=each, gamma=gamma, sampling=sampling,
-                    max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
-                    draft_sampling=draft_sampling, verifier=verifier,
-                )  # fmt: skip
-
-            num_tokens[each] += int(np.sum(decode().num_tokens))
-            works.append(Work(each, decode, batch.inputs.shape))
-    works += [target_encoding(pair, batch) for batch in batches]
-    if method == "speculative":
-        drafter = pair.drafter(gamma, draft_sampling or sampling)
-        room = bucket(max_decode_len)
-        works += [draft_encoding(pair, drafter, batch, room) for batch in batches]
-        works += _steps(pair, drafter, typical(batches), sampling, room, verifier)
+    works, num_tokens = decode_works(plain, fast, batches)
+    works += [work for batch in batches for work in costs.encoder_works(plain, fast, batch)]
+    if fast is not None:
+        works += costs.step_works(plain, fast, commonest(batches)[0])
     seconds = time_interleaved(works, repetitions)
-    if method == "speculative":
-        seconds = [_one_step(repetition, gamma) for repetition in seconds]
+    if fast is not None:
+        seconds = [each | costs.step_seconds(each, fast.engine.nodes) for each in seconds]
     return Timings(seconds, len(batches), num_tokens)
 
 
-def _one_step(seconds: dict[str, float], gamma: int) -> dict[str, float]:
-    """From whole loops to one step; drafting costs what a loop with drafts takes more."""
-    target, verify, drafted = (
-        seconds.pop(name) / (costs.STEPS * _LOOPS) for name in ("target", "verify", "drafted")
-    )
-    return {
-        **seconds,
-        "target_step": target,
-        "verify_step": verify,
-        "draft_step": (drafted - verify) / gamma,
-    }
+def decode_works(
+    plain: BatchDecoder, fast: BatchDecoder | None, batches: Sequence[Batch]
+) -> tuple[list[Work], dict[str, int]]:
+    """Whole decodes of all batches by each method, and the tokens they emit.
 
-
-def target_encoding(pair: Pair, batch: Batch) -> Work:
-    """What the target does before the first block."""
-
-    def run():
-        return costs.encode(pair.target.model, pair.target.params, jnp.asarray(batch.inputs))
-
-    return Work("target_encode", run, batch.inputs.shape)
-
-
-def draft_encoding(pair: Pair, drafter: Drafter, batch: Batch, output_bucket: int) -> Work:
-    """What a drafter does before the first block: a draft model's encoder, mostly."""
-    target = pair.target
-    encoded = costs.encode(target.model, target.params, jnp.asarray(batch.inputs))
-
-    def run():
-        return costs.init_drafter(
-            drafter, pair.draft.params, jnp.asarray(batch.inputs), output_bucket, encoded
-        )
-
-    return Work("draft_encode", run, batch.inputs.shape)
-
-
-def typical(batches: Sequence[Batch]) -> Batch:
-    """A batch of the commonest shape."""
-    shape, _ = Counter(batch.inputs.shape for batch in batches).most_common(1)[0]
-    return next(batch for batch in batches if batch.inputs.shape == shape)
-
-
-def _steps(
-    pair: Pair,
-    drafter: Drafter,
-    batch: Batch,
-    sampling: SamplingConfig,
-    output_bucket: int,
-    verifier: Verifier,
-) -> list[Work]:
-    model, params, gamma = pair.target.model, pair.target.params, drafter.gamma
-    inputs = jnp.asarray(batch.inputs)
-    keys = row_keys(0, jnp.asarray(batch.row_ids))
-    encoded = costs.encode(model, params, inputs)
-    state = costs.init_drafter(drafter, pair.draft.params, inputs, output_bucket, encoded)
-
-    def target(width_less_one):
-        return lambda: costs.target_calls(
-            model, params, encoded, keys, gamma=width_less_one, sampling=sampling,
-            output_bucket=output_bucket, verifier=verifier,
-        )  # fmt: skip
-
-    def drafted():
-        return costs.drafted_calls(
-            model, drafter, params, pair.draft.params, encoded, state, keys,
-            sampling=sampling, output_bucket=output_bucket, verifier=verifier,
-        )  # fmt: skip
-
-    jax.block_until_ready((encoded, state))
-    loops = [
-        Work("target", target(0), None),
-        Work("verify", target(gamma), None),
-        Work("drafted", drafted, None),
-    ]
-    return loops * _LOOPS
+    Each method goes through all batches, as it does for its users: what a program finds in the
+    processor's caches is what its own last run left there. Results come to the host.
+    """
+    methods = {"autoregressive": plain} | ({} if fast is None else {"speculative": fast})
+    works, num_tokens = [], dict.fromkeys(methods, 0)
+    for name, decoder in methods.items():
+        for batch in batches:
+            num_tokens[name] += int(np.sum(decoder.decode(batch).num_tokens))
+            works.append(Work(name, functools.partial(decoder.decode, batch), batch.shape))
+    return works, num_tokens
 
 
 def summarize(timings: Timings) -> Speed:

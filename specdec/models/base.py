@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from typing import Protocol, TypeVar
 
+import jax
 from jaxtyping import Array, Float, Int
 
-from specdec.types import Cache, Distribution, Encoded, Params, Topology
+from specdec.models.partitioning import Partitioning, place
+from specdec.types import (
+    CHAIN,
+    AnyArray,
+    AnyTopology,
+    Cache,
+    Distribution,
+    Encoded,
+    Params,
+    Prompt,
+    Start,
+)
+
+T = TypeVar("T")
 
 
 class Model(Protocol):
-    """A conditional language model with a cache that can be rolled back.
+    """An autoregressive language model with a cache that can be rolled back.
 
-    ``params`` are the model's decode parameters, whatever its own packing makes of a checkpoint.
-    Everything is pure and traceable; shapes are static.
+    Encoder-decoder and decoder-only alike. ``params`` are the model's decode parameters, whatever
+    its own packing makes of a checkpoint. Everything is pure and traceable; shapes are static.
+
+    Shapes: B batch, T tokens of a call, D hidden width, V vocabulary.
     """
 
     @property
@@ -23,7 +40,7 @@ class Model(Protocol):
 
     @property
     def pad_id(self) -> int:
-        """Fills inputs and outputs."""
+        """What outputs are filled up with. It may be a token that is also emitted."""
         ...
 
     @property
@@ -31,23 +48,23 @@ class Model(Protocol):
         """Ends a row."""
         ...
 
-    @property
-    def decoder_start_id(self) -> int:
-        """What the first output token follows."""
-        ...
-
-    def encode(
-        self, params: Params, inputs: Int[Array, "b s"], target: Encoded | None = None
-    ) -> Encoded:
-        """All that decoding needs of the inputs (cross-attention K/V), computed once.
+    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+        """Token ids of texts as this model takes them: encoder inputs, or the decoder's prefix.
 
         Args:
-          target: of a draft, what its target's ``encode`` made of them; it may start from there.
+          tokens: [B, S], of which the first ``lengths[b]`` of row b count.
         """
         ...
 
-    def init_cache(self, batch_size: int, max_len: int) -> Cache:
-        """An empty cache with room for ``max_len`` tokens a row."""
+    def start(
+        self, params: Params, prompt: Prompt, max_len: int, target: Encoded | None = None
+    ) -> Start:
+        """Encodes the inputs and prefills the cache with the prefix but for its last token.
+
+        Args:
+          max_len: room in the cache for tokens from the last prefix token on.
+          target: of a draft, what its target made of the same inputs; it may start from there.
+        """
         ...
 
     def extend(
@@ -56,33 +73,88 @@ class Model(Protocol):
         encoded: Encoded,
         cache: Cache,
         tokens: Int[Array, "b t"],
-        topology: Topology | None = None,
-    ) -> tuple[Float[Array, "b t v"], Cache]:
+        topology: AnyTopology = CHAIN,
+        *,
+        after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], Cache]:
         """Scores T >= 1 tokens that follow each row's committed ones.
 
-        SETS cache entries at each row's own positions but does not count them as committed:
-        :meth:`commit` does. Extending again without a commit overwrites them.
+        SETS cache entries at each row's own places but does not count them as committed:
+        :meth:`commit` does. Extending again without a commit overwrites them. Positions follow a
+        node's depth, not its place in the block.
 
         Args:
-          tokens: [B, T]; the first follows the last committed token.
-          topology: each token's parent; a chain when None.
+          tokens: [B, T], nodes after..after + T - 1 of the block.
+          topology: each node's parent, of the whole block so far or more of it.
+          after: nodes of the block written by earlier calls, so that a tree can grow by levels.
 
         Returns:
-          float32 logits [B, T, V] of what follows each token, and the cache. A model that says
-          N tokens only has logits [B, T, N]: :meth:`over_vocabulary` tells which.
+          the last layer's hidden states [B, T, D] and the cache.
+        """
+        ...
+
+    def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """float32 logits of what follows each token.
+
+        A model that generates n tokens only has logits [B, T, n]: :meth:`over_vocabulary` tells
+        which.
+        """
+        ...
+
+    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
+        """What is made of :meth:`logits`, over all V tokens.
+
+        A draft may leave rare tokens out, which saves it most of its logits and stays lossless:
+        its q is 0 there. A target never does.
         """
         ...
 
     def commit(
         self, cache: Cache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> Cache:
-        """Keeps ``count[b]`` of the tokens just extended, along ``path`` (in order when None)."""
-        ...
+        """Keeps ``count[b]`` of the nodes just extended, along ``path`` (in order when None).
 
-    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """What is made of :meth:`extend`'s logits, over all V tokens.
-
-        A draft may leave rare tokens out, which saves it most of its logits and stays lossless:
-        its q is 0 there. A target never does.
+        A negative count forgets committed tokens: that is all rolling back is.
         """
         ...
+
+    def select(self, cache: Cache, rows: Int[Array, " n"]) -> Cache:
+        """The cache of the given rows, in that order; one may be there several times (beams)."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A model with its packed parameters and where it came from.
+
+    Attributes:
+      model, params: of any architecture.
+      source: the checkpoint's name, for messages.
+      partitioning: how it lies on a mesh; None for one device.
+      encoding_width: of what its encoder gives a draft; None without an encoder.
+      reads_encoding: width of the target's encoding that it starts from; None for a model that
+        needs none, as each target does.
+      step_bytes: of the weights that a decode step reads.
+    """
+
+    model: Model
+    params: Params
+    source: str
+    partitioning: Partitioning | None = None
+    encoding_width: int | None = None
+    reads_encoding: int | None = None
+    step_bytes: int = 0
+
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raises ValueError for a batch that the mesh cannot cut into equal parts."""
+        if self.partitioning is not None:
+            self.partitioning.check_batch_size(batch_size)
+
+    def place_rows(self, rows: T) -> T:
+        """A tree of arrays [B, ...] on the devices that decode these rows.
+
+        Raises:
+          ValueError: see :meth:`check_batch_size`.
+        """
+        self.check_batch_size(len(jax.tree.leaves(rows)[0]))
+        return jax.tree.map(lambda array: place(array, ("batch",), self.partitioning), rows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.models.partitioning import constrain
-from specdec.types import Topology, pytree
+from specdec.types import AnyTopology, pytree
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")
@@ -30,6 +30,10 @@ class KVCache:
     keys: tuple[Float[Array, "b h m k"], ...]
     values: tuple[Float[Array, "b h m k"], ...]
     length: Int[Array, " b"]
+
+    def map(self, change: Callable[[Array], Array], length: Int[Array, " b"]) -> KVCache:
+        """Each layer's keys and values changed alike, with another length."""
+        return KVCache(tuple(map(change, self.keys)), tuple(map(change, self.values)), length)
 
 
 def init_cache(
@@ -64,63 +68,70 @@ def write(
     return constrain(jax.vmap(row)(entries, new, start), CACHE_AXES)
 
 
-def depths(topology: Topology) -> np.ndarray:
-    """[T] distance of each node from the last committed token, minus one."""
-    result = np.zeros(len(topology.parents), np.int32)
-    for i, parent in enumerate(topology.parents):
-        result[i] = 0 if parent < 0 else result[parent] + 1
-    return result
-
-
-def ancestors(topology: Topology) -> np.ndarray:
-    """[T, T] whether node j is node i or one of its ancestors."""
-    size = len(topology.parents)
-    result = np.eye(size, dtype=bool)
-    for i, parent in enumerate(topology.parents):
-        if parent >= 0:
-            result[i] |= result[parent]
-    return result
-
-
-def block_mask(topology: Topology, length: Int[Array, " b"], max_len: int) -> Bool[Array, "b t m"]:
-    """Which cache slots each node attends to: the committed ones, its ancestors and itself."""
-    slots = jnp.arange(max_len)
-    inside = slots - length[:, None]  # [B, M] index within the block
+def node_depths(topology: AnyTopology, count: int, after: int) -> Int[Array, "*b t"]:
+    """Depths of nodes after..after + count - 1, [T], or [B, T] for a traced topology."""
     if topology.is_chain:
-        return inside[:, None, :] <= jnp.arange(len(topology.parents))[:, None]
-    family = jnp.asarray(ancestors(topology))
-    size = family.shape[0]
-    in_block = family[:, jnp.clip(inside, 0, size - 1)].transpose(1, 0, 2)
-    return jnp.where(inside[:, None, :] < 0, True, in_block & (inside[:, None, :] < size))
+        return after + jnp.arange(count)
+    return jnp.asarray(topology.depths())[..., after : after + count]
 
 
-def slot_positions(topology: Topology, length: Int[Array, " b"], max_len: int) -> Int[Array, "b m"]:
-    """Position in its own sequence of what each slot holds, while a block is being scored."""
+def block_mask(
+    topology: AnyTopology, length: Int[Array, " b"], max_len: int, count: int, after: int
+) -> Bool[Array, "b t m"]:
+    """Which cache slots each node attends to: the committed ones, its ancestors and itself.
+
+    Args:
+      count: T; the nodes are after..after + T - 1 of the block.
+    """
+    inside = jnp.arange(max_len) - length[:, None]  # [B, M] place within the block
+    if topology.is_chain:
+        return inside[:, None, :] <= after + jnp.arange(count)[:, None]
+    size = after + count
+    family = jnp.asarray(topology.ancestors())[..., after:size, :size]
+    family = jnp.broadcast_to(family, (len(length), count, size))
+    at = jnp.broadcast_to(jnp.clip(inside, 0, size - 1)[:, None], (len(length), count, max_len))
+    in_block = jnp.take_along_axis(family, at, axis=2) & (inside[:, None, :] < size)
+    return (inside[:, None, :] < 0) | in_block
+
+
+def slot_positions(
+    topology: AnyTopology, length: Int[Array, " b"], max_len: int, size: int
+) -> Int[Array, "b m"]:
+    """Position in its own sequence of what each slot holds, while a block is being scored.
+
+    Args:
+      size: nodes of the block so far.
+    """
     slots = jnp.broadcast_to(jnp.arange(max_len), (length.shape[0], max_len))
     if topology.is_chain:
         return slots
-    depth = jnp.asarray(depths(topology))
-    inside = jnp.clip(slots - length[:, None], 0, depth.shape[0] - 1)
-    return jnp.where(slots < length[:, None], slots, length[:, None] + depth[inside])
+    depth = jnp.broadcast_to(node_depths(topology, size, 0), (len(length), size))
+    inside = jnp.clip(slots - length[:, None], 0, size - 1)
+    in_block = length[:, None] + jnp.take_along_axis(depth, inside, axis=1)
+    return jnp.where(slots < length[:, None], slots, in_block)
 
 
 def commit(cache: KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]) -> KVCache:
     """Keeps ``count[b]`` of the tokens just written; a negative count forgets committed ones.
 
     Args:
-      path: [B, T] block nodes to keep, in order; they are moved together. None when they already
-        are the first ``count`` of the block, as in a chain.
+      path: [B, T] block nodes to keep, in order; they are moved together. What follows the first
+        ``count[b]`` may be anything. None when they already are the first of the block, as in a
+        chain.
     """
+    length = cache.length + count
     if path is None:
-        return dataclasses.replace(cache, length=cache.length + count)
+        return dataclasses.replace(cache, length=length)
+    slots = (cache.length[:, None] + path)[:, None, :, None]
 
     def keep(entries):
-        slots = cache.length[:, None] + path
-        kept = jnp.take_along_axis(entries, slots[:, None, :, None], axis=2)
+        # Filler of the path may point anywhere; what it moves is dead, but must not be NaN.
+        kept = jnp.take_along_axis(entries, slots, axis=2, mode="clip")
         return write(entries, kept, cache.length)
 
-    return KVCache(
-        tuple(keep(k) for k in cache.keys),
-        tuple(keep(v) for v in cache.values),
-        cache.length + count,
-    )
+    return cache.map(keep, length)
+
+
+def select(cache: KVCache, rows: Int[Array, " n"]) -> KVCache:
+    """The cache of the given rows, in that order."""
+    return cache.map(lambda entries: constrain(entries[rows], CACHE_AXES), cache.length[rows])

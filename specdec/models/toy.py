@@ -1,7 +1,7 @@
 """A tiny table-driven model whose next-token law depends on the inputs and on every past token.
 
-It reads its past from a real cache, so a stale or misplaced entry changes what it says: that is
-what the exact oracle needs (``specdec.testing.oracle``).
+It reads its past from a real cache, so a stale or misplaced entry changes what it generates: that
+is what the exact oracle needs (``specdec.testing.oracle``).
 """
 
 from __future__ import annotations
@@ -10,10 +10,20 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.cache import block_mask, slot_positions
-from specdec.types import Distribution, Encoded, Topology, pytree
+from specdec.types import (
+    CHAIN,
+    AnyArray,
+    AnyTopology,
+    Distribution,
+    Encoded,
+    Prompt,
+    Start,
+    pytree,
+)
 
 
 @pytree
@@ -28,7 +38,8 @@ class ToyCache:
 class ToyModel:
     """logits = table[(input hash + sum over the past of (token + 1) * (3 * position + 1)) % C].
 
-    ``params`` is that table, [C, V] of logits.
+    ``params`` is that table, [C, V] of logits. A hidden state is a row's number in the table,
+    [B, T, 1].
     """
 
     vocab_size: int
@@ -36,18 +47,31 @@ class ToyModel:
     eos_id: int = 1
     decoder_start_id: int = 0
 
-    def encode(
-        self, params: Float[Array, "c v"], inputs: Int[Array, "b s"], target: Encoded | None = None
-    ) -> Int[Array, " b"]:
-        """A hash of the inputs, [B]."""
-        del target
-        return jnp.sum(inputs * (1 + jnp.arange(inputs.shape[1])), axis=1)
+    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+        """The texts are inputs; the prefix is the start token."""
+        batch = len(tokens)
+        start = np.full((batch, 1), self.decoder_start_id, np.int32)
+        return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 
-    def init_cache(self, batch_size: int, max_len: int) -> ToyCache:
-        """An empty cache."""
-        return ToyCache(
-            jnp.zeros((batch_size, max_len), jnp.int32), jnp.zeros((batch_size,), jnp.int32)
+    def start(
+        self,
+        params: Float[Array, "c v"],
+        prompt: Prompt,
+        max_len: int,
+        target: Encoded | None = None,
+    ) -> Start:
+        """Encoded is a hash of the inputs, [B]."""
+        del target
+        places = 1 + jnp.arange(prompt.inputs.shape[1])
+        encoded = jnp.sum(jnp.where(prompt.input_mask, prompt.inputs * places, 0), axis=1)
+        batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
+        cache = ToyCache(
+            jnp.zeros((batch, before + max_len), jnp.int32), jnp.zeros((batch,), jnp.int32)
         )
+        if before:
+            _, cache = self.extend(params, encoded, cache, prompt.prefix[:, :-1])
+            cache = self.commit(cache, None, prompt.prefix_lengths - 1)
+        return Start(encoded, cache, prompt.last_token)
 
     def extend(
         self,
@@ -55,19 +79,32 @@ class ToyModel:
         encoded: Int[Array, " b"],
         cache: ToyCache,
         tokens: Int[Array, "b t"],
-        topology: Topology | None = None,
-    ) -> tuple[Float[Array, "b t v"], ToyCache]:
+        topology: AnyTopology = CHAIN,
+        *,
+        after: int = 0,
+    ) -> tuple[Float[Array, "b t 1"], ToyCache]:
         """See :meth:`specdec.models.base.Model.extend`."""
-        topology = topology or Topology.chain(tokens.shape[1])
-        max_len = cache.tokens.shape[1]
-        written = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice(old, new, (at,)))(
-            cache.tokens, tokens, cache.length
-        )
-        seen = block_mask(topology, cache.length, max_len)
-        weights = (written + 1) * (3 * slot_positions(topology, cache.length, max_len) + 1)
+        length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
+        written = _write(cache.tokens, tokens, length + after)
+        seen = block_mask(topology, length, max_len, count, after)
+        positions = slot_positions(topology, length, max_len, after + count)
+        weights = (written + 1) * (3 * positions + 1)
         past = jnp.sum(jnp.where(seen, weights[:, None, :], 0), axis=-1)
         context = (encoded[:, None] + past) % params.shape[0]
-        return params[context], dataclasses.replace(cache, tokens=written)
+        hidden = context[..., None].astype(jnp.float32)
+        return hidden, dataclasses.replace(cache, tokens=written)
+
+    def logits(
+        self, params: Float[Array, "c v"], hidden: Float[Array, "b t 1"]
+    ) -> Float[Array, "b t v"]:
+        """Rows of the table."""
+        return params[hidden[..., 0].astype(jnp.int32)]
+
+    def over_vocabulary(
+        self, params: Float[Array, "c v"], distribution: Distribution
+    ) -> Distribution:
+        """It generates every token."""
+        return distribution
 
     def commit(
         self, cache: ToyCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
@@ -75,14 +112,19 @@ class ToyModel:
         """See :func:`specdec.models.cache.commit`."""
         tokens = cache.tokens
         if path is not None:
-            kept = jnp.take_along_axis(tokens, cache.length[:, None] + path, axis=1)
-            tokens = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice(old, new, (at,)))(
-                tokens, kept, cache.length
-            )
+            slots = cache.length[:, None] + path
+            kept = jnp.take_along_axis(tokens, slots, axis=1, mode="clip")
+            tokens = _write(tokens, kept, cache.length)
         return ToyCache(tokens, cache.length + count)
 
-    def over_vocabulary(
-        self, params: Float[Array, "c v"], distribution: Distribution
-    ) -> Distribution:
-        """It says every token."""
-        return distribution
+    def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
+        """See :meth:`specdec.models.base.Model.select`."""
+        return ToyCache(cache.tokens[rows], cache.length[rows])
+
+
+def _write(
+    tokens: Int[Array, "b m"], new: Int[Array, "b t"], at: Int[Array, " b"]
+) -> Int[Array, "b m"]:
+    return jax.vmap(lambda row, part, place: jax.lax.dynamic_update_slice(row, part, (place,)))(
+        tokens, new, at
+    )

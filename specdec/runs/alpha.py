@@ -17,7 +17,7 @@ from specdec.api import Pair, load_pair
 from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
-from specdec.drafts import DraftSpec
+from specdec.drafters.base import DraftSpec
 from specdec.measure import alpha, results
 from specdec.measure.rows import measure_rows
 from specdec.types import SamplingConfig

@@ -13,18 +13,15 @@ from typing import Any
 import gin
 import numpy as np
 
-from specdec.api import VERIFIER
 from specdec.benchmarks import harness, report
 from specdec.benchmarks.systems import SYSTEMS
-from specdec.benchmarks.systems.specdec_t5 import pair_of
+from specdec.benchmarks.systems.specdec_t5 import decoder_of, pair_of
 from specdec.benchmarks.workload import Workload, exported
 from specdec.core.machine import num_cores
 from specdec.decoding.batches import make_batches
 from specdec.measure import breakdown, results
 from specdec.measure.progress import say
 from specdec.runs import gin_files
-from specdec.types import SamplingConfig
-from specdec.verifiers.forced import ForcedAcceptance
 
 RESULTS, CONFIG = "results.json", "operative_config.gin"
 USER_ERROR = 2
@@ -97,14 +94,15 @@ def _with_checkpoints(workload: Workload, directory: Path) -> Workload:
 def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
     pair = pair_of(workload)
     ids = [np.asarray(row) for row in workload.inputs]
-    batches = list(make_batches(ids, workload.batch_size, pair.target.model.pad_id))
-    forced = workload.forced_alpha
+    limit, whole = workload.max_decode_len, dataclasses.replace(workload, stop_below=0.0)
     return breakdown.measure(
-        pair, batches, gamma=workload.gamma, stop_below=workload.stop_below,
-        sampling=SamplingConfig(temperature=workload.temperature),
-        max_decode_len=workload.max_decode_len, seed=workload.seed, repetitions=repetitions,
-        verifier=VERIFIER if forced is None else ForcedAcceptance(forced), forced_alpha=forced,
-    )  # fmt: skip
+        decoder_of(workload, pair, "autoregressive", limit),
+        decoder_of(workload, pair, "speculative", limit),
+        list(make_batches(ids, workload.batch_size, pair.target.model)),
+        repetitions=repetitions,
+        forced_alpha=workload.forced_alpha,
+        parts_of=decoder_of(whole, pair, "speculative", limit),
+    )
 
 
 def main(

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from specdec.api import Method, load_pair
+from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import good
-from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
-from specdec.decoding.speculative import speculative_decode
 from specdec.measure import lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.lines import LineWriter
@@ -80,7 +80,7 @@ class PreparedRun:
         self._choice = None
         if run.gamma == "auto":
             self._choose_gamma()
-        weights = [fingerprint(m.params) for m in (self.pair.target, self.pair.draft)]
+        weights = [fingerprint(p) for p in (self.pair.target.params, self.pair.draft.weights)]
         # With the weights: a draft trained anew under the same name is another run.
         self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
         if self._choice:
@@ -116,7 +116,7 @@ class PreparedRun:
         choice = self.pair.choose_gamma(
             [item.tokens for item in some], sampling=run.sampling,
             max_decode_len=run.max_decode_len, seed=run.seed, batch_size=run.batch_size,
-            draft_sampling=run.draft_sampling,
+            draft_sampling=run.draft_sampling, stop_below=run.stop_below, verifier=run.verifier,
         )  # fmt: skip
         say(str(choice))
         method = "speculative" if choice.gamma else "autoregressive"
@@ -124,7 +124,7 @@ class PreparedRun:
         self._choice = choice
 
     def _all_batches(self) -> Iterator[tuple[Batch, list[Item]]]:
-        return self._inputs.batches(self.run.batch_size, self.pair.target.model.pad_id)
+        return self._inputs.batches(self.run.batch_size)
 
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
         """Those of this process."""
@@ -190,14 +190,14 @@ class PreparedRun:
           SystemExit: on SIGTERM (143) or Ctrl-C (130) while rows are decoded, after the batch that
             was under way is on disk.
         """
-        source, before = results.provenance(), _num_programs()
+        source, before = results.provenance(), num_programs()
         with self._processes.together():
             self._directory.mkdir(parents=True, exist_ok=True)
             with LineWriter(self._parts.path) as writer:
                 done = self._count_previous_rows()  # Again: only now no other process writes here.
                 self._write_config(source)
                 self._decode_rows(writer, done)
-        programs = _num_programs() - before
+        programs = num_programs() - before
         say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
         self._parts.gather()
         with self._processes.together():
@@ -282,23 +282,23 @@ class PreparedRun:
         alone = self._processes.count == 1
         return (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
 
+    def _decoder(self, method: Method, width: int = 1) -> BatchDecoder:
+        run = self.run
+        return self.pair.decoder(
+            method=method, gamma=run.guesses, sampling=run.sampling, width=width,
+            max_decode_len=run.max_decode_len, seed=run.seed, stop_below=run.stop_below,
+            draft_sampling=run.draft_sampling, verifier=run.verifier,
+        )  # fmt: skip
+
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
         run = self.run
-
-        def decode(method: Method, width: int = 1, trace: bool = False):
-            return self.pair.decode(
-                batch, method=method, gamma=run.guesses, sampling=run.sampling,
-                max_decode_len=run.max_decode_len, seed=run.seed, trace=trace, width=width,
-                stop_below=run.stop_below, draft_sampling=run.draft_sampling,
-                verifier=run.verifier,
-            )  # fmt: skip
-
-        result = decode(run.method, trace=True)
+        result = self._decoder(run.method).decode(batch, trace=True)
         references = {}
         if run.guesses and run.sampling.greedy:
+            widths = {"mismatch": 1, "width_matched_mismatch": run.guesses + 1}
             references = {
-                "mismatch": decode("autoregressive"),
-                "width_matched_mismatch": decode("autoregressive", width=run.guesses + 1),
+                name: self._decoder("autoregressive", width).decode(batch)
+                for name, width in widths.items()
             }
         rows = []
         for place, item in enumerate(members):
@@ -309,7 +309,7 @@ class PreparedRun:
             texts = self.pair.text([np.asarray(row.tokens)])
             found = {
                 name: lossless.compare(
-                    self.pair.target, batch.inputs[place], row.tokens,
+                    self.pair.target, batch.row(place), row.tokens,
                     reference.tokens[place, : reference.num_tokens[place]].tolist(),
                 )
                 for name, reference in references.items()
@@ -324,10 +324,9 @@ class PreparedRun:
         ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         timings = speed.measure(
-            self.pair, list(make_batches(ids, run.batch_size, self.pair.target.model.pad_id)),
-            method=run.method, gamma=run.guesses, sampling=run.sampling,
-            max_decode_len=run.max_decode_len, seed=run.seed, repetitions=run.timing_repetitions,
-            stop_below=run.stop_below, draft_sampling=run.draft_sampling, verifier=run.verifier,
+            self._decoder("autoregressive"), self._decoder(run.method) if run.guesses else None,
+            list(make_batches(ids, run.batch_size, self.pair.target.model)),
+            run.timing_repetitions,
         )  # fmt: skip
         return speed.summarize(timings)
 
@@ -341,7 +340,3 @@ def verifier_name(verifier: Verifier) -> str:
     fields = [f for f in dataclasses.fields(verifier) if f.init]  # pyright: ignore[reportArgumentType]
     settings = ", ".join(f"{f.name}={getattr(verifier, f.name)!r}" for f in fields)
     return type(verifier).__name__ + (f"({settings})" if settings else "")
-
-
-def _num_programs() -> int:
-    return autoregressive_decode.programs + speculative_decode.programs

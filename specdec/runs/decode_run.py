@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from specdec.api import VERIFIER, Method, check_arguments
 from specdec.data.tasks import Task
-from specdec.drafts import DraftSpec
+from specdec.drafters.base import DraftSpec
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows
 from specdec.types import SamplingConfig

@@ -18,7 +18,8 @@ from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.roofline import Hardware
 from specdec.core.theory import speedup
 from specdec.decoding.batches import bucket
-from specdec.drafts import Hierarchical, Ngram
+from specdec.drafters.hierarchical import Hierarchical
+from specdec.drafters.ngram import Ngram
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.share import parameter_shapes

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gin
 
-from specdec import drafts
 from specdec.checkpoints.loading import checkpoint
 from specdec.core.roofline import Hardware
 from specdec.data import tasks
+from specdec.drafters.copying import Copying
+from specdec.drafters.hierarchical import Hierarchical
+from specdec.drafters.ngram import Ngram
+from specdec.drafters.random import Random
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs import dry_run, reproduce
 from specdec.runs.decode_run import DecodeRun
@@ -27,7 +30,7 @@ gin.external_configurable(SamplingConfig, module="specdec")
 gin.external_configurable(DeviceMesh, module="specdec")
 configured_hardware = gin.external_configurable(Hardware, module="specdec")
 gin.external_configurable(checkpoint, module="specdec.checkpoints")
-for _draft in (drafts.Ngram, drafts.Copying, drafts.Random, drafts.Hierarchical):
+for _draft in (Ngram, Copying, Random, Hierarchical):
     gin.external_configurable(_draft, module="specdec.drafts")
 for _verifier in (TokenVerifier, BlockVerifier, LenientVerifier):
     gin.external_configurable(_verifier, module="specdec.verifiers")

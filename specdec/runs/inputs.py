@@ -145,16 +145,16 @@ class Inputs:
             raise ValueError(f"{self._task.name} has no row that can be decoded{why}")
         return Survey(num_rows, num_skipped, len(buckets), checksum, tuple(first))
 
-    def batches(self, batch_size: int, pad_id: int) -> Iterator[tuple[Batch, list[Item]]]:
+    def batches(self, batch_size: int) -> Iterator[tuple[Batch, list[Item]]]:
         """Batches with their rows, which are the first places of the batch.
 
         A window of rows is sorted by length and cut into batches, then comes the next window: rows
         of a batch end at about the same time, and what follows what depends on the task alone.
         """
-        items = self.items()
+        items, model = self.items(), self._pair.target.model
         while window := list(islice(items, WINDOW * batch_size)):
             window.sort(key=lambda item: len(item.tokens))
-            for batch in make_batches([item.tokens for item in window], batch_size, pad_id):
+            for batch in make_batches([item.tokens for item in window], batch_size, model):
                 members = [window[place] for place in batch.row_ids if place >= 0]
                 row_ids = np.full(batch_size, -1, np.int32)
                 row_ids[: len(members)] = [item.id for item in members]

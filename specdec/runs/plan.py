@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specdec.core.roofline import Hardware, Work
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
-from specdec.drafts import Hierarchical
+from specdec.drafters.hierarchical import Hierarchical
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan, Memory, Part, floor
 from specdec.runs.decode_run import DecodeRun

@@ -22,7 +22,7 @@ import numpy as np
 
 from specdec.api import VERIFIER
 from specdec.data.tasks import Task, evenly, model_inputs
-from specdec.drafts import DraftSpec
+from specdec.drafters.base import DraftSpec
 from specdec.measure import expected_accepted as verification
 from specdec.measure import results, timeline
 from specdec.measure.progress import say

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import guess_counts, leading_true, take
+from specdec.core.residuals import guess_counts, leading_true, take, take_position
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.types import Draft, Purpose
+from specdec.types import CHAIN, Draft, Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
@@ -105,7 +105,7 @@ class ResidualAfterStop(TokenVerifier):
 
 @dataclasses.dataclass(frozen=True)
 class StopBefore(ModelDrafter):
-    """Drops the guess it has doubts about: what is drawn is kept only if it is likely."""
+    """Drops an unlikely guess: what is drawn is kept only if it is likely."""
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
@@ -138,12 +138,15 @@ class UnwarpedDraft(ModelDrafter):
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
         # Teacher-forced on the same guesses, so that only the reported q is wrong.
-        logits, cache = self.model.extend(params, state.encoded, state.cache, state.pending)
-        cache = self.model.commit(cache, None, state.num_pending)
-        rows = jnp.arange(state.pending.shape[0])
-        first = logits[rows, state.num_pending - 1][:, None]
-        rest, _ = self.model.extend(params, state.encoded, cache, draft.tokens[:, :-1])
-        probs = jax.nn.softmax(jnp.concatenate([first, rest], axis=1), axis=-1)
+        model, weights = self.model, params.weights
+        hidden, cache = model.extend(weights, state.encoded, state.cache, state.pending)
+        cache = model.commit(cache, None, state.num_pending)
+        first = take_position(hidden, state.num_pending - 1)[:, None]
+        hidden = [first]
+        if self.gamma > 1:
+            hidden += model.extend(weights, state.encoded, cache, draft.tokens[:, :-1])[:1]
+        logits = model.logits(weights, jnp.concatenate(hidden, axis=1))
+        probs = jax.nn.softmax(logits, axis=-1)
         return dataclasses.replace(draft, probs=probs), after
 
 
@@ -151,8 +154,8 @@ class UnwarpedDraft(ModelDrafter):
 class NoRollback(ModelDrafter):
     """Leaves rejected guesses in the draft's cache. q is reported as drawn: slow, not wrong."""
 
-    def observe(self, state, verdict):
-        after = super().observe(state, verdict)
+    def observe(self, state, verdict, hidden):
+        after = super().observe(state, verdict, hidden)
         return dataclasses.replace(after, cache=state.cache)
 
 
@@ -169,10 +172,10 @@ class StaleTarget(ToyModel):
 class AddingCache(ToyModel):
     """Adds to cache entries instead of setting them, so that rolling back corrupts them."""
 
-    def extend(self, params, encoded, cache, tokens, topology=None):
-        slots = cache.length[:, None] + jnp.arange(tokens.shape[1])
+    def extend(self, params, encoded, cache, tokens, topology=CHAIN, *, after=0):
+        slots = cache.length[:, None] + after + jnp.arange(tokens.shape[1])
         old = jnp.take_along_axis(cache.tokens, slots, axis=1, mode="clip")
-        return super().extend(params, encoded, cache, tokens + old, topology)
+        return super().extend(params, encoded, cache, tokens + old, topology, after=after)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +218,8 @@ class UnigramReported(NgramDrafter):
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
-        probs = jnp.broadcast_to(params.unigram, (*draft.tokens.shape, *params.unigram.shape))
+        unigram = params.weights.unigram
+        probs = jnp.broadcast_to(unigram, (*draft.tokens.shape, *unigram.shape))
         return dataclasses.replace(draft, probs=probs), after
 
 

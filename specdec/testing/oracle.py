@@ -1,31 +1,30 @@
 """The exact oracle: the law of what the real loop emits, without sampling noise.
 
-The real ``speculative.step`` is run on every combination of a block's random numbers, taken from
-a grid on which each decision of a small dyadic model is constant inside a cell. Each cell is
-represented by one number and weighs its width; the first cell is represented by 0 itself, which is
-where ``<`` and ``<=`` differ. States that come out equal in every array (dead cache entries
+The real ``Engine.step`` is run on every combination of a block's random numbers, taken from a grid
+on which each decision of a small dyadic model is constant inside a cell. Each cell is represented
+by one number and weighs its width; the first cell is represented by 0 itself, which is where ``<``
+and ``<=`` differ. States that come out equal in every array (dead cache entries
 included) are merged, and the next block starts from each of them, until all rows have ended.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from specdec.decoding import speculative
-from specdec.decoding.state import initial_state
-from specdec.drafters.base import Drafter
+from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.models.base import Model
-from specdec.types import Params, Purpose, SamplingConfig, pytree
-from specdec.verifiers.base import Verifier
+from specdec.types import DecodeState, Params, Prompt, Purpose, pytree
 
 Law = dict[tuple[int, ...], float]
 Cells = int | tuple[float, ...]
@@ -78,11 +77,11 @@ def _cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
     return middles.astype(np.float32), np.diff(edges)
 
 
-def _axes(grid: Grid, gamma: int, rounds: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+def _axes(grid: Grid, guesses: int, rounds: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
     """What each of a block's numbers may be; proposals, acceptances and finals of all rounds."""
     return (
-        [_cells(grid.proposal)] * (gamma * rounds)
-        + [_cells(grid.acceptance)] * (gamma * rounds)
+        [_cells(grid.proposal)] * (guesses * rounds)
+        + [_cells(grid.acceptance)] * (guesses * rounds)
         + [_cells(grid.final)] * rounds
     )
 
@@ -92,10 +91,10 @@ def _product(axes: list[np.ndarray]) -> np.ndarray:
     return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
 
 
-def _tape(numbers: jax.Array, gamma: int, rounds: int = 1) -> Tape:
+def _tape(numbers: jax.Array, guesses: int, rounds: int = 1) -> Tape:
     """:func:`_axes`' columns by purpose."""
-    guesses = gamma * rounds
-    return Tape(numbers[:, :guesses], numbers[:, guesses : 2 * guesses], numbers[:, 2 * guesses :])
+    each = guesses * rounds
+    return Tape(numbers[:, :each], numbers[:, each : 2 * each], numbers[:, 2 * each :])
 
 
 def _fingerprints(leaves: Sequence[np.ndarray]) -> np.ndarray:
@@ -116,89 +115,78 @@ def _rows(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def exact_law(
-    model: Model,
-    params: Params,
-    drafter: Drafter,
-    drafter_params: Params,
-    verifier: Verifier,
-    inputs: np.ndarray,
-    *,
-    sampling: SamplingConfig,
+def _tileable(state: DecodeState) -> DecodeState:
+    """Without what has no row of its own: the tape stands in for keys, and counts do not matter."""
+    nothing = jnp.zeros((len(state.finished), 0))
+    return dataclasses.replace(state, block=nothing, limit=nothing, row_keys=nothing, stats=nothing)
+
+
+# One program for all tables of an engine: parameters are arguments.
+@functools.partial(jax.jit, static_argnames=("engine", "limit"))
+def _start(engine: Engine, params: EngineParams, prompt: Prompt, limit: int) -> DecodeState:
+    rows = jnp.arange(prompt.batch_size)
+    return engine.start(params, prompt, rows, limit, 0, output_bucket=limit)
+
+
+@functools.partial(jax.jit, static_argnames=("engine", "limit"))
+def _step(
+    engine: Engine, params: EngineParams, state: DecodeState, tape: Tape, like: DecodeState,
     limit: int,
-    grid: Grid,
+) -> DecodeState:  # fmt: skip
+    """One block of tileable states; ``like`` lends what they lack."""
+    rows = len(state.finished)
+    stats = jax.tree.map(lambda a: jnp.zeros((rows, *a.shape[1:]), a.dtype), like.stats)
+    whole = dataclasses.replace(
+        state, block=jnp.int32(0), limit=jnp.int32(limit), row_keys=jnp.zeros(rows), stats=stats
+    )
+    return _tileable(engine.step(params, whole, tape)[0])
+
+
+def exact_law(
+    engine: Engine, params: EngineParams, prompt: Prompt, *, limit: int, grid: Grid
 ) -> list[Law]:
-    """The law of the loop's output for each row of ``inputs`` [R, S]: {tokens: probability}.
+    """The law of the loop's output for each row of ``prompt``: {tokens: probability}.
 
     Rows are interleaved in the same batch, so that a loop that mixes rows up is found out.
 
     Raises:
       RuntimeError: if rows have not ended after ``limit`` blocks: a block that emits nothing.
     """
-    gamma = drafter.gamma
-    axes = _axes(grid, gamma)
+    guesses, drafter = engine.nodes, engine.drafter
+    axes = _axes(grid, guesses)
     own = len(axes)
     if isinstance(drafter, HierarchicalDrafter):
         assert grid.inner is not None
-        axes += _axes(grid.inner, drafter.inner.gamma, gamma)
+        axes += _axes(grid.inner, drafter.inner.topology.size, guesses)
     combinations = jnp.asarray(_product([numbers for numbers, _ in axes]))
     chances = np.prod(_product([widths for _, widths in axes]), axis=1)
-    count = len(combinations)
-    rows = jnp.asarray(inputs)
-    num_rows = rows.shape[0]
-    encoded = model.encode(params, rows)
-    state = initial_state(
-        model, row_ids=jnp.arange(num_rows), seed=0, limit=limit, output_bucket=limit,
-        gamma=gamma, width=gamma + 1, trace=False,
-        drafter_state=drafter.init(drafter_params, rows, limit, encoded),
-    )  # fmt: skip
-    # Scalars and keys would not tile; the tape stands in for the keys.
-    state = dataclasses.replace(
-        state, block=jnp.zeros(num_rows, jnp.int32), row_keys=jnp.zeros(num_rows)
-    )
-    bundle = jax.tree.map(np.asarray, (encoded, state))
-
-    @jax.jit
-    def run(params, drafter_params, bundle, tape):  # Arguments: constants would be folded, slowly.
-        encoded, before = bundle
-        before = dataclasses.replace(before, block=jnp.zeros((), jnp.int32))
-        after, _ = speculative.step(
-            model, drafter, verifier, sampling, limit,
-            params, drafter_params, encoded, tape, before,
-        )  # fmt: skip
-        size = after.finished.shape[0]
-        after = dataclasses.replace(
-            after, block=jnp.zeros(size, jnp.int32), row_keys=jnp.zeros(size), stats=before.stats
-        )
-        return encoded, after
+    count, num_rows = len(combinations), prompt.batch_size
+    begin = _start(engine, params, prompt, limit)
+    states = jax.tree.map(np.asarray, _tileable(begin))
 
     laws: list[Law] = [defaultdict(float) for _ in range(num_rows)]
     weights, owners = np.ones(num_rows), np.arange(num_rows)
     per_call = max(2, _ROWS_A_CALL // count)
+    numbers = jnp.repeat(combinations, per_call, axis=0)
+    tape = _tape(numbers[:, :own], guesses)
+    if isinstance(drafter, HierarchicalDrafter):
+        inner = _tape(numbers[:, own:], drafter.inner.topology.size, guesses)
+        tape = dataclasses.replace(tape, inner=inner)
     for _ in range(limit):
         merged: dict[tuple[int, int], list[Any]] = {}
         for start in range(0, len(weights), per_call):
             # Always a full call (one compile): the last is filled up with copies of weight 0.
-            chosen = np.minimum(np.arange(start, start + per_call), len(weights) - 1)
-            chosen_weights = np.where(
-                np.arange(start, start + per_call) < len(weights), weights[chosen], 0.0
-            )
-            batch = _rows(bundle, np.tile(chosen, count))  # Neighbours are different states.
-            numbers = jnp.repeat(combinations, per_call, axis=0)
-            tape = _tape(numbers[:, :own], gamma)
-            if isinstance(drafter, HierarchicalDrafter):
-                inner = _tape(numbers[:, own:], drafter.inner.gamma, gamma)
-                tape = dataclasses.replace(tape, inner=inner)
-            out = jax.tree.map(np.asarray, run(params, drafter_params, batch, tape))
+            places = np.arange(start, start + per_call)
+            chosen = np.minimum(places, len(weights) - 1)
+            chosen_weights = np.where(places < len(weights), weights[chosen], 0.0)
+            batch = _rows(states, np.tile(chosen, count))  # Neighbours are different states.
+            after = jax.tree.map(np.asarray, _step(engine, params, batch, tape, begin, limit))
             weight = np.tile(chosen_weights, count) * np.repeat(chances, per_call)
             owner = np.tile(owners[chosen], count)
             # Tokens beyond the end are dead output, rewritten or cut; they are not state.
-            after = out[1]
             inside = np.arange(after.tokens.shape[1]) < after.num_tokens[:, None]
-            out = (
-                out[0], dataclasses.replace(after, tokens=np.where(inside, after.tokens, 0))
-            )  # fmt: skip
-            prints = _fingerprints([owner, *jax.tree.leaves(out)])
+            after = dataclasses.replace(after, tokens=np.where(inside, after.tokens, 0))
+            prints = _fingerprints([owner, *jax.tree.leaves(after)])
             _, first, inverse = np.unique(prints, return_index=True, return_inverse=True)
             mass = np.bincount(inverse, weight)
             for index, m in zip(first, mass, strict=True):
@@ -208,48 +196,61 @@ def exact_law(
                 if key in merged:
                     merged[key][1] += m
                 else:
-                    merged[key] = [_rows(out, index), m]
+                    merged[key] = [_rows(after, index), m]
         unfinished = []
         for (owner_id, _), (row, m) in merged.items():
-            after = row[1]
-            if after.finished:
-                laws[owner_id][tuple(int(t) for t in after.tokens[: after.num_tokens])] += m
+            if row.finished:
+                laws[owner_id][tuple(int(t) for t in row.tokens[: row.num_tokens])] += m
             else:
                 unfinished.append((row, m, owner_id))
         if not unfinished:
             return laws
-        bundle = jax.tree.map(lambda *rows: np.stack(rows), *(row for row, _, _ in unfinished))
+        states = jax.tree.map(lambda *rows: np.stack(rows), *(row for row, _, _ in unfinished))
         weights = np.array([m for _, m, _ in unfinished])
         owners = np.array([owner for _, _, owner in unfinished])
     raise RuntimeError(f"Rows have not ended after {limit} blocks: some block emitted nothing.")
 
 
+@functools.partial(jax.jit, static_argnames="model")
+def _all_logits(
+    model: Model, params: Params, prompt: Prompt, tokens: Int[Array, "c l"]
+) -> Float[Array, "c l v"]:
+    """Logits after the prompt's only row and each prefix of each of ``tokens``."""
+    repeated = jax.tree.map(lambda a: jnp.repeat(a, len(tokens), axis=0), prompt)
+    start = model.start(params, repeated, tokens.shape[1] + 1)
+    block = jnp.concatenate([start.last_token[:, None], tokens], axis=1)
+    hidden, _ = model.extend(params, start.encoded, start.cache, block)
+    return model.logits(params, hidden)
+
+
 def model_law(
     model: Model,
     params: Params,
-    inputs: np.ndarray,
-    distribution: Any,
+    prompt: Prompt,
+    distribution: Callable[[np.ndarray], np.ndarray],
     *,
     limit: int,
 ) -> list[Law]:
-    """The target's own law for each row of ``inputs``, by walking every sequence in float64.
+    """The target's own law for each row of ``prompt``, by walking every sequence in float64.
 
     Args:
       distribution: maps float64 logits [V] to probabilities [V]: an independent standardize.
     """
+    every = list(itertools.product(range(model.vocab_size), repeat=limit - 1))
+    tokens = jnp.asarray(every, jnp.int32).reshape(len(every), limit - 1)
     laws: list[Law] = []
-    for row in np.asarray(inputs):
-        encoded = model.encode(params, jnp.asarray(row)[None])
+    for row in range(prompt.batch_size):
+        logits = _all_logits(model, params, _rows(prompt, np.array([row])), tokens)
+        logits = np.asarray(logits, np.float64)
         law: Law = {}
 
-        def walk(prefix, weight, encoded=encoded, law=law):
+        def walk(prefix, weight, logits=logits, law=law):
             if len(prefix) == limit or (prefix and prefix[-1] == model.eos_id):
                 law[prefix] = law.get(prefix, 0.0) + weight
                 return
-            tokens = jnp.asarray([[model.decoder_start_id, *prefix]])
-            cache = model.init_cache(1, limit + 1)
-            logits, _ = model.extend(params, encoded, cache, tokens)
-            probs = distribution(np.asarray(logits, np.float64)[0, -1])
+            # The first sequence that begins so: the others' places are 0.
+            at = sum(t * model.vocab_size ** (limit - 2 - i) for i, t in enumerate(prefix))
+            probs = distribution(logits[at, len(prefix)])
             for token in np.flatnonzero(probs > 0):
                 walk((*prefix, int(token)), weight * probs[token])
 

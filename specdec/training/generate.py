@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
 from specdec.data.text import read_pairs, write_pairs
-from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.t5.model import T5Model
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.recombine import Recombination
@@ -56,12 +55,12 @@ def generate(
     Raises:
       FileNotFoundError, ValueError: missing or malformed data or target; too few new inputs.
     """
-    config, params = load_params(target)
+    config, weights = load_params(target)
     config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
     vocabulary = load_vocabulary(target)
     model = T5Model(config)
-    packed = model.pack(params)
-    sampling = SamplingConfig(temperature=temperature)
+    params = EngineParams(model.pack(weights), SamplingConfig(temperature).traced())
+    engine = Engine(model)
     inputs = list(dict.fromkeys(source for source, _ in files.read("train")))
     if recombination:
         tables = (read_pairs(Path(files.directory) / name) for name in held_out)
@@ -73,13 +72,15 @@ def generate(
     for done, (length, members) in enumerate(batches, start=1):
         rows = tokens_per_batch // length
         tokens = np.full((rows, length), config.pad_id, np.int32)
+        sizes = np.zeros(rows, np.int32)
         for place, member in enumerate(members):
-            tokens[place, : len(ids[member])] = ids[member]
+            sizes[place] = len(ids[member])
+            tokens[place, : sizes[place]] = ids[member]
         row_ids = np.full(rows, -1, np.int32)
         row_ids[: len(members)] = members
-        result = autoregressive_decode(
-            model, packed, jnp.asarray(tokens), jnp.asarray(row_ids), 2 * length, seed,
-            sampling=sampling, output_bucket=2 * length,
+        result = decode(
+            engine, params, model.prompt(tokens, sizes), row_ids, 2 * length, seed,
+            output_bucket=2 * length,
         )  # fmt: skip
         decoded, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
         for place, member in enumerate(members):

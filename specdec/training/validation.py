@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 import sacrebleu
 
 from specdec.data.vocabulary import Vocabulary
-from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.types import SamplingConfig
@@ -39,13 +38,15 @@ def greedy_translate(
         for start in range(0, len(texts), rows):
             chunk = texts[start : start + rows]
             inputs = np.full((rows, length), config.pad_id, np.int32)
+            lengths = np.zeros(rows, np.int32)
             for row, text in enumerate(chunk):
                 ids = vocabulary.encode(text, add_eos=True)[:length]
+                lengths[row] = len(ids)
                 inputs[row, : len(ids)] = ids
             row_ids = np.where(np.arange(rows) < len(chunk), np.arange(rows), -1)
-            result = autoregressive_decode(
-                model, packed, jnp.asarray(inputs), jnp.asarray(row_ids), length, 0,
-                sampling=SamplingConfig(temperature=0.0), output_bucket=length,
+            result = decode(
+                Engine(model), EngineParams(packed, SamplingConfig(0.0).traced()),
+                model.prompt(inputs, lengths), row_ids, length, 0, output_bucket=length,
             )  # fmt: skip
             decoded = np.asarray(result.tokens)[: len(chunk)]
             outputs += [vocabulary.decode(ids) for ids in decoded]

@@ -9,7 +9,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
-from specdec.core.residuals import guess_counts, leading_true, take, take_position
+from specdec.core.residuals import (
+    acceptance_prob,
+    guess_counts,
+    leading_true,
+    take,
+    take_position,
+)
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 from specdec.verifiers.token import chain_verdict, check_chain
 
@@ -29,7 +35,8 @@ class BlockVerifier:
 
     Notation: p is ``target``, q is ``draft.probs``, gamma is N; a row with fewer guesses has a
     smaller gamma. Point-mass drafts are q = one-hot. For a point-mass target (temperature 0) it
-    is token verification: a guess is the target's own token or is not.
+    is token verification: a guess is the target's own token or is not. The acceptance probability
+    it reports is that of token verification, so that alpha means the same under both.
 
     Raises:
       ValueError: if the draft is not a chain.
@@ -41,11 +48,12 @@ class BlockVerifier:
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)
         gamma, guesses = draft.tokens.shape[1], guess_counts(draft)
+        probs = acceptance_prob(target, draft)
         if isinstance(target, PointMass):
             same = leading_true(draft.tokens == target.tokens[:, :gamma])
             kept = jnp.minimum(same, guesses)
             final = take_position(target.tokens, kept)
-            return chain_verdict(draft, kept, final)
+            return chain_verdict(draft, kept, final, probs)
         reach = self._reach(target, draft)
         weights = self._residuals(target, draft, reach)
         prefix = jnp.arange(gamma + 1)
@@ -58,7 +66,8 @@ class BlockVerifier:
         final = jnp.where((kept == guesses)[:, None], p, take_position(weights, kept))
         # Where rounding leaves no mass at all, p itself.
         final = jnp.where(sum_last(final)[:, None] > 0, final, p)
-        return chain_verdict(draft, kept, draw(final, random.uniforms(Purpose.FINAL, 1)[:, 0]))
+        token = draw(final, random.uniforms(Purpose.FINAL, 1)[:, 0])
+        return chain_verdict(draft, kept, token, probs)
 
     def _reach(self, target: Float[Array, "b n1 v"], draft: Draft) -> Float[Array, "b n1"]:
         """p_0..p_gamma of each row."""

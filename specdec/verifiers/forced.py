@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxtyping import Array, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import leading_true
 from specdec.types import Distribution, Draft, Purpose, RandomSource
@@ -32,6 +33,10 @@ class ForcedAcceptance(TokenVerifier):
     def __post_init__(self):
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be in [0, 1], got {self.alpha}.")
+
+    def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:
+        del target
+        return jnp.full(draft.tokens.shape, self.alpha, jnp.float32)
 
     def _num_accepted(
         self, random: RandomSource, target: Distribution, draft: Draft

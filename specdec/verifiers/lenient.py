@@ -6,7 +6,7 @@ import dataclasses
 
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.residuals import leading_true, take
+from specdec.core.residuals import acceptance_prob, leading_true, take
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource
 from specdec.verifiers.token import TokenVerifier
 
@@ -37,6 +37,9 @@ class LenientVerifier(TokenVerifier):
         if not 0 < self.lenience <= 1:
             raise ValueError(f"lenience must be in (0, 1] (1 is exact), got {self.lenience}.")
         object.__setattr__(self, "lossless", self.lenience == 1)
+
+    def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:
+        return acceptance_prob(target, draft, self.lenience)
 
     def _num_accepted(
         self, random: RandomSource, target: Distribution, draft: Draft

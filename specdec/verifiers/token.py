@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import guess_counts, leading_true, residual_weights, take, take_position
+from specdec.core.residuals import (
+    acceptance_prob,
+    guess_counts,
+    leading_true,
+    residual_weights,
+    take,
+    take_position,
+)
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 
 
@@ -23,7 +30,8 @@ class TokenVerifier:
     Notation: p is ``target``, q is ``draft.probs``, gamma is N. Point-mass drafts are accepted
     with probability p(x), and x is removed from p at a rejection. Point-mass targets (temperature
     0) accept a guess if it is the target's own token and draw nothing. Where a row has fewer than
-    gamma guesses, the bonus token follows the last of them.
+    gamma guesses, the bonus token follows the last of them. With gamma = 0 the one token is drawn
+    from p: plain decoding.
 
     Raises:
       ValueError: if the draft is not a chain.
@@ -39,7 +47,10 @@ class TokenVerifier:
             final = take_position(target.tokens, num_accepted)
         else:
             final = self._final_token(random, target, draft, num_accepted)
-        return chain_verdict(draft, num_accepted, final)
+        return chain_verdict(draft, num_accepted, final, self._acceptance_prob(target, draft))
+
+    def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:
+        return acceptance_prob(target, draft)
 
     def _num_accepted(
         self, random: RandomSource, target: Distribution, draft: Draft
@@ -65,29 +76,41 @@ class TokenVerifier:
         num_accepted: Int[Array, " b"],
     ) -> Int[Array, " b"]:
         gamma = draft.tokens.shape[1]
-        at = jnp.minimum(num_accepted, gamma - 1)
         p = take_position(target, num_accepted)
+        uniform = random.uniforms(Purpose.FINAL, 1)[:, 0]
+        if gamma == 0:
+            return draw(p, uniform)
+        at = jnp.minimum(num_accepted, gamma - 1)
         q = None if draft.probs is None else take_position(draft.probs, at)
         correction = residual_weights(p, q, take_position(draft.tokens, at))
         rejected = num_accepted < guess_counts(draft)
         weights = jnp.where(rejected[:, None], correction, p)
-        return draw(weights, random.uniforms(Purpose.FINAL, 1)[:, 0])
+        return draw(weights, uniform)
 
 
 def check_chain(draft: Draft) -> None:
     """Raises ValueError unless the draft is a chain."""
     if not draft.topology.is_chain:
         raise ValueError(
-            "This verifier needs a chain of guesses; the draft is a tree with parents "
-            f"{draft.topology.parents}."
+            f"This verifier needs a chain of guesses; the draft is a tree: {draft.topology}."
         )
 
 
-def chain_verdict(draft: Draft, num_accepted: Int[Array, " b"], final: Int[Array, " b"]) -> Verdict:
-    """The first ``num_accepted`` guesses of each row, and then ``final``."""
+def chain_verdict(
+    draft: Draft,
+    num_accepted: Int[Array, " b"],
+    final: Int[Array, " b"],
+    probs: Float[Array, "b n"],
+) -> Verdict:
+    """The first ``num_accepted`` guesses of each row, and then ``final``.
+
+    Args:
+      probs: see :class:`specdec.types.Verdict`. Examined are the levels up to the first rejection.
+    """
     batch, gamma = draft.tokens.shape
     slots = jnp.arange(gamma + 1)
     guesses = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
     tokens = jnp.where(slots == num_accepted[:, None], final[:, None], guesses)
     path = jnp.broadcast_to(slots, (batch, gamma + 1))
-    return Verdict(tokens, num_accepted + 1, num_accepted, path)
+    examined = jnp.minimum(num_accepted + 1, guess_counts(draft))
+    return Verdict(tokens, num_accepted + 1, num_accepted, path, probs, examined)

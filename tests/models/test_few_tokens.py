@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec.core.compilation import decode_jit
-from specdec.models.t5 import few_tokens, plain
+from specdec.models.products import few_tokens, plain
 
 
 @decode_jit(static_argnames=())

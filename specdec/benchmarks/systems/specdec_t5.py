@@ -11,9 +11,10 @@ import numpy as np
 from specdec.api import VERIFIER, Method, Pair, load_pair
 from specdec.benchmarks.random_models import EndlessT5, random_pair
 from specdec.benchmarks.workload import Workload
-from specdec.checkpoints.loading import LoadedModel
-from specdec.decoding.batches import Batch, make_batches
-from specdec.drafts import ModelDraft
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import make_batches
+from specdec.drafters.model import model_draft
+from specdec.models.base import LoadedModel
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
@@ -36,9 +37,19 @@ def pair_of(workload: Workload) -> Pair:
     def endless(loaded: LoadedModel) -> LoadedModel:
         return dataclasses.replace(loaded, model=EndlessT5(**vars(loaded.model)))
 
-    assert isinstance(pair.draft, ModelDraft)
-    draft = ModelDraft(endless(pair.draft.loaded))
-    return Pair(endless(pair.target), draft, pair.vocabulary, pair.name)
+    assert pair.draft.model is not None
+    drafted = model_draft(endless(pair.draft.model))
+    return Pair(endless(pair.target), drafted, pair.vocabulary, pair.name)
+
+
+def decoder_of(workload: Workload, pair: Pair, method: Method, limit: int) -> BatchDecoder:
+    """What decodes the workload's batches."""
+    forced = workload.forced_alpha
+    return pair.decoder(
+        method=method, gamma=workload.gamma, max_decode_len=limit, seed=workload.seed,
+        sampling=SamplingConfig(temperature=workload.temperature), stop_below=workload.stop_below,
+        verifier=VERIFIER if forced is None else ForcedAcceptance(forced),
+    )  # fmt: skip
 
 
 class Specdec:
@@ -49,24 +60,17 @@ class Specdec:
         self.method: Method = method
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
         self.pair = pair_of(workload)
-        self.verifier = VERIFIER
-        if workload.forced_alpha is not None:
-            self.verifier = ForcedAcceptance(workload.forced_alpha)
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
         workload = self.workload
         ids = [np.asarray(workload.inputs[row]) for row in rows]
-        (batch,) = make_batches(ids, len(ids), self.pair.target.model.pad_id)
+        (batch,) = make_batches(ids, len(ids), self.pair.target.model)
         limit = workload.max_decode_len
         # Rows that end by themselves need no other limit; users do not know it.
         if lengths is not None and (workload.lengths is not None or max(lengths) == 1):
             limit = max(lengths)
-        result = self.pair.decode(
-            Batch(batch.inputs, np.asarray(rows, np.int32)),
-            method=self.method, gamma=workload.gamma,
-            sampling=SamplingConfig(temperature=workload.temperature), max_decode_len=limit,
-            seed=workload.seed, verifier=self.verifier, stop_below=workload.stop_below,
-        )  # fmt: skip
+        decoder = decoder_of(workload, self.pair, self.method, limit)
+        result = decoder.decode(dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32)))
         return [
             [int(t) for t in tokens[:count]]
             for tokens, count in zip(result.tokens, result.num_tokens, strict=True)

@@ -17,13 +17,15 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.reductions import softmax_parts
 from specdec.core.standardize import spread
 from specdec.models import cache as kv
 from specdec.models.partitioning import Partitioning, constrain
-from specdec.models.t5 import few_tokens, packing, plain
+from specdec.models.products import few_tokens, plain
+from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import (
     ACTIVATIONS,
@@ -34,7 +36,16 @@ from specdec.models.t5.network import (
     relative_position_buckets,
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5
-from specdec.types import Distribution, Params, Topology, pytree
+from specdec.types import (
+    CHAIN,
+    AnyArray,
+    AnyTopology,
+    Distribution,
+    Params,
+    Prompt,
+    Start,
+    pytree,
+)
 
 Layout = Literal["out_in", "in_out"]
 
@@ -62,7 +73,7 @@ class EncodedT5:
 
     Attributes:
       keys, values: each layer's cross-attention keys and values, [B, H, S, K].
-      mask: which inputs are no padding, [B, S].
+      mask: which inputs are no filler, [B, S].
       output: the encoder's, [B, S, D], which a draft may start from.
     """
 
@@ -114,6 +125,7 @@ class T5Model:
 
     @property
     def decoder_start_id(self) -> int:
+        """What the first output token follows."""
         return self.config.decoder_start_id
 
     @property
@@ -129,42 +141,35 @@ class T5Model:
             self.partitioning, output_tokens,
         )  # fmt: skip
 
-    def encode(
-        self, params: PackedT5, inputs: Int[Array, "b s"], target: EncodedT5 | None = None
-    ) -> EncodedT5:
-        """Runs the encoder and projects its output to every layer's cross-attention K/V.
+    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+        """The texts are the encoder's inputs; the prefix is the start token."""
+        batch = len(tokens)
+        start = np.full((batch, 1), self.config.decoder_start_id, np.int32)
+        return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
+
+    def start(
+        self, params: PackedT5, prompt: Prompt, max_len: int, target: EncodedT5 | None = None
+    ) -> Start:
+        """Runs the encoder, projects its output to cross-attention K/V, prefills the prefix.
 
         Raises:
           ValueError: it starts from a target's encoding, and is given none or one of another width.
         """
-        cfg = self.config
+        cfg, batch, before = self.config, prompt.batch_size, prompt.prefix.shape[1] - 1
         encoding = None
         if cfg.encoding_width is not None and target is not None:
             encoding = target.output
         check_encoding(cfg, encoding)
-        with self._resolving(len(inputs)):
-            output = self._encode(params, inputs, encoding)
-            batch, length, _ = output.shape
-            projected = self._ops.product(params.cross_kv, output)
-            split = projected.reshape(
-                batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
-            ).transpose(2, 3, 0, 4, 1, 5)
-            split = constrain(split, (None, None, *kv.CACHE_AXES))
-            layers = range(cfg.num_decoder_layers)
-            return EncodedT5(
-                tuple(split[0, i] for i in layers),
-                tuple(split[1, i] for i in layers),
-                inputs != cfg.pad_id,
-                output,
-            )
-
-    def init_cache(self, batch_size: int, max_len: int) -> kv.KVCache:
-        """An empty cache."""
-        cfg = self.config
-        with self._resolving(batch_size):
-            return kv.init_cache(
-                cfg.num_decoder_layers, batch_size, cfg.num_heads, max_len, cfg.head_dim, self.dtype
-            )
+        with self._resolving(batch):
+            encoded = self._encoded(params, prompt, encoding)
+            cache = kv.init_cache(
+                cfg.num_decoder_layers, batch, cfg.num_heads, before + max_len, cfg.head_dim,
+                self.dtype,
+            )  # fmt: skip
+        if before:
+            _, cache = self.extend(params, encoded, cache, prompt.prefix[:, :-1])
+            cache = self.commit(cache, None, prompt.prefix_lengths - 1)
+        return Start(encoded, cache, prompt.last_token)
 
     def extend(
         self,
@@ -172,11 +177,18 @@ class T5Model:
         encoded: EncodedT5,
         cache: kv.KVCache,
         tokens: Int[Array, "b t"],
-        topology: Topology | None = None,
-    ) -> tuple[Float[Array, "b t v"], kv.KVCache]:
+        topology: AnyTopology = CHAIN,
+        *,
+        after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:
         """See :meth:`specdec.models.base.Model.extend`."""
         with self._resolving(len(tokens)):
-            return self._extend(params, encoded, cache, tokens, topology)
+            return self._extend(params, encoded, cache, tokens, topology, after)
+
+    def logits(self, params: PackedT5, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """See :meth:`specdec.models.base.Model.logits`."""
+        with self._resolving(len(hidden)):
+            return self._logits(params, hidden)
 
     def commit(
         self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
@@ -184,6 +196,11 @@ class T5Model:
         """See :func:`specdec.models.cache.commit`."""
         with self._resolving(len(count)):
             return kv.commit(cache, path, count)
+
+    def select(self, cache: kv.KVCache, rows: Int[Array, " n"]) -> kv.KVCache:
+        """See :func:`specdec.models.cache.select`."""
+        with self._resolving(len(rows)):
+            return kv.select(cache, rows)
 
     def over_vocabulary(self, params: PackedT5, distribution: Distribution) -> Distribution:
         """See :meth:`specdec.models.base.Model.over_vocabulary`."""
@@ -201,12 +218,26 @@ class T5Model:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
 
-    def _encode(self, params, inputs, encoding) -> Float[Array, "b s d"]:
+    def _encoded(self, params, prompt, encoding) -> EncodedT5:
+        cfg, mask = self.config, prompt.input_mask
+        output = self._encode(params, prompt.inputs, mask, encoding)
+        batch, length, _ = output.shape
+        projected = self._ops.product(params.cross_kv, output)
+        split = projected.reshape(
+            batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
+        ).transpose(2, 3, 0, 4, 1, 5)
+        split = constrain(split, (None, None, *kv.CACHE_AXES))
+        layers = range(cfg.num_decoder_layers)
+        return EncodedT5(
+            tuple(split[0, i] for i in layers), tuple(split[1, i] for i in layers), mask, output
+        )
+
+    def _encode(self, params, inputs, mask, encoding) -> Float[Array, "b s d"]:
         encoder, epsilon = params.encoder, self.config.layer_norm_epsilon
         x = self._embedded(params, inputs)
         if encoder.input_projection is not None:
             x = _hidden(x + self._ops.product(encoder.input_projection, encoding))
-        padding = jnp.where(inputs != self.config.pad_id, 0.0, NEG_INF)[:, None, None, :]
+        padding = jnp.where(mask, 0.0, NEG_INF)[:, None, None, :]
         if encoder.layers:
             place = jnp.arange(inputs.shape[1])
             buckets = relative_position_buckets(
@@ -224,11 +255,10 @@ class T5Model:
     def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
         return _hidden(self._ops.embed(params.embedding, tokens).astype(self.dtype))
 
-    def _extend(self, params, encoded, cache, tokens, topology):
-        topology = topology or Topology.chain(tokens.shape[1])
-        max_len = cache.keys[0].shape[2]
-        mask = kv.block_mask(topology, cache.length, max_len)
-        bias = self._bias(params, topology, cache.length, max_len)
+    def _extend(self, params, encoded, cache, tokens, topology, after):
+        length, max_len, count = cache.length, cache.keys[0].shape[2], tokens.shape[1]
+        mask = kv.block_mask(topology, length, max_len, count, after)
+        bias = self._bias(params, topology, length, max_len, count, after)
         self_bias = jnp.where(mask[:, None], bias, NEG_INF)
         cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
 
@@ -238,8 +268,8 @@ class T5Model:
             params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True
         ):
             query, key, value = self._ops.split(self._normed_product(layer.self_qkv, x), 3)
-            key = kv.write(old_key, self._heads(key), cache.length)
-            value = kv.write(old_value, self._heads(value), cache.length)
+            key = kv.write(old_key, self._heads(key), length + after)
+            value = kv.write(old_value, self._heads(value), length + after)
             # One update in place; fused into its readers it would be several, and copies.
             key, value = jax.lax.optimization_barrier((key, value))
             keys.append(key)
@@ -252,7 +282,7 @@ class T5Model:
             x = _hidden(x + self._ops.product(layer.cross_out, h))
 
             x = _hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
-        return self._logits(params, x), kv.KVCache(tuple(keys), tuple(values), cache.length)
+        return x, kv.KVCache(tuple(keys), tuple(values), length)
 
     def _normed_product(self, kernel: Array, x: Float[Array, "b t d"]) -> Float[Array, "b t *o"]:
         """The product with x / rms(x); the scale is in the kernel, the division comes after."""
@@ -293,9 +323,9 @@ class T5Model:
         # Gathered once: all that is made of them is small, and not cut by vocabulary.
         return constrain(logits, ("batch", "length", None))
 
-    def _bias(self, params, topology, length, max_len) -> Float[Array, "b h t m"]:
-        query = length[:, None] + jnp.asarray(kv.depths(topology))
-        slots = kv.slot_positions(topology, length, max_len)
+    def _bias(self, params, topology, length, max_len, count, after) -> Float[Array, "b h t m"]:
+        query = length[:, None] + kv.node_depths(topology, count, after)
+        slots = kv.slot_positions(topology, length, max_len, after + count)
         buckets = relative_position_buckets(
             slots[:, None, :] - query[:, :, None], self.config, bidirectional=False
         )

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.machine import vector_registers
 from specdec.core.reductions import sum_last
-from specdec.models.t5 import plain
+from specdec.models.products import plain
 
 _FEW, _MANY = 8, 64
 _WIDEST, _NARROWEST = 512, 64  # Features in a chunk.

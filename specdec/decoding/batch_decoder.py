@@ -1,0 +1,56 @@
+"""An engine with everything it needs to decode batches: what is timed, measured and served."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.models.base import LoadedModel
+from specdec.types import DecodeResult, DecodeState
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchDecoder:
+    """Decodes batches in one way.
+
+    Attributes:
+      engine, params: see :class:`specdec.decoding.engine.Engine`.
+      target: the engine's, as it was loaded.
+      max_decode_len: tokens a row may emit, EOS included.
+      seed: of the random numbers.
+    """
+
+    engine: Engine
+    params: EngineParams
+    target: LoadedModel
+    max_decode_len: int
+    seed: int
+
+    @property
+    def output_bucket(self) -> int:
+        """Size of the output buffer."""
+        return bucket(self.max_decode_len)
+
+    def arguments(self, batch: Batch) -> tuple:
+        """What :meth:`Engine.start` takes after the engine: arrays on their devices."""
+        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
+        return self.params, prompt, row_ids, self.max_decode_len, self.seed
+
+    def start(self, batch: Batch) -> DecodeState:
+        """The state before the first block; traceable."""
+        return self.engine.start(*self.arguments(batch), output_bucket=self.output_bucket)
+
+    def decode(self, batch: Batch, *, trace: bool = False) -> DecodeResult:
+        """Decodes a batch and brings the result to the host as NumPy arrays.
+
+        Raises:
+          ValueError: the mesh cannot cut the batch into equal parts.
+        """
+        result = decode(
+            self.engine, *self.arguments(batch), output_bucket=self.output_bucket, trace=trace
+        )
+        return jax.tree.map(np.asarray, result)

@@ -1,0 +1,256 @@
+"""The engine: draft, score, verify, commit; plain and speculative decoding of a batch.
+
+One block, for each row:
+  1. the drafter proposes guesses and the exact q each was drawn from;
+  2. the target scores the last token and all guesses in one call;
+  3. the verifier keeps a prefix of the guesses and adds one token of its own;
+  4. what lies past EOS or the length limit is dropped, target cache and drafter are rolled back to
+     what was kept.
+The last token emitted is never in the target's cache: it opens the next call. An engine without a
+drafter is plain decoding: its blocks have no guesses.
+
+Source: Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative
+Decoding", Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.core.compilation import decode_jit
+from specdec.core.randomness import BlockRandom
+from specdec.core.residuals import guess_counts
+from specdec.core.standardize import standardize
+from specdec.decoding import state as st
+from specdec.drafters.base import Drafter
+from specdec.models.base import Model
+from specdec.types import (
+    AnyArray,
+    BlockInfo,
+    Cache,
+    DecodeResult,
+    DecodeState,
+    Distribution,
+    Draft,
+    Params,
+    Prompt,
+    RandomSource,
+    Sampling,
+    Topology,
+    Verdict,
+    pytree,
+)
+from specdec.verifiers.base import Verifier
+from specdec.verifiers.token import TokenVerifier
+
+TOKEN_VERIFIER = TokenVerifier()
+
+
+@pytree
+class EngineParams:
+    """The arrays an engine works with.
+
+    Attributes:
+      target: the target's packed parameters.
+      sampling: how the target's logits become the law of the output.
+      drafter: the drafter's own; () for plain decoding.
+    """
+
+    target: Params
+    sampling: Sampling
+    drafter: Params = ()
+
+
+@pytree
+class Scored:
+    """A target call.
+
+    Attributes:
+      distribution: p after the last token and after every guess, N + 1.
+      hidden: [B, N+1, D] the target's last hidden states there.
+      cache: the target's, with the whole block written and nothing committed.
+    """
+
+    distribution: Distribution
+    hidden: Float[Array, "b n1 d"]
+    cache: Cache
+
+
+class Around(Protocol):
+    """Calls a phase of a block; see :meth:`Engine.step`."""
+
+    def __call__(self, name: str, phase: Callable[..., Any], *args: Any) -> Any:
+        """phase(*args), or what is to stand in its place."""
+        ...
+
+
+def named(name: str, phase: Callable[..., Any], *args: Any) -> Any:
+    """A phase under its name in profiles."""
+    with jax.named_scope(name):
+        return phase(*args)
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A target, what drafts for it, and who accepts. Everything is pure; an engine is static.
+
+    Attributes:
+      target: the model whose law outputs follow.
+      drafter: None for plain decoding.
+      verifier: who accepts guesses; plain decoding has none to accept.
+      width: tokens in each target call, at least; what is missing is padding. With gamma + 1,
+        plain decoding is the width-matched reference: the speculative loop's own arithmetic.
+    """
+
+    target: Model
+    drafter: Drafter | None = None
+    verifier: Verifier = TOKEN_VERIFIER
+    width: int = 1
+
+    @property
+    def depth(self) -> int:
+        """Levels of a draft; a block emits 1..depth + 1 tokens."""
+        return self.drafter.topology.depth if self.drafter else 0
+
+    @property
+    def nodes(self) -> int:
+        """Guesses of a draft."""
+        return self.drafter.topology.size if self.drafter else 0
+
+    def start(
+        self,
+        params: EngineParams,
+        prompt: Prompt,
+        row_ids: Int[AnyArray, " b"],
+        limit: Int[Array, ""] | int,
+        seed: Int[Array, ""] | int,
+        *,
+        output_bucket: int,
+        trace: bool = False,
+    ) -> DecodeState:
+        """The state before the first block: the prompt is encoded and prefilled.
+
+        Args:
+          row_ids: [B] ids that key each row's random numbers; a negative id marks a padding row,
+            which is finished from the start.
+          limit: tokens a row may emit, EOS included, at most ``output_bucket``.
+          seed: of all random numbers.
+          output_bucket: L, size of the output buffer.
+          trace: whether every block's diagnostics are kept.
+        """
+        room = output_bucket + max(self.nodes + 1, self.width)
+        start = self.target.start(params.target, prompt, room)
+        drafter_state = None
+        if self.drafter:
+            drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start.encoded)
+        return st.initial_state(
+            start, drafter_state, row_ids=row_ids, limit=limit, seed=seed,
+            output_bucket=output_bucket, pad_id=self.target.pad_id, depth=self.depth,
+            nodes=self.nodes, trace=trace,
+        )  # fmt: skip
+
+    def step(
+        self,
+        params: EngineParams,
+        state: DecodeState,
+        random: RandomSource | None = None,
+        around: Around = named,
+    ) -> tuple[DecodeState, BlockInfo]:
+        """Runs one block: each unfinished row emits 1..depth + 1 tokens.
+
+        Args:
+          random: this block's numbers; those of the rows' keys if None.
+          around: calls each phase ("draft", "target", "verify", "commit"), so that a caller may
+            time it, look at what it gives, or put something else in its place.
+        """
+        random = random or BlockRandom.of(state.row_keys, state.block)
+        draft, state = around("draft", self._propose, params, state, random)
+        scored = around("target", self._score, params, state, draft)
+        verdict = around("verify", self._verify, scored, draft, random)
+        return around("commit", self._commit, state, draft, scored, verdict)
+
+    def _propose(
+        self, params: EngineParams, state: DecodeState, random: RandomSource
+    ) -> tuple[Draft, DecodeState]:
+        """A block's guesses; none without a drafter."""
+        if self.drafter is None:
+            none = jnp.zeros((len(state.last_token), 0), jnp.int32)
+            return Draft(none, None, Topology.chain(0)), state
+        draft, drafter_state = self.drafter.propose(params.drafter, state.drafter_state, random)
+        return draft, dataclasses.replace(state, drafter_state=drafter_state)
+
+    def _score(self, params: EngineParams, state: DecodeState, draft: Draft) -> Scored:
+        """p at the last token and at every guess."""
+        tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
+        size, topology = tokens.shape[1], draft.topology.rooted()
+        if self.width > size:
+            tokens = jnp.pad(tokens, ((0, 0), (0, self.width - size)))
+            topology = Topology.chain(self.width)
+        hidden, cache = self.target.extend(
+            params.target, state.encoded, state.cache, tokens, topology
+        )
+        logits = self.target.logits(params.target, hidden)
+        keep = self.verifier.needs_probs
+        distribution = standardize(logits[:, :size], params.sampling, keep_probs=keep)
+        return Scored(distribution, hidden[:, :size], cache)
+
+    def _verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
+        """What the verifier keeps; with no guess at all one token is drawn from p."""
+        verifier = self.verifier if self.drafter else TOKEN_VERIFIER
+        return verifier(random, scored.distribution, draft)
+
+    def _commit(
+        self, state: DecodeState, draft: Draft, scored: Scored, verdict: Verdict
+    ) -> tuple[DecodeState, BlockInfo]:
+        """Takes in what is kept of a verdict."""
+        eos_id = self.target.eos_id
+        verdict, dropped = st.cut_at_end(verdict, state, eos_id)
+        path = None if draft.topology.is_chain else verdict.path
+        cache = self.target.commit(scored.cache, path, verdict.num_emitted)
+        drafter_state = None
+        if self.drafter:
+            drafter_state = self.drafter.observe(state.drafter_state, verdict, scored.hidden)
+        guesses = guess_counts(draft)
+        info = BlockInfo(
+            draft.tokens, guesses, verdict.tokens, verdict.num_accepted, verdict.num_emitted
+        )
+        state = st.advance(
+            state, verdict, cache=cache, drafter_state=drafter_state, eos_id=eos_id,
+            stats=st.count_block(state.stats, verdict, dropped, guesses),
+        )  # fmt: skip
+        return state, info
+
+
+@decode_jit(static_argnames=("engine", "output_bucket", "trace"))
+def decode(
+    engine: Engine,
+    params: EngineParams,
+    prompt: Prompt,
+    row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int,
+    seed: Int[Array, ""] | int,
+    *,
+    output_bucket: int,
+    trace: bool = False,
+) -> DecodeResult:
+    """Decodes a batch, the whole of it in one ``lax.while_loop``.
+
+    Rows advance and end apart; a row's output does not depend on its neighbours. With a lossless
+    verifier the output's law is the target's own under ``params.sampling``. Arguments as in
+    :meth:`Engine.start`.
+    """
+    state = engine.start(
+        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
+    )
+    state = jax.lax.while_loop(
+        lambda state: ~jnp.all(state.finished),
+        lambda state: st.record(*engine.step(params, state)),
+        state,
+    )
+    return st.result(state, output_bucket, engine.target.pad_id)

@@ -40,3 +40,8 @@ def ragged_inputs(batch, length, vocab_size, seed=0):
         size = generator.integers(2, length + 1)
         row[:size] = [*generator.integers(2, vocab_size, size - 1), 1]
     return jnp.asarray(rows)
+
+
+def prompt_of(model, inputs):
+    """Rows that are padded with 0 as a model takes them."""
+    return model.prompt(inputs, jnp.sum(jnp.asarray(inputs) != 0, axis=1))

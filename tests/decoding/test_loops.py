@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.core.randomness import BlockRandom
-from specdec.decoding import speculative
-from specdec.decoding.autoregressive import autoregressive_decode
-from specdec.decoding.speculative import speculative_decode
-from specdec.decoding.state import initial_state
+from specdec.core.compilation import num_programs
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.engine import decode as engine_decode
+from specdec.drafters.base import Sampled
 from specdec.drafters.model import ModelDrafter
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
@@ -38,19 +37,27 @@ def models():
     )  # fmt: skip
 
 
-def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, bucket=16,
-           trace=False, self_draft=False, verifier=None, stop_below=0.0):  # fmt: skip
-    """Speculative when gamma > 0, else plain."""
+def speculating(gamma, sampling, self_draft=False, verifier=None, stop_below=0.0):
+    """An engine and its parameters; plain decoding for gamma = 0."""
     target, params, draft, draft_params = models()
     if self_draft:
         draft, draft_params = target, params
-    row_ids = jnp.arange(inputs.shape[0]) if row_ids is None else jnp.asarray(row_ids)
-    options = dict(sampling=sampling, output_bucket=bucket, trace=trace)
     if gamma == 0:
-        return autoregressive_decode(target, params, inputs, row_ids, limit, seed, **options)
-    return speculative_decode(
-        target, ModelDrafter(draft, gamma, sampling, stop_below), verifier or TokenVerifier(),
-        params, draft_params, inputs, row_ids, limit, seed, **options,
+        return Engine(target), EngineParams(params, sampling.traced())
+    drafter = ModelDrafter(draft, gamma, stop_below)
+    drawn = Sampled(draft_params, sampling.traced())
+    engine = Engine(target, drafter, verifier or TokenVerifier())
+    return engine, EngineParams(params, sampling.traced(), drawn)
+
+
+def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, bucket=16,
+           trace=False, self_draft=False, verifier=None, stop_below=0.0):  # fmt: skip
+    """Speculative when gamma > 0, else plain."""
+    row_ids = jnp.arange(inputs.shape[0]) if row_ids is None else jnp.asarray(row_ids)
+    engine, params = speculating(gamma, sampling, self_draft, verifier, stop_below)
+    return engine_decode(
+        engine, params, prompt_of(engine.target, inputs), row_ids, limit, seed,
+        output_bucket=bucket, trace=trace,
     )  # fmt: skip
 
 
@@ -233,17 +240,22 @@ def test_mean_acceptance_probability_is_the_acceptance_rate():
     assert abs(alpha - rate) < 5 * np.sqrt(alpha * (1 - alpha) / examined)
 
 
-def test_one_compile_for_each_shape_and_setting():
-    """New inputs, limits, seeds and rows reuse the program; new buckets, gammas, methods do not."""
-    decode_fn = speculative_decode
-    decode(INPUTS[:2], bucket=32)
-    before = decode_fn.programs
+def test_one_compile_for_each_shape_and_topology():
+    """New inputs, limits, seeds, rows and ways of sampling reuse the program; new buckets, gammas
+    and methods do not, nor does argmax share one with sampling."""
+    decode(INPUTS[:2], bucket=32, sampling=SAMPLED)
+    before = num_programs()
     for limit, seed in ((9, 1), (30, 2)):
-        decode(INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1])
-    assert decode_fn.programs == before
-    decode(INPUTS[:2], bucket=64)
-    decode(INPUTS[:2], bucket=32, gamma=2)
-    assert decode_fn.programs == before + 2
+        decode(
+            INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1], sampling=SAMPLED
+        )
+    for sampling in (SamplingConfig(0.3), SamplingConfig(2.0, 3), SamplingConfig(1.0, 0, 0.7)):
+        decode(INPUTS[:2], bucket=32, sampling=sampling)
+    assert num_programs() == before
+    decode(INPUTS[:2], bucket=64, sampling=SAMPLED)
+    decode(INPUTS[:2], bucket=32, gamma=2, sampling=SAMPLED)
+    decode(INPUTS[:2], bucket=32)
+    assert num_programs() == before + 3
 
 
 ROWS, POSITIONS = 60_000, 2
@@ -312,26 +324,13 @@ def test_the_loop_is_its_step():
     model, gamma, limit = ToyModel(5), 2, 6
     table = jax.random.normal(jax.random.key(0), (31, 5)) * 2
     other = jax.random.normal(jax.random.key(1), (31, 5)) * 2
-    inputs = jnp.arange(12).reshape(6, 2)
-    drafter = ModelDrafter(model, gamma, SAMPLED)
-    rows = jnp.arange(6)
-    whole = speculative_decode(
-        model, drafter, TokenVerifier(), table, other, inputs, rows, limit, 3,
-        sampling=SAMPLED, output_bucket=limit,
-    )  # fmt: skip
-    encoded = model.encode(table, inputs)
-    state = initial_state(
-        model, row_ids=rows, seed=3, limit=limit, output_bucket=limit, gamma=gamma,
-        width=gamma + 1, drafter_state=drafter.init(other, inputs, limit, encoded), trace=False,
-    )  # fmt: skip
-
-    @jax.jit
-    def step(state):
-        return speculative.step(
-            model, drafter, TokenVerifier(), SAMPLED, limit, table, other,
-            encoded, BlockRandom.of(state.row_keys, state.block), state,
-        )[0]  # fmt: skip
-
+    prompt = model.prompt(jnp.arange(12).reshape(6, 2), jnp.full(6, 2))
+    engine = Engine(model, ModelDrafter(model, gamma))
+    params = EngineParams(table, SAMPLED.traced(), Sampled(other, SAMPLED.traced()))
+    arguments = params, prompt, jnp.arange(6), limit, 3
+    whole = engine_decode(engine, *arguments, output_bucket=limit)
+    state = engine.start(*arguments, output_bucket=limit)
+    step = jax.jit(lambda state: engine.step(params, state)[0])
     while not bool(state.finished.all()):
         state = step(state)
     np.testing.assert_array_equal(whole.num_tokens, state.num_tokens)
@@ -342,15 +341,16 @@ def test_the_loop_is_its_step():
 
 def test_the_decode_as_part_of_another_program():
     """As inside T5X: the target is packed in that program, the draft is one of its constants."""
-    target, draft, draft_params = models()[0], *models()[2:]
+    engine, known = speculating(3, GREEDY)
 
     @jax.jit
     def predict(params, key):
         seed = jax.random.bits(key, dtype=jnp.uint32)
-        return speculative_decode.function(
-            target, ModelDrafter(draft, 3, GREEDY), TokenVerifier(), target.pack(params),
-            jax.lax.optimization_barrier(draft_params), INPUTS, jnp.arange(len(INPUTS)), 12, seed,
-            sampling=GREEDY, output_bucket=16,
+        drafter = jax.lax.optimization_barrier(known.drafter)
+        params = EngineParams(engine.target.pack(params), GREEDY.traced(), drafter)
+        return engine_decode.function(
+            engine, params, prompt_of(engine.target, INPUTS), jnp.arange(len(INPUTS)), 12, seed,
+            output_bucket=16,
         )  # fmt: skip
 
     inside = predict(random_t5_params(TINY["v1.1"], TARGET_SEED), jax.random.key(0))

@@ -1,17 +1,18 @@
 """What every model promises the decode loop (specdec.models.base.Model)."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
-from specdec.types import Topology
+from specdec.types import CHAIN, Topology, TracedTopology
 
 BATCH, LENGTH, MAX_LEN = 3, 6, 12
 
@@ -36,9 +37,39 @@ MODELS = [
 @pytest.fixture(params=MODELS, scope="module")
 def setup(request):
     model, params = make(request.param)
-    inputs = ragged_inputs(BATCH, 7, 19)
+    prompt = prompt_of(model, ragged_inputs(BATCH, 7, 19))
     tokens = jax.random.randint(jax.random.key(1), (BATCH, LENGTH), 0, 19)
-    return model, params, model.encode(params, inputs), tokens
+    return Scorer(model, params, prompt), tokens
+
+
+class Scorer:
+    """A model that was started on a prompt; each call compiled once."""
+
+    def __init__(self, model, params, prompt):
+        self.model, self.prompt, self.params = model, prompt, params
+        self.begin = jax.jit(lambda prompt: model.start(params, prompt, MAX_LEN))(prompt)
+        self.commit, self.select = jax.jit(model.commit), jax.jit(model.select)
+
+        @functools.partial(jax.jit, static_argnames="after")
+        def extend(encoded, cache, tokens, topology, after):
+            hidden, cache = model.extend(params, encoded, cache, tokens, topology, after=after)
+            return model.logits(params, hidden), cache
+
+        self._extend = extend
+
+    def extend(self, cache, tokens, topology=CHAIN, *, after=0, encoded=None):
+        """Logits, and the cache; of the prompt's own rows unless ``encoded`` is another."""
+        encoded = self.begin.encoded if encoded is None else encoded
+        return self._extend(encoded, cache, tokens, topology, after)
+
+    def score(self, tokens):
+        """Logits along a chain from an empty cache."""
+        return self.extend(self.begin.cache, tokens)[0]
+
+    def committed(self, tokens):
+        """The cache of a chain."""
+        _, cache = self.extend(self.begin.cache, tokens)
+        return self.commit(cache, None, jnp.full(len(tokens), tokens.shape[1]))
 
 
 def same(a, b):
@@ -46,42 +77,33 @@ def same(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=3e-5)
 
 
-def score(model, params, encoded, tokens, *, cache=None, topology=None):
-    cache = model.init_cache(tokens.shape[0], MAX_LEN) if cache is None else cache
-    return model.extend(params, encoded, cache, tokens, topology)
-
-
 def test_extending_by_t_is_t_times_extending_by_one(setup):
-    model, params, encoded, tokens = setup
-    whole, _ = score(model, params, encoded, tokens)
-    cache = model.init_cache(BATCH, MAX_LEN)
+    scorer, tokens = setup
+    whole = scorer.score(tokens)
+    cache = scorer.begin.cache
     for t in range(LENGTH):
-        one, cache = model.extend(params, encoded, cache, tokens[:, t : t + 1])
-        cache = model.commit(cache, None, jnp.ones(BATCH, jnp.int32))
+        one, cache = scorer.extend(cache, tokens[:, t : t + 1])
+        cache = scorer.commit(cache, None, jnp.ones(BATCH, jnp.int32))
         same(one[:, 0], whole[:, t])
 
 
 def test_extending_is_causal(setup):
-    model, params, encoded, tokens = setup
-    before, _ = score(model, params, encoded, tokens)
-    after, _ = score(model, params, encoded, tokens.at[:, 3].add(1) % 19)
+    scorer, tokens = setup
+    before, after = scorer.score(tokens), scorer.score(tokens.at[:, 3].add(1) % 19)
     same(before[:, :3], after[:, :3])
     assert not np.allclose(before[:, 3:], after[:, 3:])
 
 
 def test_rolling_back_is_never_having_drafted(setup):
     """Rows keep different numbers of guesses; what was rejected leaves no trace."""
-    model, params, encoded, tokens = setup
-    cache = model.init_cache(BATCH, MAX_LEN)
-    _, cache = model.extend(params, encoded, cache, tokens[:, :2])
-    cache = model.commit(cache, None, jnp.full(BATCH, 2))
+    scorer, tokens = setup
     kept = jnp.array([0, 1, 3])
     guesses = jnp.where(jnp.arange(4) < kept[:, None], tokens[:, 2:6], 18 - tokens[:, 2:6])
-    _, cache = model.extend(params, encoded, cache, guesses)
-    cache = model.commit(cache, None, kept)
+    _, cache = scorer.extend(scorer.committed(tokens[:, :2]), guesses)
+    cache = scorer.commit(cache, None, kept)
     following = jnp.stack([jnp.roll(tokens[b, 2:], -kept[b])[:2] for b in range(BATCH)])
-    got, _ = model.extend(params, encoded, cache, following)
-    truth, _ = score(model, params, encoded, tokens)
+    got, _ = scorer.extend(cache, following)
+    truth = scorer.score(tokens)
     for b in range(BATCH):
         at = 2 + int(kept[b])
         stop = min(at + 2, LENGTH)
@@ -89,45 +111,114 @@ def test_rolling_back_is_never_having_drafted(setup):
 
 
 def test_a_negative_count_forgets_committed_tokens(setup):
-    model, params, encoded, tokens = setup
-    _, cache = score(model, params, encoded, tokens)
-    cache = model.commit(cache, None, jnp.full(BATCH, LENGTH))
-    cache = model.commit(cache, None, jnp.array([-1, -2, -4]))
+    scorer, tokens = setup
+    cache = scorer.commit(scorer.committed(tokens), None, jnp.array([-1, -2, -4]))
     again = jnp.stack([jnp.roll(tokens[b], n)[:1] for b, n in enumerate((1, 2, 4))])
-    got, _ = model.extend(params, encoded, cache, again)
-    truth, _ = score(model, params, encoded, tokens)
+    got, _ = scorer.extend(cache, again)
+    truth = scorer.score(tokens)
     for b, n in enumerate((1, 2, 4)):
         same(got[b, 0], truth[b, LENGTH - n])
 
 
 def test_a_ragged_batch_is_its_rows_alone(setup):
-    model, params, encoded, tokens = setup
-    inputs = ragged_inputs(BATCH, 7, 19)
-    together, _ = score(model, params, encoded, tokens)
+    scorer, tokens = setup
+    together = scorer.score(tokens)
     for b in range(BATCH):
-        alone = model.encode(params, inputs[b : b + 1])
-        same(score(model, params, alone, tokens[b : b + 1])[0][0], together[b])
+        prompt = jax.tree.map(lambda a, b=b: a[b : b + 1], scorer.prompt)
+        alone = Scorer(scorer.model, scorer.params, prompt)
+        same(alone.score(tokens[b : b + 1])[0], together[b])
 
 
-def test_a_tree_scores_each_branch_as_a_chain(setup):
-    """0-1-3 and 0-2-4, drafted as one block after two committed tokens."""
-    model, params, encoded, tokens = setup
-    tree = Topology((-1, 0, 0, 1, 2))
-    cache = model.init_cache(BATCH, MAX_LEN)
-    _, cache = model.extend(params, encoded, cache, tokens[:, :2])
-    cache = model.commit(cache, None, jnp.full(BATCH, 2))
-    nodes = jnp.array([[3, 5, 7, 9, 11]] * BATCH)
-    got, written = model.extend(params, encoded, cache, nodes, tree)
+def test_lengths_say_what_is_input(setup):
+    """Filler behind a row's length is not read, whatever it is."""
+    scorer, tokens = setup
+    prompt = scorer.prompt
+    places = jnp.arange(prompt.inputs.shape[1])
+    filled = jnp.where(places < prompt.input_lengths[:, None], prompt.inputs, scorer.model.eos_id)
+    other = Scorer(scorer.model, scorer.params, dataclasses.replace(prompt, inputs=filled))
+    same(other.score(tokens), scorer.score(tokens))
+    shorter = dataclasses.replace(prompt, input_lengths=prompt.input_lengths - 1)
+    assert not np.allclose(
+        Scorer(scorer.model, scorer.params, shorter).score(tokens), scorer.score(tokens)
+    )
+
+
+def test_a_ragged_prefix_is_prefilled(setup):
+    """A prefix of several tokens is the start token and what was emitted after it."""
+    scorer, tokens = setup
+    start, lengths = scorer.prompt.prefix, jnp.array([1, 3, 4])
+    prefix = jnp.concatenate([start, tokens[:, :3]], axis=1)
+    prompt = dataclasses.replace(scorer.prompt, prefix=prefix, prefix_lengths=lengths)
+    forced = Scorer(scorer.model, scorer.params, prompt)
+    got, _ = forced.extend(forced.begin.cache, forced.begin.last_token[:, None])
+    truth = scorer.score(prefix)
+    for b, length in enumerate(lengths.tolist()):
+        same(got[b, 0], truth[b, length - 1])
+
+
+# 0-1-3 and 0-2-4, drafted as one block after two committed tokens.
+TREE = Topology((-1, 0, 0, 1, 2))
+NODES = jnp.array([[3, 5, 7, 9, 11]] * BATCH)
+
+
+@pytest.fixture(params=["static", "traced"])
+def tree(request):
+    if request.param == "static":
+        return TREE
+    return TracedTopology(jnp.array([TREE.parents] * BATCH), depth=TREE.depth)
+
+
+def test_a_tree_scores_each_branch_as_a_chain(setup, tree):
+    scorer, tokens = setup
+    got, written = scorer.extend(scorer.committed(tokens[:, :2]), NODES, tree)
     for branch in ([0, 1, 3], [0, 2, 4]):
-        prefix = jnp.concatenate([tokens[:, :2], nodes[:, jnp.array(branch)]], axis=1)
-        truth, _ = score(model, params, encoded, prefix)
-        same(got[:, jnp.array(branch)], truth[:, 2:])
-    # Keep the second branch; its nodes are not neighbours in the cache until commit.
-    path = jnp.array([[0, 2, 4, 0, 0]] * BATCH)
-    cache = model.commit(written, path, jnp.full(BATCH, 3))
-    after, _ = model.extend(params, encoded, cache, jnp.full((BATCH, 1), 6))
+        prefix = jnp.concatenate([tokens[:, :2], NODES[:, jnp.array(branch)]], axis=1)
+        same(got[:, jnp.array(branch)], scorer.score(prefix)[:, 2:])
+    # Keep the second branch; its nodes are not neighbours in the cache until commit. What follows
+    # the kept nodes of a path is filler and may point anywhere.
+    path = jnp.array([[0, 2, 4, 99, -7]] * BATCH)
+    cache = scorer.commit(written, path, jnp.full(BATCH, 3))
+    after, _ = scorer.extend(cache, jnp.full((BATCH, 1), 6))
     prefix = jnp.concatenate([tokens[:, :2], jnp.array([[3, 7, 11, 6]] * BATCH)], axis=1)
-    same(after[:, 0], score(model, params, encoded, prefix)[0][:, -1])
+    same(after[:, 0], scorer.score(prefix)[:, -1])
+
+
+def test_a_tree_grown_by_levels_is_the_tree_in_one_call(setup, tree):
+    scorer, tokens = setup
+    begin = scorer.committed(tokens[:, :2])
+    whole, _ = scorer.extend(begin, NODES, tree)
+    cache, levels = begin, []
+    for first, last in ((0, 1), (1, 3), (3, 5)):
+        logits, cache = scorer.extend(cache, NODES[:, first:last], tree, after=first)
+        levels.append(logits)
+    same(jnp.concatenate(levels, axis=1), whole)
+    path = jnp.array([[0, 2, 4]] * BATCH)
+    cache = scorer.commit(cache, path, jnp.full(BATCH, 3))
+    after, _ = scorer.extend(cache, jnp.full((BATCH, 1), 6))
+    prefix = jnp.concatenate([tokens[:, :2], jnp.array([[3, 7, 11, 6]] * BATCH)], axis=1)
+    same(after[:, 0], scorer.score(prefix)[:, -1])
+
+
+def test_a_chain_grown_token_by_token_is_the_chain(setup):
+    scorer, tokens = setup
+    cache = scorer.begin.cache
+    for t in range(LENGTH):
+        one, cache = scorer.extend(cache, tokens[:, t : t + 1], after=t)
+        same(one[:, 0], scorer.score(tokens)[:, t])
+
+
+def test_selected_rows_go_on_as_they_were(setup):
+    """Beams: rows swapped, repeated and left out, with lengths of their own."""
+    scorer, tokens = setup
+    rows, kept = jnp.array([2, 0, 2]), jnp.array([1, 2, 4])
+    cache = scorer.commit(scorer.committed(tokens), None, kept - LENGTH)
+    chosen = scorer.select(cache, rows)
+    encoded = jax.tree.map(lambda a: a[rows], scorer.begin.encoded)
+    got, _ = scorer.extend(chosen, jnp.full((BATCH, 1), 6), encoded=encoded)
+    for place, row in enumerate(rows.tolist()):
+        sequence = jnp.concatenate([tokens[row, : int(kept[row])], jnp.array([6])])
+        again = scorer.score(jnp.tile(sequence, (BATCH, 1)))
+        same(got[place, 0], again[row, -1])
 
 
 @pytest.mark.parametrize("variant", TINY)
@@ -144,13 +235,14 @@ def test_packed_t5_is_the_network(variant, layout):
     inputs = ragged_inputs(BATCH, 40, 19)
     tokens = jax.random.randint(jax.random.key(2), (BATCH, 30), 0, 19)
     network, packed = Transformer(config), model.pack(params)
-    encoded = model.encode(packed, inputs)
+    start = model.start(packed, prompt_of(model, inputs), 32)
     truth = network.apply({"params": params}, inputs, method="encode")
-    real = np.asarray(inputs) != config.pad_id
-    np.testing.assert_allclose(encoded.output[real], truth[real], rtol=1e-4, atol=1e-4)
+    real, output = np.asarray(inputs) != config.pad_id, start.encoded.output
+    np.testing.assert_allclose(output[real], truth[real], rtol=1e-4, atol=1e-4)
 
-    logits, _ = model.extend(packed, encoded, model.init_cache(BATCH, 32), tokens)
-    truth = network.apply({"params": params}, encoded.output, inputs, tokens, method="decode")
+    hidden, _ = model.extend(packed, start.encoded, start.cache, tokens)
+    logits = model.logits(packed, hidden)
+    truth = network.apply({"params": params}, output, inputs, tokens, method="decode")
     np.testing.assert_allclose(logits, truth, rtol=1e-4, atol=1e-4)
 
 
@@ -163,9 +255,9 @@ def test_t5_in_bfloat16_is_close_to_float32():
         model = T5Model(dataclasses.replace(config, dtype=dtype))
         packed = model.pack(params)
         assert packed.layers[0].wi.dtype == jnp.dtype(dtype)
-        logits, cache = model.extend(
-            packed, model.encode(packed, inputs), model.init_cache(2, 8), tokens
-        )
+        start = model.start(packed, prompt_of(model, inputs), 8)
+        hidden, cache = model.extend(packed, start.encoded, start.cache, tokens)
+        logits = model.logits(packed, hidden)
         assert (logits.dtype, cache.keys[0].dtype) == (jnp.float32, jnp.dtype(dtype))
         both.append(jax.nn.softmax(logits))
     assert float(jnp.abs(both[0] - both[1]).max()) < 0.1
@@ -183,8 +275,9 @@ def test_kernels_stored_in_16_bits_compute_in_32(variant):
         assert packed.layers[0].wi.dtype == jnp.dtype(stored or "float32")
         assert packed.embedding.dtype == jnp.dtype(stored or "float32")
         assert packed.cross_kv.dtype == jnp.float32
-        encoded = model.encode(packed, inputs)
-        logits.append(model.extend(packed, encoded, model.init_cache(BATCH, MAX_LEN), tokens)[0])
+        start = model.start(packed, prompt_of(model, inputs), MAX_LEN)
+        hidden, _ = model.extend(packed, start.encoded, start.cache, tokens)
+        logits.append(model.logits(packed, hidden))
     assert logits[1].dtype == jnp.float32
     difference = np.max(np.abs(logits[1] - logits[0]))
     assert 0 < difference < 0.05 * np.std(logits[0])

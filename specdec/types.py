@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 T = TypeVar("T")
-AnyArray = Array | np.ndarray  # Prompts are made on the host.
+AnyArray = Any  # A JAX array, or on the host a NumPy array.
 Params = Any  # A model's or a drafter's own pytree; only that one looks inside.
 Cache = Any
 Encoded = Any

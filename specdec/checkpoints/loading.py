@@ -154,7 +154,7 @@ class DraftLoader:
             place = str(importlib.resources.files("specdec") / "bundled" / path)
         tables, theirs = load_ngrams(place)
         size, ours = tables.unigram.shape[0], self.target.model.vocab_size
-        other = bool(self.vocabulary and theirs) and vocabulary_hash(self.vocabulary) != theirs
+        other = theirs and self.vocabulary and vocabulary_hash(self.vocabulary) != theirs
         if size != ours or other:
             raise ValueError(
                 f"The n-gram tables of {path} are of another vocabulary ({size} tokens) than the "

@@ -45,7 +45,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
         self._static = static_argnames
         self._places = function.__code__.co_varnames[: function.__code__.co_argcount]
 
-    def jitted(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Any:
+    def jitted(self, *args: Any, **kwargs: Any) -> Any:
         """The jitted function for these static arguments, to lower it."""
         given = dict(zip(self._places, args, strict=False)) | kwargs
         key = (self.function, *(given.get(name) for name in self._static))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
@@ -73,7 +73,7 @@ def good(row: Example | BadRow) -> Example:
 
 
 def model_inputs(
-    examples: Sequence[Example], vocabulary: Vocabulary | None
+    examples: Sequence[Example], vocabulary: Tokenizer | None
 ) -> list[str | tuple[int, ...]]:
     """What a model is given: an example's ids where its task made them, else its text.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -96,11 +97,11 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         events.append(Event(kind, 1e3 * (start - begin), 1e3 * (end - begin)))
         return result
 
-    def phase(name, call, *args):
+    def around(name: str, phase: Callable[..., Any], *args: Any) -> Any:
         """A block's phases as events: scoring, verifying and committing are one, "target"."""
         if name == "draft" and engine.drafter is None:
-            return call(*args)
-        result = timed("draft" if name == "draft" else "target", _phase, call, *args)
+            return phase(*args)
+        result = timed("draft" if name == "draft" else "target", _phase, phase, *args)
         if name in ("verify", "commit"):
             last, before = events.pop(), events.pop()
             emitted = result[1].num_emitted.item() if name == "commit" else 0
@@ -118,14 +119,14 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         )  # fmt: skip
     while not state.finished.item():
         numbers = _numbers(state.row_keys, state.block)
-        state, _ = engine.step(params, state, numbers, around=phase)
+        state, _ = engine.step(params, state, numbers, around=around)
     tokens = np.asarray(state.tokens[0, : state.num_tokens[0]])
     return Timeline(engine.depth, tuple(events), tokens)
 
 
-@decode_jit(static_argnames="call")
-def _phase(call, *args):
-    return call(*args)
+@decode_jit(static_argnames="phase")
+def _phase(phase, *args):
+    return phase(*args)
 
 
 @decode_jit()

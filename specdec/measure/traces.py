@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Literal
 
-from specdec.data.vocabulary import EOS_ID, Vocabulary
+from specdec.data.tokenizer import Tokenizer
 from specdec.measure.decodes import Row
 
 Kind = Literal["accepted", "rejected", "correction", "bonus"]
@@ -42,7 +42,7 @@ class Span:
     text: str
 
 
-def lines(row: Row, vocabulary: Vocabulary | None) -> list[list[Span]]:
+def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
     """The spans of each block."""
     emitted: list[int] = []
     result = []
@@ -61,16 +61,16 @@ def lines(row: Row, vocabulary: Vocabulary | None) -> list[list[Span]]:
     return result
 
 
-def _text(vocabulary: Vocabulary | None, before: Sequence[int], tokens: Sequence[int]) -> str:
+def _text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
     return _added_text(vocabulary, before, tokens).translate(_VISIBLE)
 
 
-def _added_text(vocabulary: Vocabulary | None, before: Sequence[int], tokens: Sequence[int]) -> str:
+def _added_text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
     """What ``tokens`` add to the text of ``before``; EOS, which has no text, as ``</s>``."""
     if vocabulary is None:
         return "".join(f" {token}" for token in tokens)
-    if EOS_ID in tokens:
-        at = list(tokens).index(EOS_ID)
+    if vocabulary.eos_id in tokens:
+        at = list(tokens).index(vocabulary.eos_id)
         after = _added_text(vocabulary, [], tokens[at + 1 :]) if tokens[at + 1 :] else ""
         head = _added_text(vocabulary, before, tokens[:at]) if at else ""
         return f"{head} </s>{after and ' ' + after}"
@@ -90,7 +90,7 @@ def wants_colour(stream: IO[str]) -> bool:
     return stream.isatty() or bool(os.environ.get("FORCE_COLOR"))
 
 
-def terminal(rows: Sequence[Row], vocabulary: Vocabulary | None, *, colour: bool) -> str:
+def terminal(rows: Sequence[Row], vocabulary: Tokenizer | None, *, colour: bool) -> str:
     """Traces as text, with ANSI colours or with plain marks."""
     style = _ANSI if colour else _PLAIN
 
@@ -138,13 +138,13 @@ li span {{ white-space: pre-wrap; }}
 """
 
 
-def page(rows: Sequence[Row], vocabulary: Vocabulary | None, title: str) -> str:
+def page(rows: Sequence[Row], vocabulary: Tokenizer | None, title: str) -> str:
     """Traces as a self-contained HTML page."""
     body = "\n".join(line for row in rows for line in _section(row, vocabulary))
     return _PAGE.format(title=html.escape(title), body=body)
 
 
-def _section(row: Row, vocabulary: Vocabulary | None) -> Iterator[str]:
+def _section(row: Row, vocabulary: Tokenizer | None) -> Iterator[str]:
     yield f"<section>\n<p>{html.escape(row.input)}</p>"
     if row.output is not None:
         yield f"<p><strong>{html.escape(row.output)}</strong></p>"

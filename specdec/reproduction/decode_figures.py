@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.tokenizer import Tokenizer
 from specdec.measure import traces
 from specdec.measure.decodes import Row
 from specdec.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW, saved
@@ -48,7 +48,7 @@ _BOX = 0.5  # Of the distance between rows.
 _DIGIT = 0.009  # Of the axes' width, what one digit above a call needs.
 
 
-def figure_1(rows: Sequence[Row], vocabulary: Vocabulary | None, directory: Path) -> None:
+def figure_1(rows: Sequence[Row], vocabulary: Tokenizer | None, directory: Path) -> None:
     """Decodes block by block: a numbered line for each target run, wrapped where it is long.
 
     Characters that the font has not are drawn as boxes, with matplotlib's warning.

@@ -246,9 +246,7 @@ def test_one_compile_for_each_shape_and_topology():
     decode(INPUTS[:2], bucket=32, sampling=SAMPLED)
     before = num_programs()
     for limit, seed in ((9, 1), (30, 2)):
-        decode(
-            INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1], sampling=SAMPLED
-        )
+        decode(INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1], sampling=SAMPLED)
     for sampling in (SamplingConfig(0.3), SamplingConfig(2.0, 3), SamplingConfig(1.0, 0, 0.7)):
         decode(INPUTS[:2], bucket=32, sampling=sampling)
     assert num_programs() == before

@@ -1,0 +1,131 @@
+"""Programs: how many a process keeps, and that accelerators can be compiled for without one."""
+
+import dataclasses
+import functools
+import itertools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+
+from specdec.core import compilation
+from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.drafters.base import Sampled
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
+from specdec.drafters.model import ModelDrafter
+from specdec.drafters.ngram import NgramDrafter
+from specdec.drafters.random import RandomDrafter
+from specdec.models.t5.model import T5Model
+from specdec.models.toy import ToyModel
+from specdec.testing.toys import dyadic_ngrams
+from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.token import TokenVerifier
+
+MAPS = Path("/proc/self/maps")
+SAMPLED = SamplingConfig(1.0)
+
+
+def num_maps():
+    return MAPS.read_text().count("\n")
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="memory maps are counted on Linux")
+def test_a_sweep_of_200_settings_in_one_process(monkeypatch):
+    """New temperatures, top-k and top-p compile nothing; of new gammas the last programs stay."""
+    monkeypatch.setattr(compilation, "MAX_PROGRAMS", 4)
+    model = ToyModel(7)
+    table, other = (jax.random.normal(jax.random.key(seed), (31, 7)) for seed in (0, 1))
+    prompt = model.prompt(np.arange(12).reshape(6, 2), np.full(6, 2))
+    settings = itertools.product(
+        range(1, 11), np.linspace(0.1, 2, 5), ((0, 1.0), (3, 1.0), (0, 0.8), (4, 0.9))
+    )
+    maps, before, count = [], compilation.num_programs(), 0
+    for gamma, temperature, (top_k, top_p) in settings:
+        sampling = SamplingConfig(float(temperature), top_k, top_p).traced()
+        params = EngineParams(table, sampling, Sampled(other, sampling))
+        engine = Engine(model, ModelDrafter(model, gamma))
+        decode(engine, params, prompt, np.arange(6), 12, 0, output_bucket=12)
+        maps.append(num_maps())
+        count += 1
+    assert count == 200
+    assert compilation.num_programs() == before + 10
+    assert sum(jitted._cache_size() for jitted in compilation._kept.values()) <= 4
+    # A program of a toy takes a few hundred maps. 4 are kept from a third of the sweep on.
+    a_third, last = max(maps[60:80]), max(maps[180:])
+    assert last < a_third + 200, maps[::20]
+
+
+DRAFTERS = ("none", "model", "stopping", "hierarchical", "ngram", "copying", "random")
+
+
+def engine_of(name, verifier):
+    """A tiny T5 as an accelerator packs it, with each kind of drafter."""
+    target, draft = (T5Model(TINY[variant], "in_out") for variant in ("v1.1", "v1.0"))
+    weights, sampling = draft.pack(random_t5_params(TINY["v1.0"], 1)), SAMPLED.traced()
+    tables = dataclasses.replace(dyadic_ngrams(2), unigram=jnp.full(19, 1 / 19))
+    sampled, counted = Sampled(weights, sampling), Sampled(tables, sampling)
+    drafter, params = {
+        "none": (None, ()),
+        "model": (ModelDrafter(draft, 3), sampled),
+        "stopping": (ModelDrafter(draft, 3, 0.3), sampled),
+        "hierarchical": (HierarchicalDrafter(draft, CopyingDrafter(2), 2), (sampled, ())),
+        "ngram": (NgramDrafter(2, 2), counted),
+        "copying": (CopyingDrafter(3), ()),
+        "random": (RandomDrafter(2, target.vocab_size), ()),
+    }[name]
+    packed = target.pack(random_t5_params(TINY["v1.1"], 0))
+    return Engine(target, drafter, verifier), EngineParams(packed, sampling, params)
+
+
+def exported(engine, params, greedy):
+    """The decode's program for TPUs and CUDA devices, traced as there."""
+    sampling = SamplingConfig(0.0 if greedy else 1.0).traced()
+    params = EngineParams(params.target, sampling, params.drafter)
+    inputs = ragged_inputs(2, 7, 19)
+    # A function of its own, for JAX keeps traces by function and these are not the CPU's.
+    program = jax.jit(lambda *args: decode.function(engine, *args, output_bucket=16, trace=True))
+    return jax.export.export(program, platforms=("tpu", "cuda"))(
+        params, prompt_of(engine.target, inputs), jnp.arange(2), 12, 0
+    )
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """What is decided by the backend while tracing is decided as on a TPU."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "verifier", "greedy"),
+    [
+        *((name, TokenVerifier(), False) for name in DRAFTERS),
+        *((name, TokenVerifier(), True) for name in ("none", "model")),
+        ("model", BlockVerifier(), False),
+        ("model", LenientVerifier(0.5), True),
+        ("model", LenientVerifier(0.5), False),
+    ],
+)
+def test_every_decode_lowers_for_accelerators(accelerator, name, verifier, greedy):
+    program = exported(*engine_of(name, verifier), greedy)
+    assert program.platforms == ("tpu", "cuda")
+    assert "stablehlo.while" in program.mlir_module()
+
+
+def test_what_only_the_cpu_can_do_does_not_lower(accelerator):
+    """The test above can fail: it would find such a part."""
+
+    class OnlyCpu(T5Model):
+        def logits(self, params, hidden):
+            parent = functools.partial(super().logits, params)
+            return jax.lax.platform_dependent(hidden, cpu=parent)
+
+    engine, params = engine_of("none", TokenVerifier())
+    broken = Engine(OnlyCpu(engine.target.config, "in_out"))
+    with pytest.raises(NotImplementedError, match="platform_index"):
+        exported(broken, params, False)

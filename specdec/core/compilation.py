@@ -47,12 +47,13 @@ class DecodeJit(Generic[_Arguments, _Result]):
 
     def jitted(self, *args: Any, **kwargs: Any) -> Any:
         """The jitted function for these static arguments, to lower it."""
+        function: Any = self.function
         given = dict(zip(self._places, args, strict=False)) | kwargs
-        key = (self.function, *(given.get(name) for name in self._static))
+        key = (function, *(given.get(name) for name in self._static))
         if key not in _kept:
             _kept[key] = jax.jit(
                 # A function of its own: JAX keeps programs by the function they are of.
-                functools.wraps(self.function)(lambda *args, **kw: self.function(*args, **kw)),
+                functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)),
                 static_argnames=self._static,
                 compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
             )

@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 import jax
 
 from specdec.checkpoints import save_huggingface
+from specdec.core import files
 from specdec.measure import figures, results
 from specdec.measure.progress import say
 from specdec.models.t5.config import T5Config
@@ -235,7 +236,7 @@ def main() -> None:
         "killed": killed, "memory": memory, **results.provenance(),
         "command": shlex.join(["python", *sys.argv]),
     }  # fmt: skip
-    results.write_results(options.output_dir / "results.json", content)
+    files.write_json(options.output_dir / "results.json", content)
     draw(memory, options.output_dir)
     say(f"{killed['identical']} of {killed['kills']} killed runs ended with the same bytes")
     say(f"memory by tenths of decoding, MB: {memory['mb_by_tenth_of_decoding']}")

@@ -32,9 +32,6 @@ _GIN = "--gin."
 
 def _run(argv: list[str]) -> None:
     del argv
-    logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
-    # Orbax narrates every save at the same level as our progress lines.
-    logging.get_absl_handler().addFilter(lambda record: "/orbax/" not in record.pathname)
     bindings = [argument.removeprefix(_GIN) for argument in sys.argv if argument.startswith(_GIN)]
     use_compilation_cache()
     try:

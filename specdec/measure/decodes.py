@@ -9,8 +9,8 @@ from pathlib import Path
 
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
-from specdec.measure.lines import read_lines
 from specdec.measure.lossless import Mismatch
+from specdec.measure.rows import read_lines
 from specdec.types import DecodeResult
 
 
@@ -72,13 +72,9 @@ class Row:
             dropped=int(stats.dropped[place]),
         )
 
-    def to_json(self) -> str:
-        """One line, without its end."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
-
     @classmethod
     def from_json(cls, line: str) -> Row:
-        """Inverse of :meth:`to_json`.
+        """Inverse of :func:`specdec.measure.rows.line_of`.
 
         Raises:
           ValueError, TypeError, KeyError: the line is no row.
@@ -106,5 +102,5 @@ class Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.lines.read_lines`."""
+    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.rows.read_lines`."""
     return read_lines(path, Row.from_json)

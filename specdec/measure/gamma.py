@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from specdec.core import theory
+from specdec.core.files import write_json
 from specdec.core.randomness import row_keys
 from specdec.drafters.base import Drafter
 from specdec.measure import costs
@@ -174,13 +173,10 @@ def remembered(directory: Path, key: str) -> GammaChoice | None:
 def remember(directory: Path, key: str, choice: GammaChoice) -> None:
     """Keeps a choice for later; a directory that cannot be written to is no error."""
     with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
         path = directory / _FILE
         try:
             known = dict(json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             known = {}
         known[key] = dataclasses.asdict(choice)
-        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
-            json.dump(known, file, indent=1)
-        os.replace(file.name, path)
+        write_json(path, known)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.api import Pair, load_pair
+from specdec.core import files
 from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, bucket, make_batches
@@ -58,7 +59,7 @@ class AlphaRun:
           ValueError: an input is too long, a draft does not fit, a checkpoint cannot be read, or
             the directory holds another run.
         """
-        results.check_writable(directory)
+        files.check_writable(directory)
         examples = evenly(self.task.examples, self.num_examples)
         found, rows, batches = {}, {}, []
         for spec in self.drafts:
@@ -78,7 +79,7 @@ class AlphaRun:
             "task": self.task.name, "target": self.target, "seed": self.seed,
             **dataclasses.asdict(self.sampling), "drafts": found, **results.provenance(),
         }  # fmt: skip
-        results.write_results(directory / RESULTS, content)
+        files.write_json(directory / RESULTS, content)
         return content
 
     def _claim(self, directory: Path, pair: Pair) -> None:
@@ -103,7 +104,7 @@ class AlphaRun:
                 "directory or remove it."
             )
         directory.mkdir(parents=True, exist_ok=True)
-        results.write_text(path, identity)
+        files.write_text(path, identity)
 
     def _texts(self, directory: Path, pair: Pair, batches: Sequence[Batch]) -> dict[int, list[int]]:
         """The target's outputs by row."""

@@ -28,6 +28,7 @@ from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
+from specdec.core.files import write_json
 from specdec.data.vocabulary import FILE_NAME, Vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
@@ -71,7 +72,7 @@ def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> No
                 f"{key}: {found.get(key)!r} there, {described.get(key)!r} here" for key in other
             )
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
-    path.write_text(json.dumps(described, indent=2) + "\n")
+    write_json(path, described)
 
 
 class Checkpointer:
@@ -198,7 +199,7 @@ def _read_model(directory: str | os.PathLike) -> T5Config:
 
 
 def _write_model(directory: Path, config: T5Config) -> None:
-    (directory / MODEL).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    write_json(directory / MODEL, dataclasses.asdict(config))
 
 
 def load_vocabulary(source: str | os.PathLike) -> Vocabulary:

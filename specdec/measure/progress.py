@@ -1,4 +1,4 @@
-"""What a run tells the person who waits for it, on stderr: stdout is for results."""
+"""What a run tells the person who waits for it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Hashable
 from tqdm import tqdm
 
 
-def say(message: str) -> None:
-    """Tells it in a line of its own, above what bars there are."""
-    tqdm.write(message, file=sys.stderr)
+def say(message: str, *, result: bool = False) -> None:
+    """Tells it above what bars there are, on stderr: stdout is for results."""
+    file = sys.stdout if result else sys.stderr
+    tqdm.write(message, file=file)
+    file.flush()
 
 
 class Progress(tqdm):

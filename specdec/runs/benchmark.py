@@ -86,7 +86,7 @@ def run(
                 parts = _break_down(workload, breakdown_repetitions)
             content["workloads"].append(report.numbers(workload, measurements, parts))
             files.write_json(directory / RESULTS, content)
-            tqdm.write(report.text(content["workloads"][-1]) + "\n", file=sys.stdout)
+            say(report.text(content["workloads"][-1]) + "\n", result=True)
             progress.add()
     return content
 

@@ -13,6 +13,8 @@ from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import read_lines
 from specdec.types import DecodeResult
 
+_COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -65,11 +67,7 @@ class Row:
             accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
-            target_calls=int(stats.target_calls[place]),
-            proposed=int(stats.proposed[place]),
-            examined=int(stats.examined[place]),
-            accepted=int(stats.accepted[place]),
-            dropped=int(stats.dropped[place]),
+            **{name: int(getattr(stats, name)[place]) for name in _COUNTS},
         )
 
     @classmethod
@@ -90,12 +88,8 @@ class Row:
         return RunStats(
             gamma=gamma,
             num_rows=1,
-            target_calls=self.target_calls,
-            proposed=self.proposed,
-            examined=self.examined,
-            accepted=self.accepted,
             emitted=self.num_tokens,
-            dropped=self.dropped,
+            **{name: getattr(self, name) for name in _COUNTS},
             accepted_histogram=tuple(self.accepted_histogram),
             acceptance_prob_sum=self.acceptance_prob_sum,
         )

@@ -11,16 +11,15 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 
 from specdec.data.text import read_pairs, write_pairs
-from specdec.decoding.autoregressive import autoregressive_decode
 from specdec.measure.progress import Progress, say
 from specdec.models.t5.model import T5Model
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles
+from specdec.training.validation import decode_rows
 from specdec.types import SamplingConfig
 
 FILE_NAME = "generated.tsv"
@@ -70,19 +69,11 @@ def generate(
     batches = list(_batches([len(row) for row in ids], lengths, tokens_per_batch))
     with Progress(len(batches), "batches") as progress:
         for length, members in batches:
-            rows = tokens_per_batch // length
-            tokens = np.full((rows, length), config.pad_id, np.int32)
-            for place, member in enumerate(members):
-                tokens[place, : len(ids[member])] = ids[member]
-            row_ids = np.full(rows, -1, np.int32)
-            row_ids[: len(members)] = members
-            result = autoregressive_decode(
-                model, packed, jnp.asarray(tokens), jnp.asarray(row_ids), 2 * length, seed,
-                sampling=sampling, output_bucket=2 * length,
+            decoded = decode_rows(
+                model, packed, [ids[member] for member in members], members,
+                (tokens_per_batch // length, length), 2 * length, seed, sampling,
             )  # fmt: skip
-            decoded, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
-            for place, member in enumerate(members):
-                output = decoded[place, : counts[place]]
+            for member, output in zip(members, decoded, strict=True):
                 text = vocabulary.decode(output)
                 if output[-1] == config.eos_id and text.strip():
                     outputs[member] = text

@@ -15,13 +15,13 @@ import numpy as np
 import optax
 
 from specdec.core.signals import stop_request
-from specdec.data.batching import Batch
+from specdec.data.batching import TokenBatch
 from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import Checkpointer
 
 # (params, frozen params, batch, dropout key) -> (loss, metrics). The loss is a mean over the
 # batch's target tokens; metrics are scalars.
-LossFunction = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+LossFunction = Callable[[Any, Any, TokenBatch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def run_loop(
     Args:
       loss_function: differentiated with respect to its first argument, jitted with the update.
       params: initial parameters; their buffers are donated.
-      batches_from: batches from a given step on, each a Batch or something with its fields.
+      batches_from: batches from a given step on, each a TokenBatch or something with its fields.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains: an argument of the jitted step
         rather than a constant inside it.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.core.files import written
-from specdec.data.batching import Batch, Batches
+from specdec.data.batching import Batches, TokenBatch
 from specdec.measure.progress import Progress
 
 _FILES = ("encoding", "top_probs", "top_tokens")
@@ -28,7 +28,7 @@ class ScoredBatch(NamedTuple):
     """A batch and the target's K most probable tokens at each of its positions.
 
     Attributes:
-      inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.Batch`.
+      inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.TokenBatch`.
       tokens: [B, T, K] int32.
       probs: [B, T, K] float16, the target's own: they sum to a little less than 1.
       encoding: [B, S, W] float16, the target's, for a draft that starts from it; else None.
@@ -64,7 +64,7 @@ class ScoredBatches:
         directory: str | os.PathLike,
         batches: Batches,
         epochs: int,
-        score: Callable[[Any, Batch], tuple[jax.Array, jax.Array | None]],
+        score: Callable[[Any, TokenBatch], tuple[jax.Array, jax.Array | None]],
         params: Any,
         top: int,
     ):

@@ -9,26 +9,13 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from specdec.decoding.batches import Batch
 from specdec.measure.progress import Progress
 
 T = TypeVar("T")
-
-
-class MeasuredRow(Protocol):
-    """A dataclass of what JSON can hold; ``id`` is the row's place in the task."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def id(self) -> int:
-        """Its place."""
-        ...
-
-
-R = TypeVar("R", bound=MeasuredRow)
+R = TypeVar("R", bound=Any)  # A dataclass with an ``id``, its place in the task.
 
 
 def read_lines(path: Path, parse: Callable[[str], T]) -> Iterator[T]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
@@ -31,7 +31,6 @@ from specdec.checkpoints.t5x_files import read_orbax
 from specdec.core.files import write_json
 from specdec.data.vocabulary import FILE_NAME, Vocabulary
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
 
 MODEL = "model.json"
 SETTINGS = "run.json"
@@ -76,7 +75,7 @@ def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> No
 
 
 class Checkpointer:
-    """Saves and restores (params, optimizer state) by step; keeps the latest two."""
+    """Saves and restores trees by step; keeps the latest two."""
 
     def __init__(self, directory: str | os.PathLike):
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
@@ -92,26 +91,15 @@ class Checkpointer:
         """The steps saved whole."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, params: Any, optimizer_state: Any = None) -> None:
-        """Writes a checkpoint, without an optimizer if None; it becomes visible when complete."""
-        items = {"params": ocp.args.StandardSave(params)}
-        if optimizer_state is not None:
-            items["optimizer"] = ocp.args.StandardSave(optimizer_state)
+    def save(self, step: int, **trees: Any) -> None:
+        """Writes a checkpoint of "params", and "optimizer" to resume; visible when complete."""
+        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         self._manager.save(step, args=ocp.args.Composite(**items))
 
-    def restore(self, step: int, params: Any, optimizer_state: Any) -> tuple[Any, Any]:
-        """The state saved at ``step``, shaped and placed like the arguments."""
-        items = ocp.args.Composite(
-            params=ocp.args.StandardRestore(_abstract(params)),
-            optimizer=ocp.args.StandardRestore(_abstract(optimizer_state)),
-        )
-        restored = self._manager.restore(step, args=items)
-        return restored["params"], restored["optimizer"]
-
-    def restore_params(self, step: int, params: Any) -> Any:
-        """The parameters saved at ``step``, shaped like ``params``."""
-        items = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(params)))
-        return self._manager.restore(step, args=items)["params"]
+    def restore(self, step: int, **like: Any) -> dict[str, Any]:
+        """The trees of these names saved at ``step``, shaped and placed like those given."""
+        items = {name: ocp.args.StandardRestore(_abstract(tree)) for name, tree in like.items()}
+        return dict(self._manager.restore(step, args=ocp.args.Composite(**items)))
 
     def close(self) -> None:
         """Releases the manager's threads."""
@@ -153,22 +141,17 @@ def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[T5C
       FileNotFoundError: a run that holds no such checkpoint, or a directory of something else.
       CheckpointError: the checkpoint cannot be read.
     """
-    if not is_run(source):
-        location = resolve(source, "target")
-        if Path(location).is_dir() and not (
-            is_t5x(location) or (Path(location) / CONFIG).is_file()
-        ):
-            raise FileNotFoundError(
-                f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
-                f"Hugging Face, which has {CONFIG}, or of T5X."
-            )
-        config, params = open_checkpoint(location)
-        return config, jax.tree.map(np.asarray, params)
-    step = find_step(source, step)
-    config = _read_model(source)
-    shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
-    with contextlib.closing(Checkpointer(source)) as checkpointer:
-        return config, checkpointer.restore_params(step, shapes)
+    if is_run(source):
+        config, params = open_params(source, "float32", find_step(source, step))
+        return config, jax.tree.map(jnp.asarray, params)
+    location = resolve(source, "target")
+    if Path(location).is_dir() and not (is_t5x(location) or (Path(location) / CONFIG).is_file()):
+        raise FileNotFoundError(
+            f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
+            f"Hugging Face, which has {CONFIG}, or of T5X."
+        )
+    config, params = open_checkpoint(location)
+    return config, jax.tree.map(jnp.asarray, params)
 
 
 def open_params(
@@ -190,7 +173,7 @@ def open_params(
 def save_params(directory: str | os.PathLike, config: T5Config, params: Any, step: int) -> None:
     """Writes a run directory that :func:`load_params` reads, with nothing to resume it by."""
     with contextlib.closing(Checkpointer(directory)) as checkpointer:
-        checkpointer.save(step, params)
+        checkpointer.save(step, params=params)
     _write_model(Path(directory), config)
 
 

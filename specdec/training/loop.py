@@ -84,7 +84,8 @@ def run_loop(
     optimizer_state = optimizer.init(params)
     step = checkpointer.latest_step() or 0
     if step:
-        params, optimizer_state = checkpointer.restore(step, params, optimizer_state)
+        saved = checkpointer.restore(step, params=params, optimizer=optimizer_state)
+        params, optimizer_state = saved["params"], saved["optimizer"]
         say(f"Resuming at step {step} of {options.total_steps}.")
 
     total, pending = options.total_steps, []
@@ -106,7 +107,7 @@ def run_loop(
                 say(f"step {step}/{total}  {_format(_means(pending, step))}")
                 pending.clear()
             if saving:
-                checkpointer.save(step, params, optimizer_state)
+                checkpointer.save(step, params=params, optimizer=optimizer_state)
             if stopping and not last:
                 say(f"Stopped by SIGTERM at step {step}; run again to continue.")
                 checkpointer.close()

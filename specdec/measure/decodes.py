@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
@@ -57,6 +58,7 @@ class Row:
         """Row ``place`` of a traced decode, without output text and mismatches."""
         stats = result.stats
         assert result.trace is not None
+        counts: dict[str, Any] = {name: int(getattr(stats, name)[place]) for name in _COUNTS}
         return cls(
             id=id,
             input=input,
@@ -67,7 +69,7 @@ class Row:
             accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
-            **{name: int(getattr(stats, name)[place]) for name in _COUNTS},
+            **counts,
         )
 
     @classmethod

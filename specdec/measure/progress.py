@@ -39,8 +39,7 @@ class Progress(tqdm):
         self._tokens = 0
         bar = "{percentage:3.0f}%|{bar}| " if terminal else ""
         super().__init__(
-            total=total, initial=done, unit=f" {unit}", desc=name and f"{name}: ",
-            leave=True,
+            total=total, initial=done, unit=f" {unit}", desc=name and f"{name}: ", leave=True,
             file=sys.stderr if terminal else io.StringIO(), dynamic_ncols=terminal,
             smoothing=0,  # The whole session's rate: inputs come in windows sorted by length.
             mininterval=0, miniters=1,  # Its clock goes with each item; ``display`` waits.
@@ -74,10 +73,17 @@ class Progress(tqdm):
 
     def skip(self, count: int = 0) -> None:
         """Counts what the rate is not to be judged by, and not the time since the last addition."""
+        if self.disable:  # By the environment's TQDM_DISABLE.
+            return
         self.initial += count
         self.n += count
         self.unpause()
         self.refresh()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Makes room for a line; the bar comes back at once."""
+        self._shown = -self._gap
+        super().clear(nolock)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Shows it, unless it did so a moment ago; called by tqdm whenever something changes."""

@@ -1,6 +1,8 @@
 """What is shown while one waits, in a log file and on a terminal."""
 
 import io
+import os
+import subprocess
 import sys
 
 import pytest
@@ -77,7 +79,18 @@ def test_a_terminal_has_a_bar_and_lines_above_it(clock, monkeypatch):
         say("a line")
         cleared, _, rest = terminal.getvalue().partition("a line\n")
         assert cleared.endswith(" \r")
-        assert rest == ""  # The bar comes back with what is next to show.
-        clock.wait(1)
-        shown.add(1)
-        assert " 75%|" in terminal.getvalue().partition("a line\n")[2]
+        assert "\r 50%|#####     | 2 of 4 rows" in rest
+
+
+def test_bars_that_are_switched_off():
+    code = """
+from specdec.measure.progress import Progress, say
+with Progress(4, "rows") as shown:
+    shown.begin("something")
+    shown.add(2, kind="short", tokens=3)
+    shown.add(2, kind="short", tokens=3)
+say("a line")
+"""
+    env = os.environ | {"TQDM_DISABLE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (0, "a line\n"), done.stderr

@@ -39,11 +39,11 @@ class Progress(tqdm):
         self._tokens = 0
         bar = "{percentage:3.0f}%|{bar}| " if terminal else ""
         super().__init__(
-            total=total, initial=done, unit=f" {unit}", desc=name and f"{name}: ", leave=True,
+            total=total, initial=done, unit=unit, desc=name and f"{name}: ", leave=True,
             file=sys.stderr if terminal else io.StringIO(), dynamic_ncols=terminal,
             smoothing=0,  # The whole session's rate: inputs come in windows sorted by length.
             mininterval=0, miniters=1,  # Its clock goes with each item; ``display`` waits.
-            bar_format="{desc}" + bar + "{n_fmt} of {total_fmt}{unit}, {rate_noinv_fmt}{postfix}, "
+            bar_format="{desc}" + bar + "{n_fmt} of {total_fmt} {unit}, {rate_fmt}{postfix}, "
             "{remaining} left",
         )  # fmt: skip
 

@@ -96,8 +96,9 @@ class ScoredBatches:
         with contextlib.ExitStack() as stack, Progress(len(self._batches), "batches") as progress:
             progress.begin("The target scores")
             files = {}
+            # What is entered first gets its name last.
             for name in reversed([name for name in _FILES if name in shapes]):
-                partial = stack.enter_context(written(paths[name]))  # The last one is named first.
+                partial = stack.enter_context(written(paths[name]))
                 size = int(self._starts[name][-1]), shapes[name].shape[-1]
                 files[name] = np.lib.format.open_memmap(partial, "w+", shapes[name].dtype, size)
                 stack.callback(files[name].flush)

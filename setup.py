@@ -36,7 +36,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["specdec", "specdec.*"]),
-    package_data={"specdec": ["bundled/**/*"]},
+    package_data={"specdec": ["bundled/**/*", "py.typed"]},
     install_requires=[
         "absl-py>=2.1",
         "flax>=0.10.7",
@@ -48,11 +48,12 @@ setup(
         "msgpack>=1.0.8",
         "numpy>=2.0",
         "optax>=0.2.4",
-        "orbax-checkpoint>=0.11.16",
+        "orbax-checkpoint>=0.11.16,<1.0",  # 1.0 changes its interface.
         "sacrebleu>=2.4",
         "safetensors>=0.5",
         "sentencepiece>=0.2.0",
         "tensorstore>=0.1.71",
+        "tqdm>=4.66",
     ],
     extras_require={
         "notebooks": NOTEBOOKS,

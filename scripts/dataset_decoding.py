@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 import jax
 
 from specdec.checkpoints import save_huggingface
+from specdec.core import files
 from specdec.measure import figures, results
 from specdec.measure.progress import say
 from specdec.models.t5.config import T5Config
@@ -56,7 +57,7 @@ KILL_BATCH, LONG_BATCH = 2, 64
 SECONDS_BETWEEN_SAMPLES = 2
 
 
-class Work:
+class Runs:
     """A folder with a tiny pair, data made of real rows, and decodes of them."""
 
     def __init__(self, folder: Path):
@@ -104,23 +105,23 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def kill_and_continue(work: Work, kills: int, num_rows: int) -> dict[str, Any]:
+def kill_and_continue(runs: Runs, kills: int, num_rows: int) -> dict[str, Any]:
     """Each run is killed at a random byte of its decodes, or before the first, then continued."""
-    data, generator = work.data(num_rows), random.Random(SEED)
-    process, decodes = work.start(data, "whole", KILL_BATCH)
-    work.finish(process)
+    data, generator = runs.data(num_rows), random.Random(SEED)
+    process, decodes = runs.start(data, "whole", KILL_BATCH)
+    runs.finish(process)
     whole = decodes.read_bytes()
-    process, decodes = work.start(data, "again", KILL_BATCH)  # Its programs are compiled.
+    process, decodes = runs.start(data, "again", KILL_BATCH)  # Its programs are compiled.
     began = time.monotonic()
     while not size(decodes) and process.poll() is None:
         time.sleep(0.01)
     seconds_to_first_row = time.monotonic() - began
-    work.finish(process)
+    runs.finish(process)
     if decodes.read_bytes() != whole:
         raise SystemExit("Two runs that nobody killed differ.")
     points = []
     for number in range(kills):
-        process, decodes = work.start(data, f"killed_{number}", KILL_BATCH)
+        process, decodes = runs.start(data, f"killed_{number}", KILL_BATCH)
         if number % 5 == 4:
             until = time.monotonic() + generator.uniform(0, seconds_to_first_row)
             while time.monotonic() < until and not size(decodes):
@@ -132,8 +133,8 @@ def kill_and_continue(work: Work, kills: int, num_rows: int) -> dict[str, Any]:
             time.sleep(generator.uniform(0, 0.01))
         process.send_signal(signal.SIGKILL)
         code, left = process.wait(), decodes.read_bytes() if decodes.exists() else b""
-        process, decodes = work.start(data, f"killed_{number}", KILL_BATCH)
-        work.finish(process)
+        process, decodes = runs.start(data, f"killed_{number}", KILL_BATCH)
+        runs.finish(process)
         points.append(
             {
                 "killed": code == -signal.SIGKILL,
@@ -164,10 +165,10 @@ def resident_mb(pid: int) -> float | None:
     return None
 
 
-def watch_memory(work: Work, num_rows: int) -> dict[str, Any]:
+def watch_memory(runs: Runs, num_rows: int) -> dict[str, Any]:
     """Samples of [seconds, rows on disk, MB] from start to end of one run."""
-    data = work.data(num_rows)
-    process, decodes = work.start(data, "long", LONG_BATCH)
+    data = runs.data(num_rows)
+    process, decodes = runs.start(data, "long", LONG_BATCH)
     began, rows, read, samples = time.monotonic(), 0, 0, []
     while process.poll() is None:
         time.sleep(SECONDS_BETWEEN_SAMPLES)
@@ -179,7 +180,7 @@ def watch_memory(work: Work, num_rows: int) -> dict[str, Any]:
         memory = resident_mb(process.pid)
         if memory is not None:
             samples.append([round(time.monotonic() - began, 1), rows, round(memory, 1)])
-    work.finish(process)
+    runs.finish(process)
     decoding = [memory for _, rows, memory in samples if 0 < rows < num_rows]
     tenth = max(1, len(decoding) // 10)
     return {
@@ -225,17 +226,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        work = Work(Path(folder))
+        runs = Runs(Path(folder))
         with ThreadPoolExecutor() as pool:  # Side by side: nothing is timed.
-            watching = pool.submit(watch_memory, work, options.rows)
-            killed = kill_and_continue(work, options.kills, options.kill_rows)
+            watching = pool.submit(watch_memory, runs, options.rows)
+            killed = kill_and_continue(runs, options.kills, options.kill_rows)
         memory = watching.result()
     options.output_dir.mkdir(parents=True, exist_ok=True)
     content = {
         "killed": killed, "memory": memory, **results.provenance(),
         "command": shlex.join(["python", *sys.argv]),
     }  # fmt: skip
-    results.write_results(options.output_dir / "results.json", content)
+    files.write_json(options.output_dir / "results.json", content)
     draw(memory, options.output_dir)
     say(f"{killed['identical']} of {killed['kills']} killed runs ended with the same bytes")
     say(f"memory by tenths of decoding, MB: {memory['mb_by_tenth_of_decoding']}")

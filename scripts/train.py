@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 from absl import app, flags, logging
 
 from specdec.runs.compilation_cache import use_compilation_cache
+from specdec.runs.gin_files import split_bindings
 from specdec.runs.train import main
 
 _GIN_FILES = flags.DEFINE_multi_string(
@@ -27,22 +28,17 @@ _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Directory of the run; resumed if it exists.", required=True
 )
 
-_GIN = "--gin."
-
 
 def _run(argv: list[str]) -> None:
     del argv
-    logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
-    # Orbax narrates every save at the same level as our progress lines.
-    logging.get_absl_handler().addFilter(lambda record: "/orbax/" not in record.pathname)
-    bindings = [argument.removeprefix(_GIN) for argument in sys.argv if argument.startswith(_GIN)]
     use_compilation_cache()
     try:
-        main(_GIN_FILES.value, bindings, _OUTPUT_DIR.value, ROOT)
+        main(_GIN_FILES.value, _BINDINGS, _OUTPUT_DIR.value, ROOT)
     except (OSError, ValueError, FloatingPointError) as error:
         logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
         sys.exit(f"error: {str(error).strip().splitlines()[0]}")  # Gin adds its call stack.
 
 
 if __name__ == "__main__":
-    app.run(_run, [argument for argument in sys.argv if not argument.startswith(_GIN)])
+    _BINDINGS, _ARGUMENTS = split_bindings(sys.argv)
+    app.run(_run, _ARGUMENTS)

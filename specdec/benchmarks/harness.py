@@ -14,6 +14,7 @@ from typing import Any
 
 from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.workload import Workload, WorkloadError
+from specdec.measure.progress import Progress, say
 from specdec.measure.timing import Spread
 
 # OpenMP's threads go on spinning for a while, 0.2 s by some libraries' default.
@@ -115,7 +116,8 @@ def measure(
         raise WorkloadError(f"There must be at least one repetition, got {repetitions}.")
     workers: dict[str, _Worker] = {}
     try:
-        for name in systems:
+        for place, name in enumerate(systems, start=1):
+            say(f"Loading {name}, {place} of {len(systems)} systems")
             workers[name] = _Worker(name, options["threads"])
             workers[name].load(workload, options)
         return _measure(workload, workers, repetitions)
@@ -131,16 +133,20 @@ def _measure(
     lengths: Sequence[int] | None = workload.lengths
     reference: list[list[int]] = []
     for worker in present:
+        say(f"First run of {worker.name}, which compiles")
         worker.first = worker.run(lengths)
         tokens = worker.first["tokens"]
         reference = reference or tokens
         _check(worker.name, workload, tokens, reference)
         lengths = [len(row) for row in reference]
         worker.run(lengths, first_token=True)
-    for number in range(repetitions):
-        for worker in present if number % 2 == 0 else reversed(present):
-            worker.seconds.append(worker.run(lengths)["seconds"])
-            worker.first_token_seconds.append(worker.run(lengths, first_token=True)["seconds"])
+    with Progress(repetitions * len(present), "runs") as progress:
+        for number in range(repetitions):
+            for worker in present if number % 2 == 0 else reversed(present):
+                progress.set_description(f"{worker.name}, repetition {number + 1} of {repetitions}")
+                worker.seconds.append(worker.run(lengths)["seconds"])
+                worker.first_token_seconds.append(worker.run(lengths, first_token=True)["seconds"])
+                progress.add()
     return [worker.measurement(reference) for worker in workers.values()]
 
 

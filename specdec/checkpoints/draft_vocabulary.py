@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specdec.checkpoints.errors import CheckpointError
+from specdec.core import files
 
 FILE_NAME = "draft_vocabulary.json"
 
@@ -22,10 +23,8 @@ FILE_NAME = "draft_vocabulary.json"
 def save_draft_vocabulary(directory: str | os.PathLike, tokens: Iterable[int]) -> Path:
     """Writes the tokens, in ascending order; the file appears when it is whole."""
     path = Path(directory) / FILE_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"tokens": sorted(int(token) for token in tokens)}) + "\n")
-    os.replace(partial, path)
+    text = json.dumps({"tokens": sorted(int(token) for token in tokens)})  # In one line.
+    files.write_text(path, text + "\n")
     return path
 
 

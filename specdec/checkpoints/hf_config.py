@@ -23,6 +23,22 @@ FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "gated-gelu_new": ("gelu", True),
 }
 
+# What T5Config has too: sizes, by both names, and what has a default.
+SIZES = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "num_encoder_layers": "num_layers",
+    "num_heads": "num_heads",
+    "head_dim": "d_kv",
+    "d_ff": "d_ff",
+}
+OPTIONS: dict[str, Any] = {
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-6,
+    "dropout_rate": 0.1,
+}
+
 
 def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     """The network that a config.json describes.
@@ -52,19 +68,11 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     pad_id = _token_id(raw, "pad_token_id", 0, source)
     try:
         return T5Config(
-            vocab_size=raw["vocab_size"],
-            d_model=raw["d_model"],
-            num_encoder_layers=raw["num_layers"],
+            **{ours: raw[theirs] for ours, theirs in SIZES.items()},
+            **{name: raw.get(name, default) for name, default in OPTIONS.items()},
             num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
-            num_heads=raw["num_heads"],
-            head_dim=raw["d_kv"],
-            d_ff=raw["d_ff"],
             activation=activation,
             gated=gated,
-            relative_attention_num_buckets=raw.get("relative_attention_num_buckets", 32),
-            relative_attention_max_distance=raw.get("relative_attention_max_distance", 128),
-            layer_norm_epsilon=raw.get("layer_norm_epsilon", 1e-6),
-            dropout_rate=raw.get("dropout_rate", 0.1),
             encoding_width=raw.get("encoding_width"),
             pad_id=pad_id,
             eos_id=_token_id(raw, "eos_token_id", 1, source),
@@ -102,20 +110,12 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
         "is_encoder_decoder": True,
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
-        "num_layers": config.num_encoder_layers,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        **{name: getattr(config, name) for name in OPTIONS},
         "num_decoder_layers": config.num_decoder_layers,
-        "num_heads": config.num_heads,
-        "d_kv": config.head_dim,
-        "d_ff": config.d_ff,
         "feed_forward_proj": feed_forward,
         "tie_word_embeddings": config.tied_logits,
         "scale_decoder_outputs": config.tied_logits,
-        "relative_attention_num_buckets": config.relative_attention_num_buckets,
-        "relative_attention_max_distance": config.relative_attention_max_distance,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "dropout_rate": config.dropout_rate,
         "torch_dtype": dtype,
         **own,
         **format_generation_config(config),

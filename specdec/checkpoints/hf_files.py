@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.hf_names import Parameter
 from specdec.checkpoints.parameters import cast
+from specdec.core.files import write_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -178,8 +179,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict):
         raise CheckpointError(f"{path} is not a JSON object; copy or download it again.")
     return contents
-
-
-def write_json(path: Path, contents: Any) -> None:
-    """Writes JSON as transformers lays it out."""
-    path.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")

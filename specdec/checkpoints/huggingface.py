@@ -30,7 +30,6 @@ from specdec.checkpoints.hf_files import (
     StoredTensor,
     read_json,
     weight_files,
-    write_json,
     write_weights,
 )
 from specdec.checkpoints.hf_names import (
@@ -51,6 +50,7 @@ from specdec.checkpoints.parameters import (
     check_parameters,
     written_whole,
 )
+from specdec.core.files import write_json
 from specdec.models.t5.config import T5Config
 
 GENERATION_CONFIG = "generation_config.json"

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.hf_files import opened
+from specdec.core.files import written
 from specdec.drafters.ngram_tables import NgramTables, make_level
 
 FILE_NAME = "ngrams.safetensors"
@@ -46,11 +47,8 @@ def save_ngrams(
         "order": str(tables.order),
         "vocabulary": vocabulary_hash(vocabulary) if vocabulary else "",
     }
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    save_file(arrays, partial, metadata)
-    os.replace(partial, path)
+    with written(Path(path)) as partial:
+        save_file(arrays, partial, metadata)
 
 
 def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:

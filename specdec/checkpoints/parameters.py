@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import ml_dtypes  # Registers bfloat16 with numpy, which safetensors' numpy read
 import numpy as np
 
 from specdec.checkpoints.errors import CheckpointError
+from specdec.core.files import written
 
 DTYPES = {
     "float32": np.dtype(np.float32),
@@ -95,10 +94,6 @@ def written_whole(directory: Path) -> Iterator[Path]:
         raise CheckpointError(
             f"{directory} exists and is not an empty directory; remove it or choose another."
         )
-    partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir(parents=True)
-    try:
+    with written(directory) as partial:
+        partial.mkdir()
         yield partial
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

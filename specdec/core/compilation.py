@@ -12,13 +12,17 @@ import jax
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
+_KEEP_BARRIERS = "cse_barrier_expander"
+if jax.__version_info__ >= (0, 12):  # It cannot compile them in loops that it makes functions.
+    _KEEP_BARRIERS += ",small-while-loop-hoisting"
+
 # What the products of few tokens (specdec.models.products.few_tokens) need of XLA on CPU.
 CPU_OPTIONS = {
     # A sum may be taken in any order, so that it vectorises. NaN, infinity and division stay
     # exact: XLA's defaults for what fast math must honour.
     "xla_cpu_enable_fast_math": True,
     # Optimization barriers last until after fusion: what they wrap is computed once, in memory.
-    "xla_disable_hlo_passes": "cse_barrier_expander",
+    "xla_disable_hlo_passes": _KEEP_BARRIERS,
     # Bits of the vectors to use where there are such, instead of 256.
     "xla_cpu_prefer_vector_width": 512,
 }

@@ -12,7 +12,7 @@ import numpy as np
 from specdec.data.vocabulary import EOS_ID, PAD_ID, Vocabulary
 
 
-class Batch(NamedTuple):
+class TokenBatch(NamedTuple):
     """Token ids, int32 [B, S] and [B, T]: a text, EOS, then pads. Spare rows are all pads."""
 
     inputs: np.ndarray
@@ -106,7 +106,7 @@ class Batches:
         crc = zlib.crc32(ids.tobytes(), zlib.crc32(self._sizes.tobytes()))
         return f"{len(self._pairs)} examples, crc32 {crc:08x}, {self._options}"
 
-    def from_step(self, step: int) -> Iterator[Batch]:
+    def from_step(self, step: int) -> Iterator[TokenBatch]:
         """Batches number ``step``, ``step + 1``, and so on without end."""
         epoch = 0
         while True:
@@ -116,7 +116,7 @@ class Batches:
             step = max(0, step - len(plan))
             epoch += 1
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int) -> Iterator[TokenBatch]:
         """The batches of one epoch."""
         for shape, groups in self._plan(epoch):
             yield self._assemble(shape, groups)
@@ -150,9 +150,9 @@ class Batches:
             yield group
             start += len(group)
 
-    def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> Batch:
+    def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> TokenBatch:
         rows = self._options.rows(shape)
-        batch = Batch(*(np.full((rows, length), PAD_ID, np.int32) for length in shape))
+        batch = TokenBatch(*(np.full((rows, length), PAD_ID, np.int32) for length in shape))
         for row, group in enumerate(groups):
             for side in (0, 1):
                 ids = [token for index in group for token in self._pairs[index][side]]

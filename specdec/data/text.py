@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from specdec.core.files import write_parts
+
 T = TypeVar("T")
 
 
@@ -106,11 +108,10 @@ def write_pairs(path: str | os.PathLike, pairs: Iterable[tuple[str, str]]) -> No
     Raises:
       ValueError: a field is empty, or contains a tab or a line break.
     """
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8", newline="\n") as file:
-        for pair in pairs:
-            if not all(field.strip() and not set(field) & set("\t\r\n") for field in pair):
-                raise ValueError(f"Not a line of parallel text: {pair!r}.")
-            file.write("\t".join(pair) + "\n")
-    os.replace(partial, path)
+
+    def line(pair: tuple[str, str]) -> str:
+        if not all(field.strip() and not set(field) & set("\t\r\n") for field in pair):
+            raise ValueError(f"Not a line of parallel text: {pair!r}.")
+        return "\t".join(pair) + "\n"
+
+    write_parts(Path(path), map(line, pairs))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import sentencepiece as spm
 
+from specdec.core.files import written
+
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 FILE_NAME = "spiece.model"  # The name Hugging Face gives T5's vocabulary.
 
@@ -92,7 +94,6 @@ def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -
         )
     except RuntimeError as error:
         raise ValueError(f"SentencePiece cannot make {size} pieces: {error}") from error
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.getvalue())
+    with written(Path(path)) as partial:
+        partial.write_bytes(model.getvalue())
     return Vocabulary(path)

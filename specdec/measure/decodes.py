@@ -6,12 +6,15 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
-from specdec.measure.lines import read_lines
 from specdec.measure.lossless import Mismatch
+from specdec.measure.rows import read_lines
 from specdec.types import DecodeResult
+
+_COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Row:
         """Row ``place`` of a traced decode, without output text and mismatches."""
         stats = result.stats
         assert result.trace is not None
+        counts: dict[str, Any] = {name: int(getattr(stats, name)[place]) for name in _COUNTS}
         return cls(
             id=id,
             input=input,
@@ -65,20 +69,12 @@ class Row:
             accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
-            target_calls=int(stats.target_calls[place]),
-            proposed=int(stats.proposed[place]),
-            examined=int(stats.examined[place]),
-            accepted=int(stats.accepted[place]),
-            dropped=int(stats.dropped[place]),
+            **counts,
         )
-
-    def to_json(self) -> str:
-        """One line, without its end."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> Row:
-        """Inverse of :meth:`to_json`.
+        """Inverse of :func:`specdec.measure.rows.line_of`.
 
         Raises:
           ValueError, TypeError, KeyError: the line is no row.
@@ -94,17 +90,13 @@ class Row:
         return RunStats(
             gamma=gamma,
             num_rows=1,
-            target_calls=self.target_calls,
-            proposed=self.proposed,
-            examined=self.examined,
-            accepted=self.accepted,
             emitted=self.num_tokens,
-            dropped=self.dropped,
+            **{name: getattr(self, name) for name in _COUNTS},
             accepted_histogram=tuple(self.accepted_histogram),
             acceptance_prob_sum=self.acceptance_prob_sum,
         )
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.lines.read_lines`."""
+    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.rows.read_lines`."""
     return read_lines(path, Row.from_json)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from specdec.core import theory
+from specdec.core.files import write_json
 from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
@@ -168,13 +167,10 @@ def remembered(directory: Path, key: str) -> GammaChoice | None:
 def remember(directory: Path, key: str, choice: GammaChoice) -> None:
     """Keeps a choice for later; a directory that cannot be written to is no error."""
     with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
         path = directory / _FILE
         try:
             known = dict(json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             known = {}
         known[key] = dataclasses.asdict(choice)
-        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
-            json.dump(known, file, indent=1)
-        os.replace(file.name, path)
+        write_json(path, known)

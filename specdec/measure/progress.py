@@ -2,50 +2,96 @@
 
 from __future__ import annotations
 
-import datetime
+import io
 import sys
 import time
+from collections.abc import Hashable
 
-_SECONDS = 10
-
-
-def say(message: str) -> None:
-    """Tells it on stderr: stdout is for results."""
-    print(message, file=sys.stderr, flush=True)
+from tqdm import tqdm
 
 
-class Progress:
-    """Says now and then how many rows are done, how fast, and how long the others will take.
+def say(message: str, *, result: bool = False) -> None:
+    """Tells it above what bars there are, on stderr: stdout is for results."""
+    file = sys.stdout if result else sys.stderr
+    tqdm.write(message, file=file)
+    file.flush()
 
-    Rates are of this session alone, its compilations included.
+
+class Progress(tqdm):
+    """How much is done, how fast, and how long the rest will take.
+
+    A bar on a terminal; elsewhere, in a log file say, a line every ten seconds. The last state is
+    always shown. To be closed, or used with ``with``.
 
     Args:
-      total: rows of the run.
-      done: those that an earlier session decoded.
+      total: of what is to be done.
+      unit: what is counted, such as "rows".
+      done: what an earlier session did.
+      name: of the whole, if it has one.
     """
 
-    def __init__(self, total: int, done: int):
-        self._total, self._before, self._rows, self._tokens = total, done, 0, 0
-        self._began = self._said = time.monotonic()
-        say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
+    monitor_interval = 0  # No thread beside.
 
-    @property
-    def done(self) -> int:
-        """Rows of the run that are decoded."""
-        return self._before + self._rows
+    def __init__(self, total: int, unit: str, *, done: int = 0, name: str = ""):
+        self._terminal = terminal = sys.stderr.isatty()
+        self._shown, self._gap = time.monotonic(), 0.1 if terminal else 10.0
+        self._kinds: set[Hashable] = set()
+        self._tokens = 0
+        bar = "{percentage:3.0f}%|{bar}| " if terminal else ""
+        super().__init__(
+            total=total, initial=done, unit=unit, desc=name and f"{name}: ", leave=True,
+            file=sys.stderr if terminal else io.StringIO(), dynamic_ncols=terminal,
+            smoothing=0,  # The whole session's rate: inputs come in windows sorted by length.
+            mininterval=0, miniters=1,  # Its clock goes with each item; ``display`` waits.
+            bar_format="{desc}" + bar + "{n_fmt} of {total_fmt} {unit}, {rate_fmt}{postfix}, "
+            "{remaining} left",
+        )  # fmt: skip
 
-    def add(self, rows: int, tokens: int) -> None:
-        """Counts what was decoded; says something unless it did so a moment ago."""
-        self._rows += rows
-        self._tokens += tokens
-        now = time.monotonic()
-        if now - self._said < _SECONDS and self.done < self._total:
+    def begin(self, what: str) -> None:
+        """Says at once what is under way; ``set_description`` says it when it is time to."""
+        self._shown = -self._gap
+        self.set_description(what)
+
+    def add(self, count: int = 1, *, kind: Hashable = None, tokens: int = 0) -> None:
+        """Counts what was done.
+
+        Args:
+          kind: such as a batch's shape. What is the first of its kind compiles a program: neither
+            it nor its time is counted in the rate, since what is left compiles nothing. None is
+            no kind.
+          tokens: shown as a rate too, if there are any.
+        """
+        if kind is not None and kind not in self._kinds:
+            self._kinds.add(kind)
+            self.skip(count)
             return
-        self._said = now
-        seconds = max(now - self._began, 1e-9)
-        left = round(seconds / self._rows * (self._total - self.done))
-        rest = f", about {datetime.timedelta(seconds=left)} left" if left else ""
-        say(
-            f"  {self.done} of {self._total} rows, {self._rows / seconds:.1f} rows/s, "
-            f"{self._tokens / seconds:.0f} tokens/s{rest}"
-        )
+        self._tokens += tokens
+        elapsed = self.format_dict["elapsed"]
+        if self._tokens and elapsed:
+            self.set_postfix_str(f"{self._tokens / elapsed:.0f} tokens/s", refresh=False)
+        self.update(count)
+
+    def skip(self, count: int = 0) -> None:
+        """Counts what the rate is not to be judged by, and not the time since the last addition."""
+        if self.disable:  # By the environment's TQDM_DISABLE.
+            return
+        self.initial += count
+        self.n += count
+        self.unpause()
+        self.refresh()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Makes room for a line; the bar comes back at once."""
+        self._shown = -self._gap
+        super().clear(nolock)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Shows it, unless it did so a moment ago; called by tqdm whenever something changes."""
+        soon = self.n >= self.total or time.monotonic() - self._shown < self._gap
+        if soon and not self.disable:  # tqdm disables a bar before it closes it.
+            return
+        self._shown = time.monotonic()
+        if self._terminal:
+            super().display(msg, pos)
+        else:
+            print(self, file=sys.stderr, flush=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Protocol
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
 from specdec.data.tasks import Metrics
+
+_CHARS, _BETA = 6, 2
 
 
 class Scorer(Protocol):
@@ -23,31 +27,52 @@ class Scorer(Protocol):
 
 
 class Quality:
-    """Corpus BLEU and chrF in 0..100, by sacreBLEU.
+    """Corpus BLEU and chrF in 0..100, as sacreBLEU has them.
 
     Both are functions of counts summed over the rows, and no more is kept: sacreBLEU's own corpus
     functions hold the n-grams of every reference, some 16 kB a row.
+
+    Source of chrF: Popović 2015, with n-grams of 1 to 6 characters, white space left out, and
+    beta = 2. The mean is over the lengths of which both sides have n-grams.
     """
 
     def __init__(self):
-        self._metrics = {"bleu": BLEU(), "chrf": CHRF()}
-        self._sums: dict[str, list[int]] = {}
+        # Of one sentence it has the counts too, and says so unless it is told of its order.
+        self._bleu = BLEU(effective_order=True)
+        self._num_rows = 0
+        self._matches, self._ngrams, self._lengths = np.zeros(4, int), np.zeros(4, int), (0, 0)
+        self._chrf = np.zeros((_CHARS, 3), int)
 
     def add(self, output: str, reference: str) -> None:
         """See :class:`Scorer`."""
-        for name, metric in self._metrics.items():
-            (counts,) = metric._extract_corpus_statistics([output], [[reference]])
-            sums = self._sums.setdefault(name, [0] * len(counts))
-            self._sums[name] = [a + b for a, b in zip(sums, counts, strict=True)]
+        self._num_rows += 1
+        score = self._bleu.sentence_score(output, [reference])
+        self._matches += score.counts
+        self._ngrams += score.totals
+        self._lengths = self._lengths[0] + score.sys_len, self._lengths[1] + score.ref_len
+        sides = (extract_all_char_ngrams(text, _CHARS) for text in (output, reference))
+        for sums, ours, theirs in zip(self._chrf, *sides, strict=True):
+            # An output's n-grams count only where its reference has any of that length.
+            sums += ours.total() * bool(theirs), theirs.total(), (ours & theirs).total()
 
     def scores(self) -> dict[str, float] | None:
         """See :class:`Scorer`."""
-        if not self._sums:
+        if not self._num_rows:
             return None
-        return {
-            name: metric._compute_score_from_stats(self._sums[name]).score
-            for name, metric in self._metrics.items()
-        }
+        counts = self._matches.tolist(), self._ngrams.tolist()
+        bleu = BLEU.compute_bleu(*counts, *self._lengths, smooth_method="exp")
+        return {"bleu": bleu.score, "chrf": _f_score(self._chrf.tolist())}
+
+
+def _f_score(counts: list[list[int]]) -> float:
+    """chrF of (output's, reference's, common) n-grams by their length."""
+    both = [count for count in counts if count[0] and count[1]]
+    if not both:
+        return 0.0
+    precision = statistics.fmean(common / ours for ours, _, common in both)
+    recall = statistics.fmean(common / theirs for _, theirs, common in both)
+    weighted = _BETA**2 * precision + recall
+    return 100 * (1 + _BETA**2) * precision * recall / weighted if weighted else 0.0
 
 
 class TaskQuality:

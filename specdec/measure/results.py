@@ -1,13 +1,10 @@
-"""``results.json``: a run's numbers, where they come from, and how they are written."""
+"""``results.json``: a run's numbers, and where they come from."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -129,41 +126,3 @@ def _git_sha() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def check_writable(directory: Path) -> None:
-    """Raises OSError unless files can be made in a directory, or it can be made itself.
-
-    Leaves nothing behind.
-    """
-    existing = directory.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir():
-        raise NotADirectoryError(f"Cannot write to {directory}: {existing} is not a directory.")
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error
-        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None
-
-
-def write_parts(path: Path, parts: Iterable[str]) -> None:
-    """Replaces a file at once: a reader sees the old text or the new, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # Each process its own.
-    with open(partial, "w", encoding="utf-8") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())  # A machine that is taken away keeps the whole file too.
-    partial.replace(path)
-
-
-def write_text(path: Path, text: str) -> None:
-    """:func:`write_parts` of one part."""
-    write_parts(path, [text])
-
-
-def write_results(path: Path, results: dict[str, Any]) -> None:
-    """Writes ``results.json`` at once."""
-    write_text(path, json.dumps(results, indent=2, ensure_ascii=False) + "\n")

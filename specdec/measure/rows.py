@@ -1,29 +1,119 @@
-"""Measurements row by row that go on where a killed run stopped."""
+"""Rows of a run, in files of one JSON object a line: a killed run goes on where it stopped."""
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from specdec.decoding.batches import Batch
-from specdec.measure.lines import LineWriter, read_lines
+from specdec.measure.progress import Progress
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Any)  # A dataclass with an ``id``, its place in the task.
 
 
-class MeasuredRow(Protocol):
-    """A dataclass of what JSON can hold; ``id`` is the row's place in the task."""
+def read_lines(path: Path, parse: Callable[[str], T]) -> Iterator[T]:
+    """Complete lines of a file one at a time, none if there is no file.
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    A last line without an end was cut off by a kill and is left out.
 
-    @property
-    def id(self) -> int:
-        """Its place."""
-        ...
+    Raises:
+      ValueError: ``parse`` fails on a complete line.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                parsed = parse(line.decode("utf-8"))
+            except (ValueError, TypeError, KeyError):
+                raise ValueError(
+                    f"{path}:{number} is not a row of this program; remove the file to start "
+                    "afresh."
+                ) from None
+            yield parsed
 
 
-R = TypeVar("R", bound=MeasuredRow)
+class LineWriter:
+    """Appends lines to a file, each append on disk before the next; drops a torn last line.
+
+    Raises:
+      OSError: (on entering) another process does, or the file cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __enter__(self) -> LineWriter:
+        self._file: IO[bytes] = open(self._path, "a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise OSError(f"{self._path} is being written by another process.") from None
+        except OSError:
+            pass  # A file system without locks.
+        self._file.truncate(_end_of_lines(self._file))
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def append(self, *lines: str) -> None:
+        """Writes lines and flushes them to the disk together."""
+        self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """Bytes up to the last line's end; of a long file only its own end is read."""
+    if not file.seek(0, os.SEEK_END):
+        return 0  # Nothing that could be mapped.
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.rfind(b"\n") + 1
+
+
+def line_of(row: Any) -> str:
+    """A dataclass as a line of JSON, without the line's end."""
+    return json.dumps(dataclasses.asdict(row), ensure_ascii=False)
+
+
+def append_missing(
+    writer: LineWriter,
+    batches: Iterable[T],
+    done: int,
+    size: Callable[[T], int],
+    measure: Callable[[T], Iterable[Any]],
+) -> Iterator[tuple[int, T, list[Any]]]:
+    """Appends the rows that follow the first ``done`` ones, a batch at a time.
+
+    Args:
+      batches: all of the run's, in its order.
+      done: rows that are in the file.
+      size: how many rows a batch has.
+      measure: gives all rows of a batch, dataclasses, in their order.
+
+    Returns:
+      (number, batch, new rows) of each batch that lacked some, when they are on disk.
+    """
+    for number, batch in enumerate(batches):
+        if done >= size(batch):
+            done -= size(batch)
+            continue
+        # The whole batch again even if a part is done: the same shapes and companions.
+        rows = list(measure(batch))[done:]
+        done = 0
+        writer.append(*map(line_of, rows))
+        yield number, batch, rows
 
 
 def measure_rows(
@@ -35,23 +125,32 @@ def measure_rows(
     """Reads the rows of a file of JSON lines, and measures and appends those it lacks.
 
     Args:
-      measure: (batch, wanted) -> rows; ``wanted`` maps the id of each row that is lacking to its
-        place in the batch.
+      measure: (batch, places) -> rows; ``places`` maps the id of each row to its place in the
+        batch, and the rows come in that order.
 
     Returns:
       all rows, by id.
 
     Raises:
       OSError: the file cannot be read or written.
+      ValueError: it holds rows that are not the first ones of these batches.
     """
-    done = {row.id: row for row in read_lines(path, lambda line: row_type(**json.loads(line)))}
+    ids = [row for batch in batches for row in _places(batch)]
     with LineWriter(path) as writer:
-        for batch in batches:
-            places = enumerate(batch.row_ids.tolist())
-            wanted = {row: place for place, row in places if row >= 0 and row not in done}
-            if not wanted:
-                continue
-            for row in measure(batch, wanted):
-                done[row.id] = row
-                writer.append(json.dumps(dataclasses.asdict(row)))
-    return [done[row] for row in sorted(done)]
+        rows = list(read_lines(path, lambda line: row_type(**json.loads(line))))
+        if [row.id for row in rows] != ids[: len(rows)]:
+            raise ValueError(f"{path} holds other rows than are measured now; remove it.")
+        if len(rows) < len(ids):
+            with Progress(len(ids), "rows", done=len(rows), name=path.stem) as progress:
+                for _, batch, found in append_missing(
+                    writer, batches, len(rows), lambda batch: len(_places(batch)),
+                    lambda batch: measure(batch, _places(batch)),
+                ):  # fmt: skip
+                    rows += found
+                    progress.add(len(found), kind=batch.shape)
+    return sorted(rows, key=lambda row: row.id)
+
+
+def _places(batch: Batch) -> dict[int, int]:
+    """The place of each row in a batch, by its id."""
+    return {row: place for place, row in enumerate(batch.row_ids.tolist()) if row >= 0}

@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import Pair, load_pair
+from specdec.api import Method, Pair, load_pair
+from specdec.core import files
 from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
-from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Batch, make_batches
 from specdec.drafters.base import DraftSpec
 from specdec.measure import alpha, results
 from specdec.measure.rows import measure_rows
@@ -58,7 +60,7 @@ class AlphaRun:
           ValueError: an input is too long, a draft does not fit, a checkpoint cannot be read, or
             the directory holds another run.
         """
-        results.check_writable(directory)
+        files.check_writable(directory)
         examples = evenly(self.task.examples, self.num_examples)
         found, rows, batches = {}, {}, []
         for spec in self.drafts:
@@ -69,7 +71,7 @@ class AlphaRun:
                     max_input_len=self.max_input_len,
                     names=[example.origin for example in examples],
                 )
-                batches = list(make_batches(ids, self.batch_size, pair.target.model.pad_id))
+                batches = list(make_batches(ids, self.batch_size, pair.target.model))
                 self._claim(directory, pair)
                 rows = self._texts(directory, pair, batches)
             lines = directory / f"{slug(str(spec))}.jsonl"
@@ -78,7 +80,7 @@ class AlphaRun:
             "task": self.task.name, "target": self.target, "seed": self.seed,
             **dataclasses.asdict(self.sampling), "drafts": found, **results.provenance(),
         }  # fmt: skip
-        results.write_results(directory / RESULTS, content)
+        files.write_json(directory / RESULTS, content)
         return content
 
     def _claim(self, directory: Path, pair: Pair) -> None:
@@ -103,16 +105,20 @@ class AlphaRun:
                 "directory or remove it."
             )
         directory.mkdir(parents=True, exist_ok=True)
-        results.write_text(path, identity)
+        files.write_text(path, identity)
+
+    def _decoder(self, pair: Pair, method: Method) -> BatchDecoder:
+        return pair.decoder(
+            method=method, gamma=1, sampling=self.sampling, max_decode_len=self.max_decode_len,
+            seed=self.seed,
+        )  # fmt: skip
 
     def _texts(self, directory: Path, pair: Pair, batches: Sequence[Batch]) -> dict[int, list[int]]:
         """The target's outputs by row."""
+        decoder = self._decoder(pair, "autoregressive")
 
         def decode(batch: Batch, wanted: Mapping[int, int]) -> Iterator[Text]:
-            result = pair.decode(
-                batch, method="autoregressive", gamma=0, sampling=self.sampling,
-                max_decode_len=self.max_decode_len, seed=self.seed,
-            )  # fmt: skip
+            result = decoder.decode(batch)
             for row, place in wanted.items():
                 yield Text(row, result.tokens[place, : result.num_tokens[place]].tolist())
 
@@ -122,7 +128,8 @@ class AlphaRun:
     def _replay(
         self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
     ) -> list[alpha.RowAcceptance]:
-        drafter, length = pair.drafter(1, self.sampling), bucket(self.max_decode_len)
+        decoder = self._decoder(pair, "speculative")
+        length = decoder.output_bucket
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
             tokens = np.zeros((len(batch.row_ids), length), np.int32)
@@ -132,11 +139,8 @@ class AlphaRun:
                     counts[place] = len(texts[row])
                     tokens[place, : counts[place]] = texts[row]
             found = alpha.replay(
-                pair.target.model, drafter, pair.target.params, pair.draft.params,
-                jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids), jnp.asarray(tokens),
-                jnp.asarray(counts), self.seed,
-                sampling=self.sampling,
-            )  # fmt: skip
+                decoder.engine, *decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts)
+            )
             found = jax.tree.map(np.asarray, found)
             for row, place in wanted.items():
                 yield alpha.RowAcceptance.of(found, place, row, int(counts[place]))

@@ -17,10 +17,11 @@ from specdec.benchmarks import harness, report
 from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.systems.specdec_t5 import decoder_of, pair_of
 from specdec.benchmarks.workload import Workload, exported
+from specdec.core import files
 from specdec.core.machine import num_cores
 from specdec.decoding.batches import make_batches
 from specdec.measure import breakdown, results
-from specdec.measure.progress import say
+from specdec.measure.progress import Progress, say
 from specdec.runs import gin_files
 
 RESULTS, CONFIG = "results.json", "operative_config.gin"
@@ -62,23 +63,28 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     source = results.provenance()
     config = gin.operative_config_str()
-    results.write_text(directory / CONFIG, config)
+    files.write_text(directory / CONFIG, config)
     content = {
         "threads": threads, "repetitions": repetitions, "workloads": [],
         **source, "gin": config, "command": command,
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".checkpoints-") as checkpoints:
+    with (
+        tempfile.TemporaryDirectory(dir=directory, prefix=".checkpoints-") as checkpoints,
+        Progress(len(all_workloads), "workloads") as progress,
+    ):
         for workload in all_workloads:
-            say(f"{workload.label}, {threads} threads")
+            progress.begin(f"{workload.label}, {threads} threads")
             if with_peers:
                 workload = _with_checkpoints(workload, Path(checkpoints))
             measurements = harness.measure(workload, systems, repetitions, options)
             parts = None
             if breakdown_repetitions and "specdec speculative" in systems:
+                say(f"Breaking a block down, {breakdown_repetitions} repetitions")
                 parts = _break_down(workload, breakdown_repetitions)
             content["workloads"].append(report.numbers(workload, measurements, parts))
-            results.write_results(directory / RESULTS, content)
-            print(report.text(content["workloads"][-1]), end="\n\n", flush=True)
+            files.write_json(directory / RESULTS, content)
+            say(report.text(content["workloads"][-1]) + "\n", result=True)
+            progress.add()
     return content
 
 
@@ -115,7 +121,7 @@ def main(
 ) -> int:
     """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
     try:
-        results.check_writable(Path(directory))
+        files.check_writable(Path(directory))
         gin_files.parse(gin_file_names, bindings, root)
         gin.get_configurable(run)(Path(directory), t5x_path, command)
     except (ValueError, OSError, RuntimeError) as error:

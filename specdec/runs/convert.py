@@ -21,10 +21,9 @@ from specdec.checkpoints import (
     save_huggingface,
     save_t5x,
 )
+from specdec.checkpoints.architectures import Config, decoder_inputs, network
 from specdec.checkpoints.parameters import written_whole
 from specdec.data.vocabulary import FILE_NAME
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import Transformer, shift_right
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
 FORMATS = ("huggingface", "t5x", "orbax")
@@ -92,17 +91,15 @@ def convert(
     return difference
 
 
-def _open(
-    source: str, dtype: str, step: int | None
-) -> tuple[tuple[T5Config, Any], int, Path | None]:
+def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any], int, Path | None]:
     """A network in ``dtype``, its step, and its vocabulary."""
     if is_run(source):
         step = find_step(source, step)
         config, params = open_params(source, dtype, step)
         # What the weights are used in is the reader's choice, not the training run's.
-        network = dataclasses.replace(config, dtype="float32"), params
+        found = dataclasses.replace(config, dtype="float32"), params
         vocabulary = Path(source) / FILE_NAME
-        return network, step, vocabulary if vocabulary.is_file() else None
+        return found, step, vocabulary if vocabulary.is_file() else None
     if is_t5x(source):
         location, found = find_checkpoint(source, step)
         return open_t5x(location, dtype), found or 0, find_vocabulary(source)
@@ -111,20 +108,18 @@ def _open(
     return open_huggingface(source, dtype), 0, find_vocabulary(source)
 
 
-def _logits(network: tuple[T5Config, Any], drawn_for: T5Config) -> jax.Array:
+def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
     """Logits on random tokens, of which half a row is padding, farther apart than any bucket."""
-    config, params = network
+    config, params = given
     length = drawn_for.relative_attention_max_distance + 32
     generator = np.random.default_rng(0)
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
     params = jax.tree.map(jnp.asarray, params)
-    decoder_inputs = shift_right(targets, config.decoder_start_id)
+    tokens = decoder_inputs(config, targets)
     encoding = None
     if config.encoding_width is not None:
         encoding = jnp.asarray(generator.normal(size=(*inputs.shape, config.encoding_width)))
-    logits = Transformer(config).apply(
-        {"params": params}, jnp.asarray(inputs), decoder_inputs, encoding
-    )
+    logits = network(config).apply({"params": params}, jnp.asarray(inputs), tokens, encoding)
     return jnp.asarray(logits)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from specdec.api import Method, load_pair
+from specdec.core import files
 from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
@@ -22,8 +23,8 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.measure import lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
-from specdec.measure.lines import LineWriter
 from specdec.measure.progress import Progress, say
+from specdec.measure.rows import LineWriter, append_missing, line_of
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item
 from specdec.runs.parts import DECODES, Parts
@@ -59,7 +60,7 @@ class PreparedRun:
     """
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
-        results.check_writable(directory)
+        files.check_writable(directory)
         if processes.count > 1 and run.gamma == "auto":
             raise ValueError(
                 "Several processes could choose different gammas: choose in a run of one process, "
@@ -237,44 +238,47 @@ class PreparedRun:
         }
         title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
-        results.write_text(self._directory / TRACE, page)
-        results.write_results(self._directory / RESULTS, content)
+        files.write_text(self._directory / TRACE, page)
+        files.write_json(self._directory / RESULTS, content)
         return content
 
     def _write_config(self, source: dict[str, Any]) -> None:
         """What is decoded and what is not, before the first row is."""
         header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        results.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
+        files.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
         if self.run.bad_rows == "skip":
-            lines = (row.to_json() for row in self._inputs.skipped())
-            results.write_parts(self._directory / SKIPPED, lines)
+            lines = (line_of(row) + "\n" for row in self._inputs.skipped())
+            files.write_parts(self._directory / SKIPPED, lines)
 
     def _decode_rows(self, writer: LineWriter, done: int) -> None:
         """Appends the rows that follow the first `done` ones."""
         path, total = self._parts.path, self._parts.num_mine
-        progress = Progress(total, done)
-        with stop_request(*self._signals()) as stop:
-            for number, (batch, members) in enumerate(self._batches()):
-                if done >= len(members):
-                    done -= len(members)
-                    continue
-                # The whole batch again even if a part is done: the same shapes and companions.
-                rows = self._decode_batch(batch, members)[done:]
-                done = 0
-                writer.append(*(row.to_json() for row in rows))
-                progress.add(len(rows), sum(row.num_tokens for row in rows))
+        say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
+        with (
+            stop_request(*self._signals()) as stop,
+            Progress(total, "rows", done=done) as progress,
+        ):
+            for number, (batch, _), rows in append_missing(
+                writer, self._batches(), done, lambda pair: len(pair[1]),
+                lambda pair: self._decode_batch(*pair),
+            ):  # fmt: skip
+                done += len(rows)
+                tokens = sum(row.num_tokens for row in rows)
+                progress.add(len(rows), kind=batch.shape, tokens=tokens)
                 if self._processes.preempted(number):
                     stop.by = signal.SIGTERM
                 if stop.by is not None:
-                    say(
-                        f"Stopped by {stop.by.name}: {progress.done} of {total} rows are in "
-                        f"{path}. Run again with the same output directory to go on."
-                    )
-                    raise SystemExit(stop.exit_code)
-        if progress.done != total:
+                    break
+        if stop.by is not None:
+            say(
+                f"Stopped by {stop.by.name}: {done} of {total} rows are in {path}. Run again with "
+                "the same output directory to go on."
+            )
+            raise SystemExit(stop.exit_code)
+        if done != total:
             raise OSError(
-                f"{self.run.task.name} changed while it was decoded: {progress.done} rows instead "
-                f"of {total}."
+                f"{self.run.task.name} changed while it was decoded: {done} rows instead of "
+                f"{total}."
             )
 
     def _signals(self) -> tuple[signal.Signals, ...]:

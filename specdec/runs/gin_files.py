@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import gin
-from gin import config as gin_config
+from gin import config_parser
 
-_MACRO = "gin.macro"
+_REQUIRED = "gin.REQUIRED"
 
 
 def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
@@ -55,14 +55,18 @@ def check_macros() -> None:
 
     gin itself ignores a misspelt macro in silence.
     """
-    config = gin_config._CONFIG  # gin has no public way to list bindings.
-    defined = {scope: values["value"] for (scope, name), values in config.items() if name == _MACRO}
-    used = set(_used_macros(config))
+    found = _Macros()
+    defined = {
+        "/".join(filter(None, (statement.scope, statement.selector))): statement.value
+        for statement in config_parser.ConfigParser(gin.config_str(), found)
+        if isinstance(statement, config_parser.BindingStatement) and not statement.arg_name
+    }
+    used = found.used - {_REQUIRED}
     for name in sorted(defined.keys() - used):
         raise ValueError(f"Unknown macro {name}: nothing uses it.{_similar(name, used)}")
     for name in sorted(used - defined.keys()):
         raise ValueError(f"Macro {name} is used but nowhere set.{_similar(name, defined)}")
-    missing = sorted(name for name, value in defined.items() if repr(value) == "%gin.REQUIRED")
+    missing = sorted(name for name, value in defined.items() if value == f"%{_REQUIRED}")
     if missing:
         raise ValueError(
             f"{', '.join(missing)} must be set: include a file that does, or give "
@@ -70,10 +74,18 @@ def check_macros() -> None:
         )
 
 
-def _used_macros(config: dict) -> Iterator[str]:
-    for reference in gin_config.iterate_references(config):
-        if reference.selector == _MACRO:
-            yield "/".join(reference.scopes)
+class _Macros(config_parser.ParserDelegate):
+    """Notes what macros a configuration uses, and looks nothing up."""
+
+    def __init__(self):
+        self.used: set[str] = set()
+
+    def macro(self, macro_name: str) -> str:
+        self.used.add(macro_name)
+        return f"%{macro_name}"
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
+        return f"@{scoped_configurable_name}{'()' * evaluate}"
 
 
 def _similar(name: str, names: Iterable[str]) -> str:

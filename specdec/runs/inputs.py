@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import zlib
 from collections.abc import Iterator
 from itertools import islice
@@ -48,10 +47,6 @@ class Skipped:
     id: int
     origin: str
     reason: str
-
-    def to_json(self) -> str:
-        """One line, with its end."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
 
 
 @dataclasses.dataclass(frozen=True)

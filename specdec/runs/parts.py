@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
+from specdec.core.files import written
 from specdec.runs.processes import Processes
 
 T = TypeVar("T")
@@ -72,24 +73,20 @@ class Parts:
         """
         if self.processes.count == 1:
             return
-        whole, partial = self.directory / DECODES, self.directory / f".{DECODES}.partial"
         with ExitStack() as files:
+            out = None
             with self.processes.together():
                 part = files.enter_context(open(self.path, "rb"))
-                out = self._opened(partial, files)
+                if not self.processes.index:
+                    partial = files.enter_context(written(self.directory / DECODES))
+                    out = files.enter_context(open(partial, "wb"))
             for sizes in self._rounds():
                 texts = self.processes.exchange(b"".join(islice(part, sum(self.mine(sizes)))))
                 with self.processes.together():
                     if out:
                         out.writelines(_dealt(texts, sizes))
-        with self.processes.together():
-            if out:
-                partial.replace(whole)
-
-    def _opened(self, path: Path, files: ExitStack) -> IO[bytes] | None:
-        if self.processes.index:
-            return None
-        return files.enter_context(open(path, "wb"))
+            with self.processes.together():
+                files.close()
 
     def _rounds(self) -> Iterator[list[int]]:
         """Sizes of batches, the same number for each process but in the last round."""

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import gc
 import importlib.util
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,11 +20,13 @@ import jax
 import numpy as np
 
 from specdec.api import VERIFIER
+from specdec.core import files
 from specdec.data.tasks import Task, evenly, model_inputs
+from specdec.decoding.batches import make_batches
 from specdec.drafters.base import DraftSpec
 from specdec.measure import expected_accepted as verification
 from specdec.measure import results, timeline
-from specdec.measure.progress import say
+from specdec.measure.progress import Progress, say
 from specdec.reproduction import decode_figures, theory_figures
 from specdec.reproduction import tables as reproduction
 from specdec.runs import dry_run
@@ -268,7 +269,7 @@ class Reproduction:
             raise ValueError(
                 'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
             )
-        results.check_writable(directory)
+        files.check_writable(directory)
         everything = [piece for study in self.studies for piece in pieces(study)]
         paths = [piece.path for piece in everything]
         if len(set(paths)) < len(paths):
@@ -277,24 +278,27 @@ class Reproduction:
                 f"{'/'.join(twice)} is there twice: give studies and rows that differ."
             )
         found: dict[str, Any] = {}
-        progress = _Progress(len(everything))
-        for piece in everything:
-            progress.begin("/".join(piece.path))
-            place = found
-            for name in piece.path[:-1]:
-                place = place.setdefault(name, {})
-            place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
-            # A process may map only so many pieces of memory: hundreds of programs are too many.
-            jax.clear_caches()
-            gc.collect()
-            progress.end()
+        with Progress(len(everything), "pieces") as progress:
+            for piece in everything:
+                began = time.monotonic()
+                progress.begin("/".join(piece.path))
+                place = found
+                for name in piece.path[:-1]:
+                    place = place.setdefault(name, {})
+                place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
+                # A process may map only so many pieces of memory: hundreds of programs are too
+                # many.
+                jax.clear_caches()
+                gc.collect()
+                quick = time.monotonic() - began < _QUICK
+                progress.skip(1) if quick else progress.add()
         content = {
             "studies": {slug(study.name): {"name": study.name, **found[slug(study.name)]}
                         for study in self.studies},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
-        results.write_results(directory / SUMMARY, content)
-        results.write_text(directory / TABLES, reproduction.page(content))
+        files.write_json(directory / SUMMARY, content)
+        files.write_text(directory / TABLES, reproduction.page(content))
         say("Drawing the figures")
         theory_figures.write_figures(directory / FIGURES)
         _draw_decodes(self.studies[0], directory)
@@ -313,34 +317,17 @@ def _draw_decodes(study: Study, directory: Path) -> None:
     decode_figures.figure_1([row], pair.vocabulary, directory / FIGURES)
     given = model_inputs([run.task.examples[row.id]], pair.vocabulary)
     (ids,) = pair.token_ids(given, max_input_len=study.max_input_len)
+    (batch,) = make_batches([ids], 1, pair.target.model)
     timelines = [
         timeline.record(
-            pair, ids, gamma=each, sampling=SamplingConfig(temperature),
-            max_decode_len=study.max_decode_len, seed=study.seed,
+            pair.decoder(
+                method="speculative" if each else "autoregressive", gamma=each,
+                sampling=SamplingConfig(temperature), max_decode_len=study.max_decode_len,
+                seed=study.seed,
+            ),
+            batch,
         )
         for each in FIGURE_5_GAMMAS
         if each < study.max_decode_len
     ]  # fmt: skip
     decode_figures.figure_5(timelines, directory / FIGURES)
-
-
-class _Progress:
-    """Says which piece of how many is under way, and how long the others will take."""
-
-    def __init__(self, total: int):
-        self._total, self._done = total, 0
-        self._seconds: list[float] = []
-
-    def begin(self, name: str) -> None:
-        self._began = time.monotonic()
-        left = ""
-        if self._seconds:
-            rest = statistics.mean(self._seconds) * (self._total - self._done)
-            left = f", about {rest / 60:.0f} min left"
-        say(f"[{self._done + 1} of {self._total}{left}] {name}")
-
-    def end(self) -> None:
-        self._done += 1
-        seconds = time.monotonic() - self._began
-        if seconds > _QUICK:
-            self._seconds.append(seconds)

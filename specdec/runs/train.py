@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gin
-from absl import logging
 
+from specdec.core.files import write_text
 from specdec.data.vocabulary import FILE_NAME, train_vocabulary
+from specdec.measure.progress import say
 from specdec.runs import gin_files
 from specdec.training.train import TextFiles
 
@@ -28,7 +29,7 @@ def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
     """Trains one vocabulary of ``size`` pieces on both sides of the training text."""
     texts = itertools.chain.from_iterable(files.read("train"))
     train_vocabulary(texts, size, Path(directory) / FILE_NAME)
-    logging.info("Wrote %s.", Path(directory) / FILE_NAME)
+    say(f"Wrote {Path(directory) / FILE_NAME}.")
 
 
 def main(
@@ -45,7 +46,5 @@ def main(
     """
     gin_files.parse(gin_file_names, bindings, root)
     configured = gin.get_configurable(run)
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.gin").write_text(gin.config_str())
+    write_text(Path(directory) / "config.gin", gin.config_str())
     configured(str(directory))

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specdec.api import load_pair
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import model_inputs
-from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.decoding.batches import Batch, make_batches
 from specdec.measure import expected_accepted as verification
 from specdec.measure.rows import measure_rows
 from specdec.runs.decode_run import DecodeRun
@@ -25,21 +24,22 @@ def expect_rows(run: DecodeRun, path: Path) -> list[verification.RowExpectation]
     ids = pair.token_ids(
         model_inputs(run.task.examples, pair.vocabulary), max_input_len=run.max_input_len
     )
-    drafter = pair.drafter(run.guesses, run.sampling)
+    decoder = pair.decoder(
+        method="speculative", gamma=run.guesses, sampling=run.sampling,
+        max_decode_len=run.max_decode_len, seed=run.seed,
+    )  # fmt: skip
 
     def expect(batch: Batch, wanted: Mapping[int, int]) -> Iterator[verification.RowExpectation]:
         sums = verification.decode_and_expect(
-            pair.target.model, drafter, pair.target.params, pair.draft.params,
-            jnp.asarray(batch.inputs), jnp.asarray(batch.row_ids), run.max_decode_len, run.seed,
-            sampling=run.sampling, output_bucket=bucket(run.max_decode_len),
-        )  # fmt: skip
+            decoder.engine, *decoder.arguments(batch), output_bucket=decoder.output_bucket
+        )
         sums = jax.tree.map(np.asarray, sums)
         for row, place in wanted.items():
             yield verification.RowExpectation(
                 row, int(sums.blocks[place]), float(sums.token[place]), float(sums.block[place])
             )
 
-    batches = list(make_batches(ids, run.batch_size, pair.target.model.pad_id))
+    batches = list(make_batches(ids, run.batch_size, pair.target.model))
     return measure_rows(path, batches, verification.RowExpectation, expect)
 
 

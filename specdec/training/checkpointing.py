@@ -1,7 +1,7 @@
 """Run directories: Orbax checkpoints, and beside them what is needed to use or resume them.
 
 <directory>/checkpoints/<step>/{params,optimizer}   the latest two steps
-<directory>/model.json                              the T5Config
+<directory>/model.json                              the network's config
 <directory>/run.json                                every setting that shapes the run
 <directory>/spiece.model                            the vocabulary
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
@@ -28,9 +28,8 @@ from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
+from specdec.core.files import write_json
 from specdec.data.vocabulary import FILE_NAME, Vocabulary
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
 
 MODEL = "model.json"
 SETTINGS = "run.json"
@@ -38,7 +37,10 @@ CHECKPOINTS = "checkpoints"
 
 
 def prepare_directory(
-    directory: str | os.PathLike, config: T5Config, settings: dict[str, Any], vocabulary_path: Path
+    directory: str | os.PathLike,
+    config: Config,
+    settings: dict[str, Any],
+    vocabulary_path: Path,
 ) -> None:
     """Writes the description of a run, or checks that the one already there is the same.
 
@@ -62,8 +64,8 @@ def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> No
     path = Path(directory) / SETTINGS
     if path.exists():
         found = json.loads(path.read_text())
-        if "model" in found:  # Fields that T5Config has gained since then take their defaults.
-            found["model"] = dataclasses.asdict(T5Config(**found["model"]))
+        if "model" in found:  # Fields that the config has gained since then take their defaults.
+            found["model"] = dataclasses.asdict(config_of(found["model"]))
         keys = sorted(found.keys() | described.keys())
         other = [key for key in keys if found.get(key) != described.get(key)]
         if other:
@@ -71,11 +73,11 @@ def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> No
                 f"{key}: {found.get(key)!r} there, {described.get(key)!r} here" for key in other
             )
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
-    path.write_text(json.dumps(described, indent=2) + "\n")
+    write_json(path, described)
 
 
 class Checkpointer:
-    """Saves and restores (params, optimizer state) by step; keeps the latest two."""
+    """Saves and restores trees by step; keeps the latest two."""
 
     def __init__(self, directory: str | os.PathLike):
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
@@ -91,26 +93,15 @@ class Checkpointer:
         """The steps saved whole."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, params: Any, optimizer_state: Any = None) -> None:
-        """Writes a checkpoint, without an optimizer if None; it becomes visible when complete."""
-        items = {"params": ocp.args.StandardSave(params)}
-        if optimizer_state is not None:
-            items["optimizer"] = ocp.args.StandardSave(optimizer_state)
+    def save(self, step: int, **trees: Any) -> None:
+        """Writes a checkpoint of "params", and "optimizer" to resume; visible when complete."""
+        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         self._manager.save(step, args=ocp.args.Composite(**items))
 
-    def restore(self, step: int, params: Any, optimizer_state: Any) -> tuple[Any, Any]:
-        """The state saved at ``step``, shaped and placed like the arguments."""
-        items = ocp.args.Composite(
-            params=ocp.args.StandardRestore(_abstract(params)),
-            optimizer=ocp.args.StandardRestore(_abstract(optimizer_state)),
-        )
-        restored = self._manager.restore(step, args=items)
-        return restored["params"], restored["optimizer"]
-
-    def restore_params(self, step: int, params: Any) -> Any:
-        """The parameters saved at ``step``, shaped like ``params``."""
-        items = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(params)))
-        return self._manager.restore(step, args=items)["params"]
+    def restore(self, step: int, **like: Any) -> dict[str, Any]:
+        """The trees of these names saved at ``step``, shaped and placed like those given."""
+        items = {name: ocp.args.StandardRestore(_abstract(tree)) for name, tree in like.items()}
+        return dict(self._manager.restore(step, args=ocp.args.Composite(**items)))
 
     def close(self) -> None:
         """Releases the manager's threads."""
@@ -140,7 +131,7 @@ def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
     return max(steps) if step is None else step
 
 
-def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[T5Config, dict]:
+def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Config, dict]:
     """The network and the parameters of a run directory, or of a checkpoint.
 
     Args:
@@ -152,27 +143,22 @@ def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[T5C
       FileNotFoundError: a run that holds no such checkpoint, or a directory of something else.
       CheckpointError: the checkpoint cannot be read.
     """
-    if not is_run(source):
-        location = resolve(source, "target")
-        if Path(location).is_dir() and not (
-            is_t5x(location) or (Path(location) / CONFIG).is_file()
-        ):
-            raise FileNotFoundError(
-                f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
-                f"Hugging Face, which has {CONFIG}, or of T5X."
-            )
-        config, params = open_checkpoint(location)
-        return config, jax.tree.map(np.asarray, params)
-    step = find_step(source, step)
-    config = _read_model(source)
-    shapes = jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
-    with contextlib.closing(Checkpointer(source)) as checkpointer:
-        return config, checkpointer.restore_params(step, shapes)
+    if is_run(source):
+        config, params = open_params(source, "float32", find_step(source, step))
+        return config, jax.tree.map(jnp.asarray, params)
+    location = resolve(source, "target")
+    if Path(location).is_dir() and not (is_t5x(location) or (Path(location) / CONFIG).is_file()):
+        raise FileNotFoundError(
+            f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
+            f"Hugging Face, which has {CONFIG}, or of T5X."
+        )
+    config, params = open_checkpoint(location)
+    return config, jax.tree.map(jnp.asarray, params)
 
 
 def open_params(
     directory: str | os.PathLike, dtype: str, step: int
-) -> tuple[T5Config, dict[str, Any]]:
+) -> tuple[Config, dict[str, Any]]:
     """The network and the parameters of a run directory, which are read in ``dtype`` when used.
 
     Raises:
@@ -186,19 +172,19 @@ def open_params(
     return config, unflatten_dict(arrays, sep="/")
 
 
-def save_params(directory: str | os.PathLike, config: T5Config, params: Any, step: int) -> None:
+def save_params(directory: str | os.PathLike, config: Config, params: Any, step: int) -> None:
     """Writes a run directory that :func:`load_params` reads, with nothing to resume it by."""
     with contextlib.closing(Checkpointer(directory)) as checkpointer:
-        checkpointer.save(step, params)
+        checkpointer.save(step, params=params)
     _write_model(Path(directory), config)
 
 
-def _read_model(directory: str | os.PathLike) -> T5Config:
-    return T5Config(**json.loads((Path(directory) / MODEL).read_text()))
+def _read_model(directory: str | os.PathLike) -> Config:
+    return config_of(json.loads((Path(directory) / MODEL).read_text()))
 
 
-def _write_model(directory: Path, config: T5Config) -> None:
-    (directory / MODEL).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+def _write_model(directory: Path, config: Config) -> None:
+    write_json(directory / MODEL, dataclasses.asdict(config))
 
 
 def load_vocabulary(source: str | os.PathLike) -> Vocabulary:

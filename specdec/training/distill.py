@@ -16,15 +16,21 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from specdec.data.batching import Batches, BatchingOptions, tokenize_pairs
+from specdec.checkpoints import architectures
+from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import Transformer
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches
-from specdec.training.train import TextFiles, apply, check_vocabulary, first_params, per_token
+from specdec.training.train import (
+    TextFiles,
+    apply,
+    check_vocabulary,
+    first_params,
+    load_batches,
+    per_token,
+)
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -40,6 +46,21 @@ def reverse_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
 def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     """TV(p, q) = sum_x |p - q| / 2 = 1 - sum_x min(p, q); [..., V] -> [...]."""
     return 1 - jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
+
+
+def comparison(
+    log_p: jax.Array, log_q: jax.Array, mask: jax.Array, **others: jax.Array
+) -> dict[str, jax.Array]:
+    """Sums over [B, T] where ``mask`` of the ``others`` and of
+
+    ``alpha``, sum_x min(p, q), and ``agreement``, whether p and q have the same largest entry.
+    """
+    values = {
+        "alpha": 1 - total_variation(log_p, log_q),
+        "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
+        **others,
+    }
+    return {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
 
 
 # (log p, log q), each [..., V] float32 -> [...]
@@ -90,7 +111,7 @@ class DistillationOptions:
             )
 
 
-def check_draft(draft: T5Config, target: T5Config) -> None:
+def check_draft(draft: architectures.Config, target: architectures.Config) -> None:
     """Raises ValueError if the one cannot draft for the other."""
     if draft.encoding_width not in (None, target.d_model):
         raise ValueError(
@@ -107,7 +128,7 @@ def check_draft(draft: T5Config, target: T5Config) -> None:
 def distill(
     directory: str | os.PathLike,
     *,
-    model: T5Config,
+    model: architectures.Config,
     files: TextFiles,
     batching: BatchingOptions,
     optimizer: OptimizerOptions,
@@ -131,11 +152,8 @@ def distill(
     check_draft(model, target_model)
     vocabulary = load_vocabulary(distillation.target)
     check_vocabulary(model, vocabulary)
-    pairs = files.read("train")
-    if distillation.generated_file:
-        pairs += read_pairs(distillation.generated_file)
-    training = Batches(tokenize_pairs(pairs, vocabulary), batching)
-    validation = Batches(tokenize_pairs(files.read("validation"), vocabulary), batching)
+    generated = read_pairs(distillation.generated_file) if distillation.generated_file else []
+    training, validation = load_batches(files, vocabulary, batching, generated)
     settings = {
         "optimizer": dataclasses.asdict(optimizer),
         "total_steps": loop.total_steps,
@@ -145,10 +163,10 @@ def distill(
         "data": training.fingerprint(),
     }
     prepare_directory(directory, model, settings, vocabulary.path)
-    draft = Transformer(model)
+    draft = architectures.network(model)
     # Trained on in the draft's precision, validated as it will be decoded.
     teacher, target = (
-        Transformer(dataclasses.replace(target_model, dtype=dtype))
+        architectures.network(dataclasses.replace(target_model, dtype=dtype))
         for dtype in (model.dtype, "float32")
     )
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
@@ -176,24 +194,12 @@ def distill(
             loss += weight * masked_mean(nll, mask)
         return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), mask)}
 
-    @jax.jit
     def validation_sums(params, frozen, batch):
         log_p = jax.nn.log_softmax(apply(target, frozen, batch))
         encoding = encoding_by(target, frozen, batch)
         log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
         mask = batch.targets != model.pad_id
-        values = {
-            "loss": divergence(log_p, log_q),
-            "alpha": 1 - total_variation(log_p, log_q),
-            "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
-        }
-        return {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
-
-    def evaluate(params):
-        def sums(params, batch):
-            return validation_sums(params, target_params, batch)
-
-        return per_token(sums, params, validation.epoch(0))
+        return comparison(log_p, log_q, mask, loss=divergence(log_p, log_q))
 
     batches_from = training.from_step
     if distillation.scored_epochs:
@@ -207,6 +213,7 @@ def distill(
         ).from_step  # fmt: skip
     return run_loop(
         loss_function, first_params(model, loop.seed, initial),
-        make_optimizer(optimizer, loop.total_steps), batches_from, evaluate,
-        Path(directory), loop, frozen=target_params,
+        make_optimizer(optimizer, loop.total_steps), batches_from,
+        per_token(validation_sums, target_params, validation), Path(directory), loop,
+        frozen=target_params,
     )  # fmt: skip

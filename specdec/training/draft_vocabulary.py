@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from absl import logging
-
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
 from specdec.data.vocabulary import EOS_ID, Vocabulary
+from specdec.measure.progress import say
 from specdec.training.train import TextFiles
 
 
@@ -40,8 +39,6 @@ def build(
     tokens = sorted(said)
     path = save_draft_vocabulary(directory, tokens)
     covered = sum(counts[token] for token in tokens) / counts.total()
-    logging.info(
-        "Wrote %s: %d of %d tokens, %.4f of all that occur.",
-        path, len(tokens), len(vocabulary), covered,
-    )  # fmt: skip
+    share = f"{len(tokens)} of {len(vocabulary)} tokens, {covered:.4f} of all that occur"
+    say(f"Wrote {path}: {share}.")
     return tokens

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from absl import logging
 
+from specdec.checkpoints.architectures import decode_model
 from specdec.data.text import read_pairs, write_pairs
-from specdec.decoding.engine import Engine, EngineParams, decode
-from specdec.models.t5.model import T5Model
+from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles
+from specdec.training.validation import decode_rows
 from specdec.types import SamplingConfig
 
 FILE_NAME = "generated.tsv"
@@ -58,41 +57,28 @@ def generate(
     config, weights = load_params(target)
     config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
     vocabulary = load_vocabulary(target)
-    model = T5Model(config)
-    params = EngineParams(model.pack(weights), SamplingConfig(temperature).traced())
-    engine = Engine(model)
+    model, sampling = decode_model(config), SamplingConfig(temperature)
+    packed = model.pack(weights)
     inputs = list(dict.fromkeys(source for source, _ in files.read("train")))
     if recombination:
         tables = (read_pairs(Path(files.directory) / name) for name in held_out)
         inputs = recombination(inputs, {source for table in tables for source, _ in table})
     ids = [vocabulary.encode(text, add_eos=True) for text in inputs]
     outputs: dict[int, str] = {}
-    start = time.monotonic()
     batches = list(_batches([len(row) for row in ids], lengths, tokens_per_batch))
-    for done, (length, members) in enumerate(batches, start=1):
-        rows = tokens_per_batch // length
-        tokens = np.full((rows, length), config.pad_id, np.int32)
-        sizes = np.zeros(rows, np.int32)
-        for place, member in enumerate(members):
-            sizes[place] = len(ids[member])
-            tokens[place, : sizes[place]] = ids[member]
-        row_ids = np.full(rows, -1, np.int32)
-        row_ids[: len(members)] = members
-        result = decode(
-            engine, params, model.prompt(tokens, sizes), row_ids, 2 * length, seed,
-            output_bucket=2 * length,
-        )  # fmt: skip
-        decoded, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
-        for place, member in enumerate(members):
-            output = decoded[place, : counts[place]]
-            text = vocabulary.decode(output)
-            if output[-1] == config.eos_id and text.strip():
-                outputs[member] = text
-        if done % 20 == 0 or done == len(batches):
-            left = (time.monotonic() - start) / done * (len(batches) - done) / 60
-            logging.info("batch %d/%d  %.1f min left", done, len(batches), left)
+    with Progress(len(batches), "batches") as progress:
+        for length, members in batches:
+            decoded = decode_rows(
+                model, packed, [ids[member] for member in members], members,
+                (tokens_per_batch // length, length), 2 * length, seed, sampling,
+            )  # fmt: skip
+            for member, output in zip(members, decoded, strict=True):
+                text = vocabulary.decode(output)
+                if output[-1] == config.eos_id and text.strip():
+                    outputs[member] = text
+            progress.add(kind=length)
     pairs = [(inputs[member], outputs[member]) for member in sorted(outputs)]
-    logging.info("%d inputs, %d left out.", len(inputs), len(inputs) - len(pairs))
+    say(f"{len(inputs)} inputs, {len(inputs) - len(pairs)} left out")
     write_pairs(Path(directory) / FILE_NAME, pairs)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import logging
 
 from specdec.core.signals import stop_request
-from specdec.data.batching import Batch
+from specdec.data.batching import TokenBatch
+from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import Checkpointer
 
 # (params, frozen params, batch, dropout key) -> (loss, metrics). The loss is a mean over the
 # batch's target tokens; metrics are scalars.
-LossFunction = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+LossFunction = Callable[[Any, Any, TokenBatch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,7 @@ def run_loop(
     Args:
       loss_function: differentiated with respect to its first argument, jitted with the update.
       params: initial parameters; their buffers are donated.
-      batches_from: batches from a given step on, each a Batch or something with its fields.
+      batches_from: batches from a given step on, each a TokenBatch or something with its fields.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains: an argument of the jitted step
         rather than a constant inside it.
@@ -86,80 +84,55 @@ def run_loop(
     optimizer_state = optimizer.init(params)
     step = checkpointer.latest_step() or 0
     if step:
-        params, optimizer_state = checkpointer.restore(step, params, optimizer_state)
-        logging.info("Resuming at step %d of %d.", step, options.total_steps)
+        saved = checkpointer.restore(step, params=params, optimizer=optimizer_state)
+        params, optimizer_state = saved["params"], saved["optimizer"]
+        say(f"Resuming at step {step} of {options.total_steps}.")
 
-    progress = _Progress(step, options.total_steps)
-    with stop_request(signal.SIGTERM) as stop:
+    total, pending = options.total_steps, []
+    with stop_request(signal.SIGTERM) as stop, Progress(total, "steps", done=step) as progress:
         for batch in batches_from(step):
-            if step >= options.total_steps:
+            if step >= total:
                 break
             params, optimizer_state, metrics = train_step(
                 params, optimizer_state, frozen, batch, step
             )
             step += 1
-            last = step == options.total_steps
-            progress.add(metrics, batch)
+            last = step == total
+            pending.append(metrics)
+            shapes = batch.inputs.shape, batch.targets.shape
+            progress.add(kind=shapes, tokens=int(np.count_nonzero(batch.targets)))
             stopping = stop.by is not None  # Once: the signal may come at any line.
             saving = stopping or last or step % options.checkpoint_every == 0
             if saving or step % options.log_every == 0:
-                progress.report()
+                say(f"step {step}/{total}  {_format(_means(pending, step))}")
+                pending.clear()
             if saving:
-                checkpointer.save(step, params, optimizer_state)
+                checkpointer.save(step, params=params, optimizer=optimizer_state)
             if stopping and not last:
-                logging.info("Stopped by SIGTERM at step %d; run again to continue.", step)
+                say(f"Stopped by SIGTERM at step {step}; run again to continue.")
                 checkpointer.close()
                 raise SystemExit(stop.exit_code)
             if last or step % options.eval_every == 0:
-                with progress.paused():
-                    results = evaluate(params)
-                logging.info("step %d validation: %s", step, _format(results))
+                say(f"step {step} validation: {_format(evaluate(params))}")
+                progress.skip()
     checkpointer.close()
     return params
 
 
-class _Progress:
-    """Collects metrics on the device; reading them, once per report, is what waits for it."""
+def _means(pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
+    """Of the metrics of the steps up to ``step``. Reading them is what waits for the device.
 
-    def __init__(self, step: int, total_steps: int):
-        self._step, self._total = step, total_steps
-        self._pending: list[tuple[dict[str, jax.Array], int]] = []
-        self._since = time.monotonic()
-
-    def add(self, metrics: dict[str, jax.Array], batch: Batch) -> None:
-        self._step += 1
-        self._pending.append((metrics, int(np.count_nonzero(batch.targets))))
-
-    @contextmanager
-    def paused(self):
-        start = time.monotonic()
-        yield
-        self._since += time.monotonic() - start
-
-    def report(self) -> None:
-        """Logs one line.
-
-        Raises:
-          FloatingPointError: a pending loss or gradient is not finite.
-        """
-        metrics = [jax.device_get(metrics) for metrics, _ in self._pending]
-        first = self._step - len(metrics) + 1
-        for step, values in enumerate(metrics, start=first):
-            if not np.isfinite(values["loss"]) or not np.isfinite(values["gradient_norm"]):
-                raise FloatingPointError(
-                    f"Step {step}: loss {values['loss']}, gradient norm "
-                    f"{values['gradient_norm']}; stopped without saving."
-                )
-        seconds = time.monotonic() - self._since
-        tokens = sum(count for _, count in self._pending)
-        left = (self._total - self._step) * seconds / len(metrics)
-        means = {name: float(np.mean([m[name] for m in metrics])) for name in metrics[0]}
-        logging.info(
-            "step %d/%d  %s  %.0f tokens/s  %.1f min left",
-            self._step, self._total, _format(means), tokens / seconds, left / 60,
-        )  # fmt: skip
-        self._pending.clear()
-        self._since = time.monotonic()
+    Raises:
+      FloatingPointError: a loss or gradient is not finite.
+    """
+    metrics = jax.device_get(pending)
+    for number, values in enumerate(metrics, start=step - len(metrics) + 1):
+        if not np.isfinite(values["loss"]) or not np.isfinite(values["gradient_norm"]):
+            raise FloatingPointError(
+                f"Step {number}: loss {values['loss']}, gradient norm "
+                f"{values['gradient_norm']}; stopped without saving."
+            )
+    return {name: float(np.mean([values[name] for values in metrics])) for name in metrics[0]}
 
 
 def _format(values: dict[str, float]) -> str:

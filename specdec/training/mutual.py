@@ -25,16 +25,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.vocabulary import FILE_NAME
-from specdec.models.t5.network import Transformer, shift_right
 from specdec.training.checkpointing import (
     check_settings,
     load_params,
     load_vocabulary,
     save_params,
 )
-from specdec.training.distill import check_draft, forward_kl, total_variation
+from specdec.training.distill import check_draft, comparison, forward_kl, total_variation
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatches
@@ -115,11 +115,11 @@ def learn_together(
             "data": training.fingerprint(),
         },
     )
-    target, draft = Transformer(target_model), Transformer(draft_model)
+    target, draft = map(architectures.network, (target_model, draft_model))
 
     def log_target(whole, batch, encoding) -> jax.Array:
         """log p, [B, T, V], from the encoding [B, S, D] of the inputs."""
-        tokens = shift_right(jnp.asarray(batch.targets), target_model.decoder_start_id)
+        tokens = architectures.decoder_inputs(target_model, jnp.asarray(batch.targets))
         logits = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
         return jax.nn.log_softmax(jnp.asarray(logits))
 
@@ -144,26 +144,14 @@ def learn_together(
         loss = drift + mutual.agreement_weight * variation
         return loss, {"drift": drift, "alpha": 1 - variation}
 
-    @jax.jit
     def validation_sums(params, frozen, batch):
         log_before, encoding = score(frozen, batch)
         log_p, log_q = log_probs(params, frozen, batch, encoding)
         mask = batch.targets != target_model.pad_id
-        values = {
-            "drift": forward_kl(log_before, log_p),
-            "alpha": 1 - total_variation(log_p, log_q),
-            "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
-        }
-        sums = {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
+        sums = comparison(log_p, log_q, mask, drift=forward_kl(log_before, log_p))
         for name, logits in (("accuracy", log_p), ("accuracy_before", log_before)):
             sums[name] = accuracy(logits, batch.targets, mask) * jnp.sum(mask)
         return sums
-
-    def evaluate(params):
-        def sums(params, batch):
-            return validation_sums(params, before, batch)
-
-        return per_token(sums, params, validation.epoch(0))
 
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
     optimizers: dict[Hashable, optax.GradientTransformation] = {
@@ -174,7 +162,8 @@ def learn_together(
     params = run_loop(
         loss_function, first,
         optax.multi_transform(optimizers, {name: name for name in optimizers}),
-        batches.from_step, evaluate, directory, loop, frozen=before,
+        batches.from_step, per_token(validation_sums, before, validation), directory, loop,
+        frozen=before,
     )  # fmt: skip
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
     for name, model in (("target", target_model), ("draft", draft_model)):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
 from specdec.checkpoints.ngrams import FILE_NAME, save_ngrams
 from specdec.data.vocabulary import Vocabulary
 from specdec.drafters.ngram_tables import NgramLevel, NgramTables, make_level
+from specdec.measure.progress import say
 from specdec.training.train import TextFiles
 
 
@@ -196,5 +196,5 @@ def build(
     path = Path(directory) / FILE_NAME
     save_ngrams(path, tables, vocabulary.path)
     sizes = ", ".join(str(int(np.sum(np.asarray(level.count) > 0))) for level in tables.levels)
-    logging.info("Wrote %s: %d bytes, contexts: %s.", path, path.stat().st_size, sizes or "none")
+    say(f"Wrote {path}: {path.stat().st_size} bytes, contexts: {sizes or 'none'}.")
     return tables

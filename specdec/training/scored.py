@@ -6,6 +6,7 @@ say nearly all that the draft can learn from it, and are few enough to keep.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
-from specdec.data.batching import Batch, Batches
+from specdec.core.files import written
+from specdec.data.batching import Batches, TokenBatch
+from specdec.measure.progress import Progress
 
-_LOG_EVERY = 200  # Batches.
 _FILES = ("encoding", "top_probs", "top_tokens")
 
 
@@ -27,7 +28,7 @@ class ScoredBatch(NamedTuple):
     """A batch and the target's K most probable tokens at each of its positions.
 
     Attributes:
-      inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.Batch`.
+      inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.TokenBatch`.
       tokens: [B, T, K] int32.
       probs: [B, T, K] float16, the target's own: they sum to a little less than 1.
       encoding: [B, S, W] float16, the target's, for a draft that starts from it; else None.
@@ -63,7 +64,7 @@ class ScoredBatches:
         directory: str | os.PathLike,
         batches: Batches,
         epochs: int,
-        score: Callable[[Any, Batch], tuple[jax.Array, jax.Array | None]],
+        score: Callable[[Any, TokenBatch], tuple[jax.Array, jax.Array | None]],
         params: Any,
         top: int,
     ):
@@ -91,22 +92,20 @@ class ScoredBatches:
             found = {"top_probs": jnp.exp(values).astype(jnp.float16), "top_tokens": tokens}
             return found if encoding is None else {"encoding": encoding.astype("float16"), **found}
 
-        parts = {name: path.with_suffix(".partial") for name, path in paths.items()}
-        files = {
-            name: np.lib.format.open_memmap(
-                parts[name], "w+", values.dtype, (int(self._starts[name][-1]), values.shape[-1])
-            )
-            for name, values in jax.eval_shape(kept, params, self._batches[0]).items()
-        }
-        for i, batch in enumerate(self._batches):
-            for name, values in jax.device_get(kept(params, batch)).items():
-                files[name][self._rows(name, i)] = values.reshape(-1, values.shape[-1])
-            if (i + 1) % _LOG_EVERY == 0:
-                logging.info("The target scored %d of %d batches.", i + 1, len(self._batches))
-        for name in _FILES:
-            if name in files:
-                files[name].flush()
-                parts[name].rename(paths[name])
+        shapes = jax.eval_shape(kept, params, self._batches[0])
+        with contextlib.ExitStack() as stack, Progress(len(self._batches), "batches") as progress:
+            progress.begin("The target scores")
+            files = {}
+            # What is entered first gets its name last.
+            for name in reversed([name for name in _FILES if name in shapes]):
+                partial = stack.enter_context(written(paths[name]))
+                size = int(self._starts[name][-1]), shapes[name].shape[-1]
+                files[name] = np.lib.format.open_memmap(partial, "w+", shapes[name].dtype, size)
+                stack.callback(files[name].flush)
+            for i, batch in enumerate(self._batches):
+                for name, values in jax.device_get(kept(params, batch)).items():
+                    files[name][self._rows(name, i)] = values.reshape(-1, values.shape[-1])
+                progress.add(kind=batch.targets.shape)
 
     def _rows(self, name: str, number: int) -> slice:
         return slice(*self._starts[name][number : number + 2])

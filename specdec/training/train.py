@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import linen as nn
 
-from specdec.data.batching import Batch, Batches, BatchingOptions, tokenize_pairs
+from specdec.checkpoints import architectures
+from specdec.data.batching import Batches, BatchingOptions, TokenBatch, tokenize_pairs
 from specdec.data.text import read_pairs
 from specdec.data.vocabulary import Vocabulary
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import Transformer, init_params, shift_right
 from specdec.training.checkpointing import load_params, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
@@ -40,7 +40,7 @@ class TextFiles:
 def train(
     directory: str | os.PathLike,
     *,
-    model: T5Config,
+    model: architectures.Config,
     files: TextFiles,
     vocabulary_path: str,
     batching: BatchingOptions,
@@ -48,7 +48,7 @@ def train(
     loop: LoopOptions,
     z_loss: float = 0.0,
     initial: str | None = None,
-    make_translate: Callable[[T5Config, Vocabulary], Translate] | None = None,
+    make_translate: Callable[[architectures.Config, Vocabulary], Translate] | None = None,
     bleu_sentences: int = 200,
 ) -> dict:
     """Trains a T5 by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
@@ -76,7 +76,7 @@ def train(
         "data": training.fingerprint(),
     }
     prepare_directory(directory, model, settings, vocabulary.path)
-    network = Transformer(model)
+    network = architectures.network(model)
 
     def loss_function(params, frozen, batch, key):
         del frozen
@@ -91,7 +91,8 @@ def train(
             loss += z_loss * masked_mean(jnp.square(log_z), mask)
         return loss, metrics
 
-    def validation_sums(params, batch):
+    def validation_sums(params, frozen, batch):
+        del frozen
         logits = apply(network, params, batch)
         mask = batch.targets != model.pad_id
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
@@ -104,10 +105,10 @@ def train(
     sentences = files.read("validation")
     # Spread over the file, which may be sorted by length.
     sentences = sentences[:: max(1, len(sentences) // bleu_sentences)][:bleu_sentences]
-    sums = jax.jit(validation_sums)
+    means = per_token(validation_sums, None, validation)
 
     def evaluate(params):
-        results = per_token(sums, params, validation.epoch(0))
+        results = means(params)
         if translate:
             results["bleu"] = bleu(translate, params, sentences)
         return results
@@ -119,7 +120,7 @@ def train(
     )  # fmt: skip
 
 
-def first_params(model: T5Config, seed: int, initial: str | None) -> dict:
+def first_params(model: architectures.Config, seed: int, initial: str | None) -> dict:
     """Random parameters, or the latest ones of ``initial``, a run or a checkpoint.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
@@ -129,7 +130,7 @@ def first_params(model: T5Config, seed: int, initial: str | None) -> dict:
       FileNotFoundError, CheckpointError: there is no such run or checkpoint.
       ValueError: it is of another network.
     """
-    fresh = init_params(model, jax.random.key(seed))
+    fresh = architectures.init_params(model, jax.random.key(seed))
     if initial is None:
         return fresh
     other, params = load_params(initial)
@@ -146,17 +147,20 @@ def first_params(model: T5Config, seed: int, initial: str | None) -> dict:
 
 
 def load_batches(
-    files: TextFiles, vocabulary: Vocabulary, batching: BatchingOptions
+    files: TextFiles,
+    vocabulary: Vocabulary,
+    batching: BatchingOptions,
+    more: Sequence[tuple[str, str]] = (),
 ) -> tuple[Batches, Batches]:
-    """Training and validation batches, made alike."""
+    """Training and validation batches, made alike; ``more`` is trained on too."""
     training, validation = (
-        Batches(tokenize_pairs(files.read(name), vocabulary), batching)
-        for name in ("train", "validation")
+        Batches(tokenize_pairs(pairs, vocabulary), batching)
+        for pairs in ([*files.read("train"), *more], files.read("validation"))
     )
     return training, validation
 
 
-def check_vocabulary(model: T5Config, vocabulary: Vocabulary) -> None:
+def check_vocabulary(model: architectures.Config, vocabulary: Vocabulary) -> None:
     """Raises ValueError unless every piece has a row in the model's embedding."""
     if model.vocab_size < len(vocabulary):
         raise ValueError(
@@ -165,9 +169,9 @@ def check_vocabulary(model: T5Config, vocabulary: Vocabulary) -> None:
 
 
 def apply(
-    network: Transformer,
+    network: nn.Module,
     params: dict,
-    batch: Batch,
+    batch: TokenBatch,
     dropout_key: jax.Array | None = None,
     encoding: jax.Array | None = None,
 ) -> jax.Array:
@@ -175,7 +179,7 @@ def apply(
 
     ``encoding`` is the target's, [B, S, W], for a draft that starts from it.
     """
-    decoder_inputs = shift_right(jnp.asarray(batch.targets), network.config.decoder_start_id)
+    decoder_inputs = architectures.decoder_inputs(network.config, jnp.asarray(batch.targets))
     rngs = {} if dropout_key is None else {"dropout": dropout_key}
     logits = network.apply(
         {"params": params}, batch.inputs, decoder_inputs, encoding,
@@ -189,12 +193,15 @@ def accuracy(logits: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Arra
     return masked_mean((jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32), mask)
 
 
-def per_token(sums: Callable, params: dict, batches: Iterable[Batch]) -> dict[str, float]:
-    """Totals of ``sums(params, batch)`` over ``batches`` by the number of target tokens."""
-    totals: dict[str, float] = {}
-    tokens = 0
-    for batch in batches:
-        tokens += np.count_nonzero(batch.targets)
-        for name, value in sums(params, batch).items():
-            totals[name] = totals.get(name, 0.0) + float(value)
-    return {name: total / tokens for name, total in totals.items()}
+def per_token(
+    sums: Callable[[Any, Any, TokenBatch], dict[str, jax.Array]], frozen: Any, batches: Batches
+) -> Callable[[Any], dict[str, float]]:
+    """params -> ``sums(params, frozen, batch)`` over all batches by their target tokens."""
+    sums = jax.jit(sums)
+
+    def means(params: Any) -> dict[str, float]:
+        found = [(sums(params, frozen, batch), batch.targets) for batch in batches.epoch(0)]
+        tokens = sum(np.count_nonzero(targets) for _, targets in found)
+        return {name: sum(float(part[name]) for part, _ in found) / tokens for name in found[0][0]}
+
+    return means

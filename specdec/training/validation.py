@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import sacrebleu
 
+from specdec.checkpoints.architectures import Config, decode_model
 from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.engine import Engine, EngineParams, decode
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.types import SamplingConfig
+from specdec.models.base import Model
+from specdec.types import Params, SamplingConfig
 
 # (params, texts) -> texts
 Translate = Callable[[dict, Sequence[str]], list[str]]
@@ -24,32 +24,53 @@ def bleu(translate: Translate, params: dict, pairs: Sequence[tuple[str, str]]) -
 
 
 def greedy_translate(
-    config: T5Config, vocabulary: Vocabulary, *, length: int = 32, rows: int = 50
+    config: Config, vocabulary: Vocabulary, *, length: int = 32, rows: int = 50
 ) -> Translate:
     """Greedy decoding for a few hundred short sentences.
 
     Inputs and outputs are cut at ``length`` tokens; ``rows`` are decoded together.
     """
-    model = T5Model(config)
+    model, greedy = decode_model(config), SamplingConfig(temperature=0.0)
 
     def translate(params, texts):
-        packed = model.pack(params)
-        outputs = []
+        packed, outputs = model.pack(params), []
         for start in range(0, len(texts), rows):
             chunk = texts[start : start + rows]
-            inputs = np.full((rows, length), config.pad_id, np.int32)
-            lengths = np.zeros(rows, np.int32)
-            for row, text in enumerate(chunk):
-                ids = vocabulary.encode(text, add_eos=True)[:length]
-                lengths[row] = len(ids)
-                inputs[row, : len(ids)] = ids
-            row_ids = np.where(np.arange(rows) < len(chunk), np.arange(rows), -1)
-            result = decode(
-                Engine(model), EngineParams(packed, SamplingConfig(0.0).traced()),
-                model.prompt(inputs, lengths), row_ids, length, 0, output_bucket=length,
-            )  # fmt: skip
-            decoded = np.asarray(result.tokens)[: len(chunk)]
-            outputs += [vocabulary.decode(ids) for ids in decoded]
-        return outputs
+            ids = [vocabulary.encode(text, add_eos=True)[:length] for text in chunk]
+            row_ids = range(len(ids))
+            outputs += decode_rows(model, packed, ids, row_ids, (rows, length), length, 0, greedy)
+        return [vocabulary.decode(ids) for ids in outputs]
 
     return translate
+
+
+def decode_rows(
+    model: Model,
+    packed: Params,
+    ids: Sequence[Sequence[int]],
+    row_ids: Sequence[int] | np.ndarray,
+    shape: tuple[int, int],
+    limit: int,
+    seed: int,
+    sampling: SamplingConfig,
+) -> list[np.ndarray]:
+    """Plain decoding of inputs (ids with EOS) in one batch of a static [B, S].
+
+    Args:
+      ids, row_ids: of at most B rows of at most S tokens.
+      limit: of each output's tokens.
+
+    Returns:
+      each row's output, with EOS where it ended before the limit.
+    """
+    inputs, lengths = np.full(shape, model.pad_id, np.int32), np.zeros(shape[0], np.int32)
+    for place, row in enumerate(ids):
+        lengths[place] = len(row)
+        inputs[place, : len(row)] = row
+    places = np.full(shape[0], -1, np.int32)
+    places[: len(row_ids)] = row_ids
+    params = EngineParams(packed, sampling.traced())
+    prompt = model.prompt(inputs, lengths)
+    result = decode(Engine(model), params, prompt, places, limit, seed, output_bucket=limit)
+    tokens, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
+    return [tokens[place, : counts[place]] for place in range(len(ids))]

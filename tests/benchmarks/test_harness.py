@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import re
 
 import pytest
 
 from specdec.benchmarks import harness
 from specdec.benchmarks.harness import Measurement, check_systems, measure
 from specdec.benchmarks.workload import Weights, WorkloadError
+from specdec.measure.progress import say
 
 PLAIN, SPECULATIVE = "specdec autoregressive", "specdec speculative"
 CT2, INT8, T5X = "CTranslate2 float32", "CTranslate2 int8", "T5X"
@@ -74,6 +76,19 @@ def test_ratios_memory_and_compile_time(natural, answer):
     assert plain.memory_bytes == 250
     assert plain.same_rows == 2
     assert plain.load_seconds == 2.0
+
+
+def test_it_says_what_it_does(natural, answer, capsys, monkeypatch):
+    monkeypatch.setattr(harness.Progress, "display", lambda bar, **_: say(str(bar)))
+    answer({PLAIN: TOKENS, SPECULATIVE: TOKENS})
+    measure(natural, (PLAIN, SPECULATIVE), 2, {"threads": 1})
+    said = capsys.readouterr().err
+    assert f"Loading {SPECULATIVE}, 2 of 2 systems" in said
+    assert f"First run of {PLAIN}, which compiles" in said
+    assert re.search(
+        rf"{SPECULATIVE}, repetition 2 of 2: 2 of 4 runs, .*runs/s, 00:\d\d left", said
+    )
+    assert "4 of 4 runs" in said.splitlines()[-1]
 
 
 def test_a_token_is_compared_with_a_token():

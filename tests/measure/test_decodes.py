@@ -4,8 +4,8 @@ import pytest
 
 from specdec.decoding.batches import Block
 from specdec.measure.decodes import Row, read_rows
-from specdec.measure.lines import LineWriter
 from specdec.measure.lossless import Mismatch
+from specdec.measure.rows import LineWriter, line_of
 
 ROW = Row(
     id=0, input="Grüße\u2028", output="greetings", reference=None, tokens=[5, 6, 1], num_tokens=3,
@@ -20,37 +20,37 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     other = dataclasses.replace(ROW, id=1, mismatch=None)
     for row in (ROW, other):
         with LineWriter(path) as writer:
-            writer.append(row.to_json())
+            writer.append(line_of(row))
     assert list(read_rows(path)) == [ROW, other]
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):
     path = tmp_path / "decodes.jsonl"
     with LineWriter(path) as writer:
-        writer.append(ROW.to_json())
+        writer.append(line_of(ROW))
     whole = path.read_bytes()
     # Torn inside a character.
     path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
     assert list(read_rows(path)) == [ROW]
     with LineWriter(path) as writer:
-        writer.append(dataclasses.replace(ROW, id=1).to_json())
+        writer.append(line_of(dataclasses.replace(ROW, id=1)))
     assert [row.id for row in read_rows(path)] == [0, 1]
 
 
 def test_two_writers_are_one_too_many(tmp_path):
     path = tmp_path / "decodes.jsonl"
     with LineWriter(path) as writer:
-        writer.append(ROW.to_json())
+        writer.append(line_of(ROW))
         assert list(read_rows(path)) == [ROW]  # On disk at once.
         with pytest.raises(OSError, match="is being written by another process"), LineWriter(path):
             pass
-        writer.append(ROW.to_json(), ROW.to_json())
+        writer.append(line_of(ROW), line_of(ROW))
     assert list(read_rows(path)) == [ROW, ROW, ROW]
 
 
 def test_a_line_that_is_no_row_is_named(tmp_path):
     path = tmp_path / "decodes.jsonl"
-    path.write_text(ROW.to_json() + '\n{"id": 1}\n')
+    path.write_text(line_of(ROW) + '\n{"id": 1}\n')
     with pytest.raises(ValueError, match=r"decodes\.jsonl:2 is not a row"):
         list(read_rows(path))
 

@@ -1,7 +1,9 @@
 """Corpus scores from rows one after another."""
 
+import itertools
 import pickle
 
+import numpy as np
 import pytest
 import sacrebleu
 
@@ -18,12 +20,41 @@ def scored(scorer, times=1):
     return scorer.scores()
 
 
-def test_scores_are_those_of_the_whole_corpus():
-    assert scored(Quality()) == {
-        "bleu": sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES]).score,
-        "chrf": sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES]).score,
+def of_corpus(outputs, references):
+    return {
+        "bleu": sacrebleu.corpus_bleu(outputs, [references]).score,
+        "chrf": pytest.approx(sacrebleu.corpus_chrf(outputs, [references]).score, abs=1e-9),
     }
+
+
+def test_scores_are_those_of_the_whole_corpus():
+    assert scored(Quality()) == of_corpus(OUTPUTS, REFERENCES)
     assert scored(Quality())["bleu"] > 20
+
+
+ODD = ["", " ", "x", "\u2028", "e\u0301", "👩‍👧", "...", "a\tb", "ab", "Größe &quot;", "one two"]
+
+
+def test_scores_of_odd_texts():
+    for output, reference in itertools.product(ODD, ODD):
+        quality = Quality()
+        quality.add(output, reference)
+        assert quality.scores() == of_corpus([output], [reference]), (output, reference)
+        quality.add(*reversed(ODD[-2:]))
+        both = [output, ODD[-1]], [reference, ODD[-2]]
+        assert quality.scores() == of_corpus(*both), (output, reference)
+
+
+def test_scores_of_random_texts():
+    random = np.random.default_rng(0)
+    texts = [
+        " ".join("".join(random.choice(list("abcä. "), random.integers(1, 5))) for _ in range(n))
+        for n in random.integers(0, 12, 200)
+    ]
+    quality = Quality()
+    for row in zip(texts[::2], texts[1::2], strict=True):
+        quality.add(*row)
+    assert quality.scores() == of_corpus(texts[::2], texts[1::2])
 
 
 def test_no_row_is_kept():

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from specdec.core import files
 from specdec.measure import results
 from specdec.measure.speed import Timings, summarize
 from specdec.measure.table import format_table
@@ -137,9 +138,9 @@ def test_quality():
 
 def test_files_are_replaced_whole(tmp_path, monkeypatch):
     path = tmp_path / "results.json"
-    results.write_results(path, {"alpha": 0.5})
+    files.write_json(path, {"alpha": 0.5})
     assert path.read_text() == '{\n  "alpha": 0.5\n}\n'
     monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
-        results.write_results(path, {"alpha": 0.7})
+        files.write_json(path, {"alpha": 0.7})
     assert '"alpha": 0.5' in path.read_text()

@@ -45,8 +45,9 @@ def sources(tmp_path, params):
     run = folder / "run"
     prepare_directory(run, CONFIG, {}, vocabulary)
     checkpointer = Checkpointer(run)
-    checkpointer.save(6, jax.tree.map(np.zeros_like, params), {"count": np.zeros(())})
-    checkpointer.save(7, params, {"count": np.zeros(())})
+    zeros, optimizer = jax.tree.map(np.zeros_like, params), {"count": np.zeros(())}
+    checkpointer.save(6, params=zeros, optimizer=optimizer)
+    checkpointer.save(7, params=params, optimizer=optimizer)
     checkpointer.close()
     for name in ("huggingface", "t5x_orbax"):
         shutil.copyfile(vocabulary, folder / name / "spiece.model")

@@ -6,9 +6,7 @@ import time
 
 import pytest
 
-from specdec.measure import progress
-from specdec.measure.lines import LineWriter
-from specdec.measure.progress import Progress
+from specdec.measure.rows import LineWriter
 from specdec.runs.decode import PreparedRun
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read, start, without_time
@@ -246,21 +244,3 @@ def test_nothing_but_bad_rows(tiny, tmp_path, capsys):
     assert code == 2
     assert "in has no row that can be decoded" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_progress_tells_this_sessions_rates(monkeypatch, capsys):
-    now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    shown = Progress(1000, done=600)
-    assert "Decoding 1000 rows, 600 of them before" in capsys.readouterr().err
-    now += 5
-    shown.add(50, 400)
-    assert capsys.readouterr().err == ""
-    now += 15
-    shown.add(50, 400)
-    expected = "  700 of 1000 rows, 5.0 rows/s, 40 tokens/s, about 0:01:00 left\n"
-    assert capsys.readouterr().err == expected
-    now += 1
-    shown.add(300, 2000)
-    assert capsys.readouterr().err == "  1000 of 1000 rows, 19.0 rows/s, 133 tokens/s\n"
-    assert shown.done == 1000

@@ -87,6 +87,12 @@ def test_a_macro_may_use_another(tmp_path):
     assert gin.query_parameter("A/gin.macro.value") == 3
 
 
+def test_a_macro_may_have_a_scope(tmp_path):
+    parse(tmp_path, "a/B = {'x': [3, 'b/C']}\nSamplingConfig.top_k = %a/B")
+    with pytest.raises(ValueError, match="Unknown macro a/B"):
+        parse(tmp_path, "a/B = 3\nB = 4\nSamplingConfig.top_k = %B")
+
+
 def test_each_parse_starts_afresh(tmp_path):
     parse(tmp_path, "A = 3\nSamplingConfig.top_k = %A")
     parse(tmp_path, "SamplingConfig.top_p = 0.5")

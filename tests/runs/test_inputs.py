@@ -127,7 +127,7 @@ def test_a_run_holds_a_window_whatever_its_length(tiny, tmp_path, monkeypatch):
         ]  # fmt: skip
 
     monkeypatch.setattr(PreparedRun, "_decode_batch", decode_batch)
-    monkeypatch.setattr("specdec.measure.lines.os.fsync", lambda _: None)
+    monkeypatch.setattr("specdec.measure.rows.os.fsync", lambda _: None)
     monkeypatch.setattr("specdec.data.tasks.Example", Counted)
 
     def peak(num_rows, name):

@@ -7,11 +7,9 @@ import os
 import signal
 import sys
 
-from absl import logging
-
 from specdec.data.batching import BatchingOptions
 from specdec.models.t5.config import T5Config
-from specdec.training import train
+from specdec.training import loop, train
 from specdec.training.loop import LoopOptions
 from specdec.training.optimizer import OptimizerOptions
 
@@ -29,13 +27,10 @@ def recipe(data: str) -> dict:
 if __name__ == "__main__":
     data, directory, model, stop_step, stop_signal = sys.argv[1:]
 
-    class Stop(logging.logging.Handler):
-        """Sends this process a signal once its log reports the step."""
+    def stop(message):
+        """Sends this process a signal once it reports the step."""
+        if message.startswith(f"step {stop_step}/"):
+            os.kill(os.getpid(), getattr(signal, stop_signal))
 
-        def emit(self, record):
-            if record.getMessage().startswith(f"step {stop_step}/"):
-                os.kill(os.getpid(), getattr(signal, stop_signal))
-
-    logging.set_verbosity(logging.INFO)
-    logging.get_absl_logger().addHandler(Stop())
+    loop.say = stop
     train.train(directory, model=T5Config(**json.loads(model)), **recipe(data))

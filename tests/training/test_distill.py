@@ -11,7 +11,7 @@ import pytest
 from run_tiny import recipe
 
 from specdec.checkpoints import save_huggingface
-from specdec.data.batching import Batch
+from specdec.data.batching import TokenBatch
 from specdec.data.text import write_pairs
 from specdec.models.t5.network import init_params
 from specdec.training import distill
@@ -64,8 +64,8 @@ def test_a_distilled_draft_agrees_more_with_its_target(
     results = []
 
     def recorded(*args):
-        results.append(per_token(*args))
-        return results[-1]
+        means = per_token(*args)
+        return lambda params: results.append(means(params)) or results[-1]
 
     per_token = distill.per_token
     monkeypatch.setattr(distill, "per_token", recorded)
@@ -140,7 +140,7 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     ((function, _, _, batches_from, *_), kwargs) = seen[0]
     draft = init_params(model, jax.random.key(5))
     scored = next(batches_from(0))
-    plain = Batch(scored.inputs, scored.targets)
+    plain = TokenBatch(scored.inputs, scored.targets)
     (once, counted), (late, exact) = (
         function(draft, kwargs["frozen"], batch, jax.random.key(0)) for batch in (scored, plain)
     )

@@ -94,9 +94,12 @@ def test_target_and_draft_learn_to_agree(
 ):
     results = []
     per_token = mutual.per_token
-    monkeypatch.setattr(
-        mutual, "per_token", lambda *args: results.append(per_token(*args)) or results[-1]
-    )
+
+    def recorded(*args):
+        means = per_token(*args)
+        return lambda params: results.append(means(params)) or results[-1]
+
+    monkeypatch.setattr(mutual, "per_token", recorded)
     run = tmp_path / "run"
     before = load_params(target_directory)[1]
     learned = learn(run, data_directory, target_directory, draft_directory, agreement_weight=4.0)

@@ -17,14 +17,13 @@ from specdec.training.optimizer import OptimizerOptions, learning_rate, make_opt
 from specdec.training.validation import bleu, greedy_translate
 
 
-def test_loss_falls_and_bleu_is_reported(tmp_path, data_directory, tiny_model, caplog):
-    caplog.set_level("INFO", logger="absl")
+def test_loss_falls_and_bleu_is_reported(tmp_path, data_directory, tiny_model, capsys):
     settings = recipe(str(data_directory))
     settings["loop"] = dataclasses.replace(settings["loop"], total_steps=60, eval_every=30)
     train.train(
         tmp_path, model=tiny_model, z_loss=1e-4, make_translate=greedy_translate, **settings
     )
-    lines = [r.getMessage() for r in caplog.records if " validation: " in r.getMessage()]
+    lines = [line for line in capsys.readouterr().err.splitlines() if " validation: " in line]
     losses = [float(line.split("loss ")[1].split()[0]) for line in lines]
     assert len(losses) == 2
     assert losses[1] < losses[0] < np.log(278)

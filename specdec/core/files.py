@@ -1,0 +1,93 @@
+"""Files that appear whole: a reader finds what was there before or what is there now."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Where to write a file or a directory, which takes its name when all is on disk.
+
+    It takes a file's place, or that of an empty directory. Its parents are made. What fails leaves
+    nothing behind; what a killed process left of it is removed.
+
+    Raises:
+      OSError: it cannot be written, or a directory with something in it has the name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mine = f".{path.name}.{platform.node()}."  # Hosts share directories, and count from 1 each.
+    for left in path.parent.glob(f"{glob.escape(mine)}*.partial"):
+        if not _runs(int(left.name.split(".")[-2])):
+            _remove(left)
+    partial = path.with_name(f"{mine}{os.getpid()}.partial")
+    _remove(partial)
+    try:
+        yield partial
+        for file in [partial, *partial.rglob("*")]:
+            if file.is_file():
+                with open(file, "rb") as opened:
+                    os.fsync(opened)  # A machine that is taken away keeps the whole file too.
+        partial.replace(path)
+    finally:
+        _remove(partial)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # Somebody else's.
+        pass
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_parts(path: Path, parts: Iterable[str]) -> None:
+    """Writes a file of these texts, one after the other; see :func:`written`."""
+    with written(path) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(parts)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of this text; see :func:`written`."""
+    write_parts(path, [text])
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file, indented; see :func:`written`."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_writable(directory: Path) -> None:
+    """Raises OSError unless files can be made in a directory, or it can be made itself.
+
+    Leaves nothing behind.
+    """
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise NotADirectoryError(f"Cannot write to {directory}: {existing} is not a directory.")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None

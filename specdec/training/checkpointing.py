@@ -22,6 +22,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints import find_vocabulary, is_t5x
+from specdec.checkpoints.architectures import Config, config_of
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.hf_files import CONFIG
 from specdec.checkpoints.hf_names import parameter_shapes

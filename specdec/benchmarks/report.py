@@ -9,6 +9,7 @@ from typing import Any
 from specdec.benchmarks.harness import Measurement
 from specdec.benchmarks.workload import Workload
 from specdec.measure.breakdown import Breakdown
+from specdec.measure.tables import aligned
 from specdec.measure.timing import Spread
 
 _DERIVED = (
@@ -130,17 +131,9 @@ def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def text(result: Mapping[str, Any]) -> str:
     """One workload for a terminal."""
     lines = [title(result), ""]
-    table = [list(COLUMNS), *rows(result)]
-    whole = [row for row in table if not row[1].startswith("absent")]
-    widths = [max(len(row[i]) for row in whole) for i in range(len(COLUMNS))]
-    widths[0] = max(len(row[0]) for row in table)
-    for row in table:
-        if row[1].startswith("absent"):
-            lines.append(f"{row[0].ljust(widths[0])}  {row[1]}")
-            continue
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
+    # What an absent system has instead of numbers is no column's width.
+    cells = [row[:2] if row[1].startswith("absent") else row for row in rows(result)]
+    lines += aligned([COLUMNS, *cells])
     if result["breakdown"] is not None:
         lines += ["", *breakdown_lines(result["breakdown"])]
     return "\n".join(lines)

@@ -72,7 +72,7 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Load:
     """What each device does in one part of a program.
 
     Attributes:

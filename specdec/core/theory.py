@@ -1,8 +1,8 @@
 """What theory says of speed, given alpha.
 
 Notation: alpha, gamma, c (``cost_ratio``), v (``verify_ratio``); "the paper" is Leviathan, Kalman
-and Matias 2023. Improvements and factors are over plain decoding of the same text. ``theory_laws``
-has what p and q determine, ``theory_measured`` what holds without independent acceptances.
+and Matias 2023. Improvements and factors are over plain decoding of the same text.
+``theory_measured`` has what holds without independent acceptances.
 """
 
 from __future__ import annotations

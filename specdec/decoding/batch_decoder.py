@@ -6,12 +6,11 @@ import dataclasses
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
 from specdec.decoding.batches import Batch, bucket
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import LoadedModel
-from specdec.types import DecodeResult, DecodeState, Prompt
+from specdec.types import AnyArray, DecodeResult, DecodeState, Prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,7 @@ class BatchDecoder:
         """Size of the output buffer."""
         return bucket(self.max_decode_len)
 
-    def arguments(self, batch: Batch) -> tuple[EngineParams, Prompt, Array, int, int]:
+    def arguments(self, batch: Batch) -> tuple[EngineParams, Prompt, AnyArray, int, int]:
         """What :meth:`Engine.start` takes after the engine: arrays on their devices."""
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.params, prompt, row_ids, self.max_decode_len, self.seed

@@ -182,7 +182,7 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
             }
             for gamma in GAMMAS
         },
-        # A point of alpha gained is a point of distance; see theory_laws.lenient_distance.
+        # A point of alpha gained is a point of distance; d_TV = alpha(l) - alpha(1).
         "lenience": {
             lenience: {"alpha": float(a), "total_variation": float(max(0.0, a - alpha))}
             for lenience, a in zip(LENIENCES, lenient, strict=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+from specdec.measure.tables import aligned
 
 TOLERANCE = 0.15  # Of the measured speedup around the predicted one.
 SHOWN_MISMATCHES = 10
@@ -36,10 +37,10 @@ def format_table(results: dict[str, Any]) -> str:
         title,
         setting,
         "",
-        *_align(_counts(r)),
+        *aligned(_counts(r), left=(0, -1)),
     ]
     if r["spread"] is not None:
-        out += ["", *_align(_speeds(r))]
+        out += ["", *aligned(_speeds(r), left=(0, -1))]
     if r["quality"] is not None:
         scores = (f"{METRICS.get(name, name)} {v:.1f}" for name, v in r["quality"].items())
         out += ["", "  ".join(("quality", *scores))]
@@ -106,19 +107,6 @@ def _speeds(r: dict[str, Any]) -> list[list[str]]:
     for model, values in spread["encode_ms"].items():
         rows.append([f"to encode a batch, {model}", "", *measured(values, 3)])
     return rows
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns two spaces apart: the first and the last flush left, numbers flush right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell.ljust(widths[i]) if i in (0, last) else cell.rjust(widths[i])
-            for i, cell in enumerate(row)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _skipped_remarks(r: dict[str, Any]) -> list[str]:

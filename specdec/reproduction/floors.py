@@ -1,7 +1,7 @@
 """What a block takes at least on a mesh of devices, from shapes and public figures alone.
 
 A part's floor is max(bytes read / bandwidth, operations / peak) + bytes sent / interconnect
-(:meth:`specdec.core.roofline.Work.floor`); a block's is the sum of its parts', as each needs what
+(:meth:`specdec.core.roofline.Load.floor`); a block's is the sum of its parts', as each needs what
 the one before it found. ``costs.py`` measures the same parts where the devices are.
 """
 
@@ -10,11 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from specdec.core.roofline import Collective, Hardware, Work
+from specdec.checkpoints.architectures import Config, DeviceShare, axis_sizes
+from specdec.core.roofline import Collective, Hardware, Load
 from specdec.models.partitioning import DeviceMesh
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import axis_sizes
-from specdec.models.t5.share import DeviceShare
 
 _PENDING = 2  # Tokens that the first draft call of a block always feeds.
 
@@ -30,7 +28,7 @@ class Part:
     """
 
     name: str
-    work: Work
+    work: Load
     times: int = 1
 
     def floor(self, hardware: Hardware) -> float:
@@ -74,8 +72,8 @@ class BlockPlan:
       ValueError: the mesh does not divide a model or the batch (when it is asked for a share).
     """
 
-    target: T5Config
-    draft: T5Config | None
+    target: Config
+    draft: Config | None
     mesh: DeviceMesh
     batch_size: int
     gamma: int
@@ -154,7 +152,7 @@ class BlockPlan:
             return []
         devices = self.target_share.partitioning.mesh.shape[onto]
         flag = Collective("all-reduce", onto, devices, size=1, count=1)
-        return [Part("have all rows ended", Work(collectives=(flag,)))]
+        return [Part("have all rows ended", Load(collectives=(flag,)))]
 
     def cost_ratio(self, hardware: Hardware) -> float:
         """c of these floors: a guess over a token of plain decoding."""

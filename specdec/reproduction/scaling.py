@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec.checkpoints.architectures import Config
 from specdec.core.roofline import Hardware
 from specdec.core.theory import expected_tokens, speedup
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
-from specdec.models.t5.config import T5Config
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan, floor
 
@@ -35,7 +35,7 @@ ALPHAS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class ScalingPlan:
     """What the tables are of.
 
     Attributes:
@@ -44,8 +44,8 @@ class Study:
       hardware: the devices compared; tables that vary something else have the first.
     """
 
-    targets: Mapping[str, T5Config]
-    drafts: Mapping[str, T5Config]
+    targets: Mapping[str, Config]
+    drafts: Mapping[str, Config]
     hardware: Sequence[Hardware]
 
     def run(self) -> dict[str, Any]:

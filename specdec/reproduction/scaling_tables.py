@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from specdec.measure.tables import markdown
 
 Content = Mapping[str, Any]
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
-    return "\n".join([lines[0], "|---|" + "---:|" * (len(columns) - 1), *lines[1:]])
+_markdown = functools.partial(markdown, numbers=True)
 
 
 def _gb(count: float) -> str:

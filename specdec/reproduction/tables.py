@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from specdec.measure.tables import markdown
 from specdec.reproduction import paper, theory_tables
 
 Content = Mapping[str, Any]
@@ -14,12 +15,12 @@ def page(content: Content) -> str:
     """All tables of a ``summary.json``; see :class:`specdec.runs.reproduce.Reproduction`."""
     studies = list(content["studies"].values())
     parts = [
-        "## Table 1: operations and speed", theory_tables.markdown(theory_tables.table_1()),
+        "## Table 1: operations and speed", theory_tables.table(theory_tables.table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
         "Quality of what the targets say, which lossless decoding leaves as it is:",
         quality_table(studies),
-        "## Table 4: expected speedups", theory_tables.markdown(theory_tables.table_4()),
+        "## Table 4: expected speedups", theory_tables.table(theory_tables.table_4()),
         "## Table 5: lenience", table_5(studies),
         "The paper's (EnDe, T5-XXL, temperature 1): alpha", paper_table_5(),
         "## Alpha along the target's own texts", alpha_table(studies),
@@ -29,11 +30,6 @@ def page(content: Content) -> str:
         "\n".join(f"- {sentence}" for sentence in paper.CONTRADICTIONS),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
-    return "\n".join([lines[0], "|---|" + "---|" * (len(columns) - 1), *lines[1:]])
 
 
 def _number(value: float | None, digits: int = 2) -> str:
@@ -81,7 +77,7 @@ def table_2(studies: Sequence[Content]) -> str:
                 _number(r["measured_speedup"]),
                 *(_number(r["ms_per_token"][m], 3) for m in ("speculative", "autoregressive")),
             ])  # fmt: skip
-    return _markdown(TABLE_2, rows)
+    return markdown(TABLE_2, rows)
 
 
 def quality_table(studies: Sequence[Content]) -> str:
@@ -94,7 +90,7 @@ def quality_table(studies: Sequence[Content]) -> str:
              str(r["num_examples"])]
             for temperature, r in sorted(decodes.items())
         ]  # fmt: skip
-    return _markdown(("task", "target", "T", "quality", "texts"), rows)
+    return markdown(("task", "target", "T", "quality", "texts"), rows)
 
 
 def _scores(quality: Content | None) -> str:
@@ -108,7 +104,7 @@ def paper_table_2() -> str:
          _number(r.cost_ratio), _number(r.expected, 1), _number(r.empirical, 1)]
         for r in paper.TABLE_4
     ]  # fmt: skip
-    return _markdown(("task", "draft", "T", "γ", "α", "c", "expected", "empirical"), rows)
+    return markdown(("task", "draft", "T", "γ", "α", "c", "expected", "empirical"), rows)
 
 
 def table_5(studies: Sequence[Content]) -> str:
@@ -139,7 +135,7 @@ def table_5(studies: Sequence[Content]) -> str:
                 ])  # fmt: skip
     columns = ("task", "draft", "T", "lenience", "α", "distance from p a token",
                "accepted / examined", "tokens / call", "quality")  # fmt: skip
-    return _markdown(columns, rows)
+    return markdown(columns, rows)
 
 
 def _verifier(lenience: float) -> str:
@@ -149,7 +145,7 @@ def _verifier(lenience: float) -> str:
 def paper_table_5() -> str:
     """Alpha by lenience as printed."""
     rows = [[draft, *map(_number, alphas)] for draft, alphas in paper.TABLE_5.items()]
-    return _markdown(("draft", *(f"l = {x:g}" for x in paper.LENIENCES)), rows)
+    return markdown(("draft", *(f"l = {x:g}" for x in paper.LENIENCES)), rows)
 
 
 def alpha_table(studies: Sequence[Content]) -> str:
@@ -163,7 +159,7 @@ def alpha_table(studies: Sequence[Content]) -> str:
                     study["name"], drafter, f"{measured['temperature']:g}", _number(a["alpha"], 3),
                     f"{low:.3f} to {high:.3f}", str(a["num_tokens"]), str(a["num_texts"]),
                 ])  # fmt: skip
-    return _markdown(("task", "draft", "T", "α", "95 % interval", "tokens", "texts"), rows)
+    return markdown(("task", "draft", "T", "α", "95 % interval", "tokens", "texts"), rows)
 
 
 def efficiency_table(studies: Sequence[Content]) -> str:
@@ -181,7 +177,7 @@ def efficiency_table(studies: Sequence[Content]) -> str:
     gammas = ("1", "3", "5", "7")
     columns = ("task", "draft", "T", "autocorrelation at lags 1, 2, 3",
                *(f"Eq. 1 / these texts, γ = {g}" for g in gammas))  # fmt: skip
-    return _markdown(columns, rows)
+    return markdown(columns, rows)
 
 
 def block_table(studies: Sequence[Content]) -> str:
@@ -206,7 +202,7 @@ def block_table(studies: Sequence[Content]) -> str:
                     ])  # fmt: skip
     columns = ("task", "draft", "T", "γ", "token", "block", "difference", "95 % interval",
                "blocks", "counted", "95 % interval", "rows")  # fmt: skip
-    return _markdown(columns, rows) if rows else ""
+    return markdown(columns, rows) if rows else ""
 
 
 def _difference(found: Content, digits: int) -> list[str]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from specdec.core import theory
+from specdec.measure.tables import markdown
 from specdec.reproduction import paper
 
 HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
@@ -87,13 +88,16 @@ def disagreements(comparisons: Sequence[Comparison]) -> list[str]:
     ]
 
 
-def markdown(comparisons: Sequence[Comparison]) -> str:
-    """A table, a line for each number, and the disagreements below it."""
-    lines = ["| | factor of | paper | calc | agrees |", "|---|---|---:|---:|---|"]
-    for c in comparisons:
-        # Two digits more than printed: with one, 2.347 would be 2.35 and look like 2.4.
-        printed, calc = f"{c.paper:.{c.digits}f}", f"{c.calc:.{c.digits + 2}f}"
-        verdict = "yes" if c.agrees else "**no**"
-        lines.append(f"| {c.setting} | {c.quantity} | {printed} | {calc} | {verdict} |")
+def table(comparisons: Sequence[Comparison]) -> str:
+    """A line for each number, and the disagreements below it."""
+    rows = [
+        [
+            c.setting, c.quantity, f"{c.paper:.{c.digits}f}",
+            # Two digits more than printed: with one, 2.347 would be 2.35 and look like 2.4.
+            f"{c.calc:.{c.digits + 2}f}", "yes" if c.agrees else "**no**",
+        ]
+        for c in comparisons
+    ]  # fmt: skip
+    lines = markdown(("", "factor of", "paper", "calc", "agrees"), rows)
     found = disagreements(comparisons)
-    return "\n".join([*lines, *(["", *(f"- {line}" for line in found)] if found else [])]) + "\n"
+    return "\n".join([lines, *(["", *(f"- {line}" for line in found)] if found else [])]) + "\n"

@@ -11,25 +11,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gin
-import jax
 
 from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
+from specdec.checkpoints.architectures import FAMILIES, Config, count_parameters
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.roofline import Hardware
 from specdec.core.theory import speedup
 from specdec.decoding.batches import bucket
 from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.ngram import Ngram
+from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.share import parameter_shapes
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.plan import (
     MEMORY_LABELS,
-    aligned,
     amount,
     device_report,
     memory_cells,
@@ -37,32 +35,11 @@ from specdec.runs.plan import (
 
 SHAPES = "configs/shapes"
 HARDWARE = "configs/hardware"
-# Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
-FAMILIES = {"t5-v1_1": "t5_1_1", "flan-t5": "t5_1_1", "t5": "t5_1_0"}
 LABELS = ("", "shape from", "parameters", "of them read in a decode step", *MEMORY_LABELS)
 _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 
 
-def count_parameters(config: T5Config) -> tuple[int, int]:
-    """A model's parameters, and those that a decode step reads.
-
-    Read are the decoder's and the logits', without the cross-attention's keys and values, which are
-    computed once a text, and the embedding's few rows.
-    """
-    params = parameter_shapes(config)
-    decoder = params["decoder"]
-    layers = [decoder[f"layers_{i}"] for i in range(config.num_decoder_layers)]
-    crosses = [layer["encoder_decoder_attention"] for layer in layers]
-    once = [(cross["key"], cross["value"]) for cross in crosses]
-    logits = params["token_embedder"] if config.tied_logits else ()
-    return _size(params), _size(decoder) - _size(once) + _size(logits)
-
-
-def _size(tree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def find_config(source: str, root: Path) -> tuple[T5Config, str]:
+def find_config(source: str, root: Path) -> tuple[Config, str]:
     """A checkpoint's shape and where it is from: its own, or configs/shapes for public ones.
 
     Replaces gin's configuration.
@@ -91,7 +68,7 @@ def find_config(source: str, root: Path) -> tuple[T5Config, str]:
         raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
     gin_files.parse([str(root / file)], [], root)
     with gin.config_scope(name):
-        return gin.get_configurable(T5Config)(), file
+        return gin.get_configurable(Config)(), file
 
 
 def find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
@@ -145,13 +122,14 @@ def report(
         f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
         f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}",
         "",
-        *aligned([
+        *aligned(list(zip(
             LABELS,
             *(
                 (*column, *(f"{count / 1e6:,.1f} M" for count in both), *memory_cells(held))
                 for column, both, held in zip(columns, counts, whole, strict=True)
             ),
-        ]),
+            strict=True,
+        ))),
         "",
     ]  # fmt: skip
     tables = run.draft.inner if isinstance(run.draft, Hierarchical) else run.draft
@@ -164,7 +142,7 @@ def report(
     return "\n".join([*lines, *device_report(run, plan, hardware, row)])
 
 
-def _plan(run: DecodeRun, configs: Sequence[T5Config]) -> BlockPlan:
+def _plan(run: DecodeRun, configs: Sequence[Config]) -> BlockPlan:
     target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config in configs)
     return BlockPlan(
         target,

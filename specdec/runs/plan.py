@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from specdec.core.roofline import Hardware, Work
+from specdec.core.roofline import Hardware, Load
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.drafters.hierarchical import Hierarchical
+from specdec.measure.tables import aligned
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan, Memory, Part, floor
 from specdec.runs.decode_run import DecodeRun
@@ -28,18 +28,6 @@ def memory_cells(memory: Memory) -> list[str]:
     """A column beside :data:`MEMORY_LABELS`."""
     held = (memory.weights, memory.cache, memory.cross, memory.logits, memory.total)
     return [amount(count) for count in held]
-
-
-def aligned(columns: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-        for cells in zip(*columns, strict=True)
-    ]
 
 
 def device_report(
@@ -82,7 +70,7 @@ def _device_lines(plan: BlockPlan) -> list[str]:
     return [
         f"On each of the {mesh.data * mesh.model} devices of a mesh of {mesh.data} x {mesh.model} "
         "(data x model):",
-        *aligned(columns),
+        *aligned(list(zip(*columns, strict=True))),
     ]
 
 
@@ -131,7 +119,7 @@ def _time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None
         f"At least, on {hardware.name} ({hardware.bandwidth / 1e9:,.0f} GB/s, "
         f"{hardware.peak / 1e12:,.1f} TFLOP/s, sends {hardware.interconnect / 1e9:,.0f} GB/s): "
         "max(read / bandwidth, operations / peak) + sent / interconnect",
-        *aligned(list(zip(*cells, strict=True))),
+        *aligned(cells),
         f"a token of plain decoding: {_ms(plain, hardware)}",
     ]
     if not plan.gamma:
@@ -168,7 +156,7 @@ def _ms(parts: list[Part], hardware: Hardware) -> str:
 
 
 def _part_cells(part: Part, hardware: Hardware) -> tuple[str, ...]:
-    work: Work = part.work
+    work: Load = part.work
     return (
         part.name,
         str(part.times),

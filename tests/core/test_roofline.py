@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from specdec.core.roofline import Collective, Hardware, Work
+from specdec.core.roofline import Collective, Hardware, Load
 
 DEVICE = Hardware("toy", memory=1000.0, bandwidth=100.0, peak=400.0, interconnect=10.0)
 REDUCE = Collective("all-reduce", "model", devices=4, size=8, count=5)
@@ -17,18 +17,18 @@ def test_a_ring_sends_each_part_once_and_for_sums_twice():
 
 
 def test_the_floor_is_the_slower_of_reading_and_computing_and_then_sending():
-    assert Work(read=200).floor(DEVICE) == 2
-    assert Work(read=200, operations=799).floor(DEVICE) == 2
-    assert Work(read=200, operations=1200).floor(DEVICE) == 3
-    assert Work(200, 1200, (REDUCE, GATHER)).floor(DEVICE) == 3 + (60 + 30) / 10
-    assert Work(200, 1200, (REDUCE, GATHER)).num_collectives == 10
+    assert Load(read=200).floor(DEVICE) == 2
+    assert Load(read=200, operations=799).floor(DEVICE) == 2
+    assert Load(read=200, operations=1200).floor(DEVICE) == 3
+    assert Load(200, 1200, (REDUCE, GATHER)).floor(DEVICE) == 3 + (60 + 30) / 10
+    assert Load(200, 1200, (REDUCE, GATHER)).num_collectives == 10
     assert DEVICE.ridge == 4
 
 
 def test_what_bounds_it():
-    assert Work(read=200, operations=799).bound(DEVICE) == "memory"
-    assert Work(read=200, operations=801).bound(DEVICE) == "arithmetic"
-    assert Work(200, 801, (REDUCE,)).bound(DEVICE) == "messages"
+    assert Load(read=200, operations=799).bound(DEVICE) == "memory"
+    assert Load(read=200, operations=801).bound(DEVICE) == "arithmetic"
+    assert Load(200, 801, (REDUCE,)).bound(DEVICE) == "messages"
 
 
 @pytest.mark.parametrize("field", ["memory", "bandwidth", "peak", "interconnect"])

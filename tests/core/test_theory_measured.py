@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 import pytest
+import theory_laws
 from scipy import stats
 
-from specdec.core import theory, theory_laws
+from specdec.core import theory
 from specdec.core.theory_measured import (
     autocorrelation,
     cluster_interval,

@@ -16,7 +16,7 @@ def test_table_1_agrees_to_every_printed_digit():
     assert len(found) == 12
     assert all(c.agrees for c in found)
     assert theory_tables.disagreements(found) == []
-    assert "no" not in theory_tables.markdown(found)
+    assert "no" not in theory_tables.table(found)
 
 
 def test_table_4_agrees_but_for_three_rows_that_rounding_explains():
@@ -51,7 +51,7 @@ def test_a_number_that_no_rounding_explains_is_called_so():
 
 def test_markdown_has_a_line_for_each_number_and_each_disagreement():
     found = theory_tables.table_4()
-    lines = theory_tables.markdown(found).splitlines()
+    lines = theory_tables.table(found).splitlines()
     assert len(lines) == 2 + 12 + 1 + 3
     assert lines[2] == (
         "| EnDe, T5-small, T = 0, γ = 7, α = 0.75, c = 0.02 | speed | 3.2 | 3.157 | yes |"

@@ -10,6 +10,7 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.checkpoints import save_t5x
+from specdec.checkpoints.architectures import count_parameters
 from specdec.core.theory import speedup
 from specdec.reproduction import paper
 from specdec.runs import decode_cli, dry_run, reproduce_cli
@@ -132,7 +133,7 @@ def test_every_reproduction(path, tmp_path, capsys):
 )
 def test_parameters_of_public_checkpoints(name, total, step):
     config, _ = dry_run.find_config(name, ROOT)
-    counts = [round(count / 1e6, 1) for count in dry_run.count_parameters(config)]
+    counts = [round(count / 1e6, 1) for count in count_parameters(config)]
     assert counts == [total, step]
 
 
@@ -233,7 +234,7 @@ def test_the_floor_by_hand(capsys):
     _, times = output.split("At least, on toy")
     config, _ = dry_run.find_config("t5-v1_1-xxl", ROOT)
     norms = 24 * 3 * 4096  # Multiplied into the kernels behind them.
-    weights = (dry_run.count_parameters(config)[1] - norms) * 2 + 64 * 32 * 2
+    weights = (count_parameters(config)[1] - norms) * 2 + 64 * 32 * 2
     caches = 24 * 2 * 64 * 64 * 2 * (256 + 256 + 1)
     milliseconds = (weights + caches) / 1e6
     assert f"a token of plain decoding: {milliseconds:.3f} ms" in times

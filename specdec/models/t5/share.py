@@ -14,7 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from specdec.core.roofline import Collective, Work
+from specdec.core.roofline import Collective, Load
 from specdec.models.cache import CACHE_AXES
 from specdec.models.partitioning import T5X_RULES, Axes, Partitioning
 from specdec.models.t5 import packing
@@ -127,7 +127,7 @@ class DeviceShare:
         """Bytes of one call's logits, [B, T, V] in float32: gathered, so that V is whole."""
         return self.rows * width * self.config.vocab_size * _FLOAT32
 
-    def call(self, width: int, cache_length: int, input_length: int) -> Work:
+    def call(self, width: int, cache_length: int, input_length: int) -> Load:
         """One call of the decoder.
 
         Weights and both caches are read once, whole: what a cache does not hold yet is masked.
@@ -148,7 +148,7 @@ class DeviceShare:
         caches = self.cache(cache_length) + self.cache(input_length)
         weights = self.step_weights // self._itemsize * self.rows * width
         attention = caches // self._itemsize * width
-        return Work(
+        return Load(
             read=self.step_weights + caches,
             operations=2 * (weights + attention),  # A multiplication and an addition each.
             collectives=self._collectives(width),

@@ -1,12 +1,6 @@
-import importlib.util
-import json
-from pathlib import Path
-
-import pytest
+"""The tables of a reproduction, from numbers made up for them."""
 
 from specdec.reproduction import tables as reproduction
-
-REPO = Path(__file__).parent.parent.parent
 
 ALPHA = {
     "alpha": 0.5, "alpha_interval": [0.45, 0.55], "num_tokens": 100, "num_texts": 9,
@@ -99,39 +93,3 @@ def test_the_papers_rows_are_beside_them():
     assert "| EnDe | T5-small | 0 | 7 | 0.75 | 0.02 | 3.2 | 3.4 |" in text
     assert "| bigram | 0.19 | 0.23 | 0.25 | 0.32 |" in text
     assert "contradicts itself" in text
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("page", REPO / "scripts/reproduction_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "REPO", tmp_path)
-    monkeypatch.setattr(module, "PAGE", tmp_path / "page.md")
-    directory = tmp_path / "results" / "reproduction_toy"
-    directory.mkdir(parents=True)
-    (directory / "summary.json").write_text(json.dumps(CONTENT))
-    (tmp_path / "page.md").write_text("Head.\n\n<!-- toy -->\n<!-- /toy -->\n\nTail.\n")
-    return module
-
-
-def test_the_page_shows_the_committed_results(monkeypatch):
-    spec = importlib.util.spec_from_file_location("page", REPO / "scripts/reproduction_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr("sys.argv", ["page", "--check"])
-    assert module.main() == 0
-
-
-def test_a_page_is_rewritten_between_its_markers(script, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["page", "--check"])
-    assert script.main() == 1
-    monkeypatch.setattr("sys.argv", ["page"])
-    assert script.main() == 0
-    text = (tmp_path / "page.md").read_text()
-    assert text.startswith("Head.\n\n<!-- toy -->\n")
-    assert text.endswith("<!-- /toy -->\n\nTail.\n")
-    assert "figures/figure_5.svg" in text
-    assert "`python scripts/reproduce.py`" in text
-    monkeypatch.setattr("sys.argv", ["page", "--check"])
-    assert script.main() == 0

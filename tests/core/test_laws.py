@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import theory_laws
 
-from specdec.core import theory_laws
 from specdec.core.residuals import acceptance_prob
 from specdec.types import Draft, Topology
 

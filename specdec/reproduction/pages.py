@@ -1,0 +1,252 @@
+"""The tables and pictures of README and docs, from committed results files.
+
+A section of a page between <!-- NAME --> and <!-- /NAME --> is what its page's function makes of
+NAME; all else of the page stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec.benchmarks import plots, report
+from specdec.core.files import write_text
+from specdec.measure.tables import markdown
+from specdec.reproduction import scaling_tables, tables
+
+Result = Mapping[str, Any]
+_SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
+
+
+class PageError(ValueError):
+    """A results file or a page is not as it should be."""
+
+
+def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
+    """Writes a page's sections; whether they were others before.
+
+    Args:
+      section: gives a section's text by its name.
+      check: only compare.
+
+    Raises:
+      PageError: the page has no section, or a results file is missing or damaged.
+    """
+    old = path.read_text(encoding="utf-8")
+    if not _SECTION.search(old):
+        raise PageError(f"{path} has no section between <!-- NAME --> and <!-- /NAME -->.")
+    new = _SECTION.sub(lambda m: f"<!-- {m[1]} -->\n{section(m[1])}\n<!-- /{m[1]} -->", old)
+    if new != old and not check:
+        write_text(path, new)
+    return new != old
+
+
+def read_json(root: Path, name: str, remedy: str = "") -> Any:
+    """A results file.
+
+    Raises:
+      PageError: it is missing or not JSON.
+    """
+    try:
+        return json.loads((root / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PageError(f"{name} is missing{remedy and f'; make it with: {remedy}'}.") from None
+    except ValueError as error:
+        raise PageError(f"{name} is not valid JSON ({error}).") from None
+
+
+# The runs of the bundled pair: directories of results, each with the name of its column.
+RUNS = {
+    "quickstart_ende": "paragraphs, greedy",
+    "quickstart_ende_t1": "paragraphs, temperature 1",
+    "ende_tatoeba_test": "test split, greedy",
+    "ende_tatoeba_test_t1": "test split, temperature 1",
+}
+
+
+def _number(digits: int, suffix: str = "") -> Callable[[float], str]:
+    return lambda value: f"{value:.{digits}f}{suffix}"
+
+
+def _spread(value: Mapping[str, float]) -> str:
+    return f"**{value['median']:.2f}×** ({value['low']:.2f} to {value['high']:.2f})"
+
+
+# Name in the table, key, how its value is written. A null value is a dash.
+_ROWS: Sequence[tuple[str, str, Callable[[Any], str]]] = (
+    ("γ", "gamma", str),
+    ("texts", "num_examples", "{:,}".format),
+    ("tokens", "num_tokens", "{:,}".format),
+    ("α", "alpha", _number(3)),
+    ("acceptance rate", "acceptance_rate", _number(3)),
+    ("draft utilization", "draft_utilization", _number(3)),
+    ("block efficiency", "block_efficiency", _number(2)),
+    ("cost ratio c", "cost_ratio", _number(3)),
+    ("verify ratio v", "verify_ratio", _number(2)),
+    ("ms per token, autoregressive", "ms_per_token.autoregressive", _number(2)),
+    ("ms per token, speculative", "ms_per_token.speculative", _number(2)),
+    ("**speedup, measured** (range)", "spread.measured_speedup", _spread),
+    ("speedup, predicted", "predicted_speedup_whole", _number(2, "×")),
+    ("without encoders, measured", "spread.measured_speedup_decoder", _spread),
+    ("without encoders, predicted", "predicted_speedup", _number(2, "×")),
+    ("without encoders, Theorem 3.8 (v = 1)", "predicted_speedup_thm38", _number(2, "×")),
+    ("texts that differ from plain decoding", "greedy_mismatches", str),
+    ("the same, width-matched", "greedy_mismatches_width_matched", str),
+    ("BLEU", "quality.bleu", _number(1)),
+)
+
+
+def _value(result: Result, key: str, source: str) -> Any:
+    """The value at a dotted key; None where it, or what should hold it, is null."""
+    value: Any = result
+    for part in key.split("."):
+        if value is None:
+            return None
+        if part not in value:
+            raise PageError(f"{source} has no {key!r}.")
+        value = value[part]
+    return value
+
+
+def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str:
+    """The bundled pair's runs, a column each, and where their numbers come from.
+
+    Args:
+      directory: holds the runs; the first of :data:`RUNS` must be there.
+      to_root: leads from the page to where the results' paths begin.
+
+    Raises:
+      PageError: the first run's results or a key are missing, or a file is damaged.
+    """
+    results = {}
+    for place, run in enumerate(RUNS):
+        name = f"{directory}/{run}/results.json"
+        if place == 0 or (root / name).is_file():
+            remedy = f"python scripts/decode.py --gin_file=configs/experiments/{run}.gin"
+            results[name] = read_json(root, name, f"{remedy} --output_dir={directory}/{run}")
+
+    def cells(key: str, form: Callable[[Any], str]) -> list[str]:
+        values = [_value(result, key, source) for source, result in results.items()]
+        return ["–" if value is None else form(value) for value in values]
+
+    runs = {source: source.split("/")[-2] for source in results}
+    columns = ["", *(RUNS[run] for run in runs.values())]
+    table = markdown(
+        columns, [[name, *cells(key, form)] for name, key, form in _ROWS], numbers=True
+    )
+    sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
+    settings = {
+        f"{_value(r, 'device', name)}, {_value(r, 'dtype', name)}, "
+        f"batch size {_value(r, 'batch_size', name)}"
+        for name, r in results.items()
+    }
+    return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
+
+
+_QUANTITIES: Mapping[str, Callable[[Result], int]] = {
+    "batch size": lambda w: w["batch_size"],
+    "input tokens a row": lambda w: w["input_tokens"] // w["num_rows"],
+    "output tokens a row": lambda w: w["systems"][0]["num_tokens"] // w["num_rows"],
+}
+
+
+def _varying(workloads: Sequence[Result]) -> str | None:
+    """The one quantity that differs between workloads; None if there is not exactly one."""
+    found = [
+        name
+        for name, value in _QUANTITIES.items()
+        if len({value(workload) for workload in workloads}) == len(workloads) > 1
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def benchmark(root: Path, name: str, *, draw: bool) -> str:
+    """results/benchmark_NAME: its table, its picture in docs/images, and its command.
+
+    Args:
+      draw: whether to write the picture.
+    """
+    results = read_json(root, f"results/benchmark_{name}/results.json")
+    workloads, out = results["workloads"], []
+    quantity, file = _varying(workloads), f"performance_{name}.svg"
+    path, caption = root / "docs" / "images" / file, ""
+    if len(workloads) > 1:
+        out += [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True), ""]
+        if quantity:
+            caption = f"Tokens a second against {quantity}"
+            if draw:
+                plots.sweep(workloads, _QUANTITIES[quantity], quantity, path)
+    else:
+        (result,) = workloads
+        rows = markdown(report.COLUMNS, report.rows(result), numbers=True)
+        out += [f"**{report.title(result)}**", "", rows]
+        if result["breakdown"] is not None:
+            out += ["", "```", *report.breakdown_lines(result["breakdown"]), "```"]
+        out.append("")
+        caption = "Milliseconds a token, by system"
+        if draw:
+            plots.systems(result, path)
+    if caption:
+        out.append(f"![{caption}](images/{file})")
+    return "\n".join([
+        *out,
+        "",
+        f"[results/benchmark_{name}](../results/benchmark_{name}/results.json): "
+        f"{results['device']}, {results['threads']} threads, {results['repetitions']} repetitions. "
+        f"`{results['command']}`",
+    ])  # fmt: skip
+
+
+_FIGURES = {
+    1: "A decode, a line a target run: accepted, rejected and corrected tokens",
+    2: "Expected tokens a target call by alpha (Equation 1)",
+    3: "The best gamma by alpha and c",
+    4: "Speedup and arithmetic operations by alpha, c = 0",
+    5: "The calls of a decode at gamma 7, gamma 3 and plainly, on one time axis",
+}
+
+
+def reproduction(root: Path, name: str) -> str:
+    """results/reproduction_NAME: its tables, and the figures beside its summary."""
+    directory = f"results/reproduction_{name}"
+    content = read_json(root, f"{directory}/summary.json")
+    pictures = [
+        f"**Figure {number}.** {caption}.\n\n"
+        f"![{caption}](../{directory}/figures/figure_{number}.svg)"
+        for number, caption in _FIGURES.items()
+    ]
+    source = f"[summary.json](../{directory}/summary.json): {content['device']}. "
+    source += f"`{content['command']}`"
+    return "\n\n".join([tables.page(content).rstrip(), "## Figures", *pictures, source])
+
+
+def sections(
+    root: Path, scaling: Callable[[], Result], *, draw: bool
+) -> dict[str, Callable[[str], str]]:
+    """What gives a section's text, by page.
+
+    Args:
+      scaling: computes the numbers of docs/scaling.md.
+      draw: whether to write pictures too.
+    """
+
+    def performance(name: str) -> str:
+        if name == "before-mutual-learning":
+            return runs_table(root, "results/before_mutual", "../")
+        return benchmark(root, name, draw=draw)
+
+    computed: list[Result] = []
+
+    def scaled(name: str) -> str:
+        computed[:] = computed or [scaling()]
+        return scaling_tables.TABLES[name](computed[0])
+
+    return {
+        "README.md": lambda name: runs_table(root),
+        "docs/performance.md": performance,
+        "docs/reproduction.md": lambda name: reproduction(root, name),
+        "docs/scaling.md": scaled,
+    }

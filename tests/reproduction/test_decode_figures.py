@@ -51,6 +51,8 @@ GREY = "#6A6A6A"
 
 
 class Vocabulary:
+    eos_id = 1
+
     def decode(self, tokens):
         return "".join(PIECES[token] for token in tokens).lstrip(" ")
 

@@ -2,33 +2,52 @@
 # Lint, types, layers, tests: makes .venv-test, installs what they need, runs them all.
 #
 #   bash scripts/test.sh [arguments of pytest, such as tests/core -k residual]
+#   bash scripts/test.sh --core    # the tests that prove decoding lossless, and no others
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
-make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
 cd "$repo"
+# Oracle, contracts, verifiers, loops.
+core=(
+  tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
+  tests/decoding/test_loops.py tests/core
+)
+
+make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
+if [ "${1:-}" = --core ]; then
+  shift
+  set -- "${core[@]}" "$@"
+fi
 export PATH="$repo/.venv-test/bin:$PATH"
 export PYRIGHT_PYTHON_IGNORE_WARNINGS=1 # No request for the newest version's number.
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 
-failed=""
 check() {
   echo "== $*"
-  "$@" || failed="$failed
-  $*"
+  "$@" || echo "$*" >>"$checked/failed"
 }
-check ruff check .
-check ruff format --check .
-check pyright
-check lint-imports
-if [ -n "$failed" ]; then
-  echo "== failed so far:$failed" >&2
-fi
+# Beside pytest, which leaves a core idle now and then; shown after it.
+checked="$(mktemp -d)"
+trap 'rm -rf "$checked"' EXIT
+{
+  check ruff check .
+  check ruff format --check .
+  check lint-imports
+  check pyright
+} >"$checked/log" 2>&1 &
 
 echo "== pytest"
-# Modules side by side: most of a test is compilation, which keeps one core busy.
-python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile "$@" || exit $?
-if [ -n "$failed" ]; then
-  echo "The tests passed; these checks did not:$failed" >&2
-  exit 1
+# Most of a test is compilation, which keeps a core busy; who has no tests left steals some.
+tests=0
+python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
+wait
+cat "$checked/log"
+if [ -f "$checked/failed" ]; then
+  echo "== These checks failed:" >&2
+  cat "$checked/failed" >&2
 fi
+if [ "$tests" != 0 ]; then
+  echo "== Tests failed: pytest ended with $tests, see above." >&2
+  exit "$tests"
+fi
+[ ! -f "$checked/failed" ]

@@ -44,7 +44,12 @@ make_venv() {
   fi
   "$venv_python" -m pip --version >/dev/null 2>&1 || "$venv_python" -m ensurepip --upgrade
   echo "Installing into $directory (once; a few minutes on a slow connection)"
-  "$venv_python" -m pip install --quiet --disable-pip-version-check \
+  "$venv_python" -m pip install --quiet --disable-pip-version-check -c "$repo/constraints.txt" uv
+  # uv installs in a fraction of pip's time, but does not read pip's settings: hand these on, with
+  # pip's way of choosing the newest version of all indexes.
+    UV_INDEX="${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-}}" \
+    UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}" UV_INDEX_STRATEGY=unsafe-best-match \
+    "$directory/bin/uv" pip install --quiet --python "$venv_python" \
     -c "$repo/constraints.txt" "$@"
   echo "$wanted" >"$stamp"
 }

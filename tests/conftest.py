@@ -1,13 +1,38 @@
-"""Shared by all tests: where the real data is, and no more programs in memory than needed."""
+"""Shared by all tests: the session's caches, the real data, no more programs than memory holds."""
 
+import atexit
+import fcntl
 import gc
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
-import jax
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKER = "PYTEST_XDIST_WORKER" in os.environ
+
+
+def _share_caches():
+    """A directory of this session's: what one process compiles, no other compiles again.
+
+    Nothing of an earlier session is used, nor the user's own cache. Variables of the environment
+    reach pytest's workers and all processes that tests start; JAX reads them when it is imported,
+    so this comes first. To keep programs between sessions, set JAX_COMPILATION_CACHE_DIR.
+    """
+    path = tempfile.mkdtemp(prefix="specdec-tests-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    os.environ["SPECDEC_TEST_SESSION"] = path
+    os.environ["SPECDEC_CACHE"] = f"{path}/specdec"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{path}/programs")
+    # All programs, also those of a single operation: tests are made of thousands.
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+if not WORKER:
+    _share_caches()
 
 
 def pytest_addoption(parser):
@@ -25,9 +50,34 @@ def data_dir():
     return path
 
 
+@pytest.fixture(scope="session")
+def once():
+    """`once(name, fill)`: a directory that `fill(directory)` writes once for all workers.
+
+    Workers steal tests from each other, so a fixture of a module may be set up in several.
+    """
+
+    def directory(name, fill):
+        path = Path(os.environ["SPECDEC_TEST_SESSION"]) / name
+        with open(f"{path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=name))
+                fill(unfinished)
+                unfinished.rename(path)
+        return path
+
+    return directory
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
-    """A process may map so many pieces of memory; thousands of compiled programs are too many."""
+    """A process may map 65,530 pieces of memory, and a program takes hundreds.
+
+    They stay in the session's cache on disk, where reading one takes a hundredth of compiling it.
+    """
     yield
+    import jax
+
     jax.clear_caches()
     gc.collect()

@@ -47,17 +47,17 @@ MESHES = {
     "2x4, in two dimensions": DeviceMesh(2, 4, target_rules=TWO_DIMENSIONS),
 }
 SAMPLINGS = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(1.0)}
-# What is decoded: unusual meshes only one way, for the time it takes.
+# What is decoded: greedily only on the mesh with both axes, for each takes seconds to compile.
 DECODES = [
     (mesh, sampling)
     for mesh in MESHES
     for sampling in SAMPLINGS
-    if sampling == "sampled" or mesh in ("one device", "1x8", "2x4", "8x1")
+    if sampling == "sampled" or mesh in ("one device", "2x4")
 ]
 GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 104, 56, 24, 7
-# Of these, programs are read.
+# Of these, programs are read: those of the decodes, with the shapes that they have.
 PROGRAMS = ("1x8", "2x4", "8x1", "1x8, draft as target")
-BATCH_OF_PROGRAMS, OUTPUT_BUCKET = 8, 32
+INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
 
 
 def main(directory: Path) -> None:
@@ -84,9 +84,8 @@ def main(directory: Path) -> None:
                 "target_calls": output.stats.target_calls,
             }
             report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
-    for name in PROGRAMS:
-        program = compiled(load(directory, MESHES[name]))
-        (directory / f"{name}.hlo").write_text(program)
+        if mesh_name in PROGRAMS:
+            (directory / f"{mesh_name}.hlo").write_text(compiled(pair))
     report["T5X alike"] = t5x_alike(directory, MESHES["2x4"])
     report["errors"] = errors(directory)
     (directory / "report.json").write_text(json.dumps(report))
@@ -117,9 +116,9 @@ def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
 
 
 def compiled(pair) -> str:
+    """The text of the program that just sampled."""
     inputs, row_ids = pair.target.place_rows(
-        np.asarray(ragged_inputs(BATCH_OF_PROGRAMS, 16, V)),
-        np.arange(BATCH_OF_PROGRAMS, dtype=np.int32),
+        np.zeros((BATCH, INPUT_BUCKET), np.int32), np.arange(BATCH, dtype=np.int32)
     )
     sampling = SAMPLINGS["sampled"]
     lowered = speculative_decode.jitted.lower(

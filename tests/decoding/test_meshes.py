@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from run_on_meshes import (
-    BATCH_OF_PROGRAMS,
+    BATCH,
     CONFIGS,
     DECODES,
     GAMMA,
+    INPUT_BUCKET,
     MESHES,
     OUTPUT_BUCKET,
     PROGRAMS,
@@ -34,23 +35,25 @@ WHOLE = re.compile("norm")
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
+def directory(once):
     """What run_on_meshes.py wrote, in a process of its own: this one keeps its single device."""
-    path = tmp_path_factory.mktemp("meshes")
-    run = subprocess.run(
-        [sys.executable, HERE / "run_on_meshes.py", path],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-            "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent.parent)]),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return path
+
+    def decode(path):
+        run = subprocess.run(
+            [sys.executable, HERE / "run_on_meshes.py", path],
+            env={
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+                "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent.parent)]),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+
+    return once("meshes", decode)
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +218,8 @@ def test_groups_of_devices_decode_apart(directory):
 def test_the_plan_counts_the_collectives_that_are_compiled(directory, mesh):
     """Kind, bytes, devices and number of each, in the draft's calls, the target's and elsewhere."""
     plan = BlockPlan(
-        CONFIGS["target"], CONFIGS["draft"], MESHES[mesh], BATCH_OF_PROGRAMS, GAMMA,
-        input_len=16, output_len=OUTPUT_BUCKET,
+        CONFIGS["target"], CONFIGS["draft"], MESHES[mesh], BATCH, GAMMA,
+        input_len=INPUT_BUCKET, output_len=OUTPUT_BUCKET,
     )  # fmt: skip
     planned = collections.Counter()
     for part_ in plan.block():

@@ -45,3 +45,10 @@ def ragged_inputs(batch, length, vocab_size, seed=0):
 def prompt_of(model, inputs):
     """Rows that are padded with 0 as a model takes them."""
     return model.prompt(inputs, jnp.sum(jnp.asarray(inputs) != 0, axis=1))
+
+
+def logits_along(model, params, prompt, tokens, target=None):
+    """A model's logits behind each of ``tokens`` [B, T], which begin with the prefix's last one."""
+    start = model.start(params, prompt, tokens.shape[1] + 1, target)
+    hidden, _ = model.extend(params, start.encoded, start.cache, tokens)
+    return model.logits(params, hidden)

@@ -9,6 +9,8 @@ from jaxtyping import Array, Float, Int
 from specdec.core.reductions import max_last, min_last, sum_last, sum_parts
 from specdec.types import Distribution, PointMass, Sampling
 
+_SMALL = 256  # 32-bit numbers.
+
 
 def argmax(logits: Float[Array, "*shape v"]) -> Int[Array, "*shape"]:
     """Index of the largest entry, the lowest among equals.
@@ -43,10 +45,14 @@ def _lowest_kept(
       limit: positive; broadcasts to [*shape].
     """
 
+    # XLA compiles a loop over less than a kilobyte in a way of its own, which ends the process on
+    # sum_last's reduction under decode_jit's options.
+    total = sum_last if order.size >= _SMALL else lambda x: jnp.sum(x, axis=-1)
+
     def halve(_, bounds):
         low, high = bounds  # The answer is in low..high.
         middle = (low & high) + ((low ^ high) >> 1)  # Their mean, rounded down, without overflow.
-        heavy = sum_last(jnp.where(order > middle[..., None], weights, 0.0)) >= limit
+        heavy = total(jnp.where(order > middle[..., None], weights, 0.0)) >= limit
         return jnp.where(heavy, middle + 1, low), jnp.where(heavy, high, middle)
 
     ends = jnp.iinfo(jnp.int32)
@@ -73,22 +79,24 @@ def warped_parts(
     """
     if sampling.greedy:
         raise ValueError("Sampling needs a positive temperature; argmax is standardize()'s.")
-    logits = logits.astype(jnp.float32)
+    # Kept in memory: computed again it could be rounded otherwise, and what is compared with itself
+    # below be left out. For the same reason it is logits that are compared, not what is made of
+    # them; temperature leaves their order alone.
+    logits = jax.lax.optimization_barrier(logits.astype(jnp.float32))
     largest = max_last(logits)[..., None]
 
     def weigh(logits, largest):
         # Subtracted first: behind a division by a tiny temperature its rounding would be large.
-        scaled = (logits - largest) / sampling.temperature
-        return jnp.exp(scaled), _ordered(scaled)
+        return jnp.exp((logits - largest) / sampling.temperature)
 
     def top_k(logits, largest, nothing):
-        del nothing
-        weights, order = weigh(logits, largest)
-        return _lowest_kept(order, jnp.ones_like(weights), sampling.top_k.astype(jnp.float32))
+        del largest, nothing
+        order = _ordered(logits)
+        return _lowest_kept(order, jnp.ones_like(logits), sampling.top_k.astype(jnp.float32))
 
     def top_p(logits, largest, below):
-        weights, order = weigh(logits, largest)
-        weights = jnp.where(order >= below[..., None], weights, 0.0)
+        order = _ordered(logits)
+        weights = jnp.where(order >= below[..., None], weigh(logits, largest), 0.0)
         return jnp.maximum(below, _lowest_kept(order, weights, sampling.top_p * sum_last(weights)))
 
     def keep(logits, largest, below):
@@ -100,8 +108,8 @@ def warped_parts(
     few = (sampling.top_k > 0) & (sampling.top_k < logits.shape[-1])
     below = jax.lax.cond(few, top_k, keep, logits, largest, below)
     below = jax.lax.cond(sampling.top_p < 1, top_p, keep, logits, largest, below)
-    weights, order = weigh(logits, largest)
-    return sum_parts(jnp.where(order >= below[..., None], weights, 0.0))
+    kept = _ordered(logits) >= below[..., None]
+    return sum_parts(jnp.where(kept, weigh(logits, largest), 0.0))
 
 
 def standardize(

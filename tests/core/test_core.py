@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from specdec.core.compilation import decode_jit, num_programs
 from specdec.core.randomness import BlockRandom, draw, row_keys
 from specdec.core.residuals import acceptance_prob, residual_weights
 from specdec.core.standardize import argmax, standardize
@@ -28,15 +29,58 @@ CONFIGS = [
 @pytest.mark.parametrize("sampling", CONFIGS)
 def test_standardize_against_numpy(sampling):
     logits = np.random.default_rng(0).normal(0, 3, (4, 5, 37)).astype(np.float32)
-    got = standardize(jnp.asarray(logits), sampling)
+    got = standardize(jnp.asarray(logits), sampling.traced())
     for i, j in np.ndindex(4, 5):
         truth = reference_distribution(logits[i, j].astype(np.float64), sampling)
         np.testing.assert_allclose(got[i, j], truth, atol=2e-6)
 
 
+@decode_jit()
+def compiled_standardize(logits, sampling):
+    return standardize(logits, sampling)
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 37, 64])
+def test_standardize_with_any_numbers_in_one_program(vocab):
+    """As a static top_k and top_p would: many settings, half of them on logits full of ties."""
+    rng = np.random.default_rng(vocab)
+    before = num_programs()
+    for i in range(100):
+        sampling = SamplingConfig(
+            float(np.exp(rng.uniform(-3, 2))), int(rng.integers(0, vocab + 3)),
+            float(rng.choice([1.0, rng.uniform(0.01, 1)])),
+        )  # fmt: skip
+        ties = rng.integers(-2, 3, (2, 3, vocab))
+        logits = (ties if i % 2 else rng.normal(0, 3, ties.shape)).astype(np.float32)
+        got = compiled_standardize(logits, sampling.traced())
+        for at in np.ndindex(2, 3):
+            truth = reference_distribution(logits[at].astype(np.float64), sampling)
+            np.testing.assert_allclose(got[at], truth, atol=3e-6, err_msg=str(sampling))
+    assert num_programs() == before + 1
+
+
+@pytest.mark.parametrize("function", [standardize, compiled_standardize])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-7, 1e-8, 1e-12, 1e-38, 1e-46])
+def test_at_a_tiny_temperature_all_is_on_the_largest(temperature, function):
+    """Logits in tens, and as far apart as a model can have them; ties share."""
+    rng = np.random.default_rng(0)
+    for size in (37, 64):
+        logits = np.stack([rng.permutation(size) * scale for scale in (0.5, 1e4)])
+        logits = np.stack([logits, logits - 1e5]).astype(np.float32)
+        for sampling in (
+            SamplingConfig(temperature), SamplingConfig(temperature, 5, 0.9),
+            SamplingConfig(temperature, top_p=0.3),
+        ):  # fmt: skip
+            got = np.asarray(function(logits, sampling.traced()))
+            np.testing.assert_array_equal(got, np.eye(size)[logits.argmax(-1)])
+        two = np.where(np.arange(size) % 7 == 3, 2.5, 1.0).astype(np.float32)[None, None]
+        got = np.asarray(function(two, SamplingConfig(temperature).traced()))
+        np.testing.assert_allclose(got, (two == 2.5) / (two == 2.5).sum(), rtol=1e-6)
+
+
 def test_greedy_standardize_is_the_first_argmax():
     logits = np.random.default_rng(0).integers(0, 4, (3, 7, 50)).astype(np.float32)  # Many ties.
-    got = standardize(jnp.asarray(logits), SamplingConfig(0.0))
+    got = standardize(jnp.asarray(logits), SamplingConfig(0.0).traced())
     assert isinstance(got, PointMass)
     np.testing.assert_array_equal(got.tokens, np.argmax(logits, -1))
 
@@ -120,3 +164,36 @@ def test_residual_and_acceptance_prob():
     point = PointMass(jnp.array([[0]]))
     np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, q[:, None], chain)), 0.2)
     np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, None, chain)), 0.0)
+
+
+def by_hand(p, tokens, q, relative, lenience):
+    """beta at one place in float64: sum_x q(x) min(1, p(x) / (l q(x)))."""
+    size = len(p)
+    law = np.eye(size)[tokens] if q is None else q.astype(np.float64)
+    if relative is not None:
+        allowed = relative >= lenience if lenience < 1 else p == 1
+        return law[allowed].sum()
+    accepted = [min(1.0, p[x] / (lenience * law[x])) * law[x] for x in range(size) if law[x]]
+    return sum(accepted)
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.7, 0.3, 0.05])
+@pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "point mass"])
+@pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "sampled"])
+def test_lenient_acceptance_prob(lenience, drawn, greedy):
+    batch, gamma, size = 5, 3, 6
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.full(size, 0.5), (batch, gamma + 1)).astype(np.float32)
+    q = rng.dirichlet(np.full(size, 0.5), (batch, gamma)).astype(np.float32)
+    tokens = rng.integers(0, size, (batch, gamma))
+    relative = p / p.max(-1, keepdims=True)
+    target = PointMass(jnp.asarray(p.argmax(-1)), jnp.asarray(relative)) if greedy else p
+    draft = Draft(jnp.asarray(tokens), jnp.asarray(q) if drawn else None, Topology.chain(gamma))
+    found = acceptance_prob(target, draft, lenience)
+    assert found.shape == (batch, gamma)
+    for b, i in np.ndindex(batch, gamma):
+        expected = by_hand(
+            np.eye(size)[p[b, i].argmax()] if greedy else p[b, i].astype(np.float64),
+            tokens[b, i], q[b, i] if drawn else None, relative[b, i] if greedy else None, lenience,
+        )  # fmt: skip
+        assert float(found[b, i]) == pytest.approx(expected, abs=1e-6)

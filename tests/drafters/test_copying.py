@@ -5,24 +5,44 @@ import numpy as np
 import pytest
 
 from specdec.drafters.copying import CopyingDrafter
-from specdec.types import Verdict
+from specdec.types import Prompt, Verdict
 
-PAD, EOS = 0, 1
+PAD, EOS, START = 0, 1, 0
 GAMMA = 3
 
 
-def propose(inputs, *blocks, max_match=8):
+def padded(rows):
+    """Rows as an array that PAD fills up, and their lengths."""
+    width = max(map(len, rows))
+    array = np.array([row + [PAD] * (width - len(row)) for row in rows], np.int32)
+    return array.reshape(len(rows), width), np.array([len(row) for row in rows])
+
+
+def prompt_of(inputs, prefixes=None):
+    """The decoder's prefix is the start token, unless given."""
+    prefixes = prefixes or [[START]] * len(inputs)
+    return Prompt(*padded(inputs), *padded(prefixes))
+
+
+def verdict_of(tokens, count):
+    """Tokens that were emitted, none of them a guess that was accepted."""
+    rows, depth = len(tokens), tokens.shape[1] - 1
+    none = np.zeros(rows, np.int32)
+    return Verdict(
+        jnp.asarray(tokens), jnp.asarray(count), none, np.zeros_like(tokens),
+        np.zeros((rows, depth), np.float32), none,
+    )  # fmt: skip
+
+
+def propose(inputs, *blocks, max_match=8, prefixes=None):
     """The guesses after blocks of emitted tokens, one list a row."""
-    drafter = CopyingDrafter(GAMMA, PAD, EOS, max_match)
-    width = max(map(len, inputs))
-    rows = np.array([row + [PAD] * (width - len(row)) for row in inputs])
-    state = drafter.init((), jnp.asarray(rows), 16, None)
+    drafter = CopyingDrafter(GAMMA, max_match)
+    state = drafter.init((), prompt_of(inputs, prefixes), 16, None)
     for block in blocks:
         count = np.array([len(tokens) for tokens in block])
         tokens = np.array([tokens + [9] * (GAMMA + 1 - len(tokens)) for tokens in block])
         _, state = drafter.propose((), state, None)
-        verdict = Verdict(jnp.asarray(tokens), jnp.asarray(count), jnp.asarray(count) * 0, tokens)
-        state = drafter.observe(state, verdict)
+        state = drafter.observe(state, verdict_of(tokens, count), None)
     draft, _ = drafter.propose((), state, None)
     assert draft.probs is None
     return [
@@ -69,15 +89,43 @@ def test_rows_are_apart():
     assert together == [propose([i], [b])[0] for i, b in zip(inputs, blocks, strict=True)]
 
 
+def test_a_prompt_of_the_decoder_is_text_to_copy_from_and_to_go_on_with():
+    """Without inputs the prefix is the prompt, whose last tokens are continued at once."""
+    prompts = [[5, 6, 7, 8, 2, 6], [4, 4, 3], [7, 3, 9, 3, 7]]
+    expected = [[7, 8, 2], [], [3, 9, 3]]
+    none = [[]] * 3
+    assert propose(none, prefixes=prompts) == expected
+    for prompt, guesses in zip(prompts, expected, strict=True):
+        assert propose([[]], prefixes=[prompt]) == [guesses]
+    # What is emitted comes right behind the prompt.
+    assert propose(none, [[7], [3, 5], [3, 9]], prefixes=prompts) == [[8, 2, 6], [], [3, 7, 3]]
+    assert propose(none, [[9], [5], [9]], [[9], [4, 4], [1]], prefixes=prompts) == [
+        [9, 9, 9], [3, 5, 4], [],
+    ]  # fmt: skip
+
+
+def test_a_prompts_first_token_is_text_too():
+    assert propose([[]], prefixes=[[6, 5, 2, 6]]) == [[5, 2, 6]]
+
+
+def test_a_prefix_behind_an_input_is_said_already():
+    """But for its start token, which no text has."""
+    inputs = [[5, 6, 7, 8, 2, EOS], [5, 6, 7, 8, 2, EOS], [4, 0, 7, 7, EOS]]
+    assert propose(inputs, prefixes=[[START, 3, 6], [START], [START]]) == [[7, 8, 2], [], []]
+    assert propose(inputs[:1], [[4, 3]], prefixes=[[START, 3, 6]]) == [[6, 4, 3]]
+
+
 def test_finished_rows_stand_still():
-    drafter = CopyingDrafter(GAMMA, PAD, EOS)
-    state = drafter.init((), jnp.asarray([[5, 6, 7, EOS]]), 4, None)
-    none = Verdict(jnp.full((1, GAMMA + 1), 9), jnp.array([0]), jnp.array([0]), jnp.zeros((1, 4)))
-    after = drafter.observe(state, none)
+    drafter = CopyingDrafter(GAMMA)
+    state = drafter.init((), prompt_of([[5, 6, 7, EOS]]), 4, None)
+    none = verdict_of(np.full((1, GAMMA + 1), 9), np.array([0]))
+    after = drafter.observe(state, none, None)
     np.testing.assert_array_equal(after.text, state.text)
-    assert (after.length == state.length).all()
+    for name in ("length", "num_decoded", "source"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(state, name))
 
 
-def test_bad_settings():
-    with pytest.raises(ValueError, match="max_match must be at least 1"):
-        CopyingDrafter(1, PAD, EOS, 0)
+@pytest.mark.parametrize(("name", "settings"), [("max_match", (1, 0)), ("gamma", (0,))])
+def test_bad_settings(name, settings):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+        CopyingDrafter(*settings)

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CASES, LOSSLESS, distances_of
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingface
-from specdec.decoding.autoregressive import autoregressive_decode
-from specdec.decoding.speculative import speculative_decode
+from specdec.decoding import engine
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import Sampled
 from specdec.drafters.model import ModelDrafter
 from specdec.measure.alpha import replay
 from specdec.models.t5.config import T5Config
@@ -22,7 +23,6 @@ from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
 from specdec.runs.convert import convert
 from specdec.types import SamplingConfig
-from specdec.verifiers.token import TokenVerifier
 
 TARGET = TINY["v1.1"]
 DRAFT = dataclasses.replace(
@@ -51,12 +51,22 @@ def decoder_alone(params):
     return config, target, draft
 
 
+def speculating(config, params, target_params, sampling, gamma=GAMMA):
+    """An engine and its parameters; plain decoding without a draft's config."""
+    target, traced = T5Model(TARGET), sampling.traced()
+    known = EngineParams(target.pack(target_params), traced)
+    if config is None:
+        return Engine(target), known
+    draft = T5Model(config)
+    drawn = Sampled(draft.pack(params), traced)
+    return Engine(target, ModelDrafter(draft, gamma)), dataclasses.replace(known, drafter=drawn)
+
+
 def decode(config, params, target_params, sampling, inputs):
-    target, draft = T5Model(TARGET), T5Model(config)
-    return speculative_decode(
-        target, ModelDrafter(draft, GAMMA, sampling), TokenVerifier(),
-        target.pack(target_params), draft.pack(params), inputs, jnp.arange(len(inputs)), LIMIT, 0,
-        sampling=sampling, output_bucket=LIMIT,
+    static, known = speculating(config, params, target_params, sampling)
+    return engine.decode(
+        static, known, prompt_of(static.target, inputs), jnp.arange(len(inputs)), LIMIT, 0,
+        output_bucket=LIMIT,
     )  # fmt: skip
 
 
@@ -68,12 +78,11 @@ def test_the_packed_draft_is_the_network(layout, layers, params):
     tokens = jax.random.randint(jax.random.key(2), (3, 7), 0, 19)
     target, model = T5Model(TARGET, layout), T5Model(config, layout)
     weights = random_t5_params(config, 1)
-    encoded = target.encode(target.pack(params), inputs)
+    prompt = prompt_of(target, inputs)
+    encoded = target.start(target.pack(params), prompt, 1).encoded
     encoding = Transformer(TARGET).apply({"params": params}, inputs, method="encode")
     truth = Transformer(config).apply({"params": weights}, inputs, tokens, encoding)
-    packed = model.pack(weights)
-    cache = model.init_cache(3, 8)
-    logits, _ = model.extend(packed, model.encode(packed, inputs, encoded), cache, tokens)
+    logits = logits_along(model, model.pack(weights), prompt, tokens, encoded)
     np.testing.assert_allclose(logits, truth, rtol=1e-4, atol=1e-4)
 
 
@@ -90,23 +99,19 @@ def test_the_targets_own_decoder_guesses_everything(sampling, params):
 def test_greedy_is_plain_decoding(params):
     inputs = ragged_inputs(4, 9, 19)
     result = decode(DRAFT, random_t5_params(DRAFT, 1), params, SAMPLING["greedy"], inputs)
-    model = T5Model(TARGET)
-    plain = autoregressive_decode(
-        model, model.pack(params), inputs, jnp.arange(4), LIMIT, 0,
-        sampling=SAMPLING["greedy"], output_bucket=LIMIT,
-    )  # fmt: skip
+    plain = decode(None, None, params, SAMPLING["greedy"], inputs)
     np.testing.assert_array_equal(result.tokens, plain.tokens)
     assert (result.stats.accepted < result.stats.examined).all(), "nothing was ever rejected"
 
 
 def test_alpha_along_a_text_is_that_of_the_decode(params):
     config, target, draft = decoder_alone(params)
-    model, drafter = T5Model(TARGET), ModelDrafter(T5Model(config), 1, SAMPLING["temperature 1"])
-    inputs, packed = ragged_inputs(2, 9, 19), T5Model(config).pack(draft)
+    static, known = speculating(config, draft, target, SAMPLING["temperature 1"], gamma=1)
+    inputs = ragged_inputs(2, 9, 19)
     tokens = jax.random.randint(jax.random.key(2), (2, 6), 2, 19)
     found = replay(
-        model, drafter, model.pack(target), packed, inputs, jnp.arange(2), tokens,
-        jnp.array([6, 4]), 0, sampling=SAMPLING["temperature 1"],
+        static, known, prompt_of(static.target, inputs), jnp.arange(2), LIMIT, 0, tokens,
+        jnp.array([6, 4]),
     )  # fmt: skip
     np.testing.assert_allclose(found.prob[0], 1, atol=1e-4)
 
@@ -115,17 +120,19 @@ def test_alpha_along_a_text_is_that_of_the_decode(params):
 class FollowingToy(ToyModel):
     """Looks up what its target's hash of the inputs leads to."""
 
-    def encode(self, params, inputs, target=None):
+    def start(self, params, prompt, max_len, target=None):
         assert target is not None
-        return target + jnp.sum(inputs, axis=1)
+        begin = super().start(params, prompt, max_len)
+        return dataclasses.replace(begin, encoded=target + jnp.sum(prompt.inputs, axis=1))
 
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_lossless(name):
     case = CASES[name]
-    drafter = ModelDrafter(FollowingToy(3), 2, case.sampling)
     target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
-    assert max(distances_of(drafter, draft, case, target, limit=3)) < LOSSLESS
+    drawn = Sampled(draft, case.sampling.traced())
+    off = distances_of(ModelDrafter(FollowingToy(3), 2), drawn, case, target, limit=3)
+    assert max(off) < LOSSLESS
 
 
 @pytest.mark.parametrize("form", ["t5x", "orbax", "huggingface"])

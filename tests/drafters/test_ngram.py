@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from specdec.checkpoints import CheckpointError
-from specdec.checkpoints.ngrams import load_ngrams, of_order, save_ngrams
-from specdec.drafters.ngram import NgramDrafter
-from specdec.drafters.ngram_tables import distribution, likeliest
+from specdec.checkpoints.ngrams import load_ngrams, save_ngrams
+from specdec.drafters.base import Sampled
+from specdec.drafters.ngram import Ngram, NgramDrafter
+from specdec.drafters.ngram_tables import distribution, likeliest, of_order
 from specdec.training.ngrams import count_ngrams
-from specdec.types import SamplingConfig
+from specdec.types import Prompt, SamplingConfig, Verdict
 
 V, START = 30, 0
 DISCOUNT, KEPT = 0.5, 3
@@ -58,12 +59,42 @@ def test_distributions_are_the_definition(sequences, order):
     np.testing.assert_allclose(largest, found.max(axis=1), atol=1e-6)
 
 
+def drafting(tables, prefixes, gamma=1):
+    """A greedy drafter, its parameters, and its state after prefixes of the decoder."""
+    drafter = NgramDrafter(gamma, tables.order)
+    params = Sampled(tables, SamplingConfig(0.0).traced())
+    lengths = np.array([len(prefix) for prefix in prefixes])
+    filled = np.array([prefix + [9] * (max(lengths) - len(prefix)) for prefix in prefixes])
+    nothing = np.zeros((len(prefixes), 0), np.int32)
+    prompt = Prompt(nothing, np.zeros(len(prefixes), np.int32), filled, lengths)
+    return drafter, params, drafter.init(params, prompt, 8, None)
+
+
 def test_a_start_is_part_of_the_context(sequences):
     always = [[7, *s] for s in sequences]
-    tables = count(always, 2)
-    drafter = NgramDrafter(1, 2, START, SamplingConfig(0.0))
-    state = drafter.init(tables, jnp.zeros((1, 3), jnp.int32), 8, None)
-    assert drafter.propose(tables, state, None)[0].tokens.tolist() == [[7]]
+    drafter, params, state = drafting(count(always, 2), [[START]])
+    assert drafter.propose(params, state, None)[0].tokens.tolist() == [[7]]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_prompt_of_the_decoder_is_the_context(sequences, order):
+    """Its last tokens; before a shorter one stands its first. Then what is emitted."""
+    tables = count(sequences, order)
+    prefixes = [sequences[0][:1], [5, *sequences[1][:2]], [3, 4, 5, *sequences[2][:3]]]
+    drafter, params, state = drafting(tables, prefixes)
+    for emitted in ([], [6], [7, 2]):
+        tokens = np.array([emitted + [9] * (2 - len(emitted))] * 3)
+        none = np.zeros(3, np.int32)
+        verdict = Verdict(
+            jnp.asarray(tokens), jnp.full(3, len(emitted)), none, np.zeros_like(tokens),
+            np.zeros((3, 1), np.float32), none,
+        )  # fmt: skip
+        state = drafter.observe(state, verdict, None)
+        prefixes = [prefix + emitted for prefix in prefixes]
+        contexts = jnp.asarray([([p[0]] * 3 + p)[-3:] for p in prefixes])
+        guesses = drafter.propose(params, state, None)[0].tokens[:, 0]
+        np.testing.assert_array_equal(guesses, likeliest(tables, contexts))
+        np.testing.assert_array_equal(state, contexts[:, 4 - order :])
 
 
 def test_tables_come_back_as_they_were_written(tmp_path, sequences):
@@ -126,11 +157,30 @@ def test_bad_files(tmp_path, sequences):
         of_order(count(sequences, 2), 3)
 
 
-def test_other_temperatures_are_refused():
-    with pytest.raises(ValueError, match="temperature 0 or 1 without top-k"):
-        NgramDrafter(1, 2, START, SamplingConfig(0.5))
+class TheseTables:
+    """Opens a spec on tables that are here already."""
+
+    def __init__(self, tables):
+        self.ngrams = lambda path: tables
+
+
+def test_other_temperatures_are_refused(sequences):
+    opened = Ngram("here").open(TheseTables(count(sequences, 2)))
+    for config in (SamplingConfig(0.5), SamplingConfig(1.0, 3), SamplingConfig(1.0, 0, 0.9)):
+        with pytest.raises(ValueError, match="temperature 0 or 1 without top-k"):
+            opened.params(config)
+    for config in (SamplingConfig(0.0), SamplingConfig(1.0)):
+        assert opened.params(config).sampling.greedy == config.greedy
     with pytest.raises(ValueError, match="gamma must be at least 1"):
-        NgramDrafter(0, 2, START, SamplingConfig(1.0))
+        opened.make(0, 0.0)
+    assert opened.make(3, 0.0) == NgramDrafter(3, 2)
+    with pytest.raises(ValueError, match="stop_below must be 0"):
+        opened.make(3, 0.5)
+
+
+def test_shorter_contexts_if_asked(sequences):
+    opened = Ngram("here", 1).open(TheseTables(count(sequences, 3)))
+    assert opened.make(1, 0.0).order == opened.weights.order == 1
 
 
 def test_weights_leave_something_for_back_off(sequences):

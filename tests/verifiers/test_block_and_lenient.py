@@ -73,7 +73,7 @@ def test_guesses_that_were_not_made_are_not_accepted(verifier):
 def test_greedy_lenience_accepts_what_is_likely_enough():
     """A.5: accept x if p(x) >= l max p; the correction is the argmax."""
     logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]]]))
-    target = standardize(logits, SamplingConfig(0.0), keep_probs=True)
+    target = standardize(logits, SamplingConfig(0.0).traced(), keep_probs=True)
     numbers = Tape(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((1, 1)))
 
     def verify(lenience, *guesses):
@@ -90,8 +90,8 @@ def test_greedy_lenience_accepts_what_is_likely_enough():
 
 def test_a_greedy_target_keeps_no_probabilities_unless_asked():
     logits = jnp.zeros((1, 2, 3))
-    assert standardize(logits, SamplingConfig(0.0)).relative is None
-    assert isinstance(standardize(logits, SamplingConfig(0.0)), PointMass)
+    assert standardize(logits, SamplingConfig(0.0).traced()).relative is None
+    assert isinstance(standardize(logits, SamplingConfig(0.0).traced()), PointMass)
 
 
 @pytest.mark.parametrize("lenience", [0.0, -0.1, 1.5])
@@ -106,3 +106,46 @@ def test_trees_are_refused(verifier):
     tree = Draft(draft.tokens, draft.probs, Topology((-1, -1, -1)))
     with pytest.raises(ValueError, match="needs a chain of guesses"):
         verifier(tape(np.random.default_rng(0), 1), p, tree)
+
+
+VERIFIERS = [TokenVerifier(), BlockVerifier(), LenientVerifier(1.0), LenientVerifier(0.3)]
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=str)
+def test_a_verdict_says_what_was_examined_and_how_likely_it_was(verifier, fewer):
+    """acceptance_prob is sum_x min(p / l, q) at every level, examined up to the rejection."""
+    rows = 200
+    p, draft = blocks(7, rows)
+    counts = jnp.arange(rows) % (GAMMA + 1) if fewer else jnp.full(rows, GAMMA)
+    draft = Draft(draft.tokens, draft.probs, draft.topology, counts if fewer else None)
+    verdict = verifier(tape(np.random.default_rng(0), rows), p, draft)
+    lenience = getattr(verifier, "lenience", 1.0)
+    expected = np.minimum(np.asarray(p)[:, :GAMMA] / lenience, draft.probs).sum(-1)
+    np.testing.assert_allclose(verdict.acceptance_prob, expected, atol=1e-6)
+    if lenience < 1:
+        exact = TokenVerifier()(tape(np.random.default_rng(0), rows), p, draft).acceptance_prob
+        assert (verdict.acceptance_prob >= exact).all()
+        assert float(jnp.mean(verdict.acceptance_prob - exact)) > 0.1
+    kept = np.asarray(verdict.num_accepted)
+    np.testing.assert_array_equal(verdict.examined, np.minimum(kept + 1, counts))
+    np.testing.assert_array_equal(
+        verdict.path, np.broadcast_to(np.arange(GAMMA + 1), (rows, GAMMA + 1))
+    )
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=str)
+def test_a_greedy_verdict_too(verifier):
+    logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]]]))
+    target = standardize(logits, SamplingConfig(0.0).traced(), keep_probs=verifier.needs_probs)
+    q = jnp.array([[[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
+    draft = Draft(jnp.array([[0, 0]]), q, Topology.chain(2))
+    verdict = verifier(Tape(*(jnp.zeros((1, n)) for n in (2, 2, 1))), target, draft)
+    if getattr(verifier, "lenience", 1.0) == 0.3:  # 1 and 2 are likely enough behind 0; all are.
+        np.testing.assert_allclose(verdict.acceptance_prob, [[1, 1]])
+        assert verdict.examined.tolist() == [2]
+        assert verdict.tokens.tolist() == [[0, 0, 1]]
+    else:
+        np.testing.assert_allclose(verdict.acceptance_prob, [[0.25, 0.25]])
+        assert (verdict.examined.tolist(), verdict.num_accepted.tolist()) == ([2], [1])
+        assert verdict.tokens[0, :2].tolist() == [0, 2]

@@ -43,6 +43,14 @@ def test_the_last_token_is_the_targets_own(greedy):
     assert np.all(np.asarray(verdict.tokens)[rows, verdict.num_accepted] == 3)
 
 
+@pytest.mark.parametrize("greedy", [True, False])
+def test_reports_the_alpha_that_it_was_told(greedy):
+    verdict = _verdict(0.7, 64, greedy)
+    np.testing.assert_allclose(verdict.acceptance_prob, np.full((64, GAMMA), 0.7), rtol=1e-6)
+    expected = np.minimum(np.asarray(verdict.num_accepted) + 1, GAMMA)
+    np.testing.assert_array_equal(verdict.examined, expected)
+
+
 @pytest.mark.parametrize(("alpha", "accepted"), [(0.0, 0), (1.0, GAMMA)])
 def test_extremes(alpha, accepted):
     assert np.all(np.asarray(_verdict(alpha, 50, True).num_accepted) == accepted)

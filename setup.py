@@ -9,11 +9,11 @@ HERE = Path(__file__).parent
 
 
 def version() -> str:
-    """The version in specdec/__init__.py, read without importing it."""
-    text = (HERE / "specdec" / "__init__.py").read_text(encoding="utf-8")
+    """The version in specdec/version.py, read without importing it."""
+    text = (HERE / "specdec" / "version.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if match is None:
-        raise RuntimeError('specdec/__init__.py has no line __version__ = "...".')
+        raise RuntimeError('specdec/version.py has no line __version__ = "...".')
     return match.group(1)
 
 

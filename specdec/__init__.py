@@ -10,8 +10,8 @@ from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
+from specdec.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "BlockVerifier",
     "Copying",

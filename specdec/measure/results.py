@@ -16,6 +16,7 @@ from specdec.data.tasks import Metrics
 from specdec.measure.decodes import Row
 from specdec.measure.quality import Quality, TaskQuality
 from specdec.measure.speed import Speed, predict
+from specdec.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 
@@ -107,9 +108,7 @@ def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """``device``, ``versions`` and ``git_sha`` (None outside a checkout)."""
-    import specdec
-
-    versions = {"specdec": specdec.__version__, "python": platform.python_version()}
+    versions = {"specdec": __version__, "python": platform.python_version()}
     return {
         "device": device_name(),
         "versions": versions | {name: metadata.version(name) for name in LIBRARIES},

@@ -15,10 +15,10 @@ from tiny import ragged_inputs, random_t5_params
 from specdec import DeviceMesh, SamplingConfig, load_pair
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model
-from specdec.decoding.speculative import speculative_decode
+from specdec.decoding.batches import Batch
+from specdec.decoding.engine import decode
 from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES
 from specdec.models.t5.config import T5Config
-from specdec.verifiers.token import TokenVerifier
 
 V = 64
 CONFIGS = {
@@ -57,7 +57,7 @@ DECODES = [
 GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 104, 56, 24, 7
 # Of these, programs are read: those of the decodes, with the shapes that they have.
 PROGRAMS = ("1x8", "2x4", "8x1", "1x8, draft as target")
-INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
+INPUT_BUCKET = 16
 
 
 def main(directory: Path) -> None:
@@ -117,15 +117,16 @@ def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
 
 def compiled(pair) -> str:
     """The text of the program that just sampled."""
-    inputs, row_ids = pair.target.place_rows(
-        np.zeros((BATCH, INPUT_BUCKET), np.int32), np.arange(BATCH, dtype=np.int32)
-    )
-    sampling = SAMPLINGS["sampled"]
-    lowered = speculative_decode.jitted.lower(
-        pair.target.model, pair.drafter(GAMMA, sampling), TokenVerifier(), pair.target.params,
-        pair.draft.params, inputs, row_ids, LIMIT, SEED, sampling=sampling,
-        output_bucket=OUTPUT_BUCKET,
+    decoder = pair.decoder(
+        method="speculative", gamma=GAMMA, sampling=SAMPLINGS["sampled"], max_decode_len=LIMIT,
+        seed=SEED,
     )  # fmt: skip
+    model, lengths = pair.target.model, np.zeros(BATCH, np.int32)
+    prompt = model.prompt(np.zeros((BATCH, INPUT_BUCKET), np.int32), lengths)
+    given = decoder.arguments(Batch(prompt, np.arange(BATCH, dtype=np.int32)))
+    bucket = decoder.output_bucket
+    program = decode.jitted(decoder.engine, *given, output_bucket=bucket)
+    lowered = program.lower(decoder.engine, *given, output_bucket=bucket, trace=False)
     return lowered.compile().as_text()
 
 
@@ -152,7 +153,9 @@ def errors(directory: Path) -> dict[str, str]:
     rules = (*REPLICATED_RULES, ("vocab", "model"))
     load(directory, DeviceMesh(1, 8, target_rules=rules), "six_heads")
     # A row alone, to look into it, is not cut.
-    load(directory, DeviceMesh(2, 4)).target.model.init_cache(1, 8)
+    target = load(directory, DeviceMesh(2, 4)).target
+    prompt = target.model.prompt(np.ones((1, 4), np.int32), np.full(1, 4, np.int32))
+    target.model.start(target.params, prompt, 8)
     return said
 
 

@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from theory_laws import lenient_acceptance
+from tiny import logits_along, prompt_of
 
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import Sampled
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
@@ -35,15 +38,19 @@ def laws(params):
     """softmax at each position of each text, [R, L, V], the text given."""
     start = jnp.zeros((ROWS, 1), jnp.int32)
     fed = jnp.concatenate([start, jnp.asarray(TOKENS)[:, :-1]], axis=1)
-    cache = TOY.init_cache(ROWS, LENGTH)
-    logits, _ = TOY.extend(params, TOY.encode(params, INPUTS), cache, fed)
+    logits = logits_along(TOY, params, prompt_of(TOY, INPUTS), fed)
     return np.asarray(jax.nn.softmax(logits), np.float64)
+
+
+def drawn(params, temperature):
+    return Sampled(params, SamplingConfig(temperature).traced())
 
 
 def replay(drafter, params, temperature, leniences=(1.0, 0.5)):
     found = alpha.replay(
-        TOY, drafter, table(0), params, INPUTS, jnp.arange(ROWS), jnp.asarray(TOKENS),
-        jnp.asarray(COUNTS), 0, sampling=SamplingConfig(temperature), leniences=leniences,
+        Engine(TOY, drafter), EngineParams(table(0), SamplingConfig(temperature).traced(), params),
+        prompt_of(TOY, INPUTS), jnp.arange(ROWS), LENGTH, 0, jnp.asarray(TOKENS),
+        jnp.asarray(COUNTS), leniences=leniences,
     )  # fmt: skip
     return jax.tree.map(np.asarray, found)
 
@@ -64,17 +71,13 @@ def check(found, p, q, leniences=(1.0, 0.5), relative=None):
         np.testing.assert_allclose(found.lenient[..., k], np.where(inside, lenient, 0), atol=1e-6)
 
 
-def hierarchical(gamma, sampling):
-    return HierarchicalDrafter(TOY, CopyingDrafter(2, 0, 1), gamma, sampling)
-
-
 @pytest.mark.parametrize("name", ["model", "hierarchical"])
 def test_a_model_that_is_sampled(name):
-    sampling = SamplingConfig(1.0)
     if name == "model":
-        found = replay(ModelDrafter(TOY, 1, sampling), table(1), 1.0)
+        found = replay(ModelDrafter(TOY, 1), drawn(table(1), 1.0), 1.0)
     else:
-        found = replay(hierarchical(1, sampling), (table(1), ()), 1.0)
+        drafter = HierarchicalDrafter(TOY, CopyingDrafter(2), 1)
+        found = replay(drafter, (drawn(table(1), 1.0), ()), 1.0)
     check(found, laws(table(0)), laws(table(1)))
 
 
@@ -83,7 +86,7 @@ def test_a_greedy_target(draft_temperature):
     p, q = laws(table(0)), laws(table(1))
     if not draft_temperature:
         q = np.eye(V)[q.argmax(-1)]
-    found = replay(ModelDrafter(TOY, 1, SamplingConfig(draft_temperature)), table(1), 0.0)
+    found = replay(ModelDrafter(TOY, 1), drawn(table(1), draft_temperature), 0.0)
     relative = p / p.max(-1, keepdims=True)
     check(found, np.eye(V)[p.argmax(-1)], q, relative=relative)
 
@@ -94,7 +97,7 @@ def test_random_guesses():
 
 
 def test_positions_without_a_guess_count_as_rejected():
-    found = replay(CopyingDrafter(1, 0, 1), (), 1.0)
+    found = replay(CopyingDrafter(1), (), 1.0)
     assert not found.prob[:, 0].any()  # Nothing was said yet that could be found again.
     assert found.prob[0].any()
     p = laws(table(0))
@@ -103,7 +106,7 @@ def test_positions_without_a_guess_count_as_rejected():
 
 
 def test_a_drafter_of_more_guesses_is_refused():
-    with pytest.raises(ValueError, match="one guess is needed, this has gamma 2"):
+    with pytest.raises(ValueError, match="one guess is needed, this has 2"):
         replay(RandomDrafter(2, V), (), 1.0)
 
 

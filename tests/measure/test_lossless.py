@@ -1,9 +1,9 @@
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.checkpoints.loading import LoadedModel
+from specdec.checkpoints.loading import load_t5
 from specdec.measure.lossless import compare, first_difference
 from specdec.models.t5.network import Transformer, shift_right
 
@@ -19,14 +19,15 @@ def test_first_difference(tokens, expected, position):
 def test_gap_is_that_of_the_target_at_the_first_difference():
     config = TINY["v1.1"]
     params = random_t5_params(config, 0)
-    target = LoadedModel.of(config, params, "test")
+    target = load_t5(config, params, "test")
     inputs = np.asarray(ragged_inputs(1, 8, config.vocab_size))
     expected = [5, 7, 3, 1]
-    mismatch = compare(target, inputs[0], [5, 7, 4, 1], expected)
+    prompt = prompt_of(target.model, inputs)
+    mismatch = compare(target, prompt, [5, 7, 4, 1], expected)
     decoder_inputs = shift_right(np.asarray([expected]), config.decoder_start_id)
     logits = Transformer(config).apply({"params": params}, inputs, decoder_inputs)
     second, first = np.sort(np.asarray(jax.device_get(logits))[0, 2])[-2:]
     assert mismatch.position == 2
     assert mismatch.expected == expected
     assert mismatch.top2_gap == pytest.approx(first - second, abs=1e-4)
-    assert compare(target, inputs[0], expected, expected) is None
+    assert compare(target, prompt, expected, expected) is None

@@ -8,9 +8,11 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import LoadedModel
-from specdec.core.compilation import DecodeJit
-from specdec.drafts import Copying, ModelDraft
+from specdec.checkpoints.loading import load_t5
+from specdec.core.compilation import num_programs
+from specdec.decoding.batches import make_batches
+from specdec.drafters.copying import Copying
+from specdec.drafters.model import model_draft
 from specdec.measure import timeline
 from specdec.types import SamplingConfig
 
@@ -21,20 +23,36 @@ CONFIG = dataclasses.replace(TINY["v1.1"], num_decoder_layers=1)
 
 
 def load(seed):
-    return LoadedModel.of(CONFIG, random_t5_params(CONFIG, seed), "random")
+    return load_t5(CONFIG, random_t5_params(CONFIG, seed), "random")
 
 
 @pytest.fixture(scope="module")
 def pairs():
     target = load(0)
-    copying = Copying().open(target, None, "float32")
-    drafts = {"other": ModelDraft(load(1)), "itself": ModelDraft(target), "copying": copying}
+    drafts = {
+        "other": model_draft(load(1)), "itself": model_draft(target),
+        "copying": Copying().open(None),
+    }  # fmt: skip
     return {name: Pair(target, draft, None) for name, draft in drafts.items()}
+
+
+def batch_of(pair, *texts):
+    (batch,) = make_batches(texts, len(texts), pair.target.model)
+    return batch
+
+
+def record(pair, gamma, sampling, length, seed):
+    """TEXT's decode; plain for gamma = 0."""
+    decoder = pair.decoder(
+        method="speculative" if gamma else "autoregressive", gamma=gamma, sampling=sampling,
+        max_decode_len=length, seed=seed,
+    )  # fmt: skip
+    return timeline.record(decoder, batch_of(pair, TEXT))
 
 
 @pytest.fixture(scope="module")
 def recorded(pairs):
-    return timeline.record(pairs["itself"], TEXT, 3, SAMPLING["greedy"], LENGTH, 0)
+    return record(pairs["itself"], 3, SAMPLING["greedy"], LENGTH, 0)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +65,7 @@ def recorded(pairs):
 def test_the_tokens_are_those_of_generate(draft, gamma, sampling, pairs):
     pair, sampling = pairs[draft], SAMPLING[sampling]
     for seed in (0, 5):
-        found = timeline.record(pair, TEXT, gamma, sampling, LENGTH, seed)
+        found = record(pair, gamma, sampling, LENGTH, seed)
         expected = pair.generate(
             [TEXT], method="speculative" if gamma else "autoregressive", gamma=gamma or 4,
             sampling=sampling, max_decode_len=LENGTH, seed=seed, trace=True,
@@ -68,10 +86,7 @@ def test_the_tokens_are_those_of_generate(draft, gamma, sampling, pairs):
 
 def test_seeds_matter(pairs):
     """Else the comparisons above could not fail."""
-    one, other = (
-        timeline.record(pairs["other"], TEXT, 3, SAMPLING["sampled"], LENGTH, seed)
-        for seed in (0, 5)
-    )
+    one, other = (record(pairs["other"], 3, SAMPLING["sampled"], LENGTH, seed) for seed in (0, 5))
     assert list(one.tokens) != list(other.tokens)
 
 
@@ -99,34 +114,32 @@ def test_the_run_of_median_time_is_kept(pairs, recorded, monkeypatch):
 
     runs = map(lasting, [1.0, 9.0, 30.0, 7.0, 6.0, 8.0, 0.0])
     monkeypatch.setattr(timeline, "_decode", lambda *_: next(runs))
-    found = timeline.record(pairs["other"], TEXT, 0, SAMPLING["greedy"], LENGTH, 0)
+    found = record(pairs["other"], 0, SAMPLING["greedy"], LENGTH, 0)
     assert found.total_ms == 8.0
     assert next(runs).total_ms == 0.0
 
 
 def test_nothing_is_compiled_in_a_run_that_counts(pairs, monkeypatch):
-    def programs():
-        parts = (timeline._propose, timeline._verify, timeline._plain_step)
-        return [part.programs for part in (*parts, timeline.costs.encode)]
-
     after, decode = [], timeline._decode
 
     def counted(*args):
         result = decode(*args)
-        after.append(programs())
+        after.append(num_programs())
         return result
 
     monkeypatch.setattr(timeline, "_decode", counted)
-    before = programs()
-    timeline.record(pairs["other"], TEXT, 2, SAMPLING["greedy"], 33, 0)
-    assert before[0] < after[0][0]
-    assert before[1] < after[0][1]
+    before = num_programs()
+    record(pairs["other"], 2, SAMPLING["greedy"], 33, 0)
+    # At least the draft, the target's call, the verdict and the commit.
+    assert before + 4 <= after[0]
     assert len(after) == 1 + timeline.REPETITIONS
     assert all(found == after[0] for found in after)
-    assert all(isinstance(part, DecodeJit) for part in (timeline._propose, timeline._verify))
 
 
-@pytest.mark.parametrize(("gamma", "length"), [(-1, 20), (20, 20), (0, 0)])
-def test_arguments_out_of_range(gamma, length, pairs):
-    with pytest.raises(ValueError, match="must be"):
-        timeline.record(pairs["other"], TEXT, gamma, SAMPLING["greedy"], length, 0)
+def test_a_timeline_is_of_one_row(pairs):
+    pair = pairs["other"]
+    decoder = pair.decoder(
+        method="autoregressive", gamma=0, sampling=SAMPLING["greedy"], max_decode_len=4, seed=0
+    )
+    with pytest.raises(ValueError, match="of one row, this batch has 2"):
+        timeline.record(decoder, batch_of(pair, TEXT, TEXT))

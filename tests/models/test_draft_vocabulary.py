@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, save_huggingface
@@ -20,8 +20,7 @@ SAID = [1, 4, 5, 11, 17, 18]
 def logits_of(model, params):
     inputs = ragged_inputs(2, 7, 19)
     tokens = jax.random.randint(jax.random.key(1), (2, 3), 0, 19)
-    encoded, cache = model.encode(params, inputs), model.init_cache(2, 8)
-    return model.extend(params, encoded, cache, tokens)[0]
+    return logits_along(model, params, prompt_of(model, inputs), tokens)
 
 
 @pytest.mark.parametrize("layout", ["in_out", "out_in"])
@@ -97,7 +96,7 @@ def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
 
 def test_the_bundled_draft_says_german():
     pair = specdec.load_pair("quickstart")
-    said = pair.draft.params.output_tokens
+    said = pair.draft.weights.output_tokens
     assert said is not None
     assert len(said) < pair.target.model.vocab_size
     assert pair.target.params.output_tokens is None

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny import TINY
+from tiny import TINY, prompt_of
 
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.models.t5.config import T5Config
@@ -37,10 +37,10 @@ def test_bytes_are_those_of_the_models_arrays(name, dtype):
 
     def arrays():
         params = model.pack(init_params(config, jax.random.key(0)))
-        encoded = model.encode(params, jnp.ones((3, 5), jnp.int32))
-        cache = model.init_cache(3, 11)
-        logits, _ = model.extend(params, encoded, cache, jnp.ones((3, 4), jnp.int32))
-        return params, encoded, cache, logits
+        start = model.start(params, prompt_of(model, jnp.ones((3, 5), jnp.int32)), 11)
+        tokens = jnp.ones((3, 4), jnp.int32)
+        hidden, _ = model.extend(params, start.encoded, start.cache, tokens)
+        return params, start.encoded, start.cache, model.logits(params, hidden)
 
     params, encoded, cache, logits = jax.eval_shape(arrays)
     assert share.weights == num_bytes(params)
@@ -59,9 +59,15 @@ def test_a_call_against_the_compilers_own_count(name, width):
     model = T5Model(config, "in_out")
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     params = jax.eval_shape(model.pack, shapes)
-    encoded = jax.eval_shape(model.encode, params, jnp.ones((2, 16), jnp.int32))
+    prompt = prompt_of(model, jnp.ones((2, 16), jnp.int32))
+    start = jax.eval_shape(lambda params: model.start(params, prompt, 32), params)
     tokens = jnp.ones((2, width), jnp.int32)
-    program = jax.jit(model.extend).lower(params, encoded, model.init_cache(2, 32), tokens)
+
+    def call(params, encoded, cache, tokens):
+        hidden, cache = model.extend(params, encoded, cache, tokens)
+        return model.logits(params, hidden), cache
+
+    program = jax.jit(call).lower(params, start.encoded, start.cache, tokens)
     counted = program.compile().cost_analysis()
     work = DeviceShare(config, ALONE, batch_size=2).call(width, 32, 16)
     # The compiler also counts what is not a product.

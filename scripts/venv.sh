@@ -47,9 +47,13 @@ make_venv() {
   "$venv_python" -m pip install --quiet --disable-pip-version-check -c "$repo/constraints.txt" uv
   # uv installs in a fraction of pip's time, but does not read pip's settings: hand these on, with
   # pip's way of choosing the newest version of all indexes.
-    UV_INDEX="${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-}}" \
-    UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}" UV_INDEX_STRATEGY=unsafe-best-match \
+  (
+    export UV_INDEX_STRATEGY=unsafe-best-match
+    [ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"
+    [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || export UV_INDEX="${UV_INDEX:-$PIP_EXTRA_INDEX_URL}"
+    [ -z "${PIP_FIND_LINKS:-}" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$PIP_FIND_LINKS}"
     "$directory/bin/uv" pip install --quiet --python "$venv_python" \
-    -c "$repo/constraints.txt" "$@"
+      -c "$repo/constraints.txt" "$@"
+  )
   echo "$wanted" >"$stamp"
 }

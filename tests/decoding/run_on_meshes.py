@@ -57,7 +57,7 @@ DECODES = [
 GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 104, 56, 24, 7
 # Of these, programs are read: those of the decodes, with the shapes that they have.
 PROGRAMS = ("1x8", "2x4", "8x1", "1x8, draft as target")
-INPUT_BUCKET = 16
+INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
 
 
 def main(directory: Path) -> None:
@@ -125,6 +125,7 @@ def compiled(pair) -> str:
     prompt = model.prompt(np.zeros((BATCH, INPUT_BUCKET), np.int32), lengths)
     given = decoder.arguments(Batch(prompt, np.arange(BATCH, dtype=np.int32)))
     bucket = decoder.output_bucket
+    assert bucket == OUTPUT_BUCKET
     program = decode.jitted(decoder.engine, *given, output_bucket=bucket)
     lowered = program.lower(decoder.engine, *given, output_bucket=bucket, trace=False)
     return lowered.compile().as_text()

@@ -10,7 +10,7 @@ from tiny import TINY, random_t5_params
 
 from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.loading import LoadedModel, draft_kernel_dtype
+from specdec.checkpoints.loading import draft_kernel_dtype, load_t5
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def checkpoint(tmp_path):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="on CPU only")
 def test_a_draft_is_stored_in_16_bits_and_the_target_is_not(checkpoint):
     pair = load_pair(target=checkpoint, draft=checkpoint)
-    assert pair.draft.params.layers[0].wi.dtype == jnp.float16
+    assert pair.draft.weights.layers[0].wi.dtype == jnp.float16
     assert pair.target.params.layers[0].wi.dtype == jnp.float32
     assert draft_kernel_dtype("bfloat16") is None
 
@@ -33,6 +33,6 @@ def test_kernels_too_large_for_16_bits_are_not_cut():
     params = random_t5_params(config, 0)
     scale = params["decoder"]["layers_0"]["pre_mlp_layer_norm"]["scale"]
     params["decoder"]["layers_0"]["pre_mlp_layer_norm"]["scale"] = scale.at[0].set(1e7)
-    loaded = LoadedModel.of(config, params, "test", "float16")
+    loaded = load_t5(config, params, "test", "float16")
     assert loaded.model.kernel_dtype is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(loaded.params))

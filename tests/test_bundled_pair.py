@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import logits_along, prompt_of
 
 import specdec
 from specdec.checkpoints import load_huggingface
@@ -51,7 +52,7 @@ def test_translates(pair):
 
 def test_the_small_draft_is_half_the_size_and_the_same_tokens_come_out(pair):
     small = specdec.load_pair(target="quickstart", draft="quickstart/draft_small")
-    sizes = [sum(leaf.size for leaf in jax.tree.leaves(p.draft.params)) for p in (small, pair)]
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(p.draft.weights)) for p in (small, pair)]
     assert 0.3 < sizes[0] / sizes[1] < 0.5
     text = ["The house is old, but I like it."]
     outs = [p.generate(text, gamma=GAMMA) for p in (small, pair)]
@@ -59,17 +60,11 @@ def test_the_small_draft_is_half_the_size_and_the_same_tokens_come_out(pair):
     assert outs[0].stats.block_efficiency > 1
 
 
-def top_two_gap(pair, inputs, prefix):
-    """The gap between the two largest logits after ``prefix``, from the linen network."""
-    model = pair.target.model
-    packed = pair.target.params
-    start = jnp.asarray([[model.decoder_start_id, *prefix]])
-    logits, _ = model.extend(
-        packed,
-        model.encode(packed, jnp.asarray(inputs)[None]),
-        model.init_cache(1, start.shape[1] + 1),
-        start,
-    )
+def top_two_gap(pair, prompt, prefix):
+    """The gap between the two largest logits after ``prefix``, all of it scored at once."""
+    model, packed = pair.target.model, pair.target.params
+    tokens = jnp.asarray([[model.decoder_start_id, *prefix]])
+    logits = logits_along(model, packed, prompt, tokens)
     second, first = np.sort(np.asarray(logits[0, -1]))[-2:]
     return float(first - second)
 
@@ -89,16 +84,21 @@ def test_greedy_over_real_text(pair, data_dir):
     sources = [source for source, _ in pairs[:2600]]
     texts = [" ".join(sources[i : i + 4]) for i in range(0, len(sources), 4)]
     ids = pair.token_ids(texts, max_input_len=256)
-    common = dict(gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0)
+    common = dict(
+        gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0
+    )
+    speculative = pair.decoder(method="speculative", **common)
+    reference = pair.decoder(method="autoregressive", **common)
+    width_matched = pair.decoder(method="autoregressive", width=GAMMA + 1, **common)
     count = 0
-    for batch in make_batches(ids, BATCH, 0):
-        fast = pair.decode(batch, method="speculative", **common)
-        matched = pair.decode(batch, method="autoregressive", width=GAMMA + 1, **common)
-        plain = pair.decode(batch, method="autoregressive", **common)
+    for batch in make_batches(ids, BATCH, pair.target.model):
+        fast, matched, plain = (
+            decoder.decode(batch) for decoder in (speculative, width_matched, reference)
+        )
         np.testing.assert_array_equal(fast.tokens, matched.tokens)
         for row in np.flatnonzero(np.any(fast.tokens != plain.tokens, axis=1)):
             at = int(np.argmax(fast.tokens[row] != plain.tokens[row]))
-            gap = top_two_gap(pair, batch.inputs[row], plain.tokens[row, :at].tolist())
+            gap = top_two_gap(pair, batch.row(row), plain.tokens[row, :at].tolist())
             assert gap < 1e-3, (row, at, gap)
         count += int(fast.num_tokens.sum())
     assert count >= TOKENS
@@ -110,5 +110,5 @@ def test_the_network_and_the_packed_decoder_agree_on_real_weights(pair):
     tokens = jnp.asarray([[0, 5, 9, 100, 7]])
     truth = Transformer(config).apply({"params": params}, inputs, tokens)
     model, packed = pair.target.model, pair.target.params
-    logits, _ = model.extend(packed, model.encode(packed, inputs), model.init_cache(1, 8), tokens)
+    logits = logits_along(model, packed, prompt_of(model, inputs), tokens)
     np.testing.assert_allclose(logits, truth, rtol=1e-3, atol=1e-3)

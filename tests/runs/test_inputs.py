@@ -34,6 +34,9 @@ def examples(lengths):
     ]
 
 
+MODEL = ToyModel(99)
+
+
 def inputs_of(lengths, bad_rows="fail", num_examples=None):
     task = Task.of("letters", examples(lengths))
     return Inputs(task, Letters(), max_input_len=64, num_examples=num_examples, bad_rows=bad_rows)
@@ -45,15 +48,18 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
     monkeypatch.setattr(inputs, "WINDOW", 2)
     lengths = np.random.default_rng(num_rows).integers(1, 65, num_rows)
     seen = []
-    for batch, members in inputs_of(lengths).batches(batch_size, pad_id=0):
-        assert batch.inputs.shape[0] == batch_size
+    for batch, members in inputs_of(lengths).batches(batch_size, MODEL):
+        prompt = batch.prompt
+        assert prompt.batch_size == batch_size
         assert batch.row_ids.tolist() == [item.id for item in members] + [-1] * (
             batch_size - len(members)
         )
         for place, item in enumerate(members):
-            assert bucket(len(item.tokens)) == batch.inputs.shape[1]
-            assert batch.inputs[place, : len(item.tokens)].tolist() == item.tokens.tolist()
-            assert not batch.inputs[place, len(item.tokens) :].any()
+            length = len(item.tokens)
+            assert bucket(length) == prompt.inputs.shape[1]
+            assert prompt.input_lengths[place] == length
+            assert prompt.inputs[place, :length].tolist() == item.tokens.tolist()
+            assert not prompt.inputs[place, length:].any()
             assert item.example.origin == f"row {item.id}"
             seen.append((item.id // (2 * batch_size), len(item.tokens), item.id))
     assert seen == sorted(seen)  # Window after window; in a window by length, then by id.
@@ -63,7 +69,7 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
 def test_the_order_is_the_same_each_time():
     rows = inputs_of(np.random.default_rng(0).integers(1, 65, 500))
     orders = [
-        [item.id for _, members in rows.batches(4, pad_id=0) for item in members] for _ in range(2)
+        [item.id for _, members in rows.batches(4, MODEL) for item in members] for _ in range(2)
     ]
     assert orders[0] == orders[1]
 

@@ -12,7 +12,7 @@ from tiny import random_t5_params
 from specdec.api import GREEDY
 from specdec.data.text import read_pairs, write_pairs
 from specdec.data.vocabulary import Vocabulary
-from specdec.decoding.autoregressive import autoregressive_decode
+from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.t5.model import T5Model
 from specdec.training import generate
 from specdec.training.recombine import Recombination
@@ -51,9 +51,10 @@ def greedy_alone(text, target, vocabulary):
     length = 16 if len(ids) <= 16 else 32
     inputs = np.zeros((1, length), np.int32)
     inputs[0, : len(ids)] = ids
-    result = autoregressive_decode(
-        model, model.pack(params), jnp.asarray(inputs), jnp.zeros(1, jnp.int32), 2 * length, 0,
-        sampling=GREEDY, output_bucket=64,
+    result = decode(
+        Engine(model), EngineParams(model.pack(params), GREEDY.traced()),
+        model.prompt(inputs, np.array([len(ids)])), jnp.zeros(1, jnp.int32), 2 * length, 0,
+        output_bucket=64,
     )  # fmt: skip
     tokens = np.asarray(result.tokens[0, : result.num_tokens[0]])
     return vocabulary.decode(tokens), tokens[-1] == config.eos_id

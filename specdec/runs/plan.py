@@ -6,7 +6,7 @@ import math
 
 from specdec.core.roofline import Hardware, Load
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
-from specdec.drafters.hierarchical import Hierarchical
+from specdec.decoding.hierarchical import Hierarchical
 from specdec.measure.tables import aligned
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan, Memory, Part, floor

@@ -9,6 +9,8 @@ import pytest
 from specdec.data.tasks import Example, Task
 from specdec.decoding.batches import bucket
 from specdec.measure.decodes import Row
+from specdec.models.base import LoadedModel
+from specdec.models.toy import ToyModel
 from specdec.runs import inputs
 from specdec.runs.decode import PreparedRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
@@ -18,7 +20,7 @@ from tests.runs.decoding import main, read
 class Letters:
     """A pair as far as inputs know one: a token a letter."""
 
-    vocabulary = None
+    vocabulary, target = None, LoadedModel(ToyModel(128), (), "letters")
 
     def token_ids(self, texts, *, max_input_len, names):
         (text,), (name,) = texts, names
@@ -34,9 +36,6 @@ def examples(lengths):
     ]
 
 
-MODEL = ToyModel(99)
-
-
 def inputs_of(lengths, bad_rows="fail", num_examples=None):
     task = Task.of("letters", examples(lengths))
     return Inputs(task, Letters(), max_input_len=64, num_examples=num_examples, bad_rows=bad_rows)
@@ -48,7 +47,7 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
     monkeypatch.setattr(inputs, "WINDOW", 2)
     lengths = np.random.default_rng(num_rows).integers(1, 65, num_rows)
     seen = []
-    for batch, members in inputs_of(lengths).batches(batch_size, MODEL):
+    for batch, members in inputs_of(lengths).batches(batch_size):
         prompt = batch.prompt
         assert prompt.batch_size == batch_size
         assert batch.row_ids.tolist() == [item.id for item in members] + [-1] * (
@@ -69,7 +68,7 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
 def test_the_order_is_the_same_each_time():
     rows = inputs_of(np.random.default_rng(0).integers(1, 65, 500))
     orders = [
-        [item.id for _, members in rows.batches(4, MODEL) for item in members] for _ in range(2)
+        [item.id for _, members in rows.batches(4) for item in members] for _ in range(2)
     ]
     assert orders[0] == orders[1]
 

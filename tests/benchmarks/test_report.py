@@ -27,10 +27,10 @@ def test_breakdown_arithmetic():
     assert BREAKDOWN.block == pytest.approx(1.48)
     assert BREAKDOWN.block_overhead == pytest.approx(1.48 / 1.4)
     assert BREAKDOWN.explained == pytest.approx((3 + 1 + 14.8) / 20)
-    assert BREAKDOWN.counted_speedup == pytest.approx(1.75 / (1.5 * 0.1 + 1.25))
+    assert BREAKDOWN.counted_speedup == pytest.approx(1.75 / (1.5 * 0.1 + 1.28))
     assert BREAKDOWN.floor_ratio == pytest.approx(1.0 / 0.8)
     assert BREAKDOWN.cost_ratio == pytest.approx(0.1)
-    assert BREAKDOWN.verify_ratio == pytest.approx(1.25)
+    assert BREAKDOWN.verify_ratio == pytest.approx(1.28)
     assert BREAKDOWN.predicted_speedup == pytest.approx(1.75 / 1.45)
     assert BREAKDOWN.measured_speedup == pytest.approx((25 / 25) / (16 / 20))
 

@@ -31,7 +31,7 @@ def test_breakdown_arithmetic():
     assert BREAKDOWN.floor_ratio == pytest.approx(1.0 / 0.8)
     assert BREAKDOWN.cost_ratio == pytest.approx(0.1)
     assert BREAKDOWN.verify_ratio == pytest.approx(1.28)
-    assert BREAKDOWN.predicted_speedup == pytest.approx(1.75 / 1.45)
+    assert BREAKDOWN.predicted_speedup == pytest.approx(1.75 / 1.48)
     assert BREAKDOWN.measured_speedup == pytest.approx((25 / 25) / (16 / 20))
 
 

@@ -1,8 +1,8 @@
 """specdec: faster sampling from large Transformers with the same output distribution."""
 
 from specdec.api import GenerateOutput, Pair, load_pair
+from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.copying import Copying
-from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.random import Random
 from specdec.models.partitioning import DeviceMesh

@@ -198,6 +198,7 @@ class Engine:
         logits = self.target.logits(params.target, hidden)
         keep = self.verifier.needs_probs
         distribution = standardize(logits[:, :size], params.sampling, keep_probs=keep)
+        distribution = self.target.over_vocabulary(params.target, distribution)
         return Scored(distribution, hidden[:, :size], cache)
 
     def _verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from specdec.core.roofline import Hardware, Load
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
+from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.base import DraftSpec
-from specdec.drafters.hierarchical import Hierarchical
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper

@@ -18,7 +18,7 @@ from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.roofline import Hardware
 from specdec.core.theory import speedup
 from specdec.decoding.batches import bucket
-from specdec.drafters.hierarchical import Hierarchical
+from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.ngram import Ngram
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh

@@ -7,8 +7,8 @@ import gin
 from specdec.checkpoints.loading import checkpoint
 from specdec.core.roofline import Hardware
 from specdec.data import tasks
+from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.copying import Copying
-from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.random import Random
 from specdec.models.partitioning import DeviceMesh

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from specdec.core.randomness import draw
 from specdec.core.residuals import guess_counts, leading_true, take, take_position
+from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.copying import CopyingDrafter
-from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.hierarchical import HierarchicalDrafter
+from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.models.base import Model
 from specdec.types import DecodeState, Params, Prompt, Purpose, pytree
 

@@ -13,9 +13,9 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.core import compilation
 from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.base import Sampled
 from specdec.drafters.copying import CopyingDrafter
-from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter

@@ -10,9 +10,9 @@ from theory_laws import lenient_acceptance
 from tiny import logits_along, prompt_of
 
 from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.base import Sampled
 from specdec.drafters.copying import CopyingDrafter
-from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.measure import alpha

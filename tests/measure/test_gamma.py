@@ -8,12 +8,14 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import LoadedModel
+from specdec.checkpoints.loading import load_t5
 from specdec.core import theory
-from specdec.drafts import ModelDraft
+from specdec.drafters.model import model_draft
 from specdec.measure import gamma as tuning
 from specdec.measure.gamma import Costs, choose
 from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.forced import ForcedAcceptance
 
 FAST = Costs(cost_ratio=0.05, verify_ratio={1: 1.0, 3: 1.1, 7: 1.8}, encoders=(3.0, 1.0))
 TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
@@ -69,10 +71,9 @@ def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
 @pytest.fixture
 def pair():
     target, draft = (
-        LoadedModel.of(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random")
-        for seed in (0, 1)
+        load_t5(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random") for seed in (0, 1)
     )
-    return Pair(target, ModelDraft(draft), None)
+    return Pair(target, model_draft(draft), None)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def measured(monkeypatch, tmp_path):
     calls = []
 
     def use(costs):
-        monkeypatch.setattr(tuning, "measure", lambda *a, **k: calls.append(k) or costs)
+        monkeypatch.setattr(tuning, "measure", lambda *a: calls.append(a) or costs)
         return calls
 
     return use
@@ -100,7 +101,8 @@ def test_auto_decodes_with_the_chosen_gamma(pair, measured):
     plain = _generate(pair, method="autoregressive")
     for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert calls[0]["max_gamma"] == 11
+    *_, max_gamma = calls[0]
+    assert max_gamma == 11
     _generate(pair, gamma="auto")
     assert len(calls) == 1
 
@@ -117,6 +119,37 @@ def test_another_sampling_is_measured_anew(pair, measured):
     _generate(pair, gamma="auto")
     _generate(pair, gamma="auto", sampling=SamplingConfig(temperature=1.0))
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"verifier": BlockVerifier()}, {"stop_below": 0.3}, {"draft_sampling": SamplingConfig(1.0)}],
+    ids=lambda option: next(iter(option)),
+)
+def test_what_is_measured_is_what_will_decode(pair, measured, option):
+    """And is remembered for that alone."""
+    calls = measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
+    _generate(pair, gamma="auto")
+    _generate(pair, gamma="auto", **option)
+    assert len(calls) == 2
+    for decoder, _, fast, _, _ in calls:
+        assert fast.engine.nodes == tuning.PROBE
+        assert decoder(0).engine.drafter is None
+        assert decoder(5).engine.nodes == 5
+    chosen = {"method": "speculative", "gamma": tuning.PROBE, "max_decode_len": 12, "seed": 0}
+    expected = pair.decoder(sampling=SamplingConfig(0.0), **chosen, **option)
+    assert calls[1][2].engine == expected.engine == calls[1][0](tuning.PROBE).engine
+    found = calls[1][2].params.drafter.sampling
+    assert found.greedy == expected.params.drafter.sampling.greedy
+    _generate(pair, gamma="auto", **option)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_alpha_is_that_of_the_verifier(pair, measured, alpha):
+    measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
+    choice = _generate(pair, gamma="auto", verifier=ForcedAcceptance(alpha)).gamma_choice
+    assert choice.alpha == alpha
 
 
 def test_plain_decoding_chooses_nothing(pair, measured):

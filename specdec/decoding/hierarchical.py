@@ -1,0 +1,235 @@
+"""The hierarchical drafter: a draft model that is itself sampled speculatively, by the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec.core.residuals import take_position
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.state import initial_state
+from specdec.drafters.base import Drafter, OpenDraft, Opening, Sampled, never_stops
+from specdec.drafters.copying import Copying
+from specdec.drafters.ngram import Ngram
+from specdec.drafters.random import Random
+from specdec.models.base import Model
+from specdec.models.lagging import Lagging, LaggingCache
+from specdec.types import (
+    Draft,
+    DrafterState,
+    Encoded,
+    Params,
+    Prompt,
+    Purpose,
+    RandomSource,
+    SamplingConfig,
+    Start,
+    Topology,
+    Verdict,
+    pytree,
+)
+
+_INNER = {
+    Purpose.PROPOSAL: Purpose.INNER_PROPOSAL,
+    Purpose.ACCEPTANCE: Purpose.INNER_ACCEPTANCE,
+    Purpose.FINAL: Purpose.INNER_FINAL,
+}
+
+
+@pytree
+class HierarchicalState:
+    """A hierarchical drafter between blocks.
+
+    Attributes:
+      start: the draft model's encoding; its cache, which holds every emitted token but the newest
+        (and what it says it lacks); and the newest token.
+      last_guess: [B] the last guess of the block under way.
+      fed: [B] tokens committed to the cache in the block under way: all guesses but the last, and
+        what came before them.
+      active: [B] whether the row emitted anything in the last block; one that did not is finished.
+      inner: the inner drafter's, as it was before the block.
+    """
+
+    start: Start
+    last_guess: Int[Array, " b"]
+    fed: Int[Array, " b"]
+    active: Bool[Array, " b"]
+    inner: DrafterState
+
+
+@dataclasses.dataclass(frozen=True)
+class _InnerRandom:
+    """The numbers of one inner round: a part of those that the block has for inner purposes."""
+
+    outer: RandomSource
+    round: Array
+    rounds: int
+
+    def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
+        numbers = self.outer.uniforms(_INNER[purpose], self.rounds * count)
+        return jax.lax.dynamic_slice_in_dim(numbers, self.round * count, count, axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalDrafter:
+    """Draws gamma guesses from a draft model by speculative decoding with a cheaper inner drafter.
+
+    Blocks of an engine, whose target is the draft model, run until every row has gamma guesses;
+    what a block emits beyond them is dropped. Its verification is exact, so guesses follow the
+    draft model's own law, which is the q that is returned, and the whole stays lossless. Parameters
+    are (the model's, :class:`~specdec.drafters.base.Sampled`, and the inner drafter's).
+
+    Source: Leviathan et al. 2023, section 6 (a hierarchical version of the method), with the
+    negligible-cost drafts of section 3.6 at the bottom.
+
+    Attributes:
+      model: the draft model.
+      inner: guesses what it will generate, a chain. Its `observe` may depend on what was emitted
+        alone: it is shown each block twice, in the inner rounds and, from the block's start again,
+        as it ended.
+      gamma: guesses a block, >= 1.
+
+    Raises:
+      ValueError: gamma < 1.
+    """
+
+    model: Model
+    inner: Drafter
+    gamma: int
+
+    def __post_init__(self):
+        if self.gamma < 1:
+            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
+    @property
+    def _engine(self) -> Engine:
+        return Engine(Lagging(self.model), self.inner)
+
+    def init(
+        self, params: tuple[Sampled, Params], prompt: Prompt, max_len: int, target: Encoded
+    ) -> HierarchicalState:
+        # The block that crosses the limit is drafted whole, its last inner round too.
+        room = max_len + self.gamma
+        own = room + self.inner.topology.size + 1
+        start = self._engine.target.start(params[0].weights, prompt, own, target)
+        return HierarchicalState(
+            start=start,
+            last_guess=start.last_token,
+            fed=jnp.zeros_like(start.last_token),
+            active=jnp.ones((prompt.batch_size,), bool),
+            inner=self.inner.init(params[1], prompt, room, target),
+        )
+
+    def propose(
+        self, params: tuple[Sampled, Params], state: HierarchicalState, random: RandomSource
+    ) -> tuple[Draft, HierarchicalState]:
+        engine, gamma, greedy = self._engine, self.gamma, params[0].sampling.greedy
+        batch, depth = len(state.active), engine.depth
+        drawn = EngineParams(params[0].weights, params[0].sampling, params[1])
+        begin = initial_state(
+            state.start, state.inner, row_ids=jnp.where(state.active, 0, -1), limit=gamma, seed=0,
+            output_bucket=gamma, pad_id=self.model.pad_id, depth=depth, nodes=depth, trace=False,
+        )  # fmt: skip
+        # A row that lacks one guess may get depth + 1.
+        probs = jnp.zeros((batch, 0 if greedy else gamma + depth, self.model.vocab_size))
+
+        def block(carry):
+            rows, probs = carry
+            laws = []
+
+            def look(name, phase, *args):
+                found = phase(*args)
+                if name == "target":
+                    laws.append(found.distribution)
+                return found
+
+            numbers = self._numbers(random, rows.block)
+            after, _ = engine.step(drawn, rows, numbers, around=look)
+            if not greedy:
+                emitted = after.num_tokens - rows.num_tokens
+                probs = _write(probs, laws[0], emitted, rows.num_tokens)
+            return after, probs
+
+        rows, probs = jax.lax.while_loop(
+            lambda carry: ~jnp.all(carry[0].finished), block, (begin, probs)
+        )
+        tokens = rows.tokens[:, :gamma]
+        draft = Draft(tokens, None if greedy else probs[:, :gamma], self.topology)
+        given = state.start.cache.lag + gamma  # With the token before the first guess.
+        return draft, dataclasses.replace(
+            state,
+            start=dataclasses.replace(state.start, cache=rows.cache),
+            last_guess=tokens[:, -1],
+            fed=jnp.where(state.active, given, 0),
+        )
+
+    def _numbers(self, random: RandomSource, i: Array) -> RandomSource:
+        """Those of inner round i; a block has at most gamma rounds."""
+        return _InnerRandom(random, i, self.gamma)
+
+    def observe(
+        self, state: HierarchicalState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+    ) -> HierarchicalState:
+        active, guesses = verdict.num_emitted > 0, self.gamma - 1
+        excess = guesses - jnp.minimum(verdict.num_accepted, guesses)
+        # A finished row gives all back, so that its length stands still.
+        excess = jnp.where(active, excess, state.fed)
+        model = Lagging(self.model)
+        cache: LaggingCache = model.commit(state.start.cache, None, -excess)
+        cache = model.without(cache, state.last_guess, verdict.num_accepted == self.gamma)
+        newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
+        newest = jnp.where(active, newest, state.start.last_token)
+        return dataclasses.replace(
+            state,
+            start=Start(state.start.encoded, cache, newest),
+            active=active,
+            inner=self.inner.observe(state.inner, verdict, hidden),
+        )
+
+
+def _write(rows: Array, new: Array, count: Int[Array, " b"], at: Int[Array, " b"]) -> Array:
+    """Puts the first ``count`` of each row's new entries at its place ``at``."""
+
+    def write(row, new, count, at):
+        keep = (jnp.arange(len(new)) < count).reshape(-1, *[1] * (new.ndim - 1))
+        old = jax.lax.dynamic_slice_in_dim(row, at, len(new))
+        return jax.lax.dynamic_update_slice_in_dim(row, jnp.where(keep, new, old), at, axis=0)
+
+    return jax.vmap(write)(rows, new, count, at)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hierarchical:
+    """A draft model that is itself sampled speculatively. Its drafts are chains.
+
+    Attributes:
+      draft: the draft model, as in :func:`specdec.load_pair`.
+      inner: what guesses its tokens: n-gram tables, copying or random guesses.
+      gamma: guesses of ``inner`` in a round.
+    """
+
+    draft: str
+    inner: Ngram | Copying | Random
+    gamma: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.draft} over {self.inner}"
+
+    def open(self, opening: Opening) -> OpenDraft:
+        loaded, inner = opening.model(self.draft), self.inner.open(opening)
+
+        def make(gamma: int, stop_below: float) -> HierarchicalDrafter:
+            never_stops("A hierarchical", stop_below)
+            return HierarchicalDrafter(loaded.model, inner.make(self.gamma, 0.0), gamma)
+
+        def params(sampling: SamplingConfig) -> tuple[Sampled, Params]:
+            return Sampled(loaded.params, sampling.traced()), inner.params(sampling)
+
+        return OpenDraft(make, params, (loaded.params, inner.weights), loaded)

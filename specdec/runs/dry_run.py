@@ -24,14 +24,9 @@ from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan
+from specdec.reproduction.plan import MEMORY_LABELS, amount, device_report, memory_cells
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.plan import (
-    MEMORY_LABELS,
-    amount,
-    device_report,
-    memory_cells,
-)
 
 SHAPES = "configs/shapes"
 HARDWARE = "configs/hardware"

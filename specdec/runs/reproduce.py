@@ -24,16 +24,15 @@ from specdec.core import files
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import make_batches
 from specdec.drafters.base import DraftSpec
-from specdec.measure import expected_accepted as verification
-from specdec.measure import results, timeline
+from specdec.measure import expected_accepted, results, timeline
 from specdec.measure.progress import Progress, say
 from specdec.reproduction import decode_figures, theory_figures
 from specdec.reproduction import tables as reproduction
 from specdec.runs import dry_run
-from specdec.runs.alpha import AlphaRun, slug
+from specdec.runs.alpha_run import AlphaRun, slug
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.verification import block_difference, expect_rows
+from specdec.runs.verifier_comparison import block_difference, expect_rows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.block import BlockVerifier
@@ -219,7 +218,7 @@ def _compare(
             found[name] = [np.array([getattr(r, key) for r in rows], float)
                            for key in ("num_tokens", "target_calls")]  # fmt: skip
         decode = study.decode_run(draft, temperature, gamma, study.block_examples)
-        expected = verification.summary(expect_rows(decode, directory / EXPECTED))
+        expected = expected_accepted.summary(expect_rows(decode, directory / EXPECTED))
         return {"expected": expected, "counted": block_difference(found["token"], found["block"])}
 
     return run
@@ -263,7 +262,7 @@ class Reproduction:
 
         Raises:
           OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
-            :meth:`specdec.runs.alpha.AlphaRun.execute`; pieces that were done are kept.
+            :meth:`specdec.runs.alpha_run.AlphaRun.execute`; pieces that were done are kept.
         """
         if importlib.util.find_spec("matplotlib") is None:
             raise ValueError(

@@ -13,7 +13,7 @@ import pytest
 
 from specdec.core.theory_measured import cluster_interval
 from specdec.runs.reproduce_cli import main
-from specdec.runs.verification import block_difference
+from specdec.runs.verifier_comparison import block_difference
 from tests.runs.conftest import TEXTS
 
 # Random models say what no font has.

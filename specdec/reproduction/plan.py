@@ -1,22 +1,41 @@
-"""What ``--dry_run`` says of devices: what each holds, what they exchange, how long it takes."""
+"""A plan in words: what each device holds, what devices exchange, how long a block takes."""
 
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from specdec.core.roofline import Hardware, Load
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.hierarchical import Hierarchical
+from specdec.drafters.base import DraftSpec
 from specdec.measure.tables import aligned
+from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPlan, Memory, Part, floor
-from specdec.runs.decode_run import DecodeRun
 
 MEMORY_LABELS = (
     "all parameters", "self-attention cache", "cross-attention keys and values",
     "logits of one call", "together, without activations",
 )  # fmt: skip
 _PART_LABELS = ("", "times", "read", "operations", "sent", "ms", "bound by")
+
+
+class PlannedRun(Protocol):
+    """What a report asks of the run behind a plan.
+
+    Attributes:
+      mesh: None where the run has one device.
+      draft: the name of a checkpoint, or a spec.
+      stop_below: the draft stops where its own probability falls below; 0 is never.
+    """
+
+    @property
+    def mesh(self) -> DeviceMesh | None: ...
+    @property
+    def draft(self) -> str | DraftSpec: ...
+    @property
+    def stop_below(self) -> float: ...
 
 
 def amount(count: float) -> str:
@@ -31,7 +50,7 @@ def memory_cells(memory: Memory) -> list[str]:
 
 
 def device_report(
-    run: DecodeRun, plan: BlockPlan, hardware: Hardware | None, row: paper.Table4Row | None
+    run: PlannedRun, plan: BlockPlan, hardware: Hardware | None, row: paper.Table4Row | None
 ) -> list[str]:
     """What a run's mesh and hardware add to its ``--dry_run``; nothing if it has neither.
 

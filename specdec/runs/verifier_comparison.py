@@ -13,12 +13,12 @@ from specdec.api import load_pair
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import model_inputs
 from specdec.decoding.batches import Batch, make_batches
-from specdec.measure import expected_accepted as verification
+from specdec.measure import expected_accepted
 from specdec.measure.rows import measure_rows
 from specdec.runs.decode_run import DecodeRun
 
 
-def expect_rows(run: DecodeRun, path: Path) -> list[verification.RowExpectation]:
+def expect_rows(run: DecodeRun, path: Path) -> list[expected_accepted.RowExpectation]:
     """What either verification is expected to keep of each row's blocks; continues a file."""
     pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
     ids = pair.token_ids(
@@ -29,18 +29,20 @@ def expect_rows(run: DecodeRun, path: Path) -> list[verification.RowExpectation]
         max_decode_len=run.max_decode_len, seed=run.seed,
     )  # fmt: skip
 
-    def expect(batch: Batch, wanted: Mapping[int, int]) -> Iterator[verification.RowExpectation]:
-        sums = verification.decode_and_expect(
+    def expect(
+        batch: Batch, wanted: Mapping[int, int]
+    ) -> Iterator[expected_accepted.RowExpectation]:
+        sums = expected_accepted.decode_and_expect(
             decoder.engine, *decoder.arguments(batch), output_bucket=decoder.output_bucket
         )
         sums = jax.tree.map(np.asarray, sums)
         for row, place in wanted.items():
-            yield verification.RowExpectation(
+            yield expected_accepted.RowExpectation(
                 row, int(sums.blocks[place]), float(sums.token[place]), float(sums.block[place])
             )
 
     batches = list(make_batches(ids, run.batch_size, pair.target.model))
-    return measure_rows(path, batches, verification.RowExpectation, expect)
+    return measure_rows(path, batches, expected_accepted.RowExpectation, expect)
 
 
 def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -> dict[str, Any]:

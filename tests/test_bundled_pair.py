@@ -84,9 +84,7 @@ def test_greedy_over_real_text(pair, data_dir):
     sources = [source for source, _ in pairs[:2600]]
     texts = [" ".join(sources[i : i + 4]) for i in range(0, len(sources), 4)]
     ids = pair.token_ids(texts, max_input_len=256)
-    common = dict(
-        gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0
-    )
+    common = dict(gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0)
     speculative = pair.decoder(method="speculative", **common)
     reference = pair.decoder(method="autoregressive", **common)
     width_matched = pair.decoder(method="autoregressive", width=GAMMA + 1, **common)

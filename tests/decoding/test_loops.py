@@ -64,9 +64,7 @@ def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, 
 INPUTS = ragged_inputs(24, 8, V)
 
 
-@pytest.mark.parametrize(
-    ("gamma", "self_draft"), [(1, False), (3, False), (5, False), (3, True)]
-)
+@pytest.mark.parametrize(("gamma", "self_draft"), [(1, False), (3, False), (5, False), (3, True)])
 def test_greedy_equals_the_reference(gamma, self_draft):
     plain, fast = decode(INPUTS, gamma=0), decode(INPUTS, gamma=gamma, self_draft=self_draft)
     np.testing.assert_array_equal(plain.tokens, fast.tokens)

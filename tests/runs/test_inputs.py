@@ -67,9 +67,7 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
 
 def test_the_order_is_the_same_each_time():
     rows = inputs_of(np.random.default_rng(0).integers(1, 65, 500))
-    orders = [
-        [item.id for _, members in rows.batches(4) for item in members] for _ in range(2)
-    ]
+    orders = [[item.id for _, members in rows.batches(4) for item in members] for _ in range(2)]
     assert orders[0] == orders[1]
 
 

@@ -242,7 +242,7 @@ def sections(
 
     def scaled(name: str) -> str:
         computed[:] = computed or [scaling()]
-        return scaling_tables.TABLES[name](computed[0])
+        return scaling_tables.section(computed[0], name)
 
     return {
         "README.md": lambda name: runs_table(root),

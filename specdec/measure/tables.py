@@ -26,8 +26,11 @@ def table(
     numbers: bool = False,
 ) -> str:
     """:func:`markdown` of columns with what makes a row's cell: a function, or a format of it."""
-    cells = [[f.format_map(row) if isinstance(f, str) else f(row) for _, f in columns]
-             for row in rows]  # fmt: skip
+
+    def cell(form: str | Callable[[Any], str], row: Any) -> str:
+        return form.format_map(row) if isinstance(form, str) else form(row)
+
+    cells = [[cell(form, row) for _, form in columns] for row in rows]
     return markdown([title for title, _ in columns], cells, numbers=numbers)
 
 

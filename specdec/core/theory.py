@@ -66,17 +66,18 @@ def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -
     Raises:
       ValueError: as :func:`speedup`.
     """
+
+    def slower(alpha: float) -> bool:
+        return speedup(alpha, gamma, cost_ratio, verify_ratio) < 1
+
     low, high = 0.0, 1.0
-    if speedup(low, gamma, cost_ratio, verify_ratio) >= 1:
+    if not slower(low):
         return low
-    if speedup(high, gamma, cost_ratio, verify_ratio) < 1:
+    if slower(high):
         return math.inf
     for _ in range(50):
         middle = (low + high) / 2
-        if speedup(middle, gamma, cost_ratio, verify_ratio) < 1:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if slower(middle) else (low, middle)
     return high
 
 
@@ -98,26 +99,14 @@ def best_gamma(
     Raises:
       ValueError: alpha outside [0, 1], c or ``max_gamma`` negative, some v not positive.
     """
-    _check_cost_ratio(cost_ratio)
+    if not cost_ratio >= 0:
+        raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")
     if max_gamma < 0:
         raise ValueError(f"max_gamma must be >= 0, got {max_gamma}.")
     return max(
         range(max_gamma + 1),
         key=lambda gamma: speedup(alpha, gamma, cost_ratio, verify_ratio(gamma)),
     )
-
-
-def guaranteed_speedup(alpha: float, cost_ratio: float) -> float:
-    """What the best gamma reaches at least: (1 + alpha) / (1 + c) if alpha > c, else 1.
-
-    Source: the paper's Corollary 3.9. It is Theorem 3.8 at gamma = 1, so the best gamma is no
-    worse. If alpha <= c no gamma helps: 1 + alpha + ... + alpha^gamma <= 1 + gamma c.
-
-    Raises:
-      ValueError: alpha outside [0, 1] or c negative.
-    """
-    _check_cost_ratio(cost_ratio)
-    return max(1.0, speedup(alpha, 1, cost_ratio))
 
 
 def oracle_tokens(alpha: float) -> float:
@@ -130,29 +119,6 @@ def oracle_tokens(alpha: float) -> float:
     """
     _check_alpha(alpha)
     return 1 / (1 - alpha) if alpha < 1 else math.inf
-
-
-def oracle_speedup(alpha: float, cost_ratio: float) -> float:
-    """Bound on the improvement if gamma may differ by block, 1 / (1 - alpha + c alpha).
-
-    Source: the paper's section 3.5, which gives the tokens; the rest follows. An oracle says how
-    many guesses will be accepted, so just these are drafted: alpha / (1 - alpha) draft steps on
-    average, the mean of the geometric law, and one target call for the bonus token:
-
-        1/(1 - alpha) / (1 + c alpha/(1 - alpha)) = 1 / (1 - alpha + c alpha).
-
-    For c <= 1 no gamma's :func:`speedup` is above it (v = 1); for c > 1 even an accepted guess
-    costs more than it saves. Over the best fixed gamma it gains at most 58.2 %, in the limit of c
-    and 1 - alpha both small and c = 1.4 (1 - alpha); the paper says up to about 60 %.
-    Degenerate cases: 1 at alpha = 0, 1/c at alpha = 1, infinite if c = 0 as well.
-
-    Raises:
-      ValueError: alpha outside [0, 1] or c negative.
-    """
-    _check_alpha(alpha)
-    _check_cost_ratio(cost_ratio)
-    time = 1 - alpha + cost_ratio * alpha
-    return 1 / time if time > 0 else math.inf
 
 
 def operations_factor(alpha: float, gamma: int, operations_ratio: float) -> float:
@@ -172,23 +138,6 @@ def operations_factor(alpha: float, gamma: int, operations_ratio: float) -> floa
     return (gamma * operations_ratio + gamma + 1) / expected_tokens(alpha, gamma)
 
 
-def memory_factor(alpha: float, gamma: int) -> float:
-    """Reads of the target's weights and K/V cache a token, 1 / expected_tokens.
-
-    Source: the paper's section 3.4: a block reads them once, so there are fewer reads by the
-    factor of Equation 1. The draft's own are not in it.
-
-    Raises:
-      ValueError: as :func:`expected_tokens`.
-    """
-    return 1 / expected_tokens(alpha, gamma)
-
-
 def _check_alpha(alpha: float) -> None:
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}.")
-
-
-def _check_cost_ratio(cost_ratio: float) -> None:
-    if not cost_ratio >= 0:
-        raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")

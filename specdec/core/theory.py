@@ -3,6 +3,8 @@
 Notation: alpha, gamma, c (``cost_ratio``), v (``verify_ratio``); "the paper" is Leviathan, Kalman
 and Matias 2023. Improvements and factors are over plain decoding of the same text.
 ``theory_measured`` has what holds without independent acceptances.
+
+Everything raises ValueError for alpha outside [0, 1], a negative gamma or negative operations.
 """
 
 from __future__ import annotations
@@ -15,9 +17,6 @@ def expected_tokens(alpha: float, gamma: int) -> float:
     """Tokens a block emits on average, (1 - alpha^(gamma+1)) / (1 - alpha).
 
     Source: the paper's Equation 1. At alpha = 1 it is gamma + 1.
-
-    Raises:
-      ValueError: alpha outside [0, 1] or gamma negative.
     """
     _check_alpha(alpha)
     if gamma < 0:
@@ -36,9 +35,6 @@ def speedup(alpha: float, gamma: int, cost_ratio: float, verify_ratio: float = 1
     Args:
       cost_ratio: c, time of a draft step over time of a target step on one token.
       verify_ratio: v, time of a target call on gamma + 1 tokens over that on one.
-
-    Raises:
-      ValueError: as :func:`expected_tokens` and :func:`block_speedup`.
     """
     return block_speedup(expected_tokens(alpha, gamma), gamma, cost_ratio, verify_ratio)
 
@@ -62,9 +58,6 @@ def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -
     """The alpha from which blocks of gamma guesses are faster than plain decoding.
 
     Where :func:`speedup` is 1, by bisection; 0 if it is never below, infinite if never above.
-
-    Raises:
-      ValueError: as :func:`speedup`.
     """
 
     def slower(alpha: float) -> bool:
@@ -97,7 +90,7 @@ def best_gamma(
       verify_ratio: v of a gamma; v(0) is 1, plain decoding.
 
     Raises:
-      ValueError: alpha outside [0, 1], c or ``max_gamma`` negative, some v not positive.
+      ValueError: also for a negative c or ``max_gamma``.
     """
     if not cost_ratio >= 0:
         raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")
@@ -113,9 +106,6 @@ def oracle_tokens(alpha: float) -> float:
     """Tokens a block emits if it ends at the first rejection only, 1 / (1 - alpha).
 
     Source: the paper's section 3.5; Equation 1 as gamma goes to infinity. Infinite at alpha = 1.
-
-    Raises:
-      ValueError: alpha outside [0, 1].
     """
     _check_alpha(alpha)
     return 1 / (1 - alpha) if alpha < 1 else math.inf
@@ -129,9 +119,6 @@ def operations_factor(alpha: float, gamma: int, operations_ratio: float) -> floa
 
     Args:
       operations_ratio: c^, operations of a draft step over those of a target step on one token.
-
-    Raises:
-      ValueError: alpha outside [0, 1], gamma or c^ negative.
     """
     if not operations_ratio >= 0:
         raise ValueError(f"operations_ratio must be >= 0, got {operations_ratio}.")

@@ -10,7 +10,6 @@ Everything raises ValueError for alpha outside [0, 1], a negative gamma or negat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -74,20 +73,14 @@ def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -
     return high
 
 
-def best_gamma(
-    alpha: float,
-    cost_ratio: float,
-    max_gamma: int = 64,
-    verify_ratio: Callable[[int], float] = lambda gamma: 1.0,
-) -> int:
-    """The gamma that maximises :func:`speedup`, 0 when speculation does not pay.
+def best_gamma(alpha: float, cost_ratio: float, max_gamma: int = 64) -> int:
+    """The gamma that maximises :func:`speedup` at v = 1, 0 when speculation does not pay.
 
-    Source: the paper's section 3.5 and Figure 3, where v = 1. At alpha = 1 and c < 1 longer blocks
+    Source: the paper's section 3.5 and Figure 3. At alpha = 1 and c < 1 longer blocks
     are always better and it is ``max_gamma``.
 
     Args:
       max_gamma: the largest gamma considered.
-      verify_ratio: v of a gamma; v(0) is 1, plain decoding.
 
     Raises:
       ValueError: also for a negative c or ``max_gamma``.
@@ -96,10 +89,7 @@ def best_gamma(
         raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")
     if max_gamma < 0:
         raise ValueError(f"max_gamma must be >= 0, got {max_gamma}.")
-    return max(
-        range(max_gamma + 1),
-        key=lambda gamma: speedup(alpha, gamma, cost_ratio, verify_ratio(gamma)),
-    )
+    return max(range(max_gamma + 1), key=lambda gamma: speedup(alpha, gamma, cost_ratio))
 
 
 def oracle_tokens(alpha: float) -> float:

@@ -45,9 +45,7 @@ class GammaChoice:
     """The gamma with the highest predicted speedup; 0 is plain decoding.
 
     Attributes:
-      gamma: what to use.
-      predicted: speedup of a whole decode, encoders included, by gamma.
-      alpha, cost_ratio, verify_ratio: what it was predicted from.
+      predicted: speedup of a whole decode, encoders included, by gamma; from the other fields.
     """
 
     gamma: int
@@ -104,22 +102,19 @@ def choose_by_measurement(
       max_gamma: candidates beyond it are left out.
     """
     probe = min(PROBE, max_gamma)
-    plain, fast = decoder(0), decoder(probe)
+    fast = decoder(probe)
     num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
     stats = RunStats.total([fast.decode(batch).stats for batch in batches], num_rows, probe)
-    measured = measure(decoder, plain, fast, batches[0], max_gamma)
+    measured = measure(decoder, probe, batches[0], max_gamma)
     return choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, measured)
 
 
 def measure(
-    decoder: Callable[[int], BatchDecoder],
-    plain: BatchDecoder,
-    fast: BatchDecoder,
-    batch: Batch,
-    max_gamma: int,
+    decoder: Callable[[int], BatchDecoder], probe: int, batch: Batch, max_gamma: int
 ) -> Costs:
-    """c with the guesses of ``fast``, and v of every candidate."""
-    gammas, probe = [gamma for gamma in CANDIDATES if gamma <= max_gamma], fast.engine.nodes
+    """c with ``probe`` guesses, and v of every candidate."""
+    plain, fast = decoder(0), decoder(probe)
+    gammas = [gamma for gamma in CANDIDATES if gamma <= max_gamma]
     loops = {
         f"verified {gamma}": costs.loop(costs.without_draft(decoder(gamma)), batch)
         for gamma in gammas

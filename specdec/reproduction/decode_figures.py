@@ -105,8 +105,8 @@ def figure_5(timelines: Sequence[Timeline], directory: Path) -> None:
         end = max(timeline.events[-1].end_ms for timeline in timelines)
         axes.set(xlim=(0, end), ylim=(len(timelines) - 1 + _BOX, -1.4 * _BOX))
         names = [
-            f"{f'γ = {t.gamma}' if t.gamma else 'plain decoding'}\n"
-            f"{len(t.tokens)} tokens, {t.total_ms:.0f} ms"
+            (f"γ = {t.gamma}" if t.gamma else "plain decoding")
+            + f"\n{len(t.tokens)} tokens, {t.total_ms:.0f} ms"
             for t in timelines
         ]
         axes.set_yticks(range(len(timelines)), names)

@@ -6,6 +6,7 @@ NAME; all else of the page stays.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -231,15 +232,10 @@ def sections(
             return runs_table(root, "results/before_mutual", "../")
         return benchmark(root, name, draw=draw)
 
-    computed: list[Result] = []
-
-    def scaled(name: str) -> str:
-        computed[:] = computed or [scaling()]
-        return scaling_tables.section(computed[0], name)
-
+    scaled = functools.cache(scaling)
     return {
         "README.md": lambda name: runs_table(root),
         "docs/performance.md": performance,
         "docs/reproduction.md": lambda name: reproduction(root, name),
-        "docs/scaling.md": scaled,
+        "docs/scaling.md": lambda name: scaling_tables.section(scaled(), name),
     }

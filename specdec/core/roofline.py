@@ -102,14 +102,17 @@ class Load:
         Reading may hide behind arithmetic; a layer's sums may not, as the next layer needs them.
         Latency is not in it, nor what is written.
         """
-        reading, computing = self.read / hardware.bandwidth, self.operations / hardware.peak
-        return max(reading, computing) + self.sent / hardware.interconnect
+        times = self._times(hardware)
+        return max(times["memory"], times["arithmetic"]) + times["messages"]
 
     def bound(self, hardware: Hardware) -> str:
         """The largest of the three: "memory", "arithmetic" or "messages"."""
-        times = {
+        times = self._times(hardware)
+        return max(times, key=lambda name: times[name])
+
+    def _times(self, hardware: Hardware) -> dict[str, float]:
+        return {
             "memory": self.read / hardware.bandwidth,
             "arithmetic": self.operations / hardware.peak,
             "messages": self.sent / hardware.interconnect,
         }
-        return max(times, key=lambda name: times[name])

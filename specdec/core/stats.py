@@ -9,6 +9,8 @@ import numpy as np
 
 from specdec.types import Stats
 
+_COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
+
 
 @dataclasses.dataclass(frozen=True)
 class RunStats:
@@ -38,25 +40,14 @@ class RunStats:
     def total(cls, parts: Iterable[Stats], num_rows: int, gamma: int) -> RunStats:
         """Adds up per-row statistics of any number of batches."""
         parts = list(parts)
-
-        def add(name):
-            return sum(int(np.sum(getattr(part, name))) for part in parts)
-
+        counts = {name: sum(int(np.sum(getattr(p, name))) for p in parts) for name in _COUNTS}
         histogram = np.sum([np.sum(p.accepted_histogram, axis=0) for p in parts], axis=0)
+        probs = [np.sum(p.acceptance_prob_sum, dtype=np.float64) for p in parts]
         return cls(
-            gamma=gamma,
-            num_rows=num_rows,
-            target_calls=add("target_calls"),
-            proposed=add("proposed"),
-            examined=add("examined"),
-            accepted=add("accepted"),
-            emitted=add("emitted"),
-            dropped=add("dropped"),
+            gamma, num_rows, **counts,
             accepted_histogram=tuple(int(n) for n in np.atleast_1d(histogram)),
-            acceptance_prob_sum=sum(
-                float(np.sum(p.acceptance_prob_sum, dtype=np.float64)) for p in parts
-            ),
-        )
+            acceptance_prob_sum=float(sum(probs)),
+        )  # fmt: skip
 
     def __add__(self, other: RunStats) -> RunStats:
         """Totals over the rows of both, which have the same gamma."""

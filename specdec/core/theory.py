@@ -3,21 +3,19 @@
 Notation: alpha, gamma, c (``cost_ratio``), v (``verify_ratio``); "the paper" is Leviathan, Kalman
 and Matias 2023. Improvements and factors are over plain decoding of the same text.
 ``theory_measured`` has what holds without independent acceptances.
+
+Everything raises ValueError for alpha outside [0, 1], a negative gamma or negative operations.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
     """Tokens a block emits on average, (1 - alpha^(gamma+1)) / (1 - alpha).
 
     Source: the paper's Equation 1. At alpha = 1 it is gamma + 1.
-
-    Raises:
-      ValueError: alpha outside [0, 1] or gamma negative.
     """
     _check_alpha(alpha)
     if gamma < 0:
@@ -36,9 +34,6 @@ def speedup(alpha: float, gamma: int, cost_ratio: float, verify_ratio: float = 1
     Args:
       cost_ratio: c, time of a draft step over time of a target step on one token.
       verify_ratio: v, time of a target call on gamma + 1 tokens over that on one.
-
-    Raises:
-      ValueError: as :func:`expected_tokens` and :func:`block_speedup`.
     """
     return block_speedup(expected_tokens(alpha, gamma), gamma, cost_ratio, verify_ratio)
 
@@ -62,97 +57,48 @@ def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -
     """The alpha from which blocks of gamma guesses are faster than plain decoding.
 
     Where :func:`speedup` is 1, by bisection; 0 if it is never below, infinite if never above.
-
-    Raises:
-      ValueError: as :func:`speedup`.
     """
+
+    def slower(alpha: float) -> bool:
+        return speedup(alpha, gamma, cost_ratio, verify_ratio) < 1
+
     low, high = 0.0, 1.0
-    if speedup(low, gamma, cost_ratio, verify_ratio) >= 1:
+    if not slower(low):
         return low
-    if speedup(high, gamma, cost_ratio, verify_ratio) < 1:
+    if slower(high):
         return math.inf
     for _ in range(50):
         middle = (low + high) / 2
-        if speedup(middle, gamma, cost_ratio, verify_ratio) < 1:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if slower(middle) else (low, middle)
     return high
 
 
-def best_gamma(
-    alpha: float,
-    cost_ratio: float,
-    max_gamma: int = 64,
-    verify_ratio: Callable[[int], float] = lambda gamma: 1.0,
-) -> int:
-    """The gamma that maximises :func:`speedup`, 0 when speculation does not pay.
+def best_gamma(alpha: float, cost_ratio: float, max_gamma: int = 64) -> int:
+    """The gamma that maximises :func:`speedup` at v = 1, 0 when speculation does not pay.
 
-    Source: the paper's section 3.5 and Figure 3, where v = 1. At alpha = 1 and c < 1 longer blocks
+    Source: the paper's section 3.5 and Figure 3. At alpha = 1 and c < 1 longer blocks
     are always better and it is ``max_gamma``.
 
     Args:
       max_gamma: the largest gamma considered.
-      verify_ratio: v of a gamma; v(0) is 1, plain decoding.
 
     Raises:
-      ValueError: alpha outside [0, 1], c or ``max_gamma`` negative, some v not positive.
+      ValueError: also for a negative c or ``max_gamma``.
     """
-    _check_cost_ratio(cost_ratio)
+    if not cost_ratio >= 0:
+        raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")
     if max_gamma < 0:
         raise ValueError(f"max_gamma must be >= 0, got {max_gamma}.")
-    return max(
-        range(max_gamma + 1),
-        key=lambda gamma: speedup(alpha, gamma, cost_ratio, verify_ratio(gamma)),
-    )
-
-
-def guaranteed_speedup(alpha: float, cost_ratio: float) -> float:
-    """What the best gamma reaches at least: (1 + alpha) / (1 + c) if alpha > c, else 1.
-
-    Source: the paper's Corollary 3.9. It is Theorem 3.8 at gamma = 1, so the best gamma is no
-    worse. If alpha <= c no gamma helps: 1 + alpha + ... + alpha^gamma <= 1 + gamma c.
-
-    Raises:
-      ValueError: alpha outside [0, 1] or c negative.
-    """
-    _check_cost_ratio(cost_ratio)
-    return max(1.0, speedup(alpha, 1, cost_ratio))
+    return max(range(max_gamma + 1), key=lambda gamma: speedup(alpha, gamma, cost_ratio))
 
 
 def oracle_tokens(alpha: float) -> float:
     """Tokens a block emits if it ends at the first rejection only, 1 / (1 - alpha).
 
     Source: the paper's section 3.5; Equation 1 as gamma goes to infinity. Infinite at alpha = 1.
-
-    Raises:
-      ValueError: alpha outside [0, 1].
     """
     _check_alpha(alpha)
     return 1 / (1 - alpha) if alpha < 1 else math.inf
-
-
-def oracle_speedup(alpha: float, cost_ratio: float) -> float:
-    """Bound on the improvement if gamma may differ by block, 1 / (1 - alpha + c alpha).
-
-    Source: the paper's section 3.5, which gives the tokens; the rest follows. An oracle says how
-    many guesses will be accepted, so just these are drafted: alpha / (1 - alpha) draft steps on
-    average, the mean of the geometric law, and one target call for the bonus token:
-
-        1/(1 - alpha) / (1 + c alpha/(1 - alpha)) = 1 / (1 - alpha + c alpha).
-
-    For c <= 1 no gamma's :func:`speedup` is above it (v = 1); for c > 1 even an accepted guess
-    costs more than it saves. Over the best fixed gamma it gains at most 58.2 %, in the limit of c
-    and 1 - alpha both small and c = 1.4 (1 - alpha); the paper says up to about 60 %.
-    Degenerate cases: 1 at alpha = 0, 1/c at alpha = 1, infinite if c = 0 as well.
-
-    Raises:
-      ValueError: alpha outside [0, 1] or c negative.
-    """
-    _check_alpha(alpha)
-    _check_cost_ratio(cost_ratio)
-    time = 1 - alpha + cost_ratio * alpha
-    return 1 / time if time > 0 else math.inf
 
 
 def operations_factor(alpha: float, gamma: int, operations_ratio: float) -> float:
@@ -163,32 +109,12 @@ def operations_factor(alpha: float, gamma: int, operations_ratio: float) -> floa
 
     Args:
       operations_ratio: c^, operations of a draft step over those of a target step on one token.
-
-    Raises:
-      ValueError: alpha outside [0, 1], gamma or c^ negative.
     """
     if not operations_ratio >= 0:
         raise ValueError(f"operations_ratio must be >= 0, got {operations_ratio}.")
     return (gamma * operations_ratio + gamma + 1) / expected_tokens(alpha, gamma)
 
 
-def memory_factor(alpha: float, gamma: int) -> float:
-    """Reads of the target's weights and K/V cache a token, 1 / expected_tokens.
-
-    Source: the paper's section 3.4: a block reads them once, so there are fewer reads by the
-    factor of Equation 1. The draft's own are not in it.
-
-    Raises:
-      ValueError: as :func:`expected_tokens`.
-    """
-    return 1 / expected_tokens(alpha, gamma)
-
-
 def _check_alpha(alpha: float) -> None:
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}.")
-
-
-def _check_cost_ratio(cost_ratio: float) -> None:
-    if not cost_ratio >= 0:
-        raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")

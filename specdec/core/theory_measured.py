@@ -19,28 +19,6 @@ import numpy as np
 from jaxtyping import Float
 
 
-def measured_tokens(ratios: Sequence[Float[np.ndarray, " t"]], gamma: int) -> float:
-    """Tokens emitted by a block that starts at a position chosen uniformly from all.
-
-    The mean over starts t of 1 + sum_{i=1..gamma} r_t r_{t+1} ... r_{t+i-1}. Tokens past a text's
-    end do not count, so short texts stay below Equation 1 even with equal ratios.
-
-    A decode does not choose its starts so: a rejection starts a block, hence blocks are short where
-    guesses are bad, and many. :func:`measured_block_efficiency` knows.
-
-    Args:
-      ratios: for each text the ratios r in [0, 1] at its own tokens, its end included; an empty
-        one counts for nothing.
-      gamma: guesses a block.
-
-    Raises:
-      ValueError: gamma negative, ratios outside [0, 1] or not one-dimensional, or no token at all.
-    """
-    texts = _texts(ratios, gamma)
-    total = sum(_emitted(text, gamma).sum() for text in texts)
-    return float(total / sum(map(len, texts)))
-
-
 def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: int) -> float:
     """Tokens a target call when these texts are decoded from their beginnings.
 
@@ -51,9 +29,22 @@ def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: 
     gamma needs several calls. Without a limit gamma the runs would not matter, since then each
     rejection costs one call and nothing else does.
 
-    Arguments and errors as in :func:`measured_tokens`.
+    Args:
+      ratios: for each text the ratios r in [0, 1] at its own tokens, its end included; an empty
+        one counts for nothing.
+      gamma: guesses a block.
+
+    Raises:
+      ValueError: gamma negative, ratios outside [0, 1] or not one-dimensional, or no token at all.
     """
-    texts = _texts(ratios, gamma)
+    if gamma < 0:
+        raise ValueError(f"gamma must be >= 0, got {gamma}.")
+    texts = [text for text in _vectors(ratios) if len(text)]
+    if not texts:
+        raise ValueError("There are no ratios.")
+    for text in texts:
+        if not ((text >= 0) & (text <= 1)).all():
+            raise ValueError(f"Ratios must be in [0, 1], got {text.min()} to {text.max()}.")
     return float(sum(map(len, texts)) / sum(_blocks(text, gamma) for text in texts))
 
 
@@ -72,10 +63,10 @@ def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> f
     """
     if lag < 0:
         raise ValueError(f"lag must be >= 0, got {lag}.")
-    longest = max((len(s) for s in _vectors(sequences)), default=0)
+    values = _vectors(sequences)
+    longest = max(map(len, values), default=0)
     if longest <= lag:
         raise ValueError(f"No sequence is longer than lag {lag}; the longest has {longest} values.")
-    values = _vectors(sequences)
     together = np.concatenate(values)
     if together.min() == together.max():
         return None
@@ -115,36 +106,20 @@ def cluster_interval(
     return float(ratio - half), float(ratio + half)
 
 
-def _emitted(ratios: np.ndarray, gamma: int) -> np.ndarray:
-    """[t, i]: probability that a block starting at t emits the token at t + i, i = 0..gamma."""
-    size = len(ratios)
-    out = np.zeros((size, gamma + 1))  # Stays 0 past the end.
-    out[:, 0] = 1
-    for i in range(1, min(gamma, size - 1) + 1):
-        out[: size - i, i] = out[: size - i, i - 1] * ratios[i - 1 : size - 1]
-    return out
-
-
 def _blocks(ratios: np.ndarray, gamma: int) -> float:
     """Blocks that a decode of this text takes, on average."""
-    exactly = -np.diff(_emitted(ratios, gamma), axis=1, append=0)  # [t, i]: emits i + 1 tokens.
-    starts = np.zeros(len(ratios) + gamma + 1)
+    size = len(ratios)
+    # [t, i]: probability that a block starting at t emits the token at t + i; 0 past the end.
+    emitted = np.zeros((size, gamma + 1))
+    emitted[:, 0] = 1
+    for i in range(1, min(gamma, size - 1) + 1):
+        emitted[: size - i, i] = emitted[: size - i, i - 1] * ratios[i - 1 : size - 1]
+    exactly = -np.diff(emitted, axis=1, append=0)  # [t, i]: emits i + 1 tokens.
+    starts = np.zeros(size + gamma + 1)
     starts[0] = 1
-    for t in range(len(ratios)):
+    for t in range(size):
         starts[t + 1 : t + gamma + 2] += starts[t] * exactly[t]
-    return starts[: len(ratios)].sum()
-
-
-def _texts(ratios: Sequence[np.ndarray], gamma: int) -> list[np.ndarray]:
-    if gamma < 0:
-        raise ValueError(f"gamma must be >= 0, got {gamma}.")
-    texts = [text for text in _vectors(ratios) if len(text)]
-    if not texts:
-        raise ValueError("There are no ratios.")
-    for text in texts:
-        if not ((text >= 0) & (text <= 1)).all():
-            raise ValueError(f"Ratios must be in [0, 1], got {text.min()} to {text.max()}.")
-    return texts
+    return starts[:size].sum()
 
 
 def _vectors(sequences: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -40,10 +40,9 @@ class Breakdown:
       plain_step: a whole step of plain decoding.
       speculative, autoregressive: whole decodes of all batches.
       target_calls: blocks run, over all batches; a batch's slowest row counts.
-      tokens: emitted by speculative decoding; plain_tokens: by plain decoding.
+      tokens, plain_tokens: emitted by speculative and by plain decoding.
       alpha: mean of sum min(p, q), or the forced one.
-      block_efficiency: tokens a row emitted per target call of its own.
-      guesses: a row's per target call; fewer than gamma where the draft stopped.
+      block_efficiency, guesses: a row's tokens and guesses per target call of its own.
       decoder_bytes: what a plain step must read of the weights.
       bandwidth: bytes a second, read by one large product of a token in the same run.
       program_bytes: what the compiled speculative decode needs: its arguments and all it allocates.
@@ -141,11 +140,8 @@ def measure(
     parts_of = parts_of or fast
     typical, gamma = commonest(batches)[0], fast.engine.nodes
     program_bytes, needed_bytes = memory(fast, typical)
-    results = {
-        name: [decoder.decode(batch) for batch in batches]
-        for name, decoder in (("plain", plain), ("fast", fast))
-    }
-    works, _ = decode_works(plain, fast, batches)
+    results = [fast.decode(batch) for batch in batches]
+    works, num_tokens = decode_works(plain, fast, batches)
     works += [work for batch in batches for work in costs.encoder_works(plain, parts_of, batch)]
     free = costs.without_draft(parts_of)
     loops = {
@@ -155,31 +151,26 @@ def measure(
         "verified": costs.loop(free, typical),
         "block": costs.loop(parts_of, typical),
     }
-    works += costs.works_of(loops)
-    works.append(_stream(fast.target))
-
+    works += [*costs.works_of(loops), _stream(fast.target)]
     times = time_interleaved(works, repetitions)
     ms = {name: 1e3 * statistics.median(t[name] for t in times) for name in times[0]}
     step = {name: ms[name] * costs.PER_STEP for name in loops}
-    stats = RunStats.total([r.stats for r in results["fast"]], len(batches), gamma)
+    stats = RunStats.total([result.stats for result in results], len(batches), gamma)
     alpha = stats.alpha if forced_alpha is None else forced_alpha
     assert alpha is not None
     assert stats.block_efficiency is not None
-
+    wholes = ("target_encode", "draft_encode", "speculative", "autoregressive")
     return Breakdown(
         gamma=gamma,
-        target_encode=ms["target_encode"],
-        draft_encode=ms["draft_encode"],
+        **{name: ms[name] for name in wholes},
         drafts=step["block"] - step["verified"],
         scoring=step["scored"],
         verification=step["judged"] - step["scored"],
         bookkeeping=step["verified"] - step["judged"],
         plain_step=step["plain"],
-        speculative=ms["speculative"],
-        autoregressive=ms["autoregressive"],
-        target_calls=sum(int(np.max(r.stats.target_calls)) for r in results["fast"]),
+        target_calls=sum(int(np.max(r.stats.target_calls)) for r in results),
         tokens=stats.emitted,
-        plain_tokens=sum(int(np.sum(r.num_tokens)) for r in results["plain"]),
+        plain_tokens=num_tokens["autoregressive"],
         alpha=alpha,
         block_efficiency=stats.block_efficiency,
         guesses=stats.proposed / stats.target_calls,

@@ -45,9 +45,7 @@ class GammaChoice:
     """The gamma with the highest predicted speedup; 0 is plain decoding.
 
     Attributes:
-      gamma: what to use.
-      predicted: speedup of a whole decode, encoders included, by gamma.
-      alpha, cost_ratio, verify_ratio: what it was predicted from.
+      predicted: speedup of a whole decode, encoders included, by gamma; from the other fields.
     """
 
     gamma: int
@@ -89,13 +87,8 @@ def choose(alpha: float, tokens: float, measured: Costs) -> GammaChoice:
 
     predicted = {gamma: whole(gamma, v) for gamma, v in measured.verify_ratio.items()}
     best = max(predicted, key=lambda gamma: predicted[gamma])
-    return GammaChoice(
-        gamma=best if predicted[best] > 1 else 0,
-        predicted=predicted,
-        alpha=alpha,
-        cost_ratio=measured.cost_ratio,
-        verify_ratio=measured.verify_ratio,
-    )
+    gamma = best if predicted[best] > 1 else 0
+    return GammaChoice(gamma, predicted, alpha, measured.cost_ratio, measured.verify_ratio)
 
 
 def choose_by_measurement(
@@ -109,47 +102,36 @@ def choose_by_measurement(
       max_gamma: candidates beyond it are left out.
     """
     probe = min(PROBE, max_gamma)
-    plain, fast = decoder(0), decoder(probe)
+    fast = decoder(probe)
     num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
     stats = RunStats.total([fast.decode(batch).stats for batch in batches], num_rows, probe)
-    measured = measure(decoder, plain, fast, batches[0], max_gamma)
+    measured = measure(decoder, probe, batches[0], max_gamma)
     return choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, measured)
 
 
 def measure(
-    decoder: Callable[[int], BatchDecoder],
-    plain: BatchDecoder,
-    fast: BatchDecoder,
-    batch: Batch,
-    max_gamma: int,
+    decoder: Callable[[int], BatchDecoder], probe: int, batch: Batch, max_gamma: int
 ) -> Costs:
-    """c with the guesses of ``fast``, and v of every candidate."""
+    """c with ``probe`` guesses, and v of every candidate."""
+    plain, fast = decoder(0), decoder(probe)
     gammas = [gamma for gamma in CANDIDATES if gamma <= max_gamma]
     loops = {
         f"verified {gamma}": costs.loop(costs.without_draft(decoder(gamma)), batch)
         for gamma in gammas
-        if gamma != fast.engine.nodes
+        if gamma != probe
     }
     works = costs.step_works(plain, fast, batch) + costs.works_of(loops)
-    works += costs.encoder_works(plain, fast, batch)
-    times = time_interleaved(works, _REPETITIONS)
-    steps = [costs.step_seconds(each, fast.engine.nodes) for each in times]
+    times = time_interleaved(works + costs.encoder_works(plain, fast, batch), _REPETITIONS)
+    times = [each | costs.step_seconds(each, probe) for each in times]
 
-    def ratio(numerator: Callable[[int], float]) -> float:
-        """Over a plain step, in each repetition."""
-        return statistics.median(numerator(i) / step["target_step"] for i, step in enumerate(steps))
+    def ratio(name: str, over: str) -> float:
+        return statistics.median(each[name] / each[over] for each in times)
 
-    def verify(gamma: int) -> float:
-        name = "verified" if gamma == fast.engine.nodes else f"verified {gamma}"
-        return statistics.median(each[name] / each["plain"] for each in times)
-
+    names = {gamma: "verified" if gamma == probe else f"verified {gamma}" for gamma in gammas}
     return Costs(
-        cost_ratio=max(0.0, ratio(lambda i: steps[i]["draft_step"])),
-        verify_ratio={gamma: verify(gamma) for gamma in gammas},
-        encoders=(
-            ratio(lambda i: times[i]["target_encode"]),
-            ratio(lambda i: times[i]["draft_encode"]),
-        ),
+        cost_ratio=max(0.0, ratio("draft_step", "target_step")),
+        verify_ratio={gamma: ratio(name, "plain") for gamma, name in names.items()},
+        encoders=(ratio("target_encode", "target_step"), ratio("draft_encode", "target_step")),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -101,39 +101,39 @@ def decode_works(
 
 def summarize(timings: Timings) -> Speed:
     """Medians and ranges; each ratio is taken within a repetition."""
-    seconds, batches = timings.seconds, timings.num_batches
+    seconds, tokens = timings.seconds, timings.num_tokens
+    speculative = "speculative" in tokens
 
-    def spread(value):
-        return Spread.of(value(repetition) for repetition in seconds)
+    def spread(value: Callable[[dict[str, float]], float]) -> Spread:
+        return Spread.of(map(value, seconds))
 
-    def per_token(method):
-        return spread(lambda s: 1e3 * s[method] / timings.num_tokens[method])
+    def a_batch(value: Callable[[dict[str, float]], float]) -> Spread:
+        return spread(lambda s: 1e3 * value(s) / timings.num_batches)
 
-    def plain_decoder(s):
+    def plain_decoder(s: dict[str, float]) -> float:
         return s["autoregressive"] - s["target_encode"]
 
-    speculative = "speculative" in timings.num_tokens
     speed = Speed(
         repetitions=len(seconds),
-        ms_per_token={method: per_token(method) for method in timings.num_tokens},
+        ms_per_token={m: spread(lambda s, m=m: 1e3 * s[m] / tokens[m]) for m in tokens},
         encode_ms={
-            name: spread(lambda s, key=f"{name}_encode": 1e3 * s[key] / batches)
+            name: a_batch(lambda s, name=name: s[f"{name}_encode"])
             for name in (("target", "draft") if speculative else ("target",))
         },
-        decoder_ms=spread(lambda s: 1e3 * plain_decoder(s) / batches),
+        decoder_ms=a_batch(plain_decoder),
     )
     if not speculative:
         return speed
     # Methods that sample emit different texts: compare time a token.
-    tokens_ratio = timings.num_tokens["speculative"] / timings.num_tokens["autoregressive"]
+    ratio = tokens["speculative"] / tokens["autoregressive"]
 
-    def decoder(s):
+    def decoder(s: dict[str, float]) -> float:
         return s["speculative"] - s["target_encode"] - s["draft_encode"]
 
     return dataclasses.replace(
         speed,
-        measured_speedup=spread(lambda s: s["autoregressive"] / s["speculative"] * tokens_ratio),
-        measured_speedup_decoder=spread(lambda s: plain_decoder(s) / decoder(s) * tokens_ratio),
+        measured_speedup=spread(lambda s: s["autoregressive"] / s["speculative"] * ratio),
+        measured_speedup_decoder=spread(lambda s: plain_decoder(s) / decoder(s) * ratio),
         cost_ratio=spread(lambda s: s["draft_step"] / s["target_step"]),
         verify_ratio=spread(lambda s: s["verify_step"] / s["target_step"]),
     )

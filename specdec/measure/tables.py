@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 def markdown(
@@ -16,6 +17,21 @@ def markdown(
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
     rule = "---:|" if numbers else "---|"
     return "\n".join([lines[0], "|---|" + rule * (len(columns) - 1), *lines[1:]])
+
+
+def table(
+    columns: Sequence[tuple[str, str | Callable[[Any], str]]],
+    rows: Iterable[Any],
+    *,
+    numbers: bool = False,
+) -> str:
+    """:func:`markdown` of columns with what makes a row's cell: a function, or a format of it."""
+
+    def cell(form: str | Callable[[Any], str], row: Any) -> str:
+        return form.format_map(row) if isinstance(form, str) else form(row)
+
+    cells = [[cell(form, row) for _, form in columns] for row in rows]
+    return markdown([title for title, _ in columns], cells, numbers=numbers)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:

@@ -24,13 +24,12 @@ REPETITIONS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One call, from its start to the arrival of its result.
+    """One call from start to result, in milliseconds since the decode began.
 
     Attributes:
-      kind: "target_encoder"; "draft_encoder", what a draft does once an input, be it a model or
-        not; "draft", all gamma guesses of a block; "target", a target call with verification and
-        bookkeeping, or a step of plain decoding.
-      start_ms, end_ms: milliseconds since the decode began.
+      kind: "draft_encoder" is what a draft does once an input, be it a model or not; "draft", all
+        gamma guesses of a block; "target", a target call with verification and bookkeeping, or a
+        step of plain decoding.
       emitted: tokens that a target call emitted; 0 for other kinds.
     """
 
@@ -42,13 +41,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """A decode's calls, in order.
-
-    Attributes:
-      gamma: guesses a block; 0 for plain decoding.
-      events: the calls.
-      tokens: the output, EOS included.
-    """
+    """A decode's calls, in order; gamma is 0 for plain decoding, and ``tokens`` includes EOS."""
 
     gamma: int
     events: tuple[Event, ...]
@@ -82,11 +75,9 @@ def record(decoder: BatchDecoder, batch: Batch) -> Timeline:
 
 
 def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
-    engine, params, bucket = decoder.engine, decoder.params, decoder.output_bucket
-    plain = dataclasses.replace(decoder, engine=Engine(engine.target))
-    arguments = decoder.arguments(batch)
-    state = costs.start(engine, *arguments, output_bucket=bucket)
-    jax.block_until_ready(state)
+    engine, params, arguments = decoder.engine, decoder.params, decoder.arguments(batch)
+    options = {"output_bucket": decoder.output_bucket}
+    state = jax.block_until_ready(costs.start(engine, *arguments, **options))
     events: list[Event] = []
     begin = time.perf_counter()
 
@@ -108,15 +99,10 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
             events.append(dataclasses.replace(before, end_ms=last.end_ms, emitted=emitted))
         return result
 
-    encoded = timed(
-        "target_encoder", costs.start, plain.engine, *arguments, output_bucket=bucket
-    ).encoded
+    first = timed("target_encoder", costs.start, Engine(engine.target), *arguments, **options)
     if engine.drafter:
-        prompt = arguments[1]
-        timed(
-            "draft_encoder", costs.init_drafter, engine, params, prompt, encoded,
-            output_bucket=bucket,
-        )  # fmt: skip
+        inputs = (engine, params, arguments[1], first.encoded)
+        timed("draft_encoder", costs.init_drafter, *inputs, **options)
     while not state.finished.item():
         numbers = _numbers(state.row_keys, state.block)
         state, _ = engine.step(params, state, numbers, around=around)

@@ -104,7 +104,12 @@ def figure_5(timelines: Sequence[Timeline], directory: Path) -> None:
         axes = figure.add_subplot(xlabel="milliseconds")
         end = max(timeline.events[-1].end_ms for timeline in timelines)
         axes.set(xlim=(0, end), ylim=(len(timelines) - 1 + _BOX, -1.4 * _BOX))
-        axes.set_yticks(range(len(timelines)), [_name(timeline) for timeline in timelines])
+        names = [
+            (f"γ = {t.gamma}" if t.gamma else "plain decoding")
+            + f"\n{len(t.tokens)} tokens, {t.total_ms:.0f} ms"
+            for t in timelines
+        ]
+        axes.set_yticks(range(len(timelines)), names)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -116,18 +121,11 @@ def figure_5(timelines: Sequence[Timeline], directory: Path) -> None:
         figure.legend(loc="outside upper center", ncols=2, frameon=False)
 
 
-def _name(timeline: Timeline) -> str:
-    method = f"γ = {timeline.gamma}" if timeline.gamma else "plain decoding"
-    return f"{method}\n{len(timeline.tokens)} tokens, {timeline.total_ms:.0f} ms"
-
-
 def _draw_call(axes, y: int, event: Event, parts: int, end: float) -> None:
     width = event.end_ms - event.start_ms
     starts = [event.start_ms + i * width / parts for i in range(parts)]
-    axes.barh(
-        y, width / parts, _BOX, starts,
-        color=_CALLS[event.kind][0], edgecolor="white", linewidth=0.3,
-    )  # fmt: skip
+    look = {"color": _CALLS[event.kind][0], "edgecolor": "white", "linewidth": 0.3}
+    axes.barh(y, width / parts, _BOX, starts, **look)
     count = str(event.emitted)
     if event.emitted and width >= len(count) * _DIGIT * end:
         axes.text(event.start_ms + width / 2, y - 0.55 * _BOX, count, ha="center", fontsize=8)

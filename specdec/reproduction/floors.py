@@ -19,13 +19,7 @@ _PENDING = 2  # Tokens that the first draft call of a block always feeds.
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a block.
-
-    Attributes:
-      name: what it is.
-      work: of one time.
-      times: how often a block does it.
-    """
+    """A part of a block, which does ``work`` so many times."""
 
     name: str
     work: Load
@@ -53,7 +47,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it; activations come on top."""
+        """All but activations."""
         return self.weights + self.cache + self.cross + self.logits
 
 
@@ -100,18 +94,17 @@ class BlockPlan:
 
     def memory(self) -> list[Memory]:
         """What each device holds of the target, and of the draft if it is a model."""
-        held = [self._memory(self.target_share, self.gamma + 1)]
-        if self.draft_share is not None:
-            held.append(self._memory(self.draft_share, _PENDING))
-        return held
+        cached, inputs = self._cache_len, self.input_len
+        return [
+            Memory(share.weights, share.cache(cached), share.cache(inputs), share.logits(width))
+            for share, width in ((self.target_share, self.gamma + 1), (self.draft_share, _PENDING))
+            if share is not None
+        ]
 
-    def _memory(self, share: DeviceShare, width: int) -> Memory:
-        return Memory(
-            share.weights,
-            share.cache(self._cache_len),
-            share.cache(self.input_len),
-            share.logits(width),
-        )
+    @property
+    def needed(self) -> int:
+        """Bytes that each device holds of both."""
+        return sum(memory.total for memory in self.memory())
 
     @property
     def _cache_len(self) -> int:
@@ -164,22 +157,19 @@ class BlockPlan:
 
     def fitting_mesh(self, hardware: Hardware) -> DeviceMesh | None:
         """This mesh with the shortest model axis on which it fits in memory; None if none does."""
-        sides = [(self.mesh.planned_target, self.target)]
-        if self.draft is not None:
-            sides.append((self.mesh.planned_draft, self.draft))
+        memory, mesh = hardware.memory, self.mesh
+        sides = ((mesh.planned_target, self.target), (mesh.planned_draft, self.draft))
         cut = [
             size
-            for partitioning, config in sides
+            for rules, config in sides
+            if config is not None
             for axis, (_, size) in axis_sizes(config).items()
-            if partitioning.onto(axis) == "model"
+            if rules.onto(axis) == "model"
         ]
         longest = math.gcd(*cut) or 1
         for model in range(1, longest + 1):
             mesh = dataclasses.replace(self.mesh, model=model)
-            if longest % model:
-                continue
-            there = dataclasses.replace(self, mesh=mesh).memory()
-            if sum(memory.total for memory in there) <= hardware.memory:
+            if longest % model == 0 and dataclasses.replace(self, mesh=mesh).needed <= memory:
                 return mesh
         return None
 

@@ -6,6 +6,7 @@ NAME; all else of the page stays.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -133,15 +134,14 @@ def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str
         return ["–" if value is None else form(value) for value in values]
 
     runs = {source: source.split("/")[-2] for source in results}
-    columns = ["", *(RUNS[run] for run in runs.values())]
-    table = markdown(
-        columns, [[name, *cells(key, form)] for name, key, form in _ROWS], numbers=True
-    )
+    rows = [[name, *cells(key, form)] for name, key, form in _ROWS]
+    table = markdown(["", *(RUNS[run] for run in runs.values())], rows, numbers=True)
     sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
     settings = {
-        f"{_value(r, 'device', name)}, {_value(r, 'dtype', name)}, "
-        f"batch size {_value(r, 'batch_size', name)}"
-        for name, r in results.items()
+        "{}, {}, batch size {}".format(
+            *(_value(result, key, source) for key in ("device", "dtype", "batch_size"))
+        )
+        for source, result in results.items()
     }
     return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
 
@@ -153,16 +153,6 @@ _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
 }
 
 
-def _varying(workloads: Sequence[Result]) -> str | None:
-    """The one quantity that differs between workloads; None if there is not exactly one."""
-    found = [
-        name
-        for name, value in _QUANTITIES.items()
-        if len({value(workload) for workload in workloads}) == len(workloads) > 1
-    ]
-    return found[0] if len(found) == 1 else None
-
-
 def benchmark(root: Path, name: str, *, draw: bool) -> str:
     """results/benchmark_NAME: its table, its picture in docs/images, and its command.
 
@@ -170,19 +160,24 @@ def benchmark(root: Path, name: str, *, draw: bool) -> str:
       draw: whether to write the picture.
     """
     results = read_json(root, f"results/benchmark_{name}/results.json")
-    workloads, out = results["workloads"], []
-    quantity, file = _varying(workloads), f"performance_{name}.svg"
+    workloads, file = results["workloads"], f"performance_{name}.svg"
     path, caption = root / "docs" / "images" / file, ""
     if len(workloads) > 1:
-        out += [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True), ""]
-        if quantity:
-            caption = f"Tokens a second against {quantity}"
+        out = [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True), ""]
+        # A picture is against the one quantity that differs between all of them.
+        varying = [
+            quantity
+            for quantity, value in _QUANTITIES.items()
+            if len(set(map(value, workloads))) == len(workloads)
+        ]
+        if len(varying) == 1:
+            caption = f"Tokens a second against {varying[0]}"
             if draw:
-                plots.sweep(workloads, _QUANTITIES[quantity], quantity, path)
+                plots.sweep(workloads, _QUANTITIES[varying[0]], varying[0], path)
     else:
         (result,) = workloads
         rows = markdown(report.COLUMNS, report.rows(result), numbers=True)
-        out += [f"**{report.title(result)}**", "", rows]
+        out = [f"**{report.title(result)}**", "", rows]
         if result["breakdown"] is not None:
             out += ["", "```", *report.breakdown_lines(result["breakdown"]), "```"]
         out.append("")
@@ -191,13 +186,12 @@ def benchmark(root: Path, name: str, *, draw: bool) -> str:
             plots.systems(result, path)
     if caption:
         out.append(f"![{caption}](images/{file})")
-    return "\n".join([
-        *out,
-        "",
+    source = (
         f"[results/benchmark_{name}](../results/benchmark_{name}/results.json): "
         f"{results['device']}, {results['threads']} threads, {results['repetitions']} repetitions. "
-        f"`{results['command']}`",
-    ])  # fmt: skip
+        f"`{results['command']}`"
+    )
+    return "\n".join([*out, "", source])
 
 
 _FIGURES = {
@@ -238,15 +232,10 @@ def sections(
             return runs_table(root, "results/before_mutual", "../")
         return benchmark(root, name, draw=draw)
 
-    computed: list[Result] = []
-
-    def scaled(name: str) -> str:
-        computed[:] = computed or [scaling()]
-        return scaling_tables.TABLES[name](computed[0])
-
+    scaled = functools.cache(scaling)
     return {
         "README.md": lambda name: runs_table(root),
         "docs/performance.md": performance,
         "docs/reproduction.md": lambda name: reproduction(root, name),
-        "docs/scaling.md": scaled,
+        "docs/scaling.md": lambda name: scaling_tables.section(scaled(), name),
     }

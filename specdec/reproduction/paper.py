@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 
-
-@dataclasses.dataclass(frozen=True)
-class Table1Row:
-    """Operations and speed for c = c^ = 0, as factors."""
-
-    alpha: float
-    gamma: int
-    operations: float
-    speed: float
-
-
+# Alpha, gamma, and the operations and speed for c = c^ = 0, as factors.
 TABLE_1 = (
-    Table1Row(0.6, 2, 1.53, 1.96),
-    Table1Row(0.7, 3, 1.58, 2.53),
-    Table1Row(0.8, 2, 1.23, 2.44),
-    Table1Row(0.8, 5, 1.63, 3.69),
-    Table1Row(0.9, 2, 1.11, 2.71),
-    Table1Row(0.9, 10, 1.60, 6.86),
+    (0.6, 2, 1.53, 1.96),
+    (0.7, 3, 1.58, 2.53),
+    (0.8, 2, 1.23, 2.44),
+    (0.8, 5, 1.63, 3.69),
+    (0.9, 2, 1.11, 2.71),
+    (0.9, 10, 1.60, 6.86),
 )
-
 
 # c against T5-XXL (appendix A.3).
 COST_RATIO = {"T5-small": 0.02, "T5-base": 0.04, "T5-large": 0.11}
@@ -80,33 +69,6 @@ TABLE_5 = {
     "T5-small": (0.62, 0.71, 0.76, 0.84),
     "T5-base": (0.68, 0.80, 0.83, 0.90),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class LenienceRow:
-    """Appendix A.5, in its text: EnDe with T5-small."""
-
-    lenience: float
-    alpha: float
-    speed: float
-
-
-LENIENCE_COST_RATIO = 0.015  # c there.
-LENIENCE_GAMMA = 8  # Of the argmax rows; the sampled ones name none.
-
-LENIENCE_ARGMAX = (
-    LenienceRow(1.0, 0.75, 3.3),
-    LenienceRow(0.5, 0.75, 3.3),
-    LenienceRow(0.3, 0.80, 3.9),
-    LenienceRow(0.1, 0.87, 4.9),
-)
-# Its alphas are Table 5's.
-LENIENCE_SAMPLED = (
-    LenienceRow(1.0, 0.62, 2.5),
-    LenienceRow(0.5, 0.71, 3.1),
-    LenienceRow(0.3, 0.76, 3.6),
-    LenienceRow(0.1, 0.84, 5.0),
-)
 
 
 FIGURE_GAMMAS = (1, 3, 5, 7, 10)  # Of Figures 2 and 4.

@@ -95,9 +95,8 @@ def _device_lines(plan: BlockPlan) -> list[str]:
 
 def _fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
     """Whether it fits in memory, and if not, where it would."""
-    needed = sum(memory.total for memory in plan.memory())
-    has = f"{amount(needed)} of the {amount(hardware.memory)} of a {hardware.name}"
-    if needed <= hardware.memory:
+    has = f"{amount(plan.needed)} of the {amount(hardware.memory)} of a {hardware.name}"
+    if plan.needed <= hardware.memory:
         return [f"Fits: {has} on each device, without activations."]
     mesh = plan.fitting_mesh(hardware)
     if mesh is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec.measure.tables import markdown
+from specdec.measure.tables import markdown, table
 from specdec.reproduction import paper, theory_tables
 
 Content = Mapping[str, Any]
@@ -32,27 +32,35 @@ def page(content: Content) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+def _number(name: str, digits: int = 2) -> Callable[[Content], str]:
+    return lambda row: "" if row[name] is None else f"{row[name]:.{digits}f}"
 
 
-def _leaves(tree: Content, depth: int) -> Iterator[Content]:
-    """What stands ``depth`` levels down, in order."""
-    if depth == 0:
-        yield tree
-        return
-    for branch in tree.values():
-        yield from _leaves(branch, depth - 1)
+def _scores(row: Content) -> str:
+    return ", ".join(f"{name} {score:.1f}" for name, score in (row["quality"] or {}).items())
 
 
-def _alpha(study: Content, drafter: str, temperature: float) -> Content | None:
-    return study["alpha"].get(f"t{temperature:g}", {}).get("drafts", {}).get(drafter)
+def _leaves(study: Content, kind: str, depth: int = 3) -> list[Content]:
+    """What stands ``depth`` levels down in a study's part, in order, each with its "path"."""
+    found: list[tuple[tuple[str, ...], Content]] = [((), study.get(kind, {}))]
+    for _ in range(depth):
+        found = [((*path, key), below) for path, each in found for key, below in each.items()]
+    return [{"name": study["name"], "path": path, **leaf} for path, leaf in found]
 
 
-TABLE_2 = (
-    "task", "draft", "T", "γ", "α", "accepted / examined", "tokens / call", "c", "v",
-    "Thm 3.8", "with v", "counted", "decoder", "(range)", "whole", "ms / token", "plain",
-)  # fmt: skip
+def _alphas(studies: Sequence[Content]) -> Iterator[Content]:
+    """What was measured along the targets' own texts, by study, temperature and draft."""
+    for study in studies:
+        for found in study["alpha"].values():
+            where = {"name": study["name"], "temperature": found["temperature"]}
+            yield from ({**where, "drafter": key, **a} for key, a in found["drafts"].items())
+
+
+_PAIR = (("task", "{name}"), ("draft", "{drafter}"), ("T", "{temperature:g}"))
+_COUNTED = (
+    ("accepted / examined", _number("acceptance_rate")),
+    ("tokens / call", _number("block_efficiency")),
+)
 
 
 def table_2(studies: Sequence[Content]) -> str:
@@ -61,81 +69,69 @@ def table_2(studies: Sequence[Content]) -> str:
     Alpha is Corollary 3.6's, along the target's own texts. "Thm 3.8", "with v" and "counted" are
     predictions for the decoder alone; "whole" has both encoders in it.
     """
+    alphas = {(a["name"], a["drafter"], a["temperature"]): a["alpha"] for a in _alphas(studies)}
     rows = []
-    for study in studies:
-        for r in _leaves(study.get("table_2", {}), 3):
-            alpha = _alpha(study, r["drafter"], r["temperature"])
-            spread = r["spread"]["measured_speedup_decoder"]
-            rows.append([
-                study["name"], r["drafter"], f"{r['temperature']:g}", str(r["gamma"]),
-                _number(alpha["alpha"] if alpha else None), _number(r["acceptance_rate"]),
-                _number(r["block_efficiency"]), _number(r["cost_ratio"], 3),
-                _number(r["verify_ratio"]), _number(r["predicted_speedup_thm38"]),
-                _number(r["predicted_speedup"]), _number(r["predicted_speedup_counted"]),
-                f"**{r['measured_speedup_decoder']:.2f}**",
-                f"{spread['low']:.2f} to {spread['high']:.2f}",
-                _number(r["measured_speedup"]),
-                *(_number(r["ms_per_token"][m], 3) for m in ("speculative", "autoregressive")),
-            ])  # fmt: skip
-    return markdown(TABLE_2, rows)
+    for row in (row for study in studies for row in _leaves(study, "table_2")):
+        alpha = alphas.get((row["name"], row["drafter"], row["temperature"]))
+        rows.append({**row, "alpha": alpha, "range": row["spread"]["measured_speedup_decoder"]})
+    columns = [
+        *_PAIR, ("γ", "{gamma}"), ("α", _number("alpha")), *_COUNTED,
+        ("c", _number("cost_ratio", 3)), ("v", _number("verify_ratio")),
+        ("Thm 3.8", _number("predicted_speedup_thm38")), ("with v", _number("predicted_speedup")),
+        ("counted", _number("predicted_speedup_counted")),
+        ("decoder", "**{measured_speedup_decoder:.2f}**"),
+        ("(range)", "{range[low]:.2f} to {range[high]:.2f}"), ("whole", "{measured_speedup:.2f}"),
+        ("ms / token", "{ms_per_token[speculative]:.3f}"),
+        ("plain", "{ms_per_token[autoregressive]:.3f}"),
+    ]  # fmt: skip
+    return table(columns, rows)
 
 
 def quality_table(studies: Sequence[Content]) -> str:
     """The first row's scores for each task and temperature."""
     rows = []
     for study in studies:
-        decodes = {r["temperature"]: r for r in reversed([*_leaves(study.get("table_2", {}), 3)])}
-        rows += [
-            [study["name"], r["target"], f"{temperature:g}", _scores(r["quality"]),
-             str(r["num_examples"])]
-            for temperature, r in sorted(decodes.items())
-        ]  # fmt: skip
-    return markdown(("task", "target", "T", "quality", "texts"), rows)
-
-
-def _scores(quality: Content | None) -> str:
-    return ", ".join(f"{name} {score:.1f}" for name, score in (quality or {}).items())
+        decodes = {r["temperature"]: r for r in reversed(_leaves(study, "table_2"))}
+        rows += [decodes[temperature] for temperature in sorted(decodes)]
+    columns = [
+        ("task", "{name}"), ("target", "{target}"), ("T", "{temperature:g}"),
+        ("quality", _scores), ("texts", "{num_examples}"),
+    ]  # fmt: skip
+    return table(columns, rows)
 
 
 def paper_table_2() -> str:
     """The twelve rows as printed."""
-    rows = [
-        [r.task, r.draft, f"{r.temperature:g}", str(r.gamma), _number(r.alpha),
-         _number(r.cost_ratio), _number(r.expected, 1), _number(r.empirical, 1)]
-        for r in paper.TABLE_4
+    columns = [
+        ("task", "{task}"), ("draft", "{draft}"), ("T", "{temperature:g}"), ("γ", "{gamma}"),
+        ("α", "{alpha:.2f}"), ("c", "{cost_ratio:.2f}"), ("expected", "{expected:.1f}"),
+        ("empirical", "{empirical:.1f}"),
     ]  # fmt: skip
-    return markdown(("task", "draft", "T", "γ", "α", "c", "expected", "empirical"), rows)
+    return table(columns, [vars(r) | {"cost_ratio": r.cost_ratio} for r in paper.TABLE_4])
 
 
 def table_5(studies: Sequence[Content]) -> str:
     """Alpha, distance from the target's law, and quality, by lenience."""
+    nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
     rows = []
     for study in studies:
-        lenient = list(_leaves(study.get("lenience", {}), 4))
+        lenient = _leaves(study, "lenience", 4)
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
-        for r in _leaves(study.get("table_2", {}), 3):
+        for r in _leaves(study, "table_2"):
             if any(r["gamma"] == other["gamma"] for other in lenient):
                 decodes[r["drafter"], r["temperature"], _verifier(1.0)] = r
-        measured = [
-            (drafter, m["temperature"], m["drafts"][drafter])
-            for drafter in dict.fromkeys(r["drafter"] for r in lenient)
-            for m in study["alpha"].values()
-            if drafter in m["drafts"]
-        ]
-        for drafter, temperature, alpha in measured:
-            for lenience, a in alpha["lenience"].items():
-                decode = decodes.get((drafter, temperature, _verifier(float(lenience))))
-                quality = decode and decode["quality"]
-                rows.append([
-                    study["name"], drafter, f"{temperature:g}", f"{float(lenience):g}",
-                    _number(a["alpha"]), _number(a["total_variation"], 3),
-                    _number(decode["acceptance_rate"] if decode else None),
-                    _number(decode["block_efficiency"] if decode else None),
-                    _scores(quality),
-                ])  # fmt: skip
-    columns = ("task", "draft", "T", "lenience", "α", "distance from p a token",
-               "accepted / examined", "tokens / call", "quality")  # fmt: skip
-    return markdown(columns, rows)
+        drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
+        measured = [a for a in _alphas([study]) if a["drafter"] in drafters]
+        for a in sorted(measured, key=lambda a: drafters.index(a["drafter"])):
+            for lenience, b in a["lenience"].items():
+                verifier = _verifier(float(lenience))
+                decode = decodes.get((a["drafter"], a["temperature"], verifier), nothing)
+                rows.append({**a, **decode, **b, "lenience": float(lenience)})
+    columns = [
+        *_PAIR, ("lenience", "{lenience:g}"), ("α", _number("alpha")),
+        ("distance from p a token", _number("total_variation", 3)), *_COUNTED, ("quality", _scores),
+    ]  # fmt: skip
+    return table(columns, rows)
 
 
 def _verifier(lenience: float) -> str:
@@ -144,40 +140,35 @@ def _verifier(lenience: float) -> str:
 
 def paper_table_5() -> str:
     """Alpha by lenience as printed."""
-    rows = [[draft, *map(_number, alphas)] for draft, alphas in paper.TABLE_5.items()]
+    rows = [[draft, *(f"{a:.2f}" for a in alphas)] for draft, alphas in paper.TABLE_5.items()]
     return markdown(("draft", *(f"l = {x:g}" for x in paper.LENIENCES)), rows)
 
 
 def alpha_table(studies: Sequence[Content]) -> str:
     """Alpha of every draft at each temperature, with its 95 % interval."""
-    rows = []
-    for study in studies:
-        for measured in study["alpha"].values():
-            for drafter, a in measured["drafts"].items():
-                low, high = a["alpha_interval"]
-                rows.append([
-                    study["name"], drafter, f"{measured['temperature']:g}", _number(a["alpha"], 3),
-                    f"{low:.3f} to {high:.3f}", str(a["num_tokens"]), str(a["num_texts"]),
-                ])  # fmt: skip
-    return markdown(("task", "draft", "T", "α", "95 % interval", "tokens", "texts"), rows)
+    columns = [
+        *_PAIR, ("α", "{alpha:.3f}"),
+        ("95 % interval", "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"),
+        ("tokens", "{num_tokens}"), ("texts", "{num_texts}"),
+    ]  # fmt: skip
+    return table(columns, _alphas(studies))
 
 
 def efficiency_table(studies: Sequence[Content]) -> str:
     """How far Equation 1 misses because acceptances come in runs and rows end."""
-    rows = []
-    for study in studies:
-        for measured in study["alpha"].values():
-            for drafter, a in measured["drafts"].items():
-                cells = [
-                    f"{e['equation_1']:.2f} / {e['measured']:.2f}"
-                    for e in a["block_efficiency"].values()
-                ]
-                lags = ", ".join(_number(v) or "–" for v in a["autocorrelation"].values())
-                rows.append([study["name"], drafter, f"{measured['temperature']:g}", lags, *cells])
-    gammas = ("1", "3", "5", "7")
-    columns = ("task", "draft", "T", "autocorrelation at lags 1, 2, 3",
-               *(f"Eq. 1 / these texts, γ = {g}" for g in gammas))  # fmt: skip
-    return markdown(columns, rows)
+
+    def lags(row: Content) -> str:
+        values = row["autocorrelation"].values()
+        return ", ".join("–" if value is None else f"{value:.2f}" for value in values)
+
+    def efficiency(place: int) -> Callable[[Content], str]:
+        form = "{equation_1:.2f} / {measured:.2f}"
+        return lambda row: form.format_map([*row["block_efficiency"].values()][place])
+
+    titles = (f"Eq. 1 / these texts, γ = {gamma}" for gamma in (1, 3, 5, 7))
+    by_gamma = ((title, efficiency(place)) for place, title in enumerate(titles))
+    columns = [*_PAIR, ("autocorrelation at lags 1, 2, 3", lags), *by_gamma]
+    return table(columns, _alphas(studies))
 
 
 def block_table(studies: Sequence[Content]) -> str:
@@ -187,24 +178,16 @@ def block_table(studies: Sequence[Content]) -> str:
     ``measure/expected_accepted.py``); "counted" is the difference of tokens a target call in
     a decode with each.
     """
-    rows = []
-    for study in studies:
-        for drafter, by_temperature in study.get("block", {}).items():
-            for temperature, by_gamma in by_temperature.items():
-                for gamma, r in by_gamma.items():
-                    expected, counted = r["expected"], r["counted"]
-                    rows.append([
-                        study["name"], drafter, temperature.removeprefix("t"),
-                        gamma.removeprefix("gamma"), _number(expected["token"], 3),
-                        _number(expected["block"], 3), *_difference(expected, 4),
-                        str(expected["num_blocks"]), *_difference(counted, 3),
-                        str(counted["num_rows"]),
-                    ])  # fmt: skip
-    columns = ("task", "draft", "T", "γ", "token", "block", "difference", "95 % interval",
-               "blocks", "counted", "95 % interval", "rows")  # fmt: skip
-    return markdown(columns, rows) if rows else ""
-
-
-def _difference(found: Content, digits: int) -> list[str]:
-    low, high = found["interval"]
-    return [f"{found['difference']:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}"]
+    columns = [
+        ("task", "{name}"), ("draft", "{path[0]}"),
+        ("T", lambda row: row["path"][1].removeprefix("t")),
+        ("γ", lambda row: row["path"][2].removeprefix("gamma")),
+        ("token", "{expected[token]:.3f}"), ("block", "{expected[block]:.3f}"),
+        ("difference", "{expected[difference]:+.4f}"),
+        ("95 % interval", "{expected[interval][0]:+.4f} to {expected[interval][1]:+.4f}"),
+        ("blocks", "{expected[num_blocks]}"), ("counted", "{counted[difference]:+.3f}"),
+        ("95 % interval", "{counted[interval][0]:+.3f} to {counted[interval][1]:+.3f}"),
+        ("rows", "{counted[num_rows]}"),
+    ]  # fmt: skip
+    rows = [row for study in studies for row in _leaves(study, "block")]
+    return table(columns, rows) if rows else ""

@@ -6,7 +6,6 @@ be; the same bytes every time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ def figure_2(directory: Path) -> None:
     top = max(paper.FIGURE_GAMMAS) + 2
     with saved(directory, "figure_2", (6.4, 4.4)) as figure:
         axes = figure.add_subplot(xlabel="α", ylabel="expected tokens a block")
-        for gamma, colour in _coloured(paper.FIGURE_GAMMAS):
+        for gamma, colour in zip(paper.FIGURE_GAMMAS, _COLOURS, strict=True):
             tokens = [theory.expected_tokens(alpha, gamma) for alpha in alphas]
             _curve(axes, alphas, tokens, colour, f"γ = {gamma}")
         shown = np.linspace(0, 1 - 1 / top, 201)
@@ -44,7 +43,7 @@ def figure_3(directory: Path) -> None:
     alphas = np.linspace(0.4, 0.95, 2201)  # So fine that steps look upright.
     with saved(directory, "figure_3", (6.4, 4.4)) as figure:
         axes = figure.add_subplot(xlabel="α", ylabel="optimal γ")
-        for (c, printed), colour in _coloured(paper.FIGURE_3.items()):
+        for (c, printed), colour in zip(paper.FIGURE_3.items(), _COLOURS, strict=False):
             best = [theory.best_gamma(alpha, c) for alpha in alphas]
             _curve(axes, alphas, best, colour, f"c = {c:g}")
             axes.plot(paper.FIGURE_3_ALPHAS, printed, "o", color=colour, clip_on=False)
@@ -58,7 +57,7 @@ def figure_4(directory: Path) -> None:
     alphas = np.linspace(0, 1, 201)
     with saved(directory, "figure_4", (9.6, 4.4)) as figure:
         left, right = figure.subplots(1, 2)
-        for gamma, colour in _coloured(paper.FIGURE_GAMMAS):
+        for gamma, colour in zip(paper.FIGURE_GAMMAS, _COLOURS, strict=True):
             name = f"γ = {gamma}"
             speeds = [theory.speedup(alpha, gamma, 0.0) for alpha in alphas]
             _curve(left, alphas, speeds, colour, name)
@@ -66,17 +65,11 @@ def figure_4(directory: Path) -> None:
             right.plot(alphas, operations, color=colour)
             right.annotate(name, (0, operations[0]), (5, 5), textcoords="offset points")
         top = max(paper.FIGURE_GAMMAS) + 2
-        left.set(
-            title="speed (c = 0)", xlabel="α", ylabel="factor over plain decoding", ylim=(0, top)
-        )
-        right.set(title="arithmetic operations (ĉ = 0)", xlabel="α", ylim=(0, top))
+        left.set(title="speed (c = 0)", ylabel="factor over plain decoding")
+        right.set(title="arithmetic operations (ĉ = 0)")
         for axes in (left, right):
-            axes.set_xlim(0, 1)
+            axes.set(xlabel="α", xlim=(0, 1), ylim=(0, top))
             axes.axhline(1, color="#9e9e9e", linewidth=1)
-
-
-def _coloured(items: Iterable) -> Iterator:
-    return zip(items, _COLOURS, strict=False)
 
 
 def _curve(axes, alphas, values, colour: str, name: str) -> None:

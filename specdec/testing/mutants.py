@@ -1,6 +1,7 @@
 """Deliberately broken verifiers, drafters and models. The oracle must tell each from the real one.
 
-Each class makes one mistake that public implementations have made, or nearly.
+Each class makes one mistake that public implementations have made, or nearly. They add no fields,
+so their bases' ``dataclass`` is theirs.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
 
 
+def _p(target: jax.Array, draft: Draft) -> jax.Array:
+    return take(target[:, : draft.tokens.shape[1]], draft.tokens)
+
+
 def _q(draft: Draft) -> jax.Array:
     return jnp.ones(()) if draft.probs is None else take(draft.probs, draft.tokens)
 
 
-@dataclasses.dataclass(frozen=True)
 class RedrawFromTarget(TokenVerifier):
     """Draws the correction from p instead of the residual."""
 
@@ -37,7 +41,6 @@ class RedrawFromTarget(TokenVerifier):
         return draw(p, random.uniforms(Purpose.FINAL, 1)[:, 0])
 
 
-@dataclasses.dataclass(frozen=True)
 class WrongResidualRow(TokenVerifier):
     """Takes the residual one position too late."""
 
@@ -46,27 +49,22 @@ class WrongResidualRow(TokenVerifier):
         return super()._final_token(random, target, draft, late)
 
 
-@dataclasses.dataclass(frozen=True)
 class InclusiveAccept(TokenVerifier):
     """Accepts while u <= p/q: now and then a token that the target never says."""
 
     def _accepts(self, random, target, draft):
         gamma = draft.tokens.shape[1]
-        p = take(target[:, :gamma], draft.tokens)
-        return random.uniforms(Purpose.ACCEPTANCE, gamma) * _q(draft) <= p
+        return random.uniforms(Purpose.ACCEPTANCE, gamma) * _q(draft) <= _p(target, draft)
 
 
-@dataclasses.dataclass(frozen=True)
 class SharedKeys(TokenVerifier):
     """Accepts with the numbers that the guesses were drawn with."""
 
     def _accepts(self, random, target, draft):
         gamma = draft.tokens.shape[1]
-        p = take(target[:, :gamma], draft.tokens)
-        return random.uniforms(Purpose.PROPOSAL, gamma) * _q(draft) < p
+        return random.uniforms(Purpose.PROPOSAL, gamma) * _q(draft) < _p(target, draft)
 
 
-@dataclasses.dataclass(frozen=True)
 class KeepGoing(TokenVerifier):
     """Counts every accepted guess, also those behind a rejected one."""
 
@@ -74,7 +72,6 @@ class KeepGoing(TokenVerifier):
         return jnp.sort(super()._accepts(random, target, draft), axis=1, descending=True)
 
 
-@dataclasses.dataclass(frozen=True)
 class BonusFromResidual(TokenVerifier):
     """Draws the last token of a fully accepted block from the last guess's residual."""
 
@@ -83,7 +80,6 @@ class BonusFromResidual(TokenVerifier):
         return super()._final_token(random, target, draft, jnp.minimum(num_accepted, last))
 
 
-@dataclasses.dataclass(frozen=True)
 class DroppedBonus(TokenVerifier):
     """Emits padding where a fully accepted block has its bonus token."""
 
@@ -92,7 +88,6 @@ class DroppedBonus(TokenVerifier):
         return jnp.where(num_accepted == draft.tokens.shape[1], 0, final)
 
 
-@dataclasses.dataclass(frozen=True)
 class ResidualAfterStop(TokenVerifier):
     """Draws what follows the last guess of a row that stopped from that guess's residual."""
 
@@ -103,7 +98,6 @@ class ResidualAfterStop(TokenVerifier):
         return super()._final_token(random, target, draft, at)
 
 
-@dataclasses.dataclass(frozen=True)
 class StopBefore(ModelDrafter):
     """Drops an unlikely guess: what is drawn is kept only if it is likely."""
 
@@ -114,7 +108,6 @@ class StopBefore(ModelDrafter):
         return dataclasses.replace(draft, num_guesses=count), after
 
 
-@dataclasses.dataclass(frozen=True)
 class SwappedRows(TokenVerifier):
     """Verifies each row against its neighbour's target distributions."""
 
@@ -122,7 +115,6 @@ class SwappedRows(TokenVerifier):
         return super().__call__(random, jax.tree.map(lambda a: jnp.roll(a, 1, 0), target), draft)
 
 
-@dataclasses.dataclass(frozen=True)
 class OffByOne(TokenVerifier):
     """Verifies each guess against the distribution that follows it."""
 
@@ -131,7 +123,6 @@ class OffByOne(TokenVerifier):
         return super().__call__(random, late, draft)
 
 
-@dataclasses.dataclass(frozen=True)
 class UnwarpedDraft(ModelDrafter):
     """Draws guesses from the warped q but reports the plain softmax of the same step."""
 
@@ -150,7 +141,6 @@ class UnwarpedDraft(ModelDrafter):
         return dataclasses.replace(draft, probs=probs), after
 
 
-@dataclasses.dataclass(frozen=True)
 class NoRollback(ModelDrafter):
     """Leaves rejected guesses in the draft's cache. q is reported as drawn: slow, not wrong."""
 
@@ -159,7 +149,6 @@ class NoRollback(ModelDrafter):
         return dataclasses.replace(after, cache=state.cache)
 
 
-@dataclasses.dataclass(frozen=True)
 class StaleTarget(ToyModel):
     """Keeps one token too many at each commit: a rejected guess stays in the target's cache."""
 
@@ -168,7 +157,6 @@ class StaleTarget(ToyModel):
         return ToyCache(cache.tokens, jnp.minimum(cache.length + count + (count > 0), room))
 
 
-@dataclasses.dataclass(frozen=True)
 class AddingCache(ToyModel):
     """Adds to cache entries instead of setting them, so that rolling back corrupts them."""
 
@@ -178,7 +166,6 @@ class AddingCache(ToyModel):
         return super().extend(params, encoded, cache, tokens + old, topology, after=after)
 
 
-@dataclasses.dataclass(frozen=True)
 class LaterCorrection(BlockVerifier):
     """Draws the correction from the token-level residual max(p - q, 0)."""
 
@@ -186,7 +173,6 @@ class LaterCorrection(BlockVerifier):
         return super()._residuals(target, draft, jnp.ones_like(reach))
 
 
-@dataclasses.dataclass(frozen=True)
 class TokenAcceptance(BlockVerifier):
     """Accepts each prefix with p_i, as if it were the last."""
 
@@ -194,7 +180,6 @@ class TokenAcceptance(BlockVerifier):
         return reach
 
 
-@dataclasses.dataclass(frozen=True)
 class StopsAtRejection(BlockVerifier):
     """Ends at the first prefix that is not accepted, as token verification does."""
 
@@ -202,17 +187,14 @@ class StopsAtRejection(BlockVerifier):
         return leading_true(accepted) - 1
 
 
-@dataclasses.dataclass(frozen=True)
 class UnboundedReach(BlockVerifier):
     """Multiplies p(x) / q(x) without the minimum with 1."""
 
     def _reach(self, target, draft):
-        gamma = draft.tokens.shape[1]
-        ratio = take(target[:, :gamma], draft.tokens) / jnp.maximum(_q(draft), 1e-9)
+        ratio = _p(target, draft) / jnp.maximum(_q(draft), 1e-9)
         return jnp.minimum(jnp.pad(jnp.cumprod(ratio, axis=1), ((0, 0), (1, 0)), "edge"), 1.0)
 
 
-@dataclasses.dataclass(frozen=True)
 class UnigramReported(NgramDrafter):
     """Draws from the n-gram and reports the unigram distribution."""
 
@@ -223,7 +205,6 @@ class UnigramReported(NgramDrafter):
         return dataclasses.replace(draft, probs=probs), after
 
 
-@dataclasses.dataclass(frozen=True)
 class CopyUniform(CopyingDrafter):
     """Reports copied guesses as if they had been drawn uniformly."""
 
@@ -232,7 +213,6 @@ class CopyUniform(CopyingDrafter):
         return dataclasses.replace(draft, probs=jnp.full((*draft.tokens.shape, 3), 1 / 3)), after
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomWithoutLast(RandomDrafter):
     """Never draws the last token, and reports that it does."""
 
@@ -242,7 +222,6 @@ class RandomWithoutLast(RandomDrafter):
         return dataclasses.replace(draft, tokens=kept), after
 
 
-@dataclasses.dataclass(frozen=True)
 class InnerReported(HierarchicalDrafter):
     """Reports the draft model's distribution with the tokens' places mixed up."""
 
@@ -252,7 +231,6 @@ class InnerReported(HierarchicalDrafter):
         return dataclasses.replace(draft, probs=jnp.roll(draft.probs, 1, axis=-1)), after
 
 
-@dataclasses.dataclass(frozen=True)
 class InnerSharedRounds(HierarchicalDrafter):
     """Uses the same random numbers in every inner round."""
 
@@ -260,10 +238,7 @@ class InnerSharedRounds(HierarchicalDrafter):
         return super()._numbers(random, jnp.zeros_like(i))
 
 
-@dataclasses.dataclass(frozen=True)
 class LenientRedraw(LenientVerifier):
     """Draws the correction from p, which lets tokens exceed p / l."""
 
-    def _final_token(self, random, target, draft, num_accepted):
-        p = target[jnp.arange(num_accepted.shape[0]), num_accepted]
-        return draw(p, random.uniforms(Purpose.FINAL, 1)[:, 0])
+    _final_token = RedrawFromTarget._final_token

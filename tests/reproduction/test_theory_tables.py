@@ -10,6 +10,12 @@ from specdec.reproduction import paper, theory_tables
 # Theorem 3.8 at Table 4's alpha, gamma and c, worked out apart from this code.
 CALCULATED = (3.16, 3.25, 2.50, 2.26, 2.35, 1.93, 2.40, 2.62, 2.02, 1.89, 1.80, 1.54)
 
+# Appendix A.5, in its text: EnDe with T5-small; lenience, alpha, speed. c is 0.015 there, and gamma
+# of the argmax rows is 8; the sampled ones name none.
+LENIENCE_COST_RATIO, LENIENCE_GAMMA = 0.015, 8
+LENIENCE_ARGMAX = ((1.0, 0.75, 3.3), (0.5, 0.75, 3.3), (0.3, 0.80, 3.9), (0.1, 0.87, 4.9))
+LENIENCE_SAMPLED = ((1.0, 0.62, 2.5), (0.5, 0.71, 3.1), (0.3, 0.76, 3.6), (0.1, 0.84, 5.0))
+
 
 def test_table_1_agrees_to_every_printed_digit():
     found = theory_tables.table_1()
@@ -64,9 +70,9 @@ def test_the_papers_figure_3_and_argmax_lenience_follow_from_theory():
     for cost_ratio, gammas in paper.FIGURE_3.items():
         found = tuple(theory.best_gamma(alpha, cost_ratio) for alpha in paper.FIGURE_3_ALPHAS)
         assert found == gammas
-    for row in paper.LENIENCE_ARGMAX:
-        speed = theory.speedup(row.alpha, paper.LENIENCE_GAMMA, paper.LENIENCE_COST_RATIO)
-        assert round(speed, 1) == row.speed
+    for _, alpha, printed in LENIENCE_ARGMAX:
+        speed = theory.speedup(alpha, LENIENCE_GAMMA, LENIENCE_COST_RATIO)
+        assert round(speed, 1) == printed
 
 
 def test_numbers_that_occur_twice_are_the_same():
@@ -74,9 +80,9 @@ def test_numbers_that_occur_twice_are_the_same():
         row.draft: row.alpha for row in paper.TABLE_4 if (row.task, row.temperature) == ("EnDe", 1)
     }
     assert all(paper.TABLE_5[draft][0] == ende[draft] for draft in ("T5-small", "T5-base"))
-    assert tuple(row.alpha for row in paper.LENIENCE_SAMPLED) == paper.TABLE_5["T5-small"]
-    for rows in (paper.LENIENCE_SAMPLED, paper.LENIENCE_ARGMAX):
-        assert tuple(row.lenience for row in rows) == paper.LENIENCES
+    assert tuple(alpha for _, alpha, _ in LENIENCE_SAMPLED) == paper.TABLE_5["T5-small"]
+    for rows in (LENIENCE_SAMPLED, LENIENCE_ARGMAX):
+        assert tuple(lenience for lenience, _, _ in rows) == paper.LENIENCES
     assert len(paper.TABLE_4) == 12
 
 
@@ -90,9 +96,9 @@ def test_the_contradictions_hold():
     assert all(f"{c.calc:.3f}" in expected and c.paper > c.calc for c in wrong)
     assert "Eight of Table 4's twelve" in exceeded
     assert sum(row.empirical > row.expected for row in paper.TABLE_4) == 8
-    for row in paper.LENIENCE_SAMPLED:
-        c = paper.LENIENCE_COST_RATIO
-        most = theory.speedup(row.alpha, theory.best_gamma(row.alpha, c), c)
-        assert f"{row.speed:g}" in lenience
+    for _, alpha, speed in LENIENCE_SAMPLED:
+        c = LENIENCE_COST_RATIO
+        most = theory.speedup(alpha, theory.best_gamma(alpha, c), c)
+        assert f"{speed:g}" in lenience
         assert f"{most:.2f}" in lenience
-        assert row.speed > most
+        assert speed > most

@@ -102,9 +102,3 @@ def _similar_files(path: Path) -> str:
 def one_line(error: Exception) -> str:
     """An error's message without gin's account of who called whom."""
     return " ".join(str(error).split("\n  In call to configurable")[0].split())
-
-
-def split_bindings(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Takes --gin.NAME=value out of the command line: absl knows only flags that were defined."""
-    bindings = [a.removeprefix("--gin.") for a in arguments if a.startswith("--gin.")]
-    return bindings, [a for a in arguments if not a.startswith("--gin.")]

@@ -22,10 +22,7 @@ _T5X_PATH = flags.DEFINE_string("t5x_path", None, "A checkout of github.com/goog
 
 
 def _run(given: command_line.Given) -> int:
-    return main(
-        given.gin_files, given.bindings, given.directory("benchmark"), ROOT,
-        command=given.command, t5x_path=_T5X_PATH.value,
-    )  # fmt: skip
+    return main(given, ROOT, _T5X_PATH.value)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from specdec.runs.train import main
 def _run(given: command_line.Given) -> int:
     command_line.use_compilation_cache()
     try:
-        main(given.gin_files, given.bindings, given.directory("train"), ROOT)
+        main(given, ROOT)
     except (OSError, ValueError, FloatingPointError) as error:
         logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
         sys.exit(f"error: {str(error).strip().splitlines()[0]}")  # Gin adds its call stack.

@@ -6,8 +6,6 @@ SOURCE is a T5X checkpoint (gs://bucket/path too), a Hugging Face T5's directory
 of scripts/train.py. The result is opened again and must give the source's logits.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,28 +8,18 @@ is started so, with --distributed, where JAX finds the others (TPU pods, SLURM, 
 --coordinator_address=HOST:PORT --num_processes=N --process_id=I.
 """
 
-from __future__ import annotations
-
-import shlex
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from absl import app, flags
+from absl import flags
 
-from specdec.runs.compilation_cache import use_compilation_cache
+from specdec.runs import command_line
 from specdec.runs.decode_cli import main
-from specdec.runs.gin_files import split_bindings
 from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, Processes, join
 
-_GIN_FILES = flags.DEFINE_multi_string(
-    "gin_file", None, "Gin configuration; may be repeated.", required=True
-)
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", None, "Where to write; out/<experiment>-<time> by default."
-)
 _TEXTS = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
 _INPUT_FILE = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
 _DRY_RUN = flags.DEFINE_bool(
@@ -53,23 +43,19 @@ def _processes() -> Processes:
     return join(*given, _PROCESS_TIMEOUT.value)
 
 
-def _run(argv: list[str]) -> int:
-    if len(argv) > 1:
-        print(f"error: unknown argument {argv[1]!r}.", file=sys.stderr)
-        return 2
-    use_compilation_cache()
+def _run(given: command_line.Given) -> int:
+    command_line.use_compilation_cache()
     try:
         processes = _processes()
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return main(
-        _GIN_FILES.value, _BINDINGS, root=ROOT, command=shlex.join(["python", *sys.argv]),
-        output_dir=_OUTPUT_DIR.value, texts=_TEXTS.value, input_file=_INPUT_FILE.value,
+        given.gin_files, given.bindings, root=ROOT, command=given.command,
+        output_dir=given.output_dir, texts=_TEXTS.value, input_file=_INPUT_FILE.value,
         dry_run=_DRY_RUN.value, processes=processes,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    _BINDINGS, _ARGUMENTS = split_bindings(sys.argv)
-    app.run(_run, _ARGUMENTS)
+    command_line.run(_run, "Where to write; out/<experiment>-<time> by default.")

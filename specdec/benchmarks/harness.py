@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import pickle
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,12 @@ from specdec.measure.timing import Spread
 REST_SECONDS = 0.3
 SAME_WEIGHTS = 0.9  # Of the rows, an exact system must begin like the reference.
 
+Answer = dict[str, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one system did with one workload; all but the first two are None where it is absent.
+    """What one system did with one workload; of an absent one only the first two say something.
 
     Attributes:
       system: its name.
@@ -42,27 +45,21 @@ class Measurement:
 
     system: str
     absent: str | None = None
-    seconds: tuple[float, ...] | None = None
-    first_token_seconds: tuple[float, ...] | None = None
-    num_tokens: int | None = None
-    same_rows: int | None = None
-    load_seconds: float | None = None
-    compile_seconds: float | None = None
-    memory_bytes: int | None = None
-    versions: Mapping[str, str] | None = None
+    seconds: tuple[float, ...] = ()
+    first_token_seconds: tuple[float, ...] = ()
+    num_tokens: int = 0
+    same_rows: int = 0
+    load_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    memory_bytes: int = 0
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def ms_per_token(self) -> Spread | None:
+    def ms_per_token(self) -> Spread:
         """Whole decodes, over the repetitions."""
-        if self.seconds is None or not self.num_tokens:
-            return None
         return Spread.of(1e3 * seconds / self.num_tokens for seconds in self.seconds)
 
-    def speedup_over(self, other: Measurement) -> Spread | None:
+    def speedup_over(self, other: Measurement) -> Spread:
         """How many times less a token takes than with ``other``, repetition by repetition."""
-        if self.seconds is None or other.seconds is None:
-            return None
-        assert self.num_tokens
-        assert other.num_tokens
         ratio = self.num_tokens / other.num_tokens
         return Spread.of(
             theirs / ours * ratio for ours, theirs in zip(self.seconds, other.seconds, strict=True)
@@ -78,20 +75,18 @@ def check_systems(workload: Workload, systems: Sequence[str]) -> None:
         raise WorkloadError(
             'The first system must be "specdec autoregressive": the others are compared with it.'
         )
-    others = [name for name in systems if not SYSTEMS[name].own]
-    if not others:
+    other = next((name for name in systems if not SYSTEMS[name].own), None)
+    if other is None:
         return
-    if workload.temperature > 0:
-        raise WorkloadError(f"Workload {workload.name}: {others[0]} is compared greedily only.")
-    if workload.lengths is None and workload.batch_size > 1:
-        raise WorkloadError(
-            f"Workload {workload.name}: rows that end by themselves are compared one at a time."
-        )
-    if workload.target.checkpoint is None or workload.draft.checkpoint is None:
-        raise WorkloadError(
-            f"Workload {workload.name}: {others[0]} needs a checkpoint of the random weights; "
-            "export them first."
-        )
+    workload.require(workload.temperature <= 0, f"{other} is compared greedily only")
+    workload.require(
+        workload.lengths is not None or workload.batch_size == 1,
+        "rows that end by themselves are compared one at a time",
+    )
+    workload.require(
+        isinstance(workload.target, str) and isinstance(workload.draft, str),
+        f"{other} needs a checkpoint of the random weights; export them first",
+    )
 
 
 def measure(
@@ -114,40 +109,74 @@ def measure(
     check_systems(workload, systems)
     if repetitions < 1:
         raise WorkloadError(f"There must be at least one repetition, got {repetitions}.")
-    workers: dict[str, _Worker] = {}
+    processes: dict[str, _Process] = {}
+    loaded: dict[str, Answer] = {}
     try:
         for place, name in enumerate(systems, start=1):
             say(f"Loading {name}, {place} of {len(systems)} systems")
-            workers[name] = _Worker(name, options["threads"])
-            workers[name].load(workload, options)
-        return _measure(workload, workers, repetitions)
+            processes[name] = _Process(name, options["threads"])
+            loaded[name] = processes[name].ask({"workload": workload, "options": options})
+        return _measure(workload, processes, loaded, repetitions)
     finally:
-        for worker in workers.values():
-            worker.close()
+        for process in processes.values():
+            process.close()
 
 
 def _measure(
-    workload: Workload, workers: Mapping[str, _Worker], repetitions: int
+    workload: Workload,
+    processes: Mapping[str, _Process],
+    loaded: Mapping[str, Answer],
+    repetitions: int,
 ) -> list[Measurement]:
-    present = [worker for worker in workers.values() if worker.absent is None]
+    present = [name for name in processes if "absent" not in loaded[name]]
     lengths: Sequence[int] | None = workload.lengths
     reference: list[list[int]] = []
-    for worker in present:
-        say(f"First run of {worker.name}, which compiles")
-        worker.first = worker.run(lengths)
-        tokens = worker.first["tokens"]
+    # A system's answers in order; the first whole decode compiles.
+    decodes: dict[str, list[Answer]] = {}
+    first_tokens: dict[str, list[Answer]] = {}
+
+    def run(name: str, *, first_token: bool = False) -> Answer:
+        answer = processes[name].ask({"lengths": lengths, "first_token": first_token})
+        time.sleep(REST_SECONDS)
+        return answer
+
+    for name in present:
+        say(f"First run of {name}, which compiles")
+        decodes[name] = [run(name)]
+        tokens = decodes[name][0]["tokens"]
         reference = reference or tokens
-        _check(worker.name, workload, tokens, reference)
+        _check(name, workload, tokens, reference)
         lengths = [len(row) for row in reference]
-        worker.run(lengths, first_token=True)
+        first_tokens[name] = [run(name, first_token=True)]
     with Progress(repetitions * len(present), "runs") as progress:
         for number in range(repetitions):
-            for worker in present if number % 2 == 0 else reversed(present):
-                progress.set_description(f"{worker.name}, repetition {number + 1} of {repetitions}")
-                worker.seconds.append(worker.run(lengths)["seconds"])
-                worker.first_token_seconds.append(worker.run(lengths, first_token=True)["seconds"])
+            for name in present if number % 2 == 0 else reversed(present):
+                progress.set_description(f"{name}, repetition {number + 1} of {repetitions}")
+                decodes[name].append(run(name))
+                first_tokens[name].append(run(name, first_token=True))
                 progress.add()
-    return [worker.measurement(reference) for worker in workers.values()]
+
+    def measurement(name: str) -> Measurement:
+        if name not in present:
+            return Measurement(name, loaded[name]["absent"])
+        first, *rest = decodes[name]
+        seconds, last = tuple(answer["seconds"] for answer in rest), first_tokens[name][-1]
+        memory = last["memory"]
+        return Measurement(
+            name,
+            seconds=seconds,
+            first_token_seconds=tuple(answer["seconds"] for answer in first_tokens[name][1:]),
+            num_tokens=sum(len(row) for row in first["tokens"]),
+            same_rows=sum(
+                a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True)
+            ),
+            load_seconds=loaded[name]["load_seconds"],
+            compile_seconds=max(0.0, first["seconds"] - statistics.median(seconds)),
+            memory_bytes=last["device_peak"] or memory["peak"] - memory["imported"],
+            versions=loaded[name]["versions"],
+        )
+
+    return [measurement(name) for name in processes]
 
 
 def _check(
@@ -159,92 +188,35 @@ def _check(
     """Raises WorkloadError if a system did something else than the reference."""
     if workload.temperature > 0:
         return
-    for row, (ours, theirs) in enumerate(zip(tokens, reference, strict=True)):
-        if len(ours) != len(theirs):
-            raise WorkloadError(
-                f"Workload {workload.name}: {name} emitted {len(ours)} tokens for row {row} where "
-                f"{len(theirs)} were asked of it."
-            )
-    if not SYSTEMS[name].exact or workload.forced_alpha is not None:
-        return
-    begun = sum(a[0] == b[0] for a, b in zip(tokens, reference, strict=True))
-    if begun < SAME_WEIGHTS * len(reference):
-        raise WorkloadError(
-            f"Workload {workload.name}: only {begun} of {len(reference)} rows of {name} begin with "
-            "the reference's token; it does not decode the same weights."
+    pairs = list(zip(tokens, reference, strict=True))
+    for row, (ours, theirs) in enumerate(pairs):
+        workload.require(
+            len(ours) == len(theirs),
+            f"{name} emitted {len(ours)} tokens for row {row} where {len(theirs)} were asked of it",
         )
-
-
-class _Worker:
-    """A system, seen from here."""
-
-    def __init__(self, name: str, threads: int):
-        self.name = name
-        self.absent: str | None = None
-        self.seconds: list[float] = []
-        self.first_token_seconds: list[float] = []
-        self.first: dict[str, Any] = {}
-        self._last: dict[str, Any] = {}
-        self._process = _Process(name, threads)
-
-    def load(self, workload: Workload, options: Mapping[str, Any]) -> None:
-        """Loads the system, or learns why it is absent."""
-        entry = SYSTEMS[self.name]
-        setup = {
-            "workload": workload.to_json(), "module": entry.module, "method": entry.method,
-            "needs": entry.needs, "options": dict(options),
-        }  # fmt: skip
-        self._ready = self._process.ask(setup)
-        self.absent = self._ready.get("absent")
-
-    def run(self, lengths: Sequence[int] | None, first_token: bool = False) -> dict[str, Any]:
-        """One repetition."""
-        asked = {"lengths": None if lengths is None else list(lengths), "first_token": first_token}
-        self._last = self._process.ask(asked)
-        time.sleep(REST_SECONDS)
-        return self._last
-
-    def measurement(self, reference: Sequence[Sequence[int]]) -> Measurement:
-        """What was found."""
-        if self.absent is not None:
-            return Measurement(self.name, self.absent)
-        tokens, memory = self.first["tokens"], self._last["memory"]
-        steady = Spread.of(self.seconds).median
-        return Measurement(
-            self.name,
-            seconds=tuple(self.seconds),
-            first_token_seconds=tuple(self.first_token_seconds),
-            num_tokens=sum(len(row) for row in tokens),
-            same_rows=sum(a[:-1] == b[:-1] for a, b in zip(tokens, reference, strict=True)),
-            load_seconds=self._ready["load_seconds"],
-            compile_seconds=max(0.0, self.first["seconds"] - steady),
-            memory_bytes=self._last["device_peak"] or memory["peak"] - memory["imported"],
-            versions=self._ready["versions"],
+    if SYSTEMS[name].exact and workload.forced_alpha is None:
+        begun = sum(ours[0] == theirs[0] for ours, theirs in pairs)
+        workload.require(
+            begun >= SAME_WEIGHTS * len(pairs),
+            f"only {begun} of {len(pairs)} rows of {name} begin with the reference's token; it "
+            "does not decode the same weights",
         )
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.close()
 
 
 class _Process:
-    """A running ``specdec.benchmarks.worker``, which answers a JSON line with one."""
+    """A running ``specdec.benchmarks.worker``, which answers a pickled object with one."""
 
     def __init__(self, name: str, threads: int):
         self._name = name
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": str(threads),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
+        environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "specdec.benchmarks.worker"],
+            [sys.executable, "-m", "specdec.benchmarks.worker", name, str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-            text=True, env=environment,
+            env=os.environ | environment,
         )  # fmt: skip
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, question: Mapping[str, Any]) -> Answer:
         """Sends a question and waits.
 
         Raises:
@@ -253,17 +225,14 @@ class _Process:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
+            pickle.dump(question, self._process.stdin)
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
+            answer = pickle.load(self._process.stdout)
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
             self._process.wait()
             self._said.seek(0)
             last = self._said.read().strip().splitlines()[-1:]
-            raise RuntimeError(": ".join([self._name, "its process ended", *last]))
-        answer = json.loads(line)
+            raise RuntimeError(": ".join([self._name, "its process ended", *last])) from None
         if "error" in answer:
             raise RuntimeError(f"{self._name}: {answer['error']}")
         return answer

@@ -6,25 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_OURS, _OTHERS, _PLAIN = "#1b7837", "#9e9e9e", "#762a83"
+from specdec.measure import figures
+
+_OURS, _OTHERS, _PLAIN = figures.GREEN, "#9e9e9e", figures.BLUE
 
 
 def systems(result: Mapping[str, Any], path: Path) -> None:
     """Milliseconds a token of each system that ran, fastest first; ranges as whiskers."""
     ran = [s for s in result["systems"] if s.get("absent") is None]
     ran.sort(key=lambda s: s["ms_per_token"]["median"], reverse=True)
-    figure, axes = _figure(7.0, 0.6 + 0.42 * len(ran))
-    for place, s in enumerate(ran):
-        value = s["ms_per_token"]
-        whiskers = [[value["median"] - value["low"]], [value["high"] - value["median"]]]
-        colour = _OURS if s["system"].startswith("specdec") else _OTHERS
-        axes.barh(place, value["median"], xerr=whiskers, color=colour, capsize=3)
-        axes.text(value["high"], place, f"  {value['median']:.2f}", va="center", fontsize=9)
-    axes.set_yticks(range(len(ran)), [s["system"] for s in ran])
-    axes.set_xlabel("ms per token, encoders included (lower is better)")
-    axes.margins(x=0.16)
-    figure.suptitle(result["label"], fontsize=10)
-    _save(figure, path)
+    with figures.saved(path.parent, path.stem, (7.0, 0.6 + 0.42 * len(ran)), ["svg"]) as figure:
+        axes = figure.subplots()
+        for place, s in enumerate(ran):
+            value = s["ms_per_token"]
+            whiskers = [[value["median"] - value["low"]], [value["high"] - value["median"]]]
+            colour = _OURS if s["system"].startswith("specdec") else _OTHERS
+            axes.barh(place, value["median"], xerr=whiskers, color=colour, capsize=3)
+            axes.text(value["high"], place, f"  {value['median']:.2f}", va="center", fontsize=9)
+        axes.set_yticks(range(len(ran)), [s["system"] for s in ran])
+        axes.set_xlabel("ms per token, encoders included (lower is better)")
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.16)
+        figure.suptitle(result["label"], fontsize=10)
 
 
 def sweep(
@@ -34,45 +37,28 @@ def sweep(
     path: Path,
 ) -> None:
     """Tokens a second of plain and speculative decoding, and v, against ``x`` of a workload."""
-    figure, axes = _figure(7.0, 3.4)
     at = [x(result) for result in results]
-    for place, (name, colour) in enumerate((("plain", _PLAIN), ("speculative", _OURS))):
-        found = [result["systems"][place]["ms_per_token"] for result in results]
-        rates = [1e3 / value["median"] for value in found]
-        low = [rate - 1e3 / value["high"] for rate, value in zip(rates, found, strict=True)]
-        high = [1e3 / value["low"] - rate for rate, value in zip(rates, found, strict=True)]
-        axes.errorbar(at, rates, yerr=[low, high], label=name, color=colour, marker="o", capsize=3)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(at, [str(value) for value in at])
-    axes.set_xlabel(label)
-    axes.set_ylabel("tokens a second")
-    axes.set_ylim(bottom=0)
-    right = axes.twinx()
-    ratios = [result["breakdown"]["verify_ratio"] for result in results]
-    right.plot(at, ratios, color=_OTHERS, linestyle="--", marker=".", label="v (right)")
-    right.set_ylabel("verify ratio v")
-    right.set_ylim(bottom=0)
-    lines = [*axes.get_legend_handles_labels()[0], *right.get_lines()]
-    names = ["plain", "speculative", "v (right)"]
-    figure.legend(lines, names, loc="outside upper center", ncols=3, fontsize=8)
-    forced = results[0]["forced_alpha"]
-    if forced is not None:
-        axes.set_title(f"FORCED acceptance {forced:g}", fontsize=10)
-    _save(figure, path)
-
-
-def _figure(width: float, height: float):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "specdec"  # The same file for the same numbers.
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(figsize=(width, height), layout="constrained")
-
-
-def _save(figure, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    with figures.saved(path.parent, path.stem, (7.0, 3.4), ["svg"]) as figure:
+        axes = figure.subplots()
+        for place, (name, colour) in enumerate((("plain", _PLAIN), ("speculative", _OURS))):
+            found = [result["systems"][place]["ms_per_token"] for result in results]
+            rates = [1e3 / value["median"] for value in found]
+            low = [rate - 1e3 / value["high"] for rate, value in zip(rates, found, strict=True)]
+            high = [1e3 / value["low"] - rate for rate, value in zip(rates, found, strict=True)]
+            bars = [low, high]
+            axes.errorbar(at, rates, yerr=bars, label=name, color=colour, marker="o", capsize=3)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(at, [str(value) for value in at])
+        axes.set_xlabel(label)
+        axes.set_ylabel("tokens a second")
+        axes.set_ylim(bottom=0)
+        right = axes.twinx()
+        ratios = [result["breakdown"]["verify_ratio"] for result in results]
+        right.plot(at, ratios, color=_OTHERS, linestyle="--", marker=".", label="v (right)")
+        right.set_ylabel("verify ratio v")
+        right.set_ylim(bottom=0)
+        right.grid(visible=False)
+        figure.legend(loc="outside upper center", ncols=3, fontsize=8)
+        forced = results[0]["forced_alpha"]
+        if forced is not None:
+            axes.set_title(f"FORCED acceptance {forced:g}", fontsize=10)

@@ -12,6 +12,7 @@ from specdec.measure.breakdown import Breakdown
 from specdec.measure.tables import aligned
 from specdec.measure.timing import Spread
 
+_SETTINGS = ("batch_size", "gamma", "stop_below", "temperature", "dtype")
 _DERIVED = (
     "block", "block_overhead", "explained", "floor_ratio", "cost_ratio", "verify_ratio",
     "predicted_speedup", "counted_speedup", "measured_speedup",
@@ -22,22 +23,18 @@ def numbers(
     workload: Workload, measurements: Sequence[Measurement], breakdown: Breakdown | None
 ) -> dict[str, Any]:
     """One workload's part of ``results.json``."""
-    reference = measurements[0]
 
     def system(m: Measurement) -> dict[str, Any]:
         if m.absent is not None:
             return {"system": m.system, "absent": m.absent}
-        per_token, speedup = m.ms_per_token(), m.speedup_over(reference)
-        assert per_token is not None
-        assert m.first_token_seconds is not None
-        batches = len(workload.batches())
+        per_token, batches = m.ms_per_token(), len(workload.batches())
         first = Spread.of(1e3 * seconds / batches for seconds in m.first_token_seconds)
         return {
             **dataclasses.asdict(m),
             "ms_per_token": dataclasses.asdict(per_token),
             "tokens_per_second": 1e3 / per_token.median,
             "first_token_ms": dataclasses.asdict(first),
-            "speedup": speedup and dataclasses.asdict(speedup),
+            "speedup": dataclasses.asdict(m.speedup_over(measurements[0])),
         }
 
     return {
@@ -46,17 +43,10 @@ def numbers(
         "forced_alpha": workload.forced_alpha,
         "num_rows": len(workload.inputs),
         "input_tokens": sum(len(row) for row in workload.inputs),
-        "batch_size": workload.batch_size,
-        "gamma": workload.gamma,
-        "stop_below": workload.stop_below,
-        "temperature": workload.temperature,
-        "dtype": workload.dtype,
+        **{name: getattr(workload, name) for name in _SETTINGS},
         "systems": [system(m) for m in measurements],
         "breakdown": breakdown
-        and {
-            **dataclasses.asdict(breakdown),
-            **{name: getattr(breakdown, name) for name in _DERIVED},
-        },
+        and dataclasses.asdict(breakdown) | {name: getattr(breakdown, name) for name in _DERIVED},
     }
 
 
@@ -68,6 +58,7 @@ COLUMNS = (
 
 def rows(result: Mapping[str, Any]) -> list[list[str]]:
     """The cells of one workload's table, a row a system, in the order of COLUMNS."""
+    comparable = result["temperature"] == 0 and result["forced_alpha"] is None
     table = []
     for s in result["systems"]:
         if s.get("absent") is not None:
@@ -88,14 +79,10 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
                 f"{s['load_seconds']:.1f}",
                 f"{s['compile_seconds']:.1f}",
                 f"{s['memory_bytes'] / 1e6:.0f}",
-                f"{s['same_rows']}/{result['num_rows']}" if _comparable(result) else "–",
+                f"{s['same_rows']}/{result['num_rows']}" if comparable else "–",
             ]
         )
     return table
-
-
-def _comparable(result: Mapping[str, Any]) -> bool:
-    return result["temperature"] == 0 and result["forced_alpha"] is None
 
 
 SWEEP_COLUMNS = (
@@ -152,27 +139,24 @@ def title(result: Mapping[str, Any]) -> str:
 def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
     """Where the time goes, a line a part."""
     block = b["block"]
-    parts = [(name, b[name]) for name in ("drafts", "scoring", "verification", "bookkeeping")]
-    lines = ["one block, ms: " + ", ".join(f"{n} {v:.3f} ({v / block:.0%})" for n, v in parts)]
-    blocks = b["target_calls"] * block
-    lines.append(
-        f"whole, ms: encoders {b['target_encode']:.1f} + {b['draft_encode']:.1f}, "
-        f"{b['target_calls']} blocks {blocks:.1f}: {b['explained']:.1%} of {b['speculative']:.1f}"
+    parts = ", ".join(
+        f"{name} {b[name]:.3f} ({b[name] / block:.0%})"
+        for name in ("drafts", "scoring", "verification", "bookkeeping")
     )
-    lines.append(
+    lines = [
+        f"one block, ms: {parts}",
+        f"whole, ms: encoders {b['target_encode']:.1f} + {b['draft_encode']:.1f}, "
+        f"{b['target_calls']} blocks {b['target_calls'] * block:.1f}: {b['explained']:.1%} of "
+        f"{b['speculative']:.1f}",
         f"block / (drafts + target call) {b['block_overhead']:.3f}; "
         f"c {b['cost_ratio']:.3f}, v {b['verify_ratio']:.2f}, alpha {b['alpha']:.3f}; "
         f"decoder speedup predicted {b['predicted_speedup']:.2f}, "
-        f"from counted blocks {b['counted_speedup']:.2f}, measured {b['measured_speedup']:.2f}"
-    )
-    lines.append(
+        f"from counted blocks {b['counted_speedup']:.2f}, measured {b['measured_speedup']:.2f}",
         f"a plain step takes {b['plain_step']:.2f} ms, {b['floor_ratio']:.2f} x the time to read "
-        f"its {b['decoder_bytes'] / 1e6:.0f} MB at the measured {b['bandwidth'] / 1e9:.1f} GB/s"
-    )
-    lines.append(
+        f"its {b['decoder_bytes'] / 1e6:.0f} MB at the measured {b['bandwidth'] / 1e9:.1f} GB/s",
         f"the compiled decode allocates {b['program_bytes'] / 1e6:.0f} MB, "
-        f"{b['program_bytes'] / b['needed_bytes']:.2f} x weights, caches and logits"
-    )
+        f"{b['program_bytes'] / b['needed_bytes']:.2f} x weights, caches and logits",
+    ]
     if b["predicted_speedup"] < 1:
         lines.append("Speculation does not pay here: plain decoding is faster.")
     return lines

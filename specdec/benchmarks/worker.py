@@ -1,94 +1,74 @@
-"""One system in a process of its own: ``python -m specdec.benchmarks.worker``.
+"""One system in a process of its own: ``python -m specdec.benchmarks.worker SYSTEM THREADS``.
 
-Speaks JSON lines. The first line of stdin says what to load; each further line asks for one
-repetition. Every line of stdout is an answer; an answer with "error" or "absent" is the last.
+Each object pickled to stdin is answered by one on stdout. The first has the "workload" and the
+"options"; each further one asks to decode every batch once, with "lengths" (tokens for each row;
+None to let rows end by themselves) and "first_token" (whether to stop after one token a row). An
+answer with "error" or "absent" is the last.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
+import pickle
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from specdec.benchmarks.systems import SYSTEMS
 
-def main() -> None:
+
+def main(name: str, threads: int) -> None:
     """Answers until stdin ends."""
-    answers = os.fdopen(os.dup(1), "w")
+    file = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Whatever a library prints goes to stderr.
-
-    def answer(content: dict[str, Any]) -> None:
-        print(json.dumps(content), file=answers, flush=True)
-
-    setup = json.loads(sys.stdin.readline())
+    if hasattr(os, "sched_setaffinity"):  # JAX counts the cores that a process may use.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     try:
-        try:
-            worker = Worker(setup)
-        except ImportError as error:
-            answer({"absent": str(error)})
-            return
-        answer(worker.ready())
-        for line in sys.stdin:
-            answer(worker.repetition(**json.loads(line)))
+        for answer in _answers(name, sys.stdin.buffer):
+            pickle.dump(answer, file)
+            file.flush()
     except Exception as error:  # The parent has no other way to learn of it.
-        answer({"error": f"{type(error).__name__}: {error}"})
+        pickle.dump({"error": f"{type(error).__name__}: {error}"}, file)
+        file.flush()
         raise
 
 
-class Worker:
-    """A loaded system and what it was asked to do.
-
-    Args:
-      setup: "workload" (JSON), "module", "method", "needs", "options" with "threads".
-    """
-
-    def __init__(self, setup: dict[str, Any]):
-        _limit_cores(setup["options"]["threads"])
-        for package in setup["needs"]:
+def _answers(name: str, questions: Any) -> Iterator[dict[str, Any]]:
+    entry = SYSTEMS[name]
+    try:
+        for package in entry.needs:
             importlib.import_module(package)
-        module = importlib.import_module(f"specdec.benchmarks.systems.{setup['module']}")
-        from specdec.benchmarks.workload import Workload
-
-        self._workload = Workload.from_json(setup["workload"])
-        self._lengths = self._workload.lengths
-        self._imported = _peak_memory()
+        module = importlib.import_module(f"specdec.benchmarks.systems.{entry.module}")
+        setup = pickle.load(questions)
+        workload, imported = setup["workload"], _peak_memory()
         start = time.perf_counter()
-        self._system = module.load(self._workload, setup["method"], setup["options"])
-        self._load_seconds = time.perf_counter() - start
-
-    def ready(self) -> dict[str, Any]:
-        """What is known after loading."""
-        return {"load_seconds": self._load_seconds, "versions": dict(self._system.versions)}
-
-    def repetition(self, lengths: list[int] | None, first_token: bool = False) -> dict[str, Any]:
-        """Decodes every batch once.
-
-        Args:
-          lengths: tokens for each row; None to let rows end by themselves.
-          first_token: stop after one token a row.
-        """
-        tokens, seconds = [], []
-        for rows in self._workload.batches():
+        system = module.System(workload, entry.method, setup["options"])
+        load_seconds = time.perf_counter() - start
+    except ImportError as error:
+        yield {"absent": str(error)}
+        return
+    yield {"load_seconds": load_seconds, "versions": system.versions}
+    while questions.peek():
+        question = pickle.load(questions)
+        lengths, tokens, seconds = question["lengths"], [], 0.0
+        for rows in workload.batches():
             wanted = None if lengths is None else [lengths[row] for row in rows]
+            if question["first_token"]:
+                wanted = [1] * len(rows)
             start = time.perf_counter()
-            tokens += self._system.decode(rows, [1] * len(rows) if first_token else wanted)
-            seconds.append(time.perf_counter() - start)
-        return {
-            "seconds": sum(seconds),
+            tokens += system.decode(rows, wanted)
+            seconds += time.perf_counter() - start
+        memory = {"imported": imported, "peak": _peak_memory()}
+        yield {
+            "seconds": seconds,
             "tokens": tokens,
-            "memory": {"imported": self._imported, "peak": _peak_memory()},
+            "memory": memory,
             "device_peak": _device_peak(),
         }
-
-
-def _limit_cores(count: int) -> None:
-    """Lets this process run on ``count`` cores, where the system can: JAX counts them."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 def _peak_memory() -> int:
@@ -112,4 +92,4 @@ def _device_peak() -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]))

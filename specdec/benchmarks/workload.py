@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -26,32 +24,13 @@ class WorkloadError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
-    """Where a model comes from: a checkpoint, or random weights of a shape.
-
-    Attributes:
-      checkpoint: a directory in Hugging Face format; or
-      shape: for weights drawn at random.
-
-    Raises:
-      WorkloadError: unless exactly one of the two is given.
-    """
-
-    checkpoint: str | None = None
-    shape: T5Config | None = None
-
-    def __post_init__(self):
-        if (self.checkpoint is None) == (self.shape is None):
-            raise WorkloadError("Weights come either from a checkpoint or from a shape.")
-
-
-@dataclasses.dataclass(frozen=True)
 class Workload:
     """Rows to decode, in batches of consecutive rows.
 
     Attributes:
       name: for tables.
-      target, draft: the pair.
+      target, draft: a checkpoint's directory in Hugging Face format, or a shape whose weights are
+        drawn at random.
       inputs: token ids of each row, EOS included; rows of a batch are equally long.
       lengths: tokens to emit for each row, no more and no less; None where rows end by themselves
         (then the first system, which must be specdec's plain decoding, sets them for the others).
@@ -70,8 +49,8 @@ class Workload:
     """
 
     name: str
-    target: Weights
-    draft: Weights
+    target: str | T5Config
+    draft: str | T5Config
     inputs: tuple[tuple[int, ...], ...]
     lengths: tuple[int, ...] | None
     max_decode_len: int
@@ -84,42 +63,36 @@ class Workload:
     seed: int = 0
 
     def __post_init__(self):
-        if not self.inputs:
-            raise WorkloadError(f"Workload {self.name}: there is no row.")
-        if self.batch_size < 1 or len(self.inputs) % self.batch_size:
-            raise WorkloadError(
-                f"Workload {self.name}: {len(self.inputs)} rows do not make whole batches of "
-                f"{self.batch_size}."
-            )
-        if not 1 <= self.gamma < self.max_decode_len:
-            raise WorkloadError(
-                f"Workload {self.name}: gamma must be in [1, {self.max_decode_len - 1}], got "
-                f"{self.gamma}."
-            )
-        if not 0 <= self.stop_below <= 1:
-            raise WorkloadError(
-                f"Workload {self.name}: stop_below must be in [0, 1], got {self.stop_below}."
-            )
+        size, limit = self.batch_size, self.max_decode_len
+        self.require(len(self.inputs) > 0, "there is no row")
+        self.require(
+            size > 0 and len(self.inputs) % size == 0,
+            f"{len(self.inputs)} rows do not make whole batches of {size}",
+        )
+        self.require(
+            1 <= self.gamma < limit, f"gamma must be in [1, {limit - 1}], got {self.gamma}"
+        )
+        self.require(
+            0 <= self.stop_below <= 1, f"stop_below must be in [0, 1], got {self.stop_below}"
+        )
         if self.lengths is not None:
-            if len(self.lengths) != len(self.inputs):
-                raise WorkloadError(f"Workload {self.name}: each row needs a length.")
-            if not all(1 <= length <= self.max_decode_len for length in self.lengths):
-                raise WorkloadError(
-                    f"Workload {self.name}: lengths must be in [1, {self.max_decode_len}]."
-                )
-        for rows in self.batches():
-            if len({len(self.inputs[row]) for row in rows}) > 1:
-                raise WorkloadError(
-                    f"Workload {self.name}: the rows of a batch must be equally long; systems "
-                    "differ in how they pad."
-                )
+            self.require(len(self.lengths) == len(self.inputs), "each row needs a length")
+            in_range = all(1 <= length <= limit for length in self.lengths)
+            self.require(in_range, f"lengths must be in [1, {limit}]")
+        self.require(
+            all(len({len(self.inputs[row]) for row in rows}) == 1 for rows in self.batches()),
+            "the rows of a batch must be equally long; systems differ in how they pad",
+        )
+
+    def require(self, holds: bool, otherwise: str) -> None:
+        """Raises WorkloadError, with the workload's name, unless ``holds``."""
+        if not holds:
+            raise WorkloadError(f"Workload {self.name}: {otherwise}.")
 
     def batches(self) -> list[range]:
         """Rows of each batch."""
-        return [
-            range(start, start + self.batch_size)
-            for start in range(0, len(self.inputs), self.batch_size)
-        ]
+        size = self.batch_size
+        return [range(start, start + size) for start in range(0, len(self.inputs), size)]
 
     @property
     def label(self) -> str:
@@ -127,23 +100,6 @@ class Workload:
         if self.forced_alpha is None:
             return self.name
         return f"{self.name}, FORCED acceptance {self.forced_alpha:g}"
-
-    def to_json(self) -> str:
-        """For another process."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Workload:
-        """The inverse of :meth:`to_json`."""
-        fields: dict[str, Any] = json.loads(text)
-        for role in ("target", "draft"):
-            shape = fields[role]["shape"]
-            fields[role]["shape"] = T5Config(**shape) if shape else None
-            fields[role] = Weights(**fields[role])
-        fields["inputs"] = tuple(tuple(row) for row in fields["inputs"])
-        if fields["lengths"] is not None:
-            fields["lengths"] = tuple(fields["lengths"])
-        return cls(**fields)
 
 
 def text(
@@ -161,14 +117,14 @@ def text(
       task: where the texts come from.
       num_examples: how many, evenly spread.
     """
-    chosen = evenly(task.examples, num_examples)
     loaded = load_pair(pair)
-    ids = loaded.token_ids(model_inputs(chosen, loaded.vocabulary), max_input_len=512)
+    texts = model_inputs(evenly(task.examples, num_examples), loaded.vocabulary)
+    ids = loaded.token_ids(texts, max_input_len=512)
     return [
         Workload(
             name=f"{pair} on {task.name}",
-            target=Weights(resolve(pair, "target")), draft=Weights(resolve(pair, "draft")),
-            inputs=tuple(tuple(int(t) for t in row) for row in ids), lengths=None,
+            target=resolve(pair, "target"), draft=resolve(pair, "draft"),
+            inputs=tuple(tuple(map(int, row)) for row in ids), lengths=None,
             max_decode_len=max_decode_len, gamma=gamma, stop_below=stop_below,
             temperature=temperature,
         )
@@ -197,13 +153,12 @@ def random_weights(
     for input_len, output_len, batch_size, alpha in itertools.product(
         input_lens, output_lens, batch_sizes, forced_alphas
     ):
-        generator = np.random.default_rng(seed)
         shape = (batch_size, input_len - 1)
-        tokens = generator.integers(2, target.vocab_size, shape)
+        tokens = np.random.default_rng(seed).integers(2, target.vocab_size, shape)
         workloads.append(
             Workload(
                 name=f"{name}, batch {batch_size}, input {input_len}, output {output_len}",
-                target=Weights(shape=target), draft=Weights(shape=draft),
+                target=target, draft=draft,
                 inputs=tuple((*map(int, row), target.eos_id) for row in tokens),
                 lengths=(output_len,) * batch_size, max_decode_len=output_len,
                 batch_size=batch_size, gamma=gamma, temperature=temperature, dtype=dtype,
@@ -213,12 +168,12 @@ def random_weights(
     return workloads
 
 
-def exported(weights: Weights, directory: Path, seed: int) -> Weights:
+def exported(weights: str | T5Config, directory: Path, seed: int) -> str:
     """Random weights as a checkpoint under ``directory`` that every system reads; made once."""
-    if weights.shape is None:
+    if isinstance(weights, str):
         return weights
-    name = f"{zlib.crc32(f'{weights.shape} {seed}'.encode()):08x}"
-    if not (directory / name / "config.json").is_file():
-        params = init_params(weights.shape, jax.random.key(seed))
-        save_huggingface(directory / name, weights.shape, jax.device_get(params))
-    return Weights(checkpoint=str(directory / name))
+    path = directory / f"{zlib.crc32(f'{weights} {seed}'.encode()):08x}"
+    if not (path / "config.json").is_file():
+        params = init_params(weights, jax.random.key(seed))
+        save_huggingface(path, weights, jax.device_get(params))
+    return str(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,12 @@ _STYLE: Any = {
 
 
 @contextmanager
-def saved(directory: Path, name: str, size: tuple[float, float]) -> Iterator[Any]:
+def saved(
+    directory: Path,
+    name: str,
+    size: tuple[float, float],
+    suffixes: Sequence[str] = ("svg", "png"),
+) -> Iterator[Any]:
     """A figure of ``size`` inches to draw on, saved on leaving as ``name.svg`` and ``name.png``.
 
     Not by pyplot, which keeps state of its own. Makes the directory if need be.
@@ -38,6 +43,6 @@ def saved(directory: Path, name: str, size: tuple[float, float]) -> Iterator[Any
         FigureCanvasAgg(figure)
         yield figure
         directory.mkdir(parents=True, exist_ok=True)
-        for suffix in ("svg", "png"):
+        for suffix in suffixes:
             # A date would make every file new.
             figure.savefig(directory / f"{name}.{suffix}", metadata={"Date": None})

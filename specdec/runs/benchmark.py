@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from specdec.decoding.batches import make_batches
 from specdec.measure import breakdown, results
 from specdec.measure.progress import Progress, say
 from specdec.runs import gin_files
+from specdec.runs.command_line import Given
 
 RESULTS, CONFIG = "results.json", "operative_config.gin"
 USER_ERROR = 2
@@ -45,13 +45,9 @@ def run(
       directory: where to write; checkpoints of random weights are made in it and removed after.
       t5x_path: a checkout of T5X, for the system of that name.
       command: how to do this again.
-      workloads: functions that give lists of workloads.
-      systems: names in :data:`specdec.benchmarks.systems.SYSTEMS`.
+      systems, repetitions: see :func:`specdec.benchmarks.harness.measure`, also for what it raises.
       threads: cores each system may use; all there are if None.
       breakdown_repetitions: of the parts of specdec's speculative decoding; 0 leaves them out.
-
-    Raises:
-      specdec.benchmarks.workload.WorkloadError: see :func:`specdec.benchmarks.harness.measure`.
     """
     cores = num_cores()
     threads = threads or cores
@@ -61,7 +57,7 @@ def run(
     with_peers = any(not SYSTEMS[name].own for name in systems if name in SYSTEMS)
     all_workloads = [workload for make in workloads for workload in make()]
     directory.mkdir(parents=True, exist_ok=True)
-    source = results.provenance()
+    source = results.provenance()  # Before anything new is in the checkout.
     config = gin.operative_config_str()
     files.write_text(directory / CONFIG, config)
     content = {
@@ -75,7 +71,11 @@ def run(
         for workload in all_workloads:
             progress.begin(f"{workload.label}, {threads} threads")
             if with_peers:
-                workload = _with_checkpoints(workload, Path(checkpoints))
+                workload = dataclasses.replace(
+                    workload,
+                    target=exported(workload.target, Path(checkpoints), workload.seed),
+                    draft=exported(workload.draft, Path(checkpoints), workload.seed + 1),
+                )
             measurements = harness.measure(workload, systems, repetitions, options)
             parts = None
             if breakdown_repetitions and "specdec speculative" in systems:
@@ -88,19 +88,10 @@ def run(
     return content
 
 
-def _with_checkpoints(workload: Workload, directory: Path) -> Workload:
-    """The workload with random weights written where every system can read them."""
-    return dataclasses.replace(
-        workload,
-        target=exported(workload.target, directory, workload.seed),
-        draft=exported(workload.draft, directory, workload.seed + 1),
-    )
-
-
 def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
-    pair = pair_of(workload)
+    pair, limit = pair_of(workload), workload.max_decode_len
     ids = [np.asarray(row) for row in workload.inputs]
-    limit, whole = workload.max_decode_len, dataclasses.replace(workload, stop_below=0.0)
+    whole = dataclasses.replace(workload, stop_below=0.0)
     return breakdown.measure(
         decoder_of(workload, pair, "autoregressive", limit),
         decoder_of(workload, pair, "speculative", limit),
@@ -111,19 +102,13 @@ def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
     )
 
 
-def main(
-    gin_file_names: Sequence[str],
-    bindings: Sequence[str],
-    directory: str | os.PathLike,
-    root: Path,
-    command: str,
-    t5x_path: str | None,
-) -> int:
+def main(given: Given, root: Path, t5x_path: str | None) -> int:
     """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
+    directory = given.directory("benchmark")
     try:
-        files.check_writable(Path(directory))
-        gin_files.parse(gin_file_names, bindings, root)
-        gin.get_configurable(run)(Path(directory), t5x_path, command)
+        files.check_writable(directory)
+        gin_files.parse(given.gin_files, given.bindings, root)
+        gin.get_configurable(run)(directory, t5x_path, given.command)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
         return USER_ERROR

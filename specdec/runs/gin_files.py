@@ -28,7 +28,8 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
     gin.clear_config()
     for file in files:
         if not Path(file).is_file():
-            raise FileNotFoundError(f"No config file at {file}.{_similar_files(Path(file))}")
+            near = _similar(Path(file).name, [p.name for p in Path(file).parent.glob("*.gin")])
+            raise FileNotFoundError(f"No config file at {file}.{near}")
     paths = [str(Path(file).absolute()) for file in files]
     try:
         with contextlib.chdir(root):
@@ -46,15 +47,12 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
                 f"--gin.{binding} is not NAME=value with a Python value; a text needs quotes, as "
                 "in --gin.TARGET='\"checkpoints/target\"'."
             ) from None
-    check_macros()
+    _check_macros()
     gin.finalize()
 
 
-def check_macros() -> None:
-    """Raises ValueError for a macro that nothing uses, nothing defines, or that was to be set.
-
-    gin itself ignores a misspelt macro in silence.
-    """
+def _check_macros() -> None:
+    """gin itself ignores a misspelt macro in silence."""
     found = _Macros()
     defined = {
         "/".join(filter(None, (statement.scope, statement.selector))): statement.value
@@ -93,18 +91,6 @@ def _similar(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
-def _similar_files(path: Path) -> str:
-    if not path.parent.is_dir():
-        return ""
-    return _similar(path.name, [file.name for file in path.parent.glob("*.gin")])
-
-
 def one_line(error: Exception) -> str:
     """An error's message without gin's account of who called whom."""
     return " ".join(str(error).split("\n  In call to configurable")[0].split())
-
-
-def split_bindings(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Takes --gin.NAME=value out of the command line: absl knows only flags that were defined."""
-    bindings = [a.removeprefix("--gin.") for a in arguments if a.startswith("--gin.")]
-    return bindings, [a for a in arguments if not a.startswith("--gin.")]

@@ -7,8 +7,7 @@ no gin decorators.
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import gin
@@ -17,6 +16,7 @@ from specdec.core.files import write_text
 from specdec.data.vocabulary import FILE_NAME, train_vocabulary
 from specdec.measure.progress import say
 from specdec.runs import gin_files
+from specdec.runs.command_line import Given
 from specdec.training.train import TextFiles
 
 
@@ -32,19 +32,13 @@ def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
     say(f"Wrote {Path(directory) / FILE_NAME}.")
 
 
-def main(
-    gin_file_names: Sequence[str],
-    bindings: Sequence[str],
-    directory: str | os.PathLike,
-    root: Path,
-) -> None:
-    """Parses the configuration, saves it as ``config.gin`` in ``directory``, runs its recipe.
+def main(given: Given, root: Path) -> None:
+    """Parses the configuration, saves it as ``config.gin`` in the run's directory, runs its recipe.
 
-    Raises:
-      ValueError: a binding names nothing, or a macro that the file leaves open is not given.
-      Also whatever the recipe raises.
+    Raises what :func:`specdec.runs.gin_files.parse` and the recipe do.
     """
-    gin_files.parse(gin_file_names, bindings, root)
+    gin_files.parse(given.gin_files, given.bindings, root)
     configured = gin.get_configurable(run)
-    write_text(Path(directory) / "config.gin", gin.config_str())
+    directory = given.directory("train")
+    write_text(directory / "config.gin", gin.config_str())
     configured(str(directory))

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.benchmarks.systems import SYSTEMS, huggingface, t5x_greedy
-from specdec.benchmarks.systems.specdec_t5 import Specdec
-from specdec.benchmarks.workload import Weights
+from specdec.benchmarks.systems import SYSTEMS, huggingface, specdec_t5, t5x_greedy
 from specdec.checkpoints import load_huggingface, save_huggingface
 
 OTHERS = [name for name, entry in SYSTEMS.items() if not entry.own and entry.needs]
@@ -31,18 +29,19 @@ def checkpoints(tmp_path_factory):
 @pytest.fixture
 def workload(tiny_workload, checkpoints):
     return dataclasses.replace(
-        tiny_workload, target=Weights(str(checkpoints / "target")),
-        draft=Weights(str(checkpoints / "draft")), forced_alpha=None,
+        tiny_workload, target=str(checkpoints / "target"), draft=str(checkpoints / "draft"),
+        forced_alpha=None,
     )  # fmt: skip
 
 
 @functools.cache
 def _expected(workload):
-    return Specdec(workload, "autoregressive").decode([0, 1], [12, 12])
+    return specdec_t5.System(workload, "autoregressive", {}).decode([0, 1], [12, 12])
 
 
 def test_speculative_decoding_of_specdec_itself(workload):
-    assert Specdec(workload, "speculative").decode([0, 1], [12, 12]) == _expected(workload)
+    system = specdec_t5.System(workload, "speculative", {})
+    assert system.decode([0, 1], [12, 12]) == _expected(workload)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -53,7 +52,7 @@ def test_the_same_tokens(name, workload):
     if "assisted" in entry.method:  # transformers assists one row at a time.
         workload = dataclasses.replace(workload, batch_size=1)
     module = importlib.import_module(f"specdec.benchmarks.systems.{entry.module}")
-    system = module.load(workload, entry.method, {"threads": 1, "t5x_path": None})
+    system = module.System(workload, entry.method, {"threads": 1, "t5x_path": None})
     rows = [list(batch) for batch in workload.batches()]
     found = [tokens for batch in rows for tokens in system.decode(batch, [12] * len(batch))]
     assert [len(row) for row in found] == [12, 12]
@@ -84,15 +83,15 @@ def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
     save_huggingface(tmp_path / "target", target, params)
     save_huggingface(tmp_path / "draft", config, {**params, "encoder": encoder})
     workload = dataclasses.replace(
-        workload, target=Weights(str(tmp_path / "target")), draft=Weights(str(tmp_path / "draft")),
-        batch_size=1,
+        workload, target=str(tmp_path / "target"), draft=str(tmp_path / "draft"), batch_size=1,
     )  # fmt: skip
-    system = huggingface.load(workload, "assisted_constant", {"threads": 1})
+    system = huggingface.System(workload, "assisted_constant", {"threads": 1})
     assert isinstance(system._model, transformers.T5ForConditionalGeneration)
     calls = []
     system._model.decoder.register_forward_hook(lambda *_: calls.append(None))
     tokens = system.decode([0], [12])
-    assert tokens == [Specdec(workload, "autoregressive").decode([0], [12])[0]]
+    plain = specdec_t5.System(workload, "autoregressive", {})
+    assert tokens == [plain.decode([0], [12])[0]]
     assert len(calls) <= -(-12 // (workload.gamma + 1)) + 1
 
 

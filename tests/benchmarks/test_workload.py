@@ -1,29 +1,13 @@
-"""Workloads refuse what systems could not do alike, and travel between processes unchanged."""
+"""Workloads refuse what systems could not do alike."""
 
 import dataclasses
 
 import pytest
 from tiny import TINY
 
-from specdec.benchmarks.workload import (
-    Weights,
-    Workload,
-    WorkloadError,
-    exported,
-    random_weights,
-    text,
-)
+from specdec.benchmarks.workload import WorkloadError, exported, random_weights, text
 from specdec.checkpoints import load_huggingface
 from specdec.data.tasks import given_texts
-
-
-def test_json_round_trip(tiny_workload):
-    assert Workload.from_json(tiny_workload.to_json()) == tiny_workload
-    natural = dataclasses.replace(
-        tiny_workload, lengths=None, forced_alpha=None,
-        target=Weights("a/target"), draft=Weights("a/draft"),
-    )  # fmt: skip
-    assert Workload.from_json(natural.to_json()) == natural
 
 
 @pytest.mark.parametrize(
@@ -42,13 +26,6 @@ def test_json_round_trip(tiny_workload):
 def test_contradictions(tiny_workload, changes, message):
     with pytest.raises(WorkloadError, match=message):
         dataclasses.replace(tiny_workload, **changes)
-
-
-def test_weights_have_one_source():
-    with pytest.raises(WorkloadError, match="either from a checkpoint or from a shape"):
-        Weights()
-    with pytest.raises(WorkloadError, match="either from a checkpoint or from a shape"):
-        Weights("a", TINY["v1.1"])
 
 
 def test_forced_acceptance_is_said_in_the_label(tiny_workload):
@@ -76,13 +53,13 @@ def test_texts_are_spread_over_the_task():
 
 
 def test_random_weights_are_exported_once(tmp_path):
-    weights = Weights(shape=TINY["v1.1"])
+    weights = TINY["v1.1"]
     first = exported(weights, tmp_path, seed=0)
     written = next(tmp_path.rglob("model.safetensors"))
     before = written.stat().st_mtime_ns
     assert exported(weights, tmp_path, seed=0) == first
     assert written.stat().st_mtime_ns == before
     assert exported(weights, tmp_path, seed=1) != first
-    config, _ = load_huggingface(first.checkpoint)
+    config, _ = load_huggingface(first)
     assert config.d_model == TINY["v1.1"].d_model
     assert exported(first, tmp_path, seed=0) is first

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flax.core import unfreeze
 from scipy import stats
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 import specdec
 from specdec.checkpoints import load_huggingface, open_t5x, save_huggingface, save_t5x
@@ -266,9 +266,8 @@ def test_logits_of_a_checkpoint_that_t5x_wrote(t5x, data_dir, monkeypatch):
     trained = Transformer(config).apply({"params": params}, inputs, tokens)
     np.testing.assert_allclose(trained, expected, rtol=0, atol=1e-5)
     model = T5Model(config)
-    packed = model.pack(stored)
-    encoded = model.encode(packed, jnp.asarray(inputs))
-    decoded, _ = model.extend(packed, encoded, model.init_cache(2, 20), jnp.asarray(tokens))
+    prompt = prompt_of(model, jnp.asarray(inputs))
+    decoded = logits_along(model, model.pack(stored), prompt, jnp.asarray(tokens))
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=1e-5)
 
 

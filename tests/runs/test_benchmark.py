@@ -9,6 +9,7 @@ import pytest
 from specdec.benchmarks.harness import check_systems
 from specdec.runs import gin_files
 from specdec.runs.benchmark import main
+from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "benchmarks").glob("*.gin"))
@@ -32,18 +33,16 @@ def test_configurations_are_complete(config, pairs, tmp_path):
     systems = gin.query_parameter("benchmark.run.systems")
     for reference in gin.query_parameter("benchmark.run.workloads"):
         for workload in reference.scoped_configurable_fn():
-            assert workload.forced_alpha is not None or workload.target.checkpoint
-            if len(systems) == 2 or workload.target.checkpoint:
+            assert workload.forced_alpha is not None or isinstance(workload.target, str)
+            if len(systems) == 2 or isinstance(workload.target, str):
                 check_systems(workload, systems)
     assert config.read_text().startswith("# ")
     assert f"configs/benchmarks/{config.name}" in config.read_text()
 
 
 def _main(tmp_path, config, *bindings):
-    return main(
-        [str(ROOT / "configs" / "benchmarks" / config)], bindings, tmp_path / "out", ROOT,
-        command="test", t5x_path=None,
-    )  # fmt: skip
+    files = [str(ROOT / "configs" / "benchmarks" / config)]
+    return main(Given(files, bindings, str(tmp_path / "out"), "test"), ROOT, t5x_path=None)
 
 
 def test_the_gpu_configuration_runs_with_small_shapes(tmp_path, capsys):

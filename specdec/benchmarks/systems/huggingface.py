@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from specdec.benchmarks.systems import Options
 from specdec.benchmarks.workload import Workload
 from specdec.checkpoints import open_huggingface, read_config
 
 
-def load(workload: Workload, method: str, options: Options) -> Transformers:
-    """See :mod:`specdec.benchmarks.systems`."""
-    return Transformers(workload, method, options["threads"])
-
-
-class Transformers:
+class System:
     """``method`` is greedy, assisted (its own schedule) or assisted_constant (gamma guesses)."""
 
-    def __init__(self, workload: Workload, method: str, threads: int):
+    def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         import torch
         import transformers
 
-        torch.set_num_threads(threads)
+        torch.set_num_threads(options["threads"])
         transformers.logging.set_verbosity_error()
         self._torch = torch
         self.workload = workload
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
-        def read(checkpoint: str | None) -> Any:
+        def read(checkpoint: Any) -> Any:
             model: Any = transformers.T5ForConditionalGeneration.from_pretrained(
                 checkpoint, dtype=getattr(torch, workload.dtype)
             ).eval()
@@ -40,11 +34,11 @@ class Transformers:
             model.config.num_layers = model.config.num_decoder_layers
             return model
 
-        self._model = read(workload.target.checkpoint)
+        self._model = read(workload.target)
         self._assistant: Any = None
         if method != "greedy":
-            self._assistant = read(workload.draft.checkpoint)
-            if read_config(workload.draft.checkpoint or "").encoding_width is not None:
+            self._assistant = read(workload.draft)
+            if read_config(str(workload.draft)).encoding_width is not None:
                 self._start_from_encoding()
         if method == "assisted_constant":
             settings = self._assistant.generation_config
@@ -54,7 +48,7 @@ class Transformers:
 
     def _start_from_encoding(self) -> None:
         """Lets the assistant's encoder add what the target's encoder said last."""
-        _, params = open_huggingface(self.workload.draft.checkpoint or "", self.workload.dtype)
+        _, params = open_huggingface(str(self.workload.draft), self.workload.dtype)
         kernel = np.asarray(params["encoder"]["input_projection"]["kernel"], np.float32)
         projection = self._torch.tensor(kernel, dtype=self._model.dtype)
         said = {}

@@ -1,36 +1,79 @@
-"""specdec itself, as a user calls it."""
+"""specdec itself, as a user calls it; random weights are made where they are used."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specdec.api import VERIFIER, Method, Pair, load_pair
-from specdec.benchmarks.random_models import EndlessT5, random_pair
 from specdec.benchmarks.workload import Workload
+from specdec.checkpoints.loading import draft_kernel_dtype, loaded_t5
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
 from specdec.drafters.model import model_draft
 from specdec.models.base import LoadedModel
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import init_params
+from specdec.models.t5.packing import PackedT5
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
 
-def load(workload: Workload, method: Method, options) -> Specdec:
-    """See :mod:`specdec.benchmarks.systems`."""
-    del options
-    return Specdec(workload, method)
+@dataclasses.dataclass(frozen=True)
+class EndlessT5(T5Model):
+    """A T5 whose rows end at the length limit only."""
+
+    @property
+    def eos_id(self) -> int:
+        return -1
+
+
+def _random_packed(model: T5Model, seed: int) -> PackedT5:
+    """Decode parameters drawn array by array on the device: a checkpoint never exists.
+
+    Norm scales are 1; all else is normal with standard deviation 0.02.
+    """
+
+    def packed():
+        return model.pack(init_params(model.config, jax.random.key(0)))
+
+    @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
+    def draw(key, shape, dtype):
+        return (0.02 * jax.random.normal(key, shape)).astype(dtype)
+
+    leaves, tree = jax.tree.flatten(jax.eval_shape(packed))
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    return jax.tree.unflatten(tree, [
+        jnp.ones(leaf.shape, leaf.dtype) if leaf.ndim == 1 else draw(key, leaf.shape, leaf.dtype)
+        for key, leaf in zip(keys, leaves, strict=True)
+    ])  # fmt: skip
+
+
+def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pair:
+    """A pair of endless models."""
+
+    def load(config: T5Config, seed: int, kernel_dtype: str | None = None) -> LoadedModel:
+        model = EndlessT5(dataclasses.replace(config, dtype=dtype), kernel_dtype=kernel_dtype)
+        return loaded_t5(model, _random_packed(model, seed), "random weights")
+
+    drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
+    return Pair(load(target, seed), model_draft(drafted), None, "random")
 
 
 def pair_of(workload: Workload) -> Pair:
     """The workload's pair; one that never ends by itself where lengths are prescribed."""
     target, draft = workload.target, workload.draft
-    if target.shape is not None and draft.shape is not None:
-        return random_pair(target.shape, draft.shape, workload.dtype, workload.seed)
-    pair = load_pair(target=target.checkpoint, draft=draft.checkpoint, dtype=workload.dtype)
+    if isinstance(target, T5Config) and isinstance(draft, T5Config):
+        return random_pair(target, draft, workload.dtype, workload.seed)
+    pair = load_pair(target=str(target), draft=str(draft), dtype=workload.dtype)
     if workload.lengths is None:
         return pair
 
@@ -52,10 +95,11 @@ def decoder_of(workload: Workload, pair: Pair, method: Method, limit: int) -> Ba
     )  # fmt: skip
 
 
-class Specdec:
+class System:
     """Plain or speculative decoding."""
 
-    def __init__(self, workload: Workload, method: Method):
+    def __init__(self, workload: Workload, method: Method, options: Mapping[str, Any]):
+        del options  # The process has its threads already.
         self.workload = workload
         self.method: Method = method
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}

@@ -6,28 +6,26 @@ import functools
 import importlib
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from specdec.benchmarks.systems import Options
+import jax
+import jax.numpy as jnp
+
 from specdec.benchmarks.workload import Workload
-
-
-def load(workload: Workload, method: str, options: Options) -> T5X:
-    """See :mod:`specdec.benchmarks.systems`; ``options["t5x_path"]`` is the checkout.
-
-    Raises:
-      ImportError: there is none at that path.
-    """
-    del method
-    return T5X(workload, options["t5x_path"])
+from specdec.checkpoints import load_huggingface
+from specdec.decoding.batches import bucket
 
 
 def import_t5x(path: str | None):
     """T5X's ``decoding`` and ``network``, which need only jax and flax.
 
     The package's own ``__init__`` imports much more, so an empty package stands in for it.
+
+    Raises:
+      ImportError: there is no checkout at that path.
     """
     if path is None:
         raise ImportError("give --t5x_path, a checkout of github.com/google-research/t5x")
@@ -43,21 +41,15 @@ def import_t5x(path: str | None):
     )
 
 
-class T5X:
+class System:
     """Greedy decoding, compiled for each input length; the output length is traced."""
 
-    def __init__(self, workload: Workload, path: str | None):
-        decoding, network = import_t5x(path)
-        import jax
-        import jax.numpy as jnp
-
-        from specdec.checkpoints import load_huggingface
-        from specdec.decoding.batches import bucket
-
+    def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
+        del method
+        decoding, network = import_t5x(options["t5x_path"])
         self.versions = {name: metadata.version(name) for name in ("jax", "flax")}
-        self._jax, self._jnp, self._bucket = jax, jnp, bucket
         self.workload = workload
-        config, params = load_huggingface(str(workload.target.checkpoint))
+        config, params = load_huggingface(str(workload.target))
         self._params = jax.tree.map(jnp.asarray, params)
         activation = config.activation
         module = network.Transformer(
@@ -97,10 +89,9 @@ class T5X:
         self._decode = decode
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-        jnp = self._jnp
         ids = [self.workload.inputs[row] for row in rows]
-        size = self._bucket(len(ids[0]))
+        size = bucket(len(ids[0]))
         inputs = jnp.asarray([[*row, *[0] * (size - len(row))] for row in ids], jnp.int32)
-        room = self._bucket(self.workload.max_decode_len)
+        room = bucket(self.workload.max_decode_len)
         tokens = self._decode(self._params, inputs, jnp.int32(max(lengths)), room)
-        return [list(map(int, row[: max(lengths)])) for row in self._jax.device_get(tokens)]
+        return [list(map(int, row[: max(lengths)])) for row in jax.device_get(tokens)]

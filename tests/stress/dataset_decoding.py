@@ -1,6 +1,6 @@
 """Kills data-set decoding again and again, and watches its memory over a long file. Linux.
 
-    python scripts/dataset_decoding.py [--output_dir=results/dataset_decoding]
+    PYTHONPATH=. python tests/stress/dataset_decoding.py [--output_dir=results/dataset_decoding]
         [--kills=50 --kill_rows=500] [--rows=100000]
 
 Both decode rows of $SPECDEC_DATA/ende_tatoeba/test.tsv, repeated where they are too few, with a
@@ -24,9 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
 import jax
 
 from specdec.checkpoints import save_huggingface
@@ -36,6 +33,7 @@ from specdec.measure.progress import say
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
+ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = ROOT / "specdec" / "bundled" / "quickstart" / "target" / "spiece.model"
 MODEL = T5Config(
     vocab_size=4096, d_model=16, num_encoder_layers=1, num_decoder_layers=1, num_heads=2,
@@ -74,7 +72,6 @@ class Runs:
         )
 
     def data(self, num_rows: int) -> Path:
-        """A data directory with so many real rows."""
         source = Path(os.environ.get("SPECDEC_DATA", "data")) / "ende_tatoeba" / "test.tsv"
         directory = self._folder / f"data_{num_rows}"
         directory.mkdir()
@@ -95,13 +92,11 @@ class Runs:
         return process, self._folder / name / "decodes.jsonl"
 
     def finish(self, process: subprocess.Popen) -> None:
-        """Waits for a run to end well."""
         if process.wait():
             raise SystemExit(f"A run failed:\n{(self._folder / 'log').read_text()[-2000:]}")
 
 
 def size(path: Path) -> int:
-    """Bytes of a file; 0 if there is none."""
     return path.stat().st_size if path.exists() else 0
 
 
@@ -157,12 +152,11 @@ def kill_and_continue(runs: Runs, kills: int, num_rows: int) -> dict[str, Any]:
 def resident_mb(pid: int) -> float | None:
     """A process's resident memory in MB; None when it has ended."""
     try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024 / 1e6
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        pass
-    return None
+        return None
+    resident = status.partition("VmRSS:")[2].split()  # Empty once it is only waited for.
+    return int(resident[0]) * 1024 / 1e6 if resident else None
 
 
 def watch_memory(runs: Runs, num_rows: int) -> dict[str, Any]:
@@ -218,7 +212,6 @@ def draw(memory: dict[str, Any], directory: Path) -> None:
 
 
 def main() -> None:
-    """Does both, and fails if a run did not end as it should."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output_dir", type=Path, default=Path("results/dataset_decoding"))
     parser.add_argument("--kills", type=int, default=50)

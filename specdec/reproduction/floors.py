@@ -125,7 +125,7 @@ class BlockPlan:
         if share is None or not self.gamma:
             return []
         lengths = (self._cache_len, self.input_len)
-        parts = [Part(f"draft, {_PENDING} tokens", share.call(_PENDING, *lengths))]
+        parts = [Part(f"draft, {_PENDING} tokens", share.call(_PENDING, *lengths, scored=1))]
         if self.gamma > 1:
             parts.append(Part("draft, 1 token", share.call(1, *lengths), self.gamma - 1))
         return parts

@@ -70,7 +70,7 @@ def main(directory: Path) -> None:
         pair = load(directory, mesh)
         if mesh:
             report["shards"][mesh_name] = {
-                "target": shards(pair.target.params), "draft": shards(pair.draft.params),
+                "target": shards(pair.target.params), "draft": shards(pair.draft.weights),
             }  # fmt: skip
         for name in (sampling for of_mesh, sampling in DECODES if of_mesh == mesh_name):
             began = time.monotonic()

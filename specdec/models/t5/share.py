@@ -127,7 +127,9 @@ class DeviceShare:
         """Bytes of one call's logits, [B, T, V] in float32: gathered, so that V is whole."""
         return self.rows * width * self.config.vocab_size * _FLOAT32
 
-    def call(self, width: int, cache_length: int, input_length: int) -> Load:
+    def call(
+        self, width: int, cache_length: int, input_length: int, scored: int | None = None
+    ) -> Load:
         """One call of the decoder.
 
         Weights and both caches are read once, whole: what a cache does not hold yet is masked.
@@ -136,6 +138,7 @@ class DeviceShare:
         Args:
           width: T.
           cache_length, input_length: M and S.
+          scored: of how many of the T tokens logits are made; None for all.
 
         Raises:
           ValueError: an axis is cut in a way that is :attr:`unplanned`.
@@ -146,15 +149,18 @@ class DeviceShare:
                 f"heads, joined_kv, mlp and vocab; these rules cut {', '.join(self.unplanned)}."
             )
         caches = self.cache(cache_length) + self.cache(input_length)
+        scored = width if scored is None else scored
         weights = self.step_weights // self._itemsize * self.rows * width
+        vocabulary = self.config.vocab_size // self.partitioning.ways("vocab")
+        weights -= self.config.d_model * vocabulary * self.rows * (width - scored)
         attention = caches // self._itemsize * width
         return Load(
             read=self.step_weights + caches,
             operations=2 * (weights + attention),  # A multiplication and an addition each.
-            collectives=self._collectives(width),
+            collectives=self._collectives(width, scored),
         )
 
-    def _collectives(self, width: int) -> tuple[Collective, ...]:
+    def _collectives(self, width: int, scored: int) -> tuple[Collective, ...]:
         """Sums of what devices computed of a product, and the parts of the logits put together."""
         cfg, tokens = self.config, self.rows * width
         counts = {axis: n * cfg.num_decoder_layers for axis, n in _SUMMED.items()}
@@ -170,7 +176,7 @@ class DeviceShare:
             for onto, count in sums.items()
         ]
         if onto := self.cut_over("vocab"):
-            found.append(Collective("all-gather", onto, devices[onto], self.logits(width), 1))
+            found.append(Collective("all-gather", onto, devices[onto], self.logits(scored), 1))
         return tuple(found)
 
     @property

@@ -132,14 +132,15 @@ def test_what_is_measured_is_what_will_decode(pair, measured, option):
     _generate(pair, gamma="auto")
     _generate(pair, gamma="auto", **option)
     assert len(calls) == 2
-    for decoder, _, fast, _, _ in calls:
-        assert fast.engine.nodes == tuning.PROBE
+    for decoder, probe, _, _ in calls:
+        assert probe == tuning.PROBE
         assert decoder(0).engine.drafter is None
         assert decoder(5).engine.nodes == 5
     chosen = {"method": "speculative", "gamma": tuning.PROBE, "max_decode_len": 12, "seed": 0}
     expected = pair.decoder(sampling=SamplingConfig(0.0), **chosen, **option)
-    assert calls[1][2].engine == expected.engine == calls[1][0](tuning.PROBE).engine
-    found = calls[1][2].params.drafter.sampling
+    fast = calls[1][0](tuning.PROBE)
+    assert fast.engine == expected.engine
+    found = fast.params.drafter.sampling
     assert found.greedy == expected.params.drafter.sampling.greedy
     _generate(pair, gamma="auto", **option)
     assert len(calls) == 2

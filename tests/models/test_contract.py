@@ -47,11 +47,13 @@ class Scorer:
 
     def __init__(self, model, params, prompt):
         self.model, self.prompt, self.params = model, prompt, params
-        self.begin = jax.jit(lambda prompt: model.start(params, prompt, MAX_LEN))(prompt)
+        # Parameters are arguments: of constants XLA would compute things while it compiles.
+        start = jax.jit(lambda params, prompt: model.start(params, prompt, MAX_LEN))
+        self.begin = start(params, prompt)
         self.commit, self.select = jax.jit(model.commit), jax.jit(model.select)
 
         @functools.partial(jax.jit, static_argnames="after")
-        def extend(encoded, cache, tokens, topology, after):
+        def extend(params, encoded, cache, tokens, topology, after):
             hidden, cache = model.extend(params, encoded, cache, tokens, topology, after=after)
             return model.logits(params, hidden), cache
 
@@ -60,7 +62,7 @@ class Scorer:
     def extend(self, cache, tokens, topology=CHAIN, *, after=0, encoded=None):
         """Logits, and the cache; of the prompt's own rows unless ``encoded`` is another."""
         encoded = self.begin.encoded if encoded is None else encoded
-        return self._extend(encoded, cache, tokens, topology, after)
+        return self._extend(self.params, encoded, cache, tokens, topology, after)
 
     def score(self, tokens):
         """Logits along a chain from an empty cache."""

@@ -12,12 +12,12 @@ core=(
   tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
   tests/decoding/test_loops.py tests/core
 )
+# Tests of how programs are rounded or made, with the core compiled as they are for users.
+as_for_users=("${core[@]}" tests/models tests/decoding tests/test_bundled_pair.py)
+# All others are mostly compilation: without optimization it takes a third of the time.
+quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
-if [ "${1:-}" = --core ]; then
-  shift
-  set -- "${core[@]}" "$@"
-fi
 export PATH="$repo/.venv-test/bin:$PATH"
 export PYRIGHT_PYTHON_IGNORE_WARNINGS=1 # No request for the newest version's number.
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
@@ -36,10 +36,20 @@ trap 'rm -rf "$checked"' EXIT
   check pyright
 } >"$checked/log" 2>&1 &
 
-echo "== pytest"
-# Most of a test is compilation, which keeps a core busy; who has no tests left steals some.
 tests=0
-python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
+run() {
+  echo "== pytest"
+  # Most of a test is compilation, which keeps a core busy; who has no tests left steals some.
+  python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
+}
+if [ "${1:-}" = --core ]; then
+  run "${core[@]}" "${@:2}"
+elif [ $# -gt 0 ]; then
+  run "$@"
+else
+  run "${as_for_users[@]}"
+  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${as_for_users[@]/#/--ignore=}" tests
+fi
 wait
 cat "$checked/log"
 if [ -f "$checked/failed" ]; then

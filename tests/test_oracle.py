@@ -100,7 +100,7 @@ def terse(sampling, drafter=ModelDrafter):
     fine = dataclasses.replace(CASES["top-k"], sampling=sampling, grid=Grid(4, 12, 60))
     target = dyadic_table(CONTEXTS, 4, 3)
     params = Sampled(jnp.asarray(quarters_table(CONTEXTS, 2)), sampling.traced())
-    return distances_of(drafter(TerseToy(4), 2), params, fine, jnp.asarray(target), limit=3)
+    return distances_of(drafter(TerseToy(4), 2), params, fine, jnp.asarray(target), limit=2)
 
 
 @pytest.mark.parametrize("sampling", [SamplingConfig(1.0), SamplingConfig(0.0)])

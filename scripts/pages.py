@@ -20,6 +20,7 @@ from typing import Any, cast
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from specdec.checkpoints.architectures import Config
 from specdec.core.roofline import Hardware
 from specdec.reproduction import pages, scaling
 from specdec.runs import dry_run, gin_files
@@ -34,16 +35,16 @@ HARDWARE = ("tpu_v4", "tpu_v5e", "h200")
 def scaling_numbers() -> dict[str, Any]:
     """The content of results/scaling/summary.json."""
 
-    def shapes(names: dict[str, str]) -> dict:
-        found = {name: dry_run.find_config(source, ROOT)[0] for name, source in names.items()}
-        return {n: dataclasses.replace(config, dtype="bfloat16") for n, config in found.items()}
+    def shape(name: str) -> Config:
+        return dataclasses.replace(dry_run.find_config(name, ROOT)[0], dtype="bfloat16")
 
     def hardware(name: str) -> Hardware:
         decode = str(ROOT / "configs/experiments/plans/xxl_h200.gin")
         gin_files.parse([decode, str(ROOT / f"configs/hardware/{name}.gin")], [], ROOT)
         return cast(Hardware, configured_hardware())
 
-    plan = scaling.ScalingPlan(shapes(TARGETS), shapes(DRAFTS), list(map(hardware, HARDWARE)))
+    targets, drafts = ({n: shape(s) for n, s in names.items()} for names in (TARGETS, DRAFTS))
+    plan = scaling.ScalingPlan(targets, drafts, list(map(hardware, HARDWARE)))
     # As it is read back: numbers and names, no tuples.
     return json.loads(json.dumps({"command": "python scripts/pages.py", **plan.run()}))
 

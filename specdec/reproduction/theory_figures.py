@@ -1,7 +1,6 @@
 """The paper's Figures 2, 3 and 4, drawn from theory alone.
 
-Each function writes ``figure_N.svg`` and ``figure_N.png`` into a directory, which it makes if need
-be; the same bytes every time.
+Each function writes ``figure_N.svg`` and ``figure_N.png``, the same bytes every time.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from specdec.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, save
 from specdec.reproduction import paper
 
 _COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE)
+_ALPHAS = np.linspace(0, 1, 201)
+_TOP = max(paper.FIGURE_GAMMAS) + 2
 
 
 def write_figures(directory: Path) -> None:
@@ -25,17 +26,15 @@ def write_figures(directory: Path) -> None:
 
 def figure_2(directory: Path) -> None:
     """Expected tokens a block against alpha, for several gamma and without a limit (Equation 1)."""
-    alphas = np.linspace(0, 1, 201)
-    top = max(paper.FIGURE_GAMMAS) + 2
     with saved(directory, "figure_2", (6.4, 4.4)) as figure:
         axes = figure.add_subplot(xlabel="α", ylabel="expected tokens a block")
         for gamma, colour in zip(paper.FIGURE_GAMMAS, _COLOURS, strict=True):
-            tokens = [theory.expected_tokens(alpha, gamma) for alpha in alphas]
-            _curve(axes, alphas, tokens, colour, f"γ = {gamma}")
-        shown = np.linspace(0, 1 - 1 / top, 201)
+            tokens = [theory.expected_tokens(alpha, gamma) for alpha in _ALPHAS]
+            _curve(axes, _ALPHAS, tokens, colour, f"γ = {gamma}")
+        shown = np.linspace(0, 1 - 1 / _TOP, 201)
         axes.plot(shown, [theory.oracle_tokens(alpha) for alpha in shown], "--", color="black")
-        axes.annotate("γ = ∞", (shown[-1], top), (-8, -12), textcoords="offset points", ha="right")
-        axes.set(xlim=(0, 1), ylim=(0, top))
+        axes.annotate("γ = ∞", (shown[-1], _TOP), (-8, -12), textcoords="offset points", ha="right")
+        axes.set(xlim=(0, 1), ylim=(0, _TOP))
 
 
 def figure_3(directory: Path) -> None:
@@ -54,21 +53,19 @@ def figure_3(directory: Path) -> None:
 
 def figure_4(directory: Path) -> None:
     """Speedup (Theorem 3.8) and operations (Theorem 3.11) against alpha at c = c^ = 0."""
-    alphas = np.linspace(0, 1, 201)
     with saved(directory, "figure_4", (9.6, 4.4)) as figure:
         left, right = figure.subplots(1, 2)
         for gamma, colour in zip(paper.FIGURE_GAMMAS, _COLOURS, strict=True):
             name = f"γ = {gamma}"
-            speeds = [theory.speedup(alpha, gamma, 0.0) for alpha in alphas]
-            _curve(left, alphas, speeds, colour, name)
-            operations = [theory.operations_factor(alpha, gamma, 0.0) for alpha in alphas]
-            right.plot(alphas, operations, color=colour)
+            speeds = [theory.speedup(alpha, gamma, 0.0) for alpha in _ALPHAS]
+            _curve(left, _ALPHAS, speeds, colour, name)
+            operations = [theory.operations_factor(alpha, gamma, 0.0) for alpha in _ALPHAS]
+            right.plot(_ALPHAS, operations, color=colour)
             right.annotate(name, (0, operations[0]), (5, 5), textcoords="offset points")
-        top = max(paper.FIGURE_GAMMAS) + 2
         left.set(title="speed (c = 0)", ylabel="factor over plain decoding")
         right.set(title="arithmetic operations (ĉ = 0)")
         for axes in (left, right):
-            axes.set(xlabel="α", xlim=(0, 1), ylim=(0, top))
+            axes.set(xlabel="α", xlim=(0, 1), ylim=(0, _TOP))
             axes.axhline(1, color="#9e9e9e", linewidth=1)
 
 

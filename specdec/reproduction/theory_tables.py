@@ -20,8 +20,7 @@ class Comparison:
       setting: what it is of, in words.
       quantity: "operations" or "speed", as factors.
       digits: how many the paper prints behind the point.
-      low, high: the calculation over all inputs that round to the printed ones; equal to ``calc``
-        where the inputs are exact.
+      low, high: the calculation over all inputs that round to the printed ones.
     """
 
     setting: str
@@ -46,21 +45,20 @@ class Comparison:
         """Why it does not agree; empty where it does."""
         if self.agrees:
             return ""
+        explained = round(self.low, self.digits) <= self.paper <= round(self.high, self.digits)
+        why, only = ("rounding", "") if explained else ("unexplained", "only ")
         span = f"{self.shown(self.low)} to {self.shown(self.high)}"
-        if round(self.low, self.digits) <= self.paper <= round(self.high, self.digits):
-            return f"rounding: alpha and c that print as these give {span}"
-        return f"unexplained: alpha and c that print as these give only {span}"
+        return f"{why}: alpha and c that print as these give {only}{span}"
 
 
 def table_1() -> list[Comparison]:
     """Table 1: operations (Theorem 3.11) and speed (Theorem 3.8) at c = c^ = 0."""
+    laws = {"operations": theory.operations_factor, "speed": theory.speedup}
     return [
-        Comparison(f"α = {alpha:g}, γ = {gamma}", quantity, printed, calc, 2, calc, calc)
-        for alpha, gamma, operations, speed in paper.TABLE_1
-        for quantity, printed, calc in (
-            ("operations", operations, theory.operations_factor(alpha, gamma, 0.0)),
-            ("speed", speed, theory.speedup(alpha, gamma, 0.0)),
-        )
+        Comparison(f"α = {alpha:g}, γ = {gamma}", quantity, factor, calc, 2, calc, calc)
+        for alpha, gamma, *printed in paper.TABLE_1
+        for (quantity, law), factor in zip(laws.items(), printed, strict=True)
+        for calc in [law(alpha, gamma, 0.0)]
     ]
 
 
@@ -95,5 +93,5 @@ def table(comparisons: Sequence[Comparison]) -> str:
         ("paper", lambda c: f"{c.paper:.{c.digits}f}"), ("calc", lambda c: c.shown(c.calc)),
         ("agrees", lambda c: "yes" if c.agrees else "**no**"),
     ]  # fmt: skip
-    found = [f"- {line}" for line in disagreements(comparisons)]
-    return "\n".join([tables.table(columns, comparisons), *([""] if found else []), *found]) + "\n"
+    notes = [f"- {line}" for line in disagreements(comparisons)]
+    return "\n".join([tables.table(columns, comparisons), *(["", *notes] if notes else [])]) + "\n"

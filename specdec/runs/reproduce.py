@@ -26,8 +26,7 @@ from specdec.decoding.batches import make_batches
 from specdec.drafters.base import DraftSpec
 from specdec.measure import expected_accepted, results, timeline
 from specdec.measure.progress import Progress, say
-from specdec.reproduction import decode_figures, theory_figures
-from specdec.reproduction import tables as reproduction
+from specdec.reproduction import decode_figures, paper_tables, theory_figures
 from specdec.runs import dry_run
 from specdec.runs.alpha_run import AlphaRun, slug
 from specdec.runs.decode import PreparedRun
@@ -297,7 +296,7 @@ class Reproduction:
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)
-        files.write_text(directory / TABLES, reproduction.page(content))
+        files.write_text(directory / TABLES, paper_tables.page(content))
         say("Drawing the figures")
         theory_figures.write_figures(directory / FIGURES)
         _draw_decodes(self.studies[0], directory)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from specdec.reproduction import tables as reproduction
+from specdec.reproduction import paper_tables
 from specdec.runs import gin_files
 from specdec.runs.gin_bindings import configured_reproduction
 from specdec.runs.reproduce import SUMMARY, TABLES, Reproduction
@@ -38,6 +38,6 @@ def main(
     except (ValueError, OSError) as error:
         print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
         return USER_ERROR
-    print(reproduction.page(content))
+    print(paper_tables.page(content))
     print(f"Written to {directory}: {SUMMARY}, {TABLES}")
     return 0

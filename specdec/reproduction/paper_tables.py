@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from specdec.measure.tables import markdown, table
@@ -56,7 +57,8 @@ def _alphas(studies: Sequence[Content]) -> Iterator[Content]:
             yield from ({**where, "drafter": key, **a} for key, a in found["drafts"].items())
 
 
-_PAIR = (("task", "{name}"), ("draft", "{drafter}"), ("T", "{temperature:g}"))
+_TASK, _TEMPERATURE, _QUALITY = ("task", "{name}"), ("T", "{temperature:g}"), ("quality", _scores)
+_PAIR = (_TASK, ("draft", "{drafter}"), _TEMPERATURE)
 _COUNTED = (
     ("accepted / examined", _number("acceptance_rate")),
     ("tokens / call", _number("block_efficiency")),
@@ -64,27 +66,25 @@ _COUNTED = (
 
 
 def table_2(studies: Sequence[Content]) -> str:
-    """Task, draft, temperature, gamma, alpha; expected beside empirical speedup.
+    """Predicted beside measured speedups, of the decoder alone but for "whole".
 
-    Alpha is Corollary 3.6's, along the target's own texts. "Thm 3.8", "with v" and "counted" are
-    predictions for the decoder alone; "whole" has both encoders in it.
+    Alpha is Corollary 3.6's, along the target's own texts.
     """
-    alphas = {(a["name"], a["drafter"], a["temperature"]): a["alpha"] for a in _alphas(studies)}
-    rows = []
-    for row in (row for study in studies for row in _leaves(study, "table_2")):
-        alpha = alphas.get((row["name"], row["drafter"], row["temperature"]))
-        rows.append({**row, "alpha": alpha, "range": row["spread"]["measured_speedup_decoder"]})
+    pair = itemgetter("name", "drafter", "temperature")
+    alphas = {pair(a): a["alpha"] for a in _alphas(studies)}
+    decodes = [row for study in studies for row in _leaves(study, "table_2")]
+    spread = "{spread[measured_speedup_decoder]"
     columns = [
         *_PAIR, ("γ", "{gamma}"), ("α", _number("alpha")), *_COUNTED,
         ("c", _number("cost_ratio", 3)), ("v", _number("verify_ratio")),
         ("Thm 3.8", _number("predicted_speedup_thm38")), ("with v", _number("predicted_speedup")),
         ("counted", _number("predicted_speedup_counted")),
         ("decoder", "**{measured_speedup_decoder:.2f}**"),
-        ("(range)", "{range[low]:.2f} to {range[high]:.2f}"), ("whole", "{measured_speedup:.2f}"),
-        ("ms / token", "{ms_per_token[speculative]:.3f}"),
+        ("(range)", f"{spread}[low]:.2f}} to {spread}[high]:.2f}}"),
+        ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
         ("plain", "{ms_per_token[autoregressive]:.3f}"),
     ]  # fmt: skip
-    return table(columns, rows)
+    return table(columns, [{**row, "alpha": alphas.get(pair(row))} for row in decodes])
 
 
 def quality_table(studies: Sequence[Content]) -> str:
@@ -93,17 +93,14 @@ def quality_table(studies: Sequence[Content]) -> str:
     for study in studies:
         decodes = {r["temperature"]: r for r in reversed(_leaves(study, "table_2"))}
         rows += [decodes[temperature] for temperature in sorted(decodes)]
-    columns = [
-        ("task", "{name}"), ("target", "{target}"), ("T", "{temperature:g}"),
-        ("quality", _scores), ("texts", "{num_examples}"),
-    ]  # fmt: skip
+    columns = [_TASK, ("target", "{target}"), _TEMPERATURE, _QUALITY, ("texts", "{num_examples}")]
     return table(columns, rows)
 
 
 def paper_table_2() -> str:
     """The twelve rows as printed."""
     columns = [
-        ("task", "{task}"), ("draft", "{draft}"), ("T", "{temperature:g}"), ("γ", "{gamma}"),
+        ("task", "{task}"), ("draft", "{draft}"), _TEMPERATURE, ("γ", "{gamma}"),
         ("α", "{alpha:.2f}"), ("c", "{cost_ratio:.2f}"), ("expected", "{expected:.1f}"),
         ("empirical", "{empirical:.1f}"),
     ]  # fmt: skip
@@ -124,12 +121,12 @@ def table_5(studies: Sequence[Content]) -> str:
         measured = [a for a in _alphas([study]) if a["drafter"] in drafters]
         for a in sorted(measured, key=lambda a: drafters.index(a["drafter"])):
             for lenience, b in a["lenience"].items():
-                verifier = _verifier(float(lenience))
-                decode = decodes.get((a["drafter"], a["temperature"], verifier), nothing)
+                setting = a["drafter"], a["temperature"], _verifier(float(lenience))
+                decode = decodes.get(setting, nothing)
                 rows.append({**a, **decode, **b, "lenience": float(lenience)})
     columns = [
         *_PAIR, ("lenience", "{lenience:g}"), ("α", _number("alpha")),
-        ("distance from p a token", _number("total_variation", 3)), *_COUNTED, ("quality", _scores),
+        ("distance from p a token", _number("total_variation", 3)), *_COUNTED, _QUALITY,
     ]  # fmt: skip
     return table(columns, rows)
 
@@ -146,10 +143,10 @@ def paper_table_5() -> str:
 
 def alpha_table(studies: Sequence[Content]) -> str:
     """Alpha of every draft at each temperature, with its 95 % interval."""
+    interval = "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"
     columns = [
-        *_PAIR, ("α", "{alpha:.3f}"),
-        ("95 % interval", "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"),
-        ("tokens", "{num_tokens}"), ("texts", "{num_texts}"),
+        *_PAIR, ("α", "{alpha:.3f}"), ("95 % interval", interval), ("tokens", "{num_tokens}"),
+        ("texts", "{num_texts}"),
     ]  # fmt: skip
     return table(columns, _alphas(studies))
 
@@ -174,13 +171,12 @@ def efficiency_table(studies: Sequence[Content]) -> str:
 def block_table(studies: Sequence[Content]) -> str:
     """Tokens a block with token and with block verification.
 
-    "block" and "token" are expected values on the same blocks (see
-    ``measure/expected_accepted.py``); "counted" is the difference of tokens a target call in
-    a decode with each.
+    "token" and "block" are expected on the same blocks (``measure/expected_accepted.py``);
+    "counted" is the difference of tokens a target call in a decode with each.
     """
+    rows = [row for study in studies for row in _leaves(study, "block")]
     columns = [
-        ("task", "{name}"), ("draft", "{path[0]}"),
-        ("T", lambda row: row["path"][1].removeprefix("t")),
+        _TASK, ("draft", "{path[0]}"), ("T", lambda row: row["path"][1].removeprefix("t")),
         ("γ", lambda row: row["path"][2].removeprefix("gamma")),
         ("token", "{expected[token]:.3f}"), ("block", "{expected[block]:.3f}"),
         ("difference", "{expected[difference]:+.4f}"),
@@ -189,5 +185,4 @@ def block_table(studies: Sequence[Content]) -> str:
         ("95 % interval", "{counted[interval][0]:+.3f} to {counted[interval][1]:+.3f}"),
         ("rows", "{counted[num_rows]}"),
     ]  # fmt: skip
-    rows = [row for study in studies for row in _leaves(study, "block")]
     return table(columns, rows) if rows else ""

@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -24,7 +24,7 @@ from specdec.checkpoints.architectures import Config
 from specdec.core.roofline import Hardware
 from specdec.reproduction import pages, scaling
 from specdec.runs import dry_run, gin_files
-from specdec.runs.gin_bindings import configured_hardware
+from specdec.runs.gin_bindings import configured
 
 SUMMARY = "results/scaling/summary.json"
 TARGETS = {"T5-XXL": "t5-v1_1-xxl", "T5 of 110 B": "t5-v1_1-110b"}
@@ -41,7 +41,7 @@ def scaling_numbers() -> dict[str, Any]:
     def hardware(name: str) -> Hardware:
         decode = str(ROOT / "configs/experiments/plans/xxl_h200.gin")
         gin_files.parse([decode, str(ROOT / f"configs/hardware/{name}.gin")], [], ROOT)
-        return cast(Hardware, configured_hardware())
+        return configured(Hardware)
 
     targets, drafts = ({n: shape(s) for n, s in names.items()} for names in (TARGETS, DRAFTS))
     plan = scaling.ScalingPlan(targets, drafts, list(map(hardware, HARDWARE)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,10 +21,9 @@ from specdec.decoding.batches import make_batches
 from specdec.measure import breakdown, results
 from specdec.measure.progress import Progress, say
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given
+from specdec.runs.command_line import Given, told
 
 RESULTS, CONFIG = "results.json", "operative_config.gin"
-USER_ERROR = 2
 
 
 def run(
@@ -110,7 +108,6 @@ def main(given: Given, root: Path, t5x_path: str | None) -> int:
         gin_files.parse(given.gin_files, given.bindings, root)
         gin.get_configurable(run)(directory, t5x_path, given.command)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
-        return USER_ERROR
+        return told(error)
     print(f"Written to {directory}: {RESULTS}, {CONFIG}")
     return 0

@@ -14,6 +14,7 @@ from absl import app, flags
 
 from specdec.core.machine import cache_directory
 
+USER_ERROR = 2
 flags.disclaim_key_flags()  # They are listed as the script's own.
 
 
@@ -31,6 +32,13 @@ class Given:
         return Path(self.output_dir or f"out/{kind}_{Path(self.gin_files[-1]).stem}")
 
 
+def told(error: Exception | str) -> int:
+    """Tells of a user's mistake in one line, without gin's account of calls; the exit code."""
+    message = str(error).split("\n  In call to configurable")[0]
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR
+
+
 def run(script: Callable[[Given], int], output_dir: str, required: bool = False) -> None:
     """Exits with what ``script`` returns; with 2 if an argument is no flag.
 
@@ -46,8 +54,7 @@ def run(script: Callable[[Given], int], output_dir: str, required: bool = False)
 
     def main(argv: list[str]) -> int:
         if len(argv) > 1:
-            print(f"error: unknown argument {argv[1]!r}.", file=sys.stderr)
-            return 2
+            return told(f"unknown argument {argv[1]!r}.")
         command = shlex.join(["python", *sys.argv])
         return script(Given(gin_file.value, bindings, directory.value, command))
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from specdec.api import Method, load_pair
+from specdec.api import load_pair
 from specdec.core import files
 from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import good
-from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.measure import lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
@@ -27,8 +26,7 @@ from specdec.measure.progress import Progress, say
 from specdec.measure.rows import LineWriter, append_missing, line_of
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item
-from specdec.runs.parts import DECODES, Parts
-from specdec.runs.processes import ALONE, Processes
+from specdec.runs.processes import ALONE, DECODES, Parts, Processes
 from specdec.verifiers.base import Verifier
 
 CONFIG, SKIPPED, RESULTS, TRACE = (
@@ -39,11 +37,10 @@ _PROVENANCE_END = "# ---\n"
 
 
 class PreparedRun:
-    """A run whose inputs, models and output directory were found to be good.
+    """A run whose inputs, models and output directory were found to be good; nothing is written.
 
-    Nothing was written yet. Make one and call :meth:`execute`. Rows are decoded and written in an
-    order that depends on the task and the batch size alone, so what a stopped run wrote is the
-    beginning of what this one will.
+    Make one and call :meth:`execute`. Rows are decoded and written in an order that depends on the
+    task and the batch size alone: what a stopped run wrote is the beginning of what this one will.
 
     Args:
       run: what to do.
@@ -73,22 +70,24 @@ class PreparedRun:
         self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
         self.pair.target.check_batch_size(run.batch_size)
         self._inputs = Inputs(
-            run.task, self.pair, max_input_len=run.max_input_len, num_examples=run.num_examples,
-            bad_rows=run.bad_rows,
-        )  # fmt: skip
-        self._survey = self._inputs.survey()
-        self._report_skipped()
+            run.task, self.pair, run.max_input_len, run.num_examples, run.bad_rows
+        )
+        self._survey = found = self._inputs.survey()
+        for row in found.first_skipped:
+            say(f"Skipped: {row.reason}")
+        if more := found.num_skipped - len(found.first_skipped):
+            say(f"  and {more} more, in {SKIPPED}")
         self._choice = None
         if run.gamma == "auto":
             self._choose_gamma()
-        weights = [fingerprint(p) for p in (self.pair.target.params, self.pair.draft.weights)]
+        target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
         # With the weights: a draft trained anew under the same name is another run.
-        self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
+        self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
         self._parts = Parts(
             processes, directory, self._survey.num_rows,
-            lambda: (len(members) for _, members in self._all_batches()),
+            lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
         )  # fmt: skip
         self._num_done = self._count_previous_rows()
 
@@ -97,14 +96,6 @@ class PreparedRun:
         """What processes of one run have in common: configuration, weights and texts."""
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
         return f"{self._identity}\n{rows}"
-
-    def _report_skipped(self) -> None:
-        found = self._survey
-        for row in found.first_skipped:
-            say(f"Skipped: {row.reason}")
-        more = found.num_skipped - len(found.first_skipped)
-        if more:
-            say(f"  and {more} more, in {SKIPPED}")
 
     def _choose_gamma(self) -> None:
         """Puts a number in the place of "auto"."""
@@ -124,17 +115,14 @@ class PreparedRun:
         self.run = dataclasses.replace(run, gamma=choice.gamma, method=method)
         self._choice = choice
 
-    def _all_batches(self) -> Iterator[tuple[Batch, list[Item]]]:
-        return self._inputs.batches(self.run.batch_size)
-
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
         """Those of this process."""
-        return self._parts.mine(self._all_batches())
+        return self._parts.mine(self._inputs.batches(self.run.batch_size))
 
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""
-        path = self._parts.path
-        saved = self._directory / CONFIG
+        path, saved = self._parts.path, self._directory / CONFIG
+        advice = "choose another --output_dir or remove {} there."
         known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
             _PROVENANCE_END + self._identity
         )
@@ -143,7 +131,7 @@ class PreparedRun:
             if not known and next(read_rows(decodes), None):
                 raise ValueError(
                     f"{self._directory} holds the decodes of another configuration or of other "
-                    f"weights (compare its {CONFIG}); {_advice(decodes)}"
+                    f"weights (compare its {CONFIG}); {advice.format(decodes.name)}"
                 )
         count = 0
         items = (item for _, members in self._batches() for item in members)
@@ -153,7 +141,8 @@ class PreparedRun:
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
                     f"{path}:{count} is not the row that this run has there: the rows of "
-                    f"{self.run.task.name} or that file were changed since; {_advice(path)}"
+                    f"{self.run.task.name} or that file were changed since; "
+                    f"{advice.format(path.name)}"
                 )
         return count
 
@@ -179,11 +168,8 @@ class PreparedRun:
     def execute(self, command: str) -> dict[str, Any]:
         """Decodes what is not decoded yet, measures, and writes every file.
 
-        Of several processes each decodes and writes a part of the rows. Then process 0 gets them
-        all; it alone measures and writes the results.
-
         Returns:
-          the content of ``results.json``; nothing in other processes than 0.
+          the content of ``results.json``; nothing in other processes than 0, which measures alone.
 
         Raises:
           OSError: a file cannot be written, or the task's rows are not those of a moment ago; here
@@ -208,8 +194,7 @@ class PreparedRun:
 
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
-        measured = self._measure()
-        run = self.run
+        run, measured = self.run, self._measure()
         names = (
             "target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
             "max_decode_len", "seed",
@@ -225,17 +210,14 @@ class PreparedRun:
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
             **results.numbers(
-                self.rows(),
-                run.guesses,
-                measured,
-                greedy=run.sampling.greedy,
+                self.rows(), run.guesses, measured, greedy=run.sampling.greedy,
                 metrics=run.task.metrics,
             ),
             "num_skipped": self._survey.num_skipped,
             **about,
             "gin": self._identity,
             "command": command,
-        }
+        }  # fmt: skip
         title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
         files.write_text(self._directory / TRACE, page)
@@ -254,10 +236,9 @@ class PreparedRun:
         """Appends the rows that follow the first `done` ones."""
         path, total = self._parts.path, self._parts.num_mine
         say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
-        with (
-            stop_request(*self._signals()) as stop,
-            Progress(total, "rows", done=done) as progress,
-        ):
+        # What asks this process alone to stop; of several, JAX notes SIGTERM for all.
+        signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
+        with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(
                 writer, self._batches(), done, lambda pair: len(pair[1]),
                 lambda pair: self._decode_batch(*pair),
@@ -281,35 +262,19 @@ class PreparedRun:
                 f"{total}."
             )
 
-    def _signals(self) -> tuple[signal.Signals, ...]:
-        """What asks this process alone to stop; of several, JAX notes SIGTERM for all."""
-        alone = self._processes.count == 1
-        return (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
-
-    def _decoder(self, method: Method, width: int = 1) -> BatchDecoder:
-        run = self.run
-        return self.pair.decoder(
-            method=method, gamma=run.guesses, sampling=run.sampling, width=width,
-            max_decode_len=run.max_decode_len, seed=run.seed, stop_below=run.stop_below,
-            draft_sampling=run.draft_sampling, verifier=run.verifier,
-        )  # fmt: skip
-
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
         run = self.run
-        result = self._decoder(run.method).decode(batch, trace=True)
-        references = {}
-        if run.guesses and run.sampling.greedy:
-            widths = {"mismatch": 1, "width_matched_mismatch": run.guesses + 1}
-            references = {
-                name: self._decoder("autoregressive", width).decode(batch)
-                for name, width in widths.items()
-            }
+        result = run.decoder(self.pair).decode(batch, trace=True)
+        widths = {"mismatch": 1, "width_matched_mismatch": run.guesses + 1}
+        references = {
+            name: run.decoder(self.pair, "autoregressive", width).decode(batch)
+            for name, width in widths.items()
+            if run.guesses and run.sampling.greedy
+        }
         rows = []
         for place, item in enumerate(members):
-            row = Row.of(
-                result, place,
-                id=item.id, input=item.example.input, reference=item.example.reference,
-            )  # fmt: skip
+            given = {"input": item.example.input, "reference": item.example.reference}
+            row = Row.of(result, place, id=item.id, **given)
             texts = self.pair.text([np.asarray(row.tokens)])
             found = {
                 name: lossless.compare(
@@ -328,15 +293,12 @@ class PreparedRun:
         ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         timings = speed.measure(
-            self._decoder("autoregressive"), self._decoder(run.method) if run.guesses else None,
+            run.decoder(self.pair, "autoregressive"),
+            run.decoder(self.pair) if run.guesses else None,
             list(make_batches(ids, run.batch_size, self.pair.target.model)),
             run.timing_repetitions,
         )  # fmt: skip
         return speed.summarize(timings)
-
-
-def _advice(decodes: Path) -> str:
-    return f"choose another --output_dir or remove {decodes.name} there."
 
 
 def verifier_name(verifier: Verifier) -> str:

@@ -89,8 +89,3 @@ class _Macros(config_parser.ParserDelegate):
 def _similar(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, sorted(names), cutoff=0.6)
     return f" Did you mean {' or '.join(close)}?" if close else ""
-
-
-def one_line(error: Exception) -> str:
-    """An error's message without gin's account of who called whom."""
-    return " ".join(str(error).split("\n  In call to configurable")[0].split())

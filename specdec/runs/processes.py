@@ -1,20 +1,30 @@
-"""Processes that do one run together, on JAX's distributed runtime."""
+"""Processes that do one run together, on JAX's distributed runtime, and the rows of each."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from specdec.core.files import written
+
+T = TypeVar("T")
+
+DECODES = "decodes.jsonl"
 TIMEOUT_SECONDS = 300
 _SMALLEST_MESSAGE = 1024
+_BATCHES_A_ROUND = 64
 
 
 class ProcessError(OSError):
@@ -23,9 +33,7 @@ class ProcessError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """This process among all of a run.
-
-    All have to come to each :meth:`exchange` and :meth:`together` in the same order.
+    """This process among all of a run; all come to each method here in the same order.
 
     Attributes:
       index: 0 writes what belongs to all.
@@ -86,7 +94,8 @@ class Processes:
         for index, other in enumerate(texts):
             if other == texts[0]:
                 continue
-            first, second = _first_difference(texts[0], other)
+            pairs = zip_longest(texts[0].splitlines(), other.splitlines(), fillvalue="nothing")
+            first, second = next(pair for pair in pairs if pair[0] != pair[1])
             raise ValueError(
                 f"Process {index} of {self.count} does another run than process 0: it has "
                 f"{second!r} where that has {first!r}. Start all with the same files, weights and "
@@ -104,19 +113,10 @@ class Processes:
 ALONE = Processes()
 
 
-def _first_difference(text: str, other: str) -> tuple[str, str]:
-    lines = [t.splitlines() for t in (text, other)]
-    longest = max(map(len, lines))
-    padded = [found + ["nothing"] * (longest - len(found)) for found in lines]
-    return next(pair for pair in zip(*padded, strict=True) if pair[0] != pair[1])
-
-
 def join(
-    coordinator_address: str | None,
-    num_processes: int | None,
-    process_id: int | None,
+    coordinator_address: str | None, num_processes: int | None, process_id: int | None,
     timeout_seconds: int,
-) -> Processes:
+) -> Processes:  # fmt: skip
     """Meets the run's other processes. To be called before anything else of JAX's.
 
     Args:
@@ -150,7 +150,80 @@ def _give_up(seconds: int) -> None:
         f"error: the processes of this run did not meet within {seconds} s. Start as many as "
         "--num_processes says, each with its own --process_id, all with the same "
         "--coordinator_address, which must be reachable from each; or raise --process_timeout.",
-        file=sys.stderr,
-        flush=True,
-    )
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
     os._exit(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A run's batches dealt out in turn: process i of n decodes batches i, i + n, i + 2n, ...
+
+    Attributes:
+      processes: those of the run.
+      directory: of this process's output; it may be the others' too.
+      num_rows: of the whole run.
+      sizes: reads the rows anew and tells how many are in each of the run's batches, in order.
+
+    Raises:
+      ValueError: the directory holds parts of a run by another number of processes.
+    """
+
+    processes: Processes
+    directory: Path
+    num_rows: int
+    sizes: Callable[[], Iterator[int]]
+
+    def __post_init__(self):
+        count = self.processes.count
+        for path in self.directory.glob("decodes-*-of-*.jsonl"):
+            written_by = int(path.stem.rpartition("-")[2])
+            done = count == 1 and (self.directory / DECODES).exists()
+            if written_by != count and not done:
+                raise ValueError(
+                    f"{self.directory} holds a part of a run by {written_by} processes: go on with "
+                    f"as many, choose another --output_dir, or remove {path.name} there."
+                )
+
+    @property
+    def path(self) -> Path:
+        """The file this process appends to."""
+        index, count = self.processes.index, self.processes.count
+        name = DECODES if count == 1 else f"decodes-{index:05}-of-{count:05}.jsonl"
+        return self.directory / name
+
+    def mine(self, of_batches: Iterable[T]) -> Iterator[T]:
+        """What belongs to this process's batches."""
+        return islice(of_batches, self.processes.index, None, self.processes.count)
+
+    @functools.cached_property
+    def num_mine(self) -> int:
+        """Rows of this process."""
+        return self.num_rows if self.processes.count == 1 else sum(self.mine(self.sizes()))
+
+    def gather(self) -> None:
+        """Puts all parts together as ``decodes.jsonl`` of process 0, as one process writes it.
+
+        Raises:
+          OSError: a file cannot be written or read, here or (ProcessError) elsewhere.
+        """
+        count = self.processes.count
+        if count == 1:
+            return
+        with contextlib.ExitStack() as files:
+            out = None
+            with self.processes.together():
+                part = files.enter_context(open(self.path, "rb"))
+                if not self.processes.index:
+                    partial = files.enter_context(written(self.directory / DECODES))
+                    out = files.enter_context(open(partial, "wb"))
+            all_sizes = self.sizes()
+            while sizes := list(islice(all_sizes, _BATCHES_A_ROUND * count)):
+                texts = self.processes.exchange(b"".join(islice(part, sum(self.mine(sizes)))))
+                lines = [iter(text.splitlines(keepends=True)) for text in texts]
+                with self.processes.together():
+                    for number, size in enumerate(sizes):
+                        if out:
+                            out.writelines(islice(lines[number % count], size))
+            with self.processes.together():
+                files.close()

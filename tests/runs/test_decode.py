@@ -133,7 +133,7 @@ def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, mon
     def decode(*_, **__):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("specdec.api.Pair.decode", decode)
+    monkeypatch.setattr("specdec.decoding.batch_decoder.BatchDecoder.decode", decode)
     assert main(tiny, tmp_path) == 0
 
 

@@ -93,11 +93,9 @@ def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
     return breakdown.measure(
         decoder_of(workload, pair, "autoregressive", limit),
         decoder_of(workload, pair, "speculative", limit),
-        list(make_batches(ids, workload.batch_size, pair.target.model)),
-        repetitions=repetitions,
-        forced_alpha=workload.forced_alpha,
-        parts_of=decoder_of(whole, pair, "speculative", limit),
-    )
+        list(make_batches(ids, workload.batch_size, pair.target.model)), repetitions=repetitions,
+        forced_alpha=workload.forced_alpha, parts_of=decoder_of(whole, pair, "speculative", limit),
+    )  # fmt: skip
 
 
 def main(given: Given, root: Path, t5x_path: str | None) -> int:

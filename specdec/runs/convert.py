@@ -45,12 +45,11 @@ def convert(
       form: "huggingface"; "t5x", a ``checkpoint_<step>`` in it; or "orbax", a training run's
         directory without what would resume it.
       dtype: of the stored weights: "float32", "bfloat16" or "float16".
-      step: which of the source's steps; the latest if None. The result keeps it (0 where the source
-        has none).
+      step: which of the source's steps, which the result keeps; the latest if None.
 
     Returns:
-      The largest absolute difference between the logits before and after, on random tokens: the
-      source's weights in ``dtype`` against the result's.
+      The largest absolute difference between logits on random tokens: of the source's weights in
+      ``dtype``, and of the result's.
 
     Raises:
       ValueError: an unknown format.
@@ -66,20 +65,19 @@ def convert(
         if form == "huggingface":
             save_huggingface(partial, config, params, vocabulary, dtype)
             after = open_huggingface(partial, dtype)
+        elif form == "t5x":
+            save_t5x(partial, config, params, step, dtype)
+            after = open_t5x(partial, dtype)
         else:
-            if form == "t5x":
-                save_t5x(partial, config, params, step, dtype)
-                after = open_t5x(partial, dtype)
-            else:
-                save_params(partial, config, jax.tree.map(np.asarray, params), step)
-                after = load_params(partial)
-            if vocabulary is not None:
-                shutil.copyfile(vocabulary, partial / FILE_NAME)
+            save_params(partial, config, jax.tree.map(np.asarray, params), step)
+            after = load_params(partial)
+        if form != "huggingface" and vocabulary is not None:
+            shutil.copyfile(vocabulary, partial / FILE_NAME)
+        new = dataclasses.asdict(after[0])
         changed = [
-            f"{field.name} from {old!r} to {new!r}"
-            for field in dataclasses.fields(config)
-            if field.name not in _NOT_ARITHMETIC
-            and (old := getattr(config, field.name)) != (new := getattr(after[0], field.name))
+            f"{name} from {old!r} to {new[name]!r}"
+            for name, old in dataclasses.asdict(config).items()
+            if name not in _NOT_ARITHMETIC and old != new[name]
         ]
         difference = float(jnp.abs(_logits(before, config) - _logits(after, config)).max())
         if changed or not difference <= TOLERANCE:
@@ -110,16 +108,14 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
 
 def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
     """Logits on random tokens, of which half a row is padding, farther apart than any bucket."""
-    config, params = given
+    config, params = given[0], jax.tree.map(jnp.asarray, given[1])
     length = drawn_for.relative_attention_max_distance + 32
     generator = np.random.default_rng(0)
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
-    params = jax.tree.map(jnp.asarray, params)
-    tokens = decoder_inputs(config, targets)
     encoding = None
     if config.encoding_width is not None:
         encoding = jnp.asarray(generator.normal(size=(*inputs.shape, config.encoding_width)))
-    logits = network(config).apply({"params": params}, jnp.asarray(inputs), tokens, encoding)
-    return jnp.asarray(logits)
+    arguments = jnp.asarray(inputs), decoder_inputs(config, targets), encoding
+    return jnp.asarray(network(config).apply({"params": params}, *arguments))

@@ -14,7 +14,7 @@ import pytest
 from specdec.core.theory_measured import cluster_interval
 from specdec.runs import cli
 from specdec.runs.command_line import Given
-from specdec.runs.verifier_comparison import block_difference
+from specdec.runs.reproduce import block_difference
 from tests.runs.conftest import TEXTS
 
 # Random models say what no font has.

@@ -34,13 +34,7 @@ def floor(parts: Sequence[BlockPart], hardware: Hardware) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of a model on each device.
-
-    Attributes:
-      weights: all parameters, packed.
-      cache, cross: the self-attention cache, and the cross-attention's keys and values.
-      logits: of one call.
-    """
+    """Bytes of a model on each device: parameters, both attentions' caches, a call's logits."""
 
     weights: int
     cache: int
@@ -50,7 +44,7 @@ class Memory:
     @property
     def total(self) -> int:
         """All but activations."""
-        return self.weights + self.cache + self.cross + self.logits
+        return sum(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,11 +27,7 @@ class PageError(ValueError):
 
 
 def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
-    """Writes a page's sections; whether they were others before.
-
-    Args:
-      section: gives a section's text by its name.
-      check: only compare.
+    """Writes a page's sections, unless it is to ``check`` only; whether they were others before.
 
     Raises:
       PageError: the page has no section, or a results file is missing or damaged.
@@ -46,11 +42,7 @@ def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
 
 
 def read_json(root: Path, name: str, remedy: str = "") -> Any:
-    """A results file.
-
-    Raises:
-      PageError: it is missing or not JSON.
-    """
+    """A results file; raises PageError if it is missing or not JSON."""
     try:
         return json.loads((root / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -127,10 +119,9 @@ def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str
     ]
     table = markdown(["", *(RUNS[run] for run in runs.values())], rows, numbers=True)
     sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
+    keys = ("device", "dtype", "batch_size")
     settings = {
-        "{}, {}, batch size {}".format(
-            *(_shown(result, key, source) for key in ("device", "dtype", "batch_size"))
-        )
+        "{}, {}, batch size {}".format(*(_shown(result, key, source) for key in keys))
         for source, result in results.items()
     }
     return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
@@ -144,11 +135,7 @@ _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
 
 
 def benchmark(root: Path, name: str, *, draw: bool) -> str:
-    """results/benchmark_NAME: its table, its picture in docs/images, and its command.
-
-    Args:
-      draw: whether to write the picture.
-    """
+    """results/benchmark_NAME: its table, its picture (drawn if it is to be), and its command."""
     source = f"results/benchmark_{name}"
     results = read_json(root, f"{source}/results.json")
     workloads, file = results["workloads"], f"performance_{name}.svg"
@@ -156,11 +143,8 @@ def benchmark(root: Path, name: str, *, draw: bool) -> str:
     if len(workloads) > 1:
         out = [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True)]
         # A picture is against the one quantity that differs between all of them.
-        varying = [
-            quantity
-            for quantity, value in _QUANTITIES.items()
-            if len(set(map(value, workloads))) == len(workloads)
-        ]
+        values = {name: set(map(value, workloads)) for name, value in _QUANTITIES.items()}
+        varying = [name for name in values if len(values[name]) == len(workloads)]
         caption = f"Tokens a second against {varying[0]}" if len(varying) == 1 else ""
         if caption and draw:
             plots.sweep(workloads, _QUANTITIES[varying[0]], varying[0], path)

@@ -40,12 +40,9 @@ ALPHAS = {
 
 @dataclasses.dataclass(frozen=True)
 class ScalingPlan:
-    """What the tables are of.
+    """What the tables are of: targets by name, drafts by size as in :data:`ALPHAS`, and devices.
 
-    Attributes:
-      targets: by name.
-      drafts: by size, as in :data:`ALPHAS`.
-      hardware: the devices compared; tables that vary something else have the first.
+    Tables that vary something else have the first device.
     """
 
     targets: Mapping[str, Config]
@@ -78,14 +75,12 @@ class ScalingPlan:
             shape = ("num_encoder_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff")
             meshes = {each.name: plan.fitting_mesh(each) for each in self.hardware}
             yield {
-                "model": name,
-                **{field: getattr(config, field) for field in shape},
-                "weights": share.weights,
-                "step_weights": share.step_weights,
+                "model": name, **{field: getattr(config, field) for field in shape},
+                "weights": share.weights, "step_weights": share.step_weights,
                 "cache_per_token": share.cache(1),
                 "collectives": config.num_decoder_layers * 3 + 2,
                 "fitting": {name: mesh and mesh.model for name, mesh in meshes.items()},
-            }
+            }  # fmt: skip
 
     def _meshes(self) -> Rows:
         """Each target on the fewest devices that hold it, and on four times as many."""
@@ -98,34 +93,26 @@ class ScalingPlan:
                 plans = {d: self._plan(model, target=target, draft=d) for d in self.drafts}
                 (plan, *_) = plans.values()
                 yield {
-                    "target": target,
-                    "hardware": hardware.name,
-                    "mesh": [1, model],
-                    "memory": plan.memory()[0].total,
-                    "token_ms": _token_ms(plan, hardware),
+                    "target": target, "hardware": hardware.name, "mesh": [1, model],
+                    "memory": plan.memory()[0].total, "token_ms": _token_ms(plan, hardware),
                     "verify_ratio": plan.verify_ratio(hardware),
                     "collectives": sum(part.work.num_collectives for part in plan.plain()),
                     "drafts": {draft: _faster(p, hardware, draft) for draft, p in plans.items()},
-                }
+                }  # fmt: skip
 
     def _drafts(self) -> Rows:
         """Drafts whole on every device, and cut as the target is."""
         hardware = self.hardware[0]
         for model in DRAFT_MESHES:
-            plans = {draft: self._plan(model, draft=draft) for draft in self.drafts}
-            cut = {
-                draft: dataclasses.replace(
-                    plan, mesh=dataclasses.replace(plan.mesh, draft_rules=T5X_RULES)
-                )
-                for draft, plan in plans.items()
-                if self.drafts[draft].num_heads % model == 0
-            }
-            yield {
-                "model": model,
-                "whole": {draft: _faster(plan, hardware, draft) for draft, plan in plans.items()},
-                "cut": {draft: _faster(plan, hardware, draft) for draft, plan in cut.items()},
-                "token_ms": _token_ms(plans["small"], hardware),
-            }
+            found: dict[str, dict[str, Any]] = {"whole": {}, "cut": {}}
+            for draft, config in self.drafts.items():
+                plan = self._plan(model, draft=draft)
+                mesh = dataclasses.replace(plan.mesh, draft_rules=T5X_RULES)
+                found["whole"][draft] = _faster(plan, hardware, draft)
+                if config.num_heads % model == 0:
+                    cut = dataclasses.replace(plan, mesh=mesh)
+                    found["cut"][draft] = _faster(cut, hardware, draft)
+            yield {"model": model, **found, "token_ms": _token_ms(self._plan(model), hardware)}
 
     def _batches(self) -> Rows:
         """More rows on the same devices."""
@@ -154,15 +141,11 @@ class ScalingPlan:
             plan = self._plan(DEVICES // data, data=data, batch_size=batch)
             found, rate = _faster(plan, hardware), batch / floor(plan.plain(), hardware)
             yield {
-                "mesh": [data, DEVICES // data],
-                "batch": batch,
-                "memory": plan.needed,
-                "fits": plan.needed <= hardware.memory,
-                "token_ms": _token_ms(plan, hardware),
+                "mesh": [data, DEVICES // data], "batch": batch, "memory": plan.needed,
+                "fits": plan.needed <= hardware.memory, "token_ms": _token_ms(plan, hardware),
                 "tokens_per_second": rate,
-                "speculative_tokens_per_second": rate * found["best"]["speedup"],
-                **found,
-            }
+                "speculative_tokens_per_second": rate * found["best"]["speedup"], **found,
+            }  # fmt: skip
 
     def _inputs(self) -> Rows:
         """Longer inputs."""
@@ -171,14 +154,11 @@ class ScalingPlan:
             plan = self._plan(DEVICES, batch_size=batch, input_len=length)
             whole = self._plan(batch_size=batch)
             yield {
-                "batch": batch,
-                "length": length,
-                "cross": whole.target_share.cache(length),
+                "batch": batch, "length": length, "cross": whole.target_share.cache(length),
                 "share": plan.target_share.cache(length) / plan.plain()[0].work.read,
-                "fits": plan.needed <= hardware.memory,
-                "token_ms": _token_ms(plan, hardware),
+                "fits": plan.needed <= hardware.memory, "token_ms": _token_ms(plan, hardware),
                 **_faster(plan, hardware),
-            }
+            }  # fmt: skip
 
 
 def _token_ms(plan: BlockPlan, hardware: Hardware) -> float:
@@ -242,7 +222,12 @@ def section(content: Content, name: str) -> str:
         "batches": [
             ("target", "{target}"), ("devices", "{devices}"), ("rows", "{batch}"),
             ("operations a byte", "{intensity:.1f}"),
-            *(column for name in names for column in _fitting(name)),
+            *(column for name in names for column in (
+                (f"{name}: ms",
+                 _at(_MS[1].format_map, "hardware", name, missing="does not fit")),
+                ("v", _at("{verify_ratio:.2f} ({bound})".format_map, "hardware", name, missing="")),
+                ("best", _best("hardware", name, missing="")),
+            )),
         ],
         "axes": [
             ("data x model", "{mesh[0]} x {mesh[1]}"), ("GB each", _held("memory")), _MS,
@@ -285,13 +270,3 @@ def _best(*path: str, missing: str = "–") -> Callable[[Content], str]:
         return "none" if best["speedup"] < 1 else "{speedup:.2f} (γ {gamma})".format_map(best)
 
     return _at(form, *path, missing=missing)
-
-
-def _fitting(name: str) -> Columns:
-    """A device's columns, where rows may not fit."""
-    path = ("hardware", name)
-    return [
-        (f"{name}: ms", _at(_MS[1].format_map, *path, missing="does not fit")),
-        ("v", _at("{verify_ratio:.2f} ({bound})".format_map, *path, missing="")),
-        ("best", _best(*path, missing="")),
-    ]

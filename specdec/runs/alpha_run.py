@@ -29,13 +29,12 @@ TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"
 
 @dataclasses.dataclass(frozen=True)
 class AlphaRun:
-    """What to measure.
+    """What to measure; all else is as in :func:`specdec.load_pair` and ``Pair.generate``.
 
     Attributes:
       task: whose inputs; ``num_examples`` of them, evenly spread. The paper has 10,000 tokens.
       drafts: names of checkpoints, or specs.
       sampling: the target's and the drafts'.
-      All else: see :func:`specdec.load_pair` and :meth:`specdec.Pair.generate`.
     """
 
     task: Task
@@ -50,9 +49,7 @@ class AlphaRun:
     seed: int = 0
 
     def execute(self, directory: Path) -> dict[str, Any]:
-        """Measures what is not measured yet, and writes ``alpha.json``, which it returns.
-
-        A killed run continues behind the last batch that is on disk.
+        """Measures what is not on disk yet, and writes ``alpha.json``, which it returns.
 
         Raises:
           OSError: the directory cannot be written to.
@@ -65,10 +62,8 @@ class AlphaRun:
         for spec in self.drafts:
             pair = load_pair(target=self.target, draft=spec, dtype=self.dtype)
             if not batches:
-                ids = pair.token_ids(
-                    model_inputs(examples, pair.vocabulary), max_input_len=self.max_input_len,
-                    names=[example.origin for example in examples],
-                )  # fmt: skip
+                given, names = model_inputs(examples, pair.vocabulary), [e.origin for e in examples]
+                ids = pair.token_ids(given, max_input_len=self.max_input_len, names=names)
                 batches = list(make_batches(ids, self.batch_size, pair.target.model))
                 self._claim(directory, pair)
                 rows = self._texts(directory, pair, batches)
@@ -83,9 +78,8 @@ class AlphaRun:
 
     def _claim(self, directory: Path, pair: Pair) -> None:
         """Says whose directory this is, or finds that it is another's."""
-        skipped = ("task", "drafts")
-        names = [f.name for f in dataclasses.fields(self) if f.name not in skipped]
-        settings = {name: str(getattr(self, name)) for name in names}
+        settings = {name: str(value) for name, value in vars(self).items()}
+        del settings["task"], settings["drafts"]
         weights = fingerprint(pair.target.params)
         identity = json.dumps({"task": self.task.name, "weights": weights, **settings}, indent=1)
         path = directory / IDENTITY

@@ -27,16 +27,10 @@ RESULTS, CONFIG = "results.json", "operative_config.gin"
 
 
 def run(
-    directory: Path,
-    t5x_path: str | None,
-    command: str,
-    *,
-    workloads: Sequence[Callable[[], list[Workload]]],
-    systems: Sequence[str],
-    repetitions: int,
-    threads: int | None = None,
-    breakdown_repetitions: int = 5,
-) -> dict[str, Any]:
+    directory: Path, t5x_path: str | None, command: str, *,
+    workloads: Sequence[Callable[[], list[Workload]]], systems: Sequence[str], repetitions: int,
+    threads: int | None = None, breakdown_repetitions: int = 5,
+) -> dict[str, Any]:  # fmt: skip
     """Measures every system on every workload and writes ``results.json`` after each.
 
     Args:
@@ -48,8 +42,7 @@ def run(
       breakdown_repetitions: of the parts of specdec's speculative decoding; 0 leaves them out.
     """
     cores = num_cores()
-    threads = threads or cores
-    if not 1 <= threads <= cores:
+    if not 1 <= (threads := threads or cores) <= cores:
         raise ValueError(f"threads must be in [1, {cores}], got {threads}.")
     options = {"threads": threads, "t5x_path": t5x_path}
     with_peers = any(not SYSTEMS[name].own for name in systems if name in SYSTEMS)

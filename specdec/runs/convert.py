@@ -11,16 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.checkpoints import (
-    CheckpointError,
-    find_checkpoint,
-    find_vocabulary,
-    is_t5x,
-    open_huggingface,
-    open_t5x,
-    save_huggingface,
-    save_t5x,
-)
+from specdec import checkpoints
+from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.architectures import Config, decoder_inputs, network
 from specdec.checkpoints.parameters import written_whole
 from specdec.data.vocabulary import FILE_NAME
@@ -63,11 +55,11 @@ def convert(
     config, params = before
     with written_whole(Path(output_dir).absolute()) as partial:
         if form == "huggingface":
-            save_huggingface(partial, config, params, vocabulary, dtype)
-            after = open_huggingface(partial, dtype)
+            checkpoints.save_huggingface(partial, config, params, vocabulary, dtype)
+            after = checkpoints.open_huggingface(partial, dtype)
         elif form == "t5x":
-            save_t5x(partial, config, params, step, dtype)
-            after = open_t5x(partial, dtype)
+            checkpoints.save_t5x(partial, config, params, step, dtype)
+            after = checkpoints.open_t5x(partial, dtype)
         else:
             save_params(partial, config, jax.tree.map(np.asarray, params), step)
             after = load_params(partial)
@@ -98,12 +90,14 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
         found = dataclasses.replace(config, dtype="float32"), params
         vocabulary = Path(source) / FILE_NAME
         return found, step, vocabulary if vocabulary.is_file() else None
-    if is_t5x(source):
-        location, found = find_checkpoint(source, step)
-        return open_t5x(location, dtype), found or 0, find_vocabulary(source)
-    if step is not None:
+    if checkpoints.is_t5x(source):
+        location, step = checkpoints.find_checkpoint(source, step)
+        found = checkpoints.open_t5x(location, dtype)
+    elif step is not None:
         raise CheckpointError(f"{source} has no steps to choose from; leave out step.")
-    return open_huggingface(source, dtype), 0, find_vocabulary(source)
+    else:
+        found = checkpoints.open_huggingface(source, dtype)
+    return found, step or 0, checkpoints.find_vocabulary(source)
 
 
 def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:

@@ -33,7 +33,7 @@ CONFIG, SKIPPED, RESULTS, TRACE = (
     "operative_config.gin", "skipped.jsonl", "results.json", "trace.html",
 )  # fmt: skip
 ROWS_IN_PAGE = 24
-_PROVENANCE_END = "# ---\n"
+_END = "# ---\n"  # Of the provenance above a configuration.
 
 
 class PreparedRun:
@@ -69,9 +69,8 @@ class PreparedRun:
         self.run, self._directory, self._processes = run, directory, processes
         self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
         self.pair.target.check_batch_size(run.batch_size)
-        self._inputs = Inputs(
-            run.task, self.pair, run.max_input_len, run.num_examples, run.bad_rows
-        )
+        rows = run.max_input_len, run.num_examples, run.bad_rows
+        self._inputs = Inputs(run.task, self.pair, *rows)
         self._survey = found = self._inputs.survey()
         for row in found.first_skipped:
             say(f"Skipped: {row.reason}")
@@ -123,9 +122,8 @@ class PreparedRun:
         """Rows that this process has on disk, found to be its first ones of this run."""
         path, saved = self._parts.path, self._directory / CONFIG
         advice = "choose another --output_dir or remove {} there."
-        known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
-            _PROVENANCE_END + self._identity
-        )
+        text = saved.read_text(encoding="utf-8") if saved.is_file() else ""
+        known = text.endswith(_END + self._identity)
         # Of several processes, the first would also replace what one alone has decoded there.
         for decodes in (path, self._directory / DECODES):
             if not known and next(read_rows(decodes), None):
@@ -133,7 +131,7 @@ class PreparedRun:
                     f"{self._directory} holds the decodes of another configuration or of other "
                     f"weights (compare its {CONFIG}); {advice.format(decodes.name)}"
                 )
-        count = 0
+        count, task = 0, self.run.task.name
         items = (item for _, members in self._batches() for item in members)
         for count, row in enumerate(read_rows(path), start=1):
             item = next(items, None)
@@ -141,13 +139,12 @@ class PreparedRun:
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
                     f"{path}:{count} is not the row that this run has there: the rows of "
-                    f"{self.run.task.name} or that file were changed since; "
-                    f"{advice.format(path.name)}"
+                    f"{task} or that file were changed since; {advice.format(path.name)}"
                 )
         return count
 
     def rows(self) -> Iterator[Row]:
-        """The rows on disk, in the order that one process decodes them in."""
+        """The rows on disk, in one process's order of decoding."""
         return read_rows(self._directory / DECODES)
 
     def first_rows(self, count: int) -> list[Row]:
@@ -182,7 +179,12 @@ class PreparedRun:
             self._directory.mkdir(parents=True, exist_ok=True)
             with LineWriter(self._parts.path) as writer:
                 done = self._count_previous_rows()  # Again: only now no other process writes here.
-                self._write_config(source)
+                # What is decoded and what is not, before the first row is.
+                header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+                files.write_text(self._directory / CONFIG, header + _END + self._identity)
+                if self.run.bad_rows == "skip":
+                    lines = (line_of(row) + "\n" for row in self._inputs.skipped())
+                    files.write_parts(self._directory / SKIPPED, lines)
                 self._decode_rows(writer, done)
         programs = num_programs() - before
         say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
@@ -195,10 +197,9 @@ class PreparedRun:
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
         run, measured = self.run, self._measure()
-        names = (
-            "target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
-            "max_decode_len", "seed",
-        )  # fmt: skip
+        names = ("target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
+                 "max_decode_len", "seed")  # fmt: skip
+        compared, metrics = run.sampling.greedy, run.task.metrics
         content = {
             "task": run.task.name,
             "drafter": str(run.draft) if run.guesses else None,
@@ -209,28 +210,17 @@ class PreparedRun:
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
-            **results.numbers(
-                self.rows(), run.guesses, measured, greedy=run.sampling.greedy,
-                metrics=run.task.metrics,
-            ),
+            **results.numbers(self.rows(), run.guesses, measured, greedy=compared, metrics=metrics),
             "num_skipped": self._survey.num_skipped,
             **about,
             "gin": self._identity,
             "command": command,
-        }  # fmt: skip
+        }
         title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
         files.write_text(self._directory / TRACE, page)
         files.write_json(self._directory / RESULTS, content)
         return content
-
-    def _write_config(self, source: dict[str, Any]) -> None:
-        """What is decoded and what is not, before the first row is."""
-        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        files.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
-        if self.run.bad_rows == "skip":
-            lines = (line_of(row) + "\n" for row in self._inputs.skipped())
-            files.write_parts(self._directory / SKIPPED, lines)
 
     def _decode_rows(self, writer: LineWriter, done: int) -> None:
         """Appends the rows that follow the first `done` ones."""
@@ -257,10 +247,8 @@ class PreparedRun:
             )
             raise SystemExit(stop.exit_code)
         if done != total:
-            raise OSError(
-                f"{self.run.task.name} changed while it was decoded: {done} rows instead of "
-                f"{total}."
-            )
+            task = self.run.task.name
+            raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
 
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
         run = self.run

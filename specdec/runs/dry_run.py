@@ -28,7 +28,6 @@ from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 
 SHAPES = "configs/shapes"
-HARDWARE = "configs/hardware"
 MEMORY_LABELS = (
     "all parameters", "self-attention cache", "cross-attention keys and values",
     "logits of one call", "together, without activations",
@@ -50,10 +49,8 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     Raises:
       CheckpointError: it is neither, or it is damaged.
     """
-    if is_t5x(source):
-        return read_config(source), "its shapes"
-    if Path(source).is_dir():
-        return read_config(source), "config.json"
+    if is_t5x(source) or Path(source).is_dir():
+        return read_config(source), "its shapes" if is_t5x(source) else "config.json"
     public = _PUBLIC.fullmatch(Path(source).name)
     if public is None:
         raise CheckpointError(
@@ -71,12 +68,8 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
         return gin.get_configurable(Config)(), file
 
 
-def find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
-    """The row of the paper's Table 4; None if it has none for the temperature.
-
-    Raises:
-      ValueError: it has no such task and draft.
-    """
+def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
+    """The row of the paper's Table 4; None if it has none for the temperature."""
     rows = [row for row in paper.TABLE_4 if (row.task, row.draft) == task_and_draft]
     if not rows:
         known = sorted({(row.task, row.draft) for row in paper.TABLE_4})
@@ -85,11 +78,9 @@ def find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table
 
 
 def report(
-    run: DecodeRun,
-    root: Path,
-    paper_row: tuple[str, str] | None = None,
+    run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None,
     hardware: Hardware | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """What ``--dry_run`` prints.
 
     Args:
@@ -105,9 +96,9 @@ def report(
     if not isinstance(hardware, Hardware | None):
         raise ValueError(
             "HARDWARE must be a device's figures, as in "
-            f"--gin_file={HARDWARE}/tpu_v4.gin, got {hardware!r}."
+            f"--gin_file=configs/hardware/tpu_v4.gin, got {hardware!r}."
         )
-    row = None if paper_row is None else find_row(paper_row, run.sampling.temperature)
+    row = None if paper_row is None else _find_row(paper_row, run.sampling.temperature)
     model = tables = run.draft
     if isinstance(model, Hierarchical):
         model, tables = model.draft, model.inner

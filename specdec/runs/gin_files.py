@@ -17,7 +17,6 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
     """Replaces gin's configuration by that of ``files`` and then ``bindings``.
 
     Args:
-      files: gin files.
       bindings: "NAME=value" or "configurable.parameter=value".
       root: the directory from which included files are named.
 
@@ -66,10 +65,8 @@ def _check_macros() -> None:
         raise ValueError(f"Macro {name} is used but nowhere set.{_similar(name, defined)}")
     missing = sorted(name for name, value in defined.items() if value == f"%{_REQUIRED}")
     if missing:
-        raise ValueError(
-            f"{', '.join(missing)} must be set: include a file that does, or give "
-            f"--gin.{missing[0]}=..."
-        )
+        advice = f"include a file that does, or give --gin.{missing[0]}=..."
+        raise ValueError(f"{', '.join(missing)} must be set: {advice}")
 
 
 class _Macros(config_parser.ParserDelegate):

@@ -44,16 +44,15 @@ class Survey:
     """What a first pass over all rows found.
 
     Attributes:
-      num_rows, num_skipped: rows that can be decoded, and that cannot.
-      num_shapes: input buckets of those that can.
+      num_rows, num_shapes: rows that can be decoded, and their input buckets.
       checksum: of their tokens and references.
-      first_skipped: a few of those that cannot.
+      num_skipped, first_skipped: rows that cannot, and a few of them.
     """
 
     num_rows: int
-    num_skipped: int
     num_shapes: int
     checksum: int
+    num_skipped: int
     first_skipped: tuple[Skipped, ...]
 
 
@@ -114,14 +113,13 @@ class Inputs:
                 content = f"{row.id} {row.tokens.tolist()} {row.example.reference}"
                 checksum = zlib.crc32(content.encode(), checksum)
                 buckets.add(bucket(len(row.tokens)))
-                continue
-            num_skipped += 1
-            if len(first) < _SHOWN:
-                first.append(row)
+            else:
+                num_skipped += 1
+                first = [*first, row][:_SHOWN]
         if not num_rows:
             why = f": {first[0].reason}" if first else "."
             raise ValueError(f"{self.task.name} has no row that can be decoded{why}")
-        return Survey(num_rows, num_skipped, len(buckets), checksum, tuple(first))
+        return Survey(num_rows, len(buckets), checksum, num_skipped, tuple(first))
 
     def batches(self, batch_size: int) -> Iterator[tuple[Batch, list[Item]]]:
         """Batches with their rows, which are the first places of the batch.

@@ -33,22 +33,16 @@ class ProcessError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """This process among all of a run; all come to each method here in the same order.
+    """This process among all of a run, which come to each method here in the same order.
 
-    Attributes:
-      index: 0 writes what belongs to all.
-      count: 1 for a run of one process, for which nothing here does anything.
+    Process 0 writes what belongs to all. For a run of one, nothing here does anything.
     """
 
     index: int = 0
     count: int = 1
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """What each process gave, by index. Waits for all of them.
-
-        Raises:
-          ProcessError: one has gone.
-        """
+        """What each process gave, by index; raises ProcessError if one has gone."""
         if self.count == 1:
             return [mine]
         try:
@@ -67,10 +61,9 @@ class Processes:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """What is done here ends well in every process or in none; not to be nested.
+        """Raises ProcessError where what is done here ended well, if it did not in another process.
 
-        Raises:
-          ProcessError: in those in which it ended well, when it did not in another.
+        Not to be nested.
         """
         failure = None
         try:
@@ -90,23 +83,18 @@ class Processes:
 
     def check_same(self, text: str) -> None:
         """Raises ValueError, in every process, unless all give the same text."""
-        texts = [given.decode() for given in self.exchange(text.encode())]
-        for index, other in enumerate(texts):
-            if other == texts[0]:
-                continue
-            pairs = zip_longest(texts[0].splitlines(), other.splitlines(), fillvalue="nothing")
-            first, second = next(pair for pair in pairs if pair[0] != pair[1])
-            raise ValueError(
-                f"Process {index} of {self.count} does another run than process 0: it has "
-                f"{second!r} where that has {first!r}. Start all with the same files, weights and "
-                "settings."
-            )
+        known, *others = (given.decode().splitlines() for given in self.exchange(text.encode()))
+        for index, other in enumerate(others, start=1):
+            pairs = zip_longest(known, other, fillvalue="nothing")
+            for first, second in (pair for pair in pairs if pair[0] != pair[1]):
+                raise ValueError(
+                    f"Process {index} of {self.count} does another run than process 0: it has "
+                    f"{second!r} where that has {first!r}. Start all with the same files, weights "
+                    "and settings."
+                )
 
     def preempted(self, step: int) -> bool:
-        """Whether all stop at this step because one was told to, by SIGTERM; steps count from 0.
-
-        A process that is alone hears of it by :func:`specdec.core.signals.stop_request`.
-        """
+        """Whether all stop at this step, counted from 0, because one was told to, by SIGTERM."""
         return self.count > 1 and multihost_utils.reached_preemption_sync_point(step)
 
 

@@ -30,7 +30,7 @@ from specdec.measure import expected_accepted, results, timeline
 from specdec.measure.expected_accepted import RowExpectation
 from specdec.measure.progress import Progress, say
 from specdec.measure.rows import measure_rows
-from specdec.reproduction import decode_figures, paper_tables, theory_figures
+from specdec.reproduction import paper_figures, paper_tables
 from specdec.runs import dry_run
 from specdec.runs.alpha_run import AlphaRun, slug
 from specdec.runs.decode import PreparedRun
@@ -199,8 +199,7 @@ def expect_rows(run: DecodeRun, path: Path) -> list[RowExpectation]:
 def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -> dict[str, Any]:
     """Block efficiencies and their difference, with a 95 % interval by rows.
 
-    Args:
-      token, block: tokens and target calls of each row, in the same order of rows.
+    Each argument is the tokens and the target calls of each row, in the same order of rows.
     """
     efficiency = [float(tokens.sum() / calls.sum()) for tokens, calls in (token, block)]
     # Each ratio linearised, row by row: what is common to a row cancels in the difference.
@@ -233,11 +232,7 @@ class Reproduction:
     def plan(self, root: Path) -> str:
         """What each row of Table 2 takes: its decode's ``--dry_run``, with nothing opened.
 
-        Args:
-          root: where ``configs/`` is.
-
-        Raises:
-          ValueError: as :func:`specdec.runs.dry_run.report`.
+        ``root`` is where ``configs/`` is; raises what :func:`specdec.runs.dry_run.report` does.
         """
         return "\n\n".join(
             f"{study.name}: {dry_run.report(study.decode_run(*row, 0, timed=True), root)}".rstrip()
@@ -246,11 +241,7 @@ class Reproduction:
         )
 
     def run(self, directory: Path, command: str) -> dict[str, Any]:
-        """Does every piece and writes ``summary.json``, tables and figures.
-
-        Args:
-          directory: where; a directory of the same reproduction is continued.
-          command: how to do this again.
+        """Does every piece and writes ``summary.json``, tables and figures; goes on where it ended.
 
         Raises:
           OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
@@ -263,9 +254,8 @@ class Reproduction:
         files.check_writable(directory)
         everything = [piece for study in self.studies for piece in study.pieces()]
         if twice := [path for path, n in Counter(path for path, _ in everything).items() if n > 1]:
-            raise ValueError(
-                f"{'/'.join(twice[0])} is there twice: give studies and rows that differ."
-            )
+            where = "/".join(twice[0])
+            raise ValueError(f"{where} is there twice: give studies and rows that differ.")
         found: dict[str, Any] = {}
         with Progress(len(everything), "pieces") as progress:
             for path, result in everything:
@@ -288,7 +278,7 @@ class Reproduction:
         files.write_json(directory / SUMMARY, content)
         files.write_text(directory / TABLES, paper_tables.page(content))
         say("Drawing the figures")
-        theory_figures.write_figures(directory / FIGURES)
+        paper_figures.write_theory(directory / FIGURES)
         _draw_decodes(self.studies[0], directory)
         return content
 
@@ -301,16 +291,12 @@ def _draw_decodes(study: Study, directory: Path) -> None:
     pair = prepared.pair
     # As long as the paper's example, which has 38 tokens.
     shown = min(prepared.rows(), key=lambda each: abs(each.num_tokens - _FIGURE_1_TOKENS))
-    decode_figures.figure_1([shown], pair.vocabulary, directory / FIGURES)
+    paper_figures.figure_1([shown], pair.vocabulary, directory / FIGURES)
     given = model_inputs([run.task.examples[shown.id]], pair.vocabulary)
-    (batch,) = make_batches(
-        pair.token_ids(given, max_input_len=study.max_input_len), 1, pair.target.model
-    )
+    ids = pair.token_ids(given, max_input_len=study.max_input_len)
+    (batch,) = make_batches(ids, 1, pair.target.model)
     plain = dataclasses.replace(run, method="autoregressive")
-    runs = [
-        dataclasses.replace(run, gamma=gamma) if gamma else plain
-        for gamma in FIGURE_5_GAMMAS
-        if gamma < study.max_decode_len
-    ]
+    gammas = [gamma for gamma in FIGURE_5_GAMMAS if gamma < study.max_decode_len]
+    runs = [dataclasses.replace(run, gamma=gamma) if gamma else plain for gamma in gammas]
     timelines = [timeline.record(each.decoder(pair), batch) for each in runs]
-    decode_figures.figure_5(timelines, directory / FIGURES)
+    paper_figures.figure_5(timelines, directory / FIGURES)

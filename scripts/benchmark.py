@@ -22,7 +22,5 @@ _T5X_PATH = flags.DEFINE_string("t5x_path", None, "A checkout of github.com/goog
 
 
 if __name__ == "__main__":
-    command_line.run(
-        lambda given: main(given, ROOT, _T5X_PATH.value),
-        "Where to write; out/benchmark_<configuration> by default.",
-    )
+    where = "Where to write; out/benchmark_<configuration> by default."
+    command_line.run(lambda given: main(given, ROOT, _T5X_PATH.value), where)

@@ -1,8 +1,7 @@
 """What a block takes at least on a mesh of devices, from shapes and public figures alone.
 
-A part's floor is max(bytes read / bandwidth, operations / peak) + bytes sent / interconnect
-(:meth:`specdec.core.roofline.Load.floor`); a block's is the sum of its parts', as each needs what
-the one before it found. ``costs.py`` measures the same parts where the devices are.
+A block's floor is the sum of its parts' (:meth:`specdec.core.roofline.Load.floor`), as each needs
+what the one before it found. ``costs.py`` measures the same parts where the devices are.
 """
 
 from __future__ import annotations
@@ -30,21 +29,6 @@ class BlockPart:
 def floor(parts: Sequence[BlockPart], hardware: Hardware) -> float:
     """Seconds that parts which follow one another take at least."""
     return sum(part.times * part.work.floor(hardware) for part in parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Bytes of a model on each device: parameters, both attentions' caches, a call's logits."""
-
-    weights: int
-    cache: int
-    cross: int
-    logits: int
-
-    @property
-    def total(self) -> int:
-        """All but activations."""
-        return sum(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +62,8 @@ class BlockPlan:
     @property
     def draft_share(self) -> DeviceShare | None:
         """What a device has of the draft model."""
-        if self.draft is None:
-            return None
-        return DeviceShare(self.draft, self.mesh.planned_draft, self.batch_size)
+        draft, rules = self.draft, self.mesh.planned_draft
+        return None if draft is None else DeviceShare(draft, rules, self.batch_size)
 
     @property
     def _shares(self) -> list[DeviceShare]:
@@ -91,18 +74,20 @@ class BlockPlan:
         """Axes that are cut in ways of which only :meth:`memory` is known."""
         return [axis for share in self._shares for axis in share.unplanned]
 
-    def memory(self) -> list[Memory]:
-        """What each device holds of the target, and of the draft if it is a model."""
+    def memory(self) -> list[dict[str, int]]:
+        """Bytes a device holds of the target, and of the draft if it is a model, by what of."""
         cached, inputs = self._lengths
         return [
-            Memory(share.weights, share.cache(cached), share.cache(inputs), share.logits(width))
+            {"all parameters": share.weights, "self-attention cache": share.cache(cached),
+             "cross-attention keys and values": share.cache(inputs),
+             "logits of one call": share.logits(width)}
             for share, width in zip(self._shares, (self.gamma + 1, _PENDING), strict=False)
-        ]
+        ]  # fmt: skip
 
     @property
     def needed(self) -> int:
         """Bytes that each device holds of both."""
-        return sum(memory.total for memory in self.memory())
+        return sum(sum(held.values()) for held in self.memory())
 
     @property
     def _lengths(self) -> tuple[int, int]:
@@ -128,10 +113,7 @@ class BlockPlan:
         return parts
 
     def verifying(self) -> list[BlockPart]:
-        """The rest of a block: the target's call, and whether all rows have ended.
-
-        Groups of devices tell each other that with one bool.
-        """
+        """The rest of a block: the target's call, and one bool between groups of devices."""
         share, width = self.target_share, self.gamma + 1
         name = f"target, {width} token{'s' * (width > 1)}"
         parts = [BlockPart(name, share.call(width, *self._lengths))]

@@ -98,21 +98,18 @@ def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
 def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str:
     """The bundled pair's runs, a column each, and where their numbers come from.
 
-    Args:
-      directory: holds the runs; the first of :data:`RUNS` must be there.
-      to_root: leads from the page to where the results' paths begin.
+    The first of :data:`RUNS` must be in ``directory``; ``to_root`` leads from the page to the root.
 
     Raises:
       PageError: the first run's results or a key are missing, or a file is damaged.
     """
-    results = {}
-    for place, run in enumerate(RUNS):
+    results, runs = {}, {}
+    for run in RUNS:
         name = f"{directory}/{run}/results.json"
-        if place == 0 or (root / name).is_file():
+        if not runs or (root / name).is_file():
             remedy = f"python scripts/decode.py --gin_file=configs/experiments/{run}.gin"
             results[name] = read_json(root, name, f"{remedy} --output_dir={directory}/{run}")
-
-    runs = {source: source.split("/")[-2] for source in results}
+            runs[name] = run
     rows = [
         [name, *(_shown(result, key, source, form) for source, result in results.items())]
         for name, key, form in _ROWS
@@ -177,11 +174,8 @@ def reproduction(root: Path, name: str) -> str:
     """results/reproduction_NAME: its tables, and the figures beside its summary."""
     directory = f"results/reproduction_{name}"
     content = read_json(root, f"{directory}/summary.json")
-    pictures = [
-        f"**Figure {number}.** {caption}.\n\n"
-        f"![{caption}](../{directory}/figures/figure_{number}.svg)"
-        for number, caption in _FIGURES.items()
-    ]
+    picture = "**Figure {0}.** {1}.\n\n![{1}](../{2}/figures/figure_{0}.svg)"
+    pictures = [picture.format(*figure, directory) for figure in _FIGURES.items()]
     source = f"[summary.json](../{directory}/summary.json): {content['device']}. "
     source += f"`{content['command']}`"
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
@@ -190,11 +184,9 @@ def reproduction(root: Path, name: str) -> str:
 def sections(
     root: Path, numbers: Callable[[], Result], *, draw: bool
 ) -> dict[str, Callable[[str], str]]:
-    """What gives a section's text, by page.
+    """What gives a section's text, by page, and draws its pictures if it is to.
 
-    Args:
-      numbers: computes those of docs/scaling.md; called once, if that page is made.
-      draw: whether to write pictures too.
+    ``numbers`` computes those of docs/scaling.md; called once, if that page is made.
     """
 
     def performance(name: str) -> str:

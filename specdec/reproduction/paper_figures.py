@@ -47,7 +47,6 @@ _CALLS: dict[Kind, tuple[str, str]] = {
     "target_encoder": (YELLOW, "target's encoder"),
     "draft_encoder": (ORANGE, "draft's encoder"),
 }
-_WIDTH = 10.0  # Inches.
 _BOX = 0.5  # Of the distance between rows.
 _DIGIT = 0.009  # Of the axes' width, what one digit above a call needs.
 
@@ -159,7 +158,7 @@ def figure_5(timelines: Sequence[Timeline], directory: Path) -> None:
     A draft's box is divided into gamma evenly, as its guesses are one call. Above a target call,
     where there is room, stands what it emitted.
     """
-    with saved(directory, "figure_5", (_WIDTH, 1.3 + 0.8 * len(timelines))) as figure:
+    with saved(directory, "figure_5", (10.0, 1.3 + 0.8 * len(timelines))) as figure:
         axes = figure.add_subplot(xlabel="milliseconds")
         end = max(timeline.events[-1].end_ms for timeline in timelines)
         axes.set(xlim=(0, end), ylim=(len(timelines) - 1 + _BOX, -1.4 * _BOX))

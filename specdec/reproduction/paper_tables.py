@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from specdec.core import theory
 from specdec.measure.tables import markdown, table
-from specdec.reproduction import paper, theory_tables
+from specdec.reproduction import paper
 
 Content = Mapping[str, Any]
+HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
 
 
 def page(content: Content) -> str:
     """All tables of a ``summary.json``; see :class:`specdec.runs.reproduce.Reproduction`."""
     studies = list(content["studies"].values())
     parts = [
-        "## Table 1: operations and speed", theory_tables.table(theory_tables.table_1()),
+        "## Table 1: operations and speed", comparison_table(table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
         "Quality of what the targets say, which lossless decoding leaves as it is:",
         quality_table(studies),
-        "## Table 4: expected speedups", theory_tables.table(theory_tables.table_4()),
+        "## Table 4: expected speedups", comparison_table(table_4()),
         "## Table 5: lenience", table_5(studies),
         "The paper's (EnDe, T5-XXL, temperature 1): alpha", paper_table_5(),
         "## Alpha along the target's own texts", alpha_table(studies),
@@ -110,18 +113,18 @@ def paper_table_2() -> str:
 def table_5(studies: Sequence[Content]) -> str:
     """Alpha, distance from the target's law, and quality, by lenience."""
     nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
-    rows = []
+    rows, form = [], "LenientVerifier(lenience={!r})"
     for study in studies:
         lenient = _leaves(study, "lenience", 4)
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
         for r in _leaves(study, "table_2"):
             if any(r["gamma"] == other["gamma"] for other in lenient):
-                decodes[r["drafter"], r["temperature"], _verifier(1.0)] = r
+                decodes[r["drafter"], r["temperature"], form.format(1.0)] = r
         drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
         measured = [a for a in _alphas([study]) if a["drafter"] in drafters]
         for a in sorted(measured, key=lambda a: drafters.index(a["drafter"])):
             for lenience, b in a["lenience"].items():
-                setting = a["drafter"], a["temperature"], _verifier(float(lenience))
+                setting = a["drafter"], a["temperature"], form.format(float(lenience))
                 decode = decodes.get(setting, nothing)
                 rows.append({**a, **decode, **b, "lenience": float(lenience)})
     columns = [
@@ -129,10 +132,6 @@ def table_5(studies: Sequence[Content]) -> str:
         ("distance from p a token", _number("total_variation", 3)), *_COUNTED, _QUALITY,
     ]  # fmt: skip
     return table(columns, rows)
-
-
-def _verifier(lenience: float) -> str:
-    return f"LenientVerifier(lenience={lenience!r})"
 
 
 def paper_table_5() -> str:
@@ -186,3 +185,87 @@ def block_table(studies: Sequence[Content]) -> str:
         ("rows", "{counted[num_rows]}"),
     ]  # fmt: skip
     return table(columns, rows) if rows else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A printed number and its calculation.
+
+    Attributes:
+      setting, quantity: what it is of, in words; "operations" or "speed", as factors.
+      digits: how many the paper prints behind the point.
+      low, high: the calculation over all inputs that round to the printed ones.
+    """
+
+    setting: str
+    quantity: str
+    paper: float
+    calc: float
+    digits: int
+    low: float
+    high: float
+
+    @property
+    def agrees(self) -> bool:
+        """The calculation, rounded, is the printed number."""
+        return round(self.calc, self.digits) == self.paper
+
+    def shown(self, value: float) -> str:
+        """With two digits more than printed: with one, 2.347 would be 2.35 and look like 2.4."""
+        return f"{value:.{self.digits + 2}f}"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not agree; empty where it does."""
+        if self.agrees:
+            return ""
+        explained = round(self.low, self.digits) <= self.paper <= round(self.high, self.digits)
+        why, only = ("rounding", "") if explained else ("unexplained", "only ")
+        span = f"{self.shown(self.low)} to {self.shown(self.high)}"
+        return f"{why}: alpha and c that print as these give {only}{span}"
+
+
+def table_1() -> list[Comparison]:
+    """Table 1: operations (Theorem 3.11) and speed (Theorem 3.8) at c = c^ = 0."""
+    laws = {"operations": theory.operations_factor, "speed": theory.speedup}
+    return [
+        Comparison(f"α = {alpha:g}, γ = {gamma}", quantity, factor, calc, 2, calc, calc)
+        for alpha, gamma, *printed in paper.TABLE_1
+        for (quantity, law), factor in zip(laws.items(), printed, strict=True)
+        for calc in [law(alpha, gamma, 0.0)]
+    ]
+
+
+def table_4() -> list[Comparison]:
+    """Table 4's expected column by Theorem 3.8."""
+    found = []
+    for row in paper.TABLE_4:
+        low, calc, high = (
+            theory.speedup(row.alpha + off, row.gamma, row.cost_ratio - off)
+            for off in (-HALF_DIGIT, 0, HALF_DIGIT)
+        )
+        setting = f"{row.task}, {row.draft}, T = {row.temperature:g}, γ = {row.gamma}, "
+        setting += f"α = {row.alpha:.2f}, c = {row.cost_ratio:.2f}"
+        found.append(Comparison(setting, "speed", row.expected, calc, 1, low, high))
+    return found
+
+
+def disagreements(comparisons: Sequence[Comparison]) -> list[str]:
+    """A sentence for each number that theory does not give, with the reason."""
+    return [
+        f"{c.setting}: the paper prints {c.paper:.{c.digits}f}, "
+        f"theory gives {c.shown(c.calc)} ({c.reason})."
+        for c in comparisons
+        if not c.agrees
+    ]
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> str:
+    """A line for each number, and the disagreements below it."""
+    columns = [
+        ("", lambda c: c.setting), ("factor of", lambda c: c.quantity),
+        ("paper", lambda c: f"{c.paper:.{c.digits}f}"), ("calc", lambda c: c.shown(c.calc)),
+        ("agrees", lambda c: "yes" if c.agrees else "**no**"),
+    ]  # fmt: skip
+    notes = [f"- {line}" for line in disagreements(comparisons)]
+    return "\n".join([table(columns, comparisons), *(["", *notes] if notes else [])]) + "\n"

@@ -94,7 +94,7 @@ class ScalingPlan:
                 (plan, *_) = plans.values()
                 yield {
                     "target": target, "hardware": hardware.name, "mesh": [1, model],
-                    "memory": plan.memory()[0].total, "token_ms": _token_ms(plan, hardware),
+                    "memory": sum(plan.memory()[0].values()), "token_ms": _token_ms(plan, hardware),
                     "verify_ratio": plan.verify_ratio(hardware),
                     "collectives": sum(part.work.num_collectives for part in plan.plain()),
                     "drafts": {draft: _faster(p, hardware, draft) for draft, p in plans.items()},

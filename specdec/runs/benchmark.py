@@ -36,7 +36,6 @@ def run(
     Args:
       directory: where to write; checkpoints of random weights are made in it and removed after.
       t5x_path: a checkout of T5X, for the system of that name.
-      command: how to do this again.
       systems, repetitions: see :func:`specdec.benchmarks.harness.measure`, also for what it raises.
       threads: cores each system may use; all there are if None.
       breakdown_repetitions: of the parts of specdec's speculative decoding; 0 leaves them out.

@@ -31,17 +31,14 @@ def decode(
     """Runs a configuration and prints its traces and table.
 
     Args:
-      given: without its output_dir, that is out/<experiment>-<time>.
       root: where ``configs/`` is; included files are named from there.
       texts, input_file: decoded instead of the configuration's task.
       dry_run: only print what :func:`specdec.runs.dry_run.report` says of it.
       processes: those that do the run together, all with the same arguments but for output_dir.
 
     Returns:
-      the exit code: 0, or 2 for a mistake of the user's, told in one line on stderr.
-
-    Raises:
-      SystemExit: 143 or 130, see :meth:`specdec.runs.decode.PreparedRun.execute`.
+      the exit code: 0, or 2 for a mistake of the user's, told in one line on stderr. A run that is
+      stopped raises SystemExit, see :meth:`specdec.runs.decode.PreparedRun.execute`.
     """
     try:
         with processes.together():

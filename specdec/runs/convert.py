@@ -33,7 +33,6 @@ def convert(
 
     Args:
       source: a training run, or a checkpoint of T5X or Hugging Face.
-      output_dir: a new directory.
       form: "huggingface"; "t5x", a ``checkpoint_<step>`` in it; or "orbax", a training run's
         directory without what would resume it.
       dtype: of the stored weights: "float32", "bfloat16" or "float16".

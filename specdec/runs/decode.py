@@ -25,7 +25,7 @@ from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
 from specdec.measure.rows import LineWriter, append_missing, line_of
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.inputs import WINDOW, Inputs, Item
+from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
 from specdec.verifiers.base import Verifier
 
@@ -43,7 +43,6 @@ class PreparedRun:
     task and the batch size alone: what a stopped run wrote is the beginning of what this one will.
 
     Args:
-      run: what to do.
       config: the operative gin configuration.
       directory: where to write; a directory that holds decodes of the same run is continued.
       processes: those that do this run together, each with a part of the batches.
@@ -171,8 +170,7 @@ class PreparedRun:
         Raises:
           OSError: a file cannot be written, or the task's rows are not those of a moment ago; here
             or (ProcessError) in another process.
-          SystemExit: on SIGTERM (143) or Ctrl-C (130) while rows are decoded, after the batch that
-            was under way is on disk.
+          SystemExit: on SIGTERM (143) or Ctrl-C (130), when the batch under way is on disk.
         """
         source, before = results.provenance(), num_programs()
         with self._processes.together():
@@ -183,7 +181,8 @@ class PreparedRun:
                 header = "".join(f"# {name}: {value}\n" for name, value in source.items())
                 files.write_text(self._directory / CONFIG, header + _END + self._identity)
                 if self.run.bad_rows == "skip":
-                    lines = (line_of(row) + "\n" for row in self._inputs.skipped())
+                    skipped = (row for row in self._inputs if isinstance(row, Skipped))
+                    lines = (line_of(row) + "\n" for row in skipped)
                     files.write_parts(self._directory / SKIPPED, lines)
                 self._decode_rows(writer, done)
         programs = num_programs() - before
@@ -196,7 +195,15 @@ class PreparedRun:
 
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
-        run, measured = self.run, self._measure()
+        run, measured = self.run, None
+        if run.timing_examples:
+            ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
+            say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
+            plain = run.decoder(self.pair, "autoregressive")
+            batches = list(make_batches(ids, run.batch_size, self.pair.target.model))
+            guessing = run.decoder(self.pair) if run.guesses else None
+            timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
+            measured = speed.summarize(timings)
         names = ("target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
                  "max_decode_len", "seed")  # fmt: skip
         compared, metrics = run.sampling.greedy, run.task.metrics
@@ -273,20 +280,6 @@ class PreparedRun:
             }  # fmt: skip
             rows.append(dataclasses.replace(row, output=texts and texts[0], **found))
         return rows
-
-    def _measure(self) -> speed.Speed | None:
-        run = self.run
-        if not run.timing_examples:
-            return None
-        ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
-        say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
-        timings = speed.measure(
-            run.decoder(self.pair, "autoregressive"),
-            run.decoder(self.pair) if run.guesses else None,
-            list(make_batches(ids, run.batch_size, self.pair.target.model)),
-            run.timing_repetitions,
-        )  # fmt: skip
-        return speed.summarize(timings)
 
 
 def verifier_name(verifier: Verifier) -> str:

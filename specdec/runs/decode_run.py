@@ -22,8 +22,8 @@ class DecodeRun:
     Attributes:
       target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
       num_examples: the first so many of the task; None for all.
-      timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
-      timing_repetitions: how often.
+      timing_examples, timing_repetitions: how many of those, evenly spread, are timed, and how
+        often; 0 examples measure no speed.
       bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
         longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
         to ``skipped.jsonl``.

@@ -23,16 +23,12 @@ from specdec.drafters.ngram import Ngram
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper
-from specdec.reproduction.floors import BlockPart, BlockPlan, Memory, floor
+from specdec.reproduction.floors import BlockPart, BlockPlan, floor
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 
 SHAPES = "configs/shapes"
-MEMORY_LABELS = (
-    "all parameters", "self-attention cache", "cross-attention keys and values",
-    "logits of one call", "together, without activations",
-)  # fmt: skip
-LABELS = ("", "shape from", "parameters", "of them read in a decode step", *MEMORY_LABELS)
+_TOGETHER = "together, without activations"
 _PART_LABELS = ("", "times", "read", "operations", "sent", "ms", "bound by")
 _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 
@@ -40,11 +36,7 @@ _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 def find_config(source: str, root: Path) -> tuple[Config, str]:
     """A checkpoint's shape and where it is from: its own, or configs/shapes for public ones.
 
-    Replaces gin's configuration.
-
-    Args:
-      source: a directory, or a path or hub id that ends in a public checkpoint's name.
-      root: where ``configs/`` is.
+    Replaces gin's configuration. A path or hub id that is no directory ends in a public name.
 
     Raises:
       CheckpointError: it is neither, or it is damaged.
@@ -69,12 +61,11 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
 
 
 def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
-    """The row of the paper's Table 4; None if it has none for the temperature."""
-    rows = [row for row in paper.TABLE_4 if (row.task, row.draft) == task_and_draft]
-    if not rows:
-        known = sorted({(row.task, row.draft) for row in paper.TABLE_4})
+    rows = {(row.task, row.draft, row.temperature): row for row in paper.TABLE_4}
+    known = sorted({row[:2] for row in rows})
+    if task_and_draft not in known:
         raise ValueError(f"PAPER_ROW must be one of {known}, got {task_and_draft!r}.")
-    return next((row for row in rows if row.temperature == temperature), None)
+    return rows.get((*task_and_draft, temperature))
 
 
 def report(
@@ -84,8 +75,6 @@ def report(
     """What ``--dry_run`` prints.
 
     Args:
-      run: its task is not looked at.
-      root: where ``configs/`` is.
       paper_row: task and draft of the paper's Table 4 that the run repeats.
       hardware: what the devices of the run's mesh are, or the one device it has without.
 
@@ -113,22 +102,24 @@ def report(
         gamma=0 if run.gamma == "auto" else run.guesses, input_len=bucket(run.max_input_len),
         output_len=bucket(run.max_decode_len),
     )  # fmt: skip
-    whole = dataclasses.replace(plan, mesh=DeviceMesh()).memory()
+    alone = dataclasses.replace(plan, mesh=DeviceMesh())
+    whole = alone.memory()
+    labels = ("", "shape from", "parameters", "of them read in a decode step", *whole[0], _TOGETHER)
     columns = [
-        (name, where, *(f"{count / 1e6:,.1f} M" for count in both), *_memory_cells(held))
+        (name, where, *(f"{count / 1e6:,.1f} M" for count in both), *_memory(held))
         for name, (_, where), both, held in zip(names, found, counts, whole, strict=True)
     ]
     lines = [
         f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
         f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}",
         "",
-        *aligned(list(zip(LABELS, *columns, strict=True))),
+        *aligned(list(zip(labels, *columns, strict=True))),
         "",
     ]
     if isinstance(tables, Ngram):
         lines.append(f"n-gram tables {_amount(_tables_file(tables.path).stat().st_size)}")
     if draft:
-        lines.append(f"target and draft together {_amount(sum(held.total for held in whole))}")
+        lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:
             lines += _speed_lines(counts[1][1] / counts[0][1], plan.gamma, row)
     if run.mesh is not None:
@@ -154,9 +145,8 @@ def _amount(count: float) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.2f} MB"
 
 
-def _memory_cells(memory: Memory) -> list[str]:
-    """A column beside :data:`MEMORY_LABELS`."""
-    return [*map(_amount, dataclasses.astuple(memory)), _amount(memory.total)]
+def _memory(held: dict[str, int]) -> list[str]:
+    return [*map(_amount, held.values()), _amount(sum(held.values()))]
 
 
 def _tables_file(path: str) -> Path:
@@ -181,9 +171,9 @@ def _speed_lines(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[
 
 
 def _device_lines(plan: BlockPlan) -> list[str]:
-    """What each device of the mesh holds."""
-    mesh, sides = plan.mesh, zip(("target", "draft"), plan.memory(), strict=False)
-    columns = [("", *MEMORY_LABELS), *((name, *_memory_cells(memory)) for name, memory in sides)]
+    mesh, memory = plan.mesh, plan.memory()
+    sides = zip(("target", "draft"), memory, strict=False)
+    columns = [("", *memory[0], _TOGETHER), *((name, *_memory(held)) for name, held in sides)]
     return [
         f"On each of the {mesh.data * mesh.model} devices of a mesh of {mesh.data} x {mesh.model} "
         "(data x model):",
@@ -192,7 +182,6 @@ def _device_lines(plan: BlockPlan) -> list[str]:
 
 
 def _fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
-    """Whether it fits in memory, and if not, where it would."""
     has = f"{_amount(plan.needed)} of the {_amount(hardware.memory)} of a {hardware.name}"
     if plan.needed <= hardware.memory:
         return [f"Fits: {has} on each device, without activations."]
@@ -204,7 +193,6 @@ def _fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
 
 
 def _collective_lines(plan: BlockPlan, stop_below: float) -> list[str]:
-    """What devices exchange in a block."""
     lines = []
     for part in plan.block():
         times = f", {part.times} times" if part.times > 1 else ""
@@ -220,8 +208,6 @@ def _collective_lines(plan: BlockPlan, stop_below: float) -> list[str]:
 
 
 def _time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:
-    """The time that a block takes at least, and how fast that makes it."""
-
     def ms(*parts: BlockPart) -> str:
         return f"{floor(parts, hardware) * 1e3:.3f}"
 

@@ -96,16 +96,8 @@ class Inputs:
         """The rows that can be decoded."""
         return (row for row in self if isinstance(row, Item))
 
-    def skipped(self) -> Iterator[Skipped]:
-        """The rows that cannot."""
-        return (row for row in self if isinstance(row, Skipped))
-
     def survey(self) -> Survey:
-        """Reads every row once.
-
-        Raises:
-          ValueError: as reading; or there is nothing to decode.
-        """
+        """Reads every row once; raises ValueError as reading, or if there is nothing to decode."""
         num_rows, num_skipped, checksum, buckets, first = 0, 0, 0, set(), []
         for row in self:
             if isinstance(row, Item):

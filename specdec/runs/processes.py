@@ -110,14 +110,24 @@ def join(
     Args:
       coordinator_address, num_processes, process_id: "host:port" of process 0, and so on; None
         where JAX detects it, as on TPU pods and under SLURM and Open MPI.
-      timeout_seconds: how long processes wait for one that does not come, or says nothing.
+      timeout_seconds: to wait for a process that does not come, or says nothing.
 
     Raises:
       ValueError: an argument is missing or wrong.
       SystemExit: (of the process, at once) they did not meet in time.
     """
+
+    def give_up() -> None:
+        print(
+            f"error: the processes of this run did not meet within {timeout_seconds} s. Start as "
+            "many as --num_processes says, each with its own --process_id, all with the same "
+            "--coordinator_address, which must be reachable from each; or raise --process_timeout.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        os._exit(2)
+
     # JAX itself would end the process with a stack trace of its own, which nothing can catch.
-    giving_up = threading.Timer(timeout_seconds, _give_up, [timeout_seconds])
+    giving_up = threading.Timer(timeout_seconds, give_up)
     giving_up.daemon = True
     giving_up.start()
     try:
@@ -133,22 +143,11 @@ def join(
         giving_up.cancel()
 
 
-def _give_up(seconds: int) -> None:
-    print(
-        f"error: the processes of this run did not meet within {seconds} s. Start as many as "
-        "--num_processes says, each with its own --process_id, all with the same "
-        "--coordinator_address, which must be reachable from each; or raise --process_timeout.",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
-    os._exit(2)
-
-
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """A run's batches dealt out in turn: process i of n decodes batches i, i + n, i + 2n, ...
 
     Attributes:
-      processes: those of the run.
       directory: of this process's output; it may be the others' too.
       num_rows: of the whole run.
       sizes: reads the rows anew and tells how many are in each of the run's batches, in order.
@@ -192,8 +191,7 @@ class Parts:
     def gather(self) -> None:
         """Puts all parts together as ``decodes.jsonl`` of process 0, as one process writes it.
 
-        Raises:
-          OSError: a file cannot be written or read, here or (ProcessError) elsewhere.
+        Raises OSError if a file cannot be written or read, here or (ProcessError) elsewhere.
         """
         count = self.processes.count
         if count == 1:

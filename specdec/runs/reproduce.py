@@ -60,14 +60,13 @@ class Study:
 
     Attributes:
       name: short, for tables and directories.
-      task: opens inputs with references; called once, when the study begins.
+      task: opens inputs with references, once.
       rows: Table 2's: (draft, temperature, gamma).
-      alpha_drafts: drafts whose alpha is measured beside those of ``rows``.
-      lenient_drafts: those of Table 5, decoded with less and less lenience.
+      alpha_drafts, alpha_examples: drafts whose alpha is measured beside those of ``rows``, and
+        rows for it; the paper has 10,000 tokens.
+      lenient_drafts, lenient_examples: those of Table 5, decoded with less and less lenience.
       decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
-      alpha_examples: rows for alpha; the paper has 10,000 tokens.
       block_examples: rows decoded with token and with block verification.
-      lenient_examples: rows decoded with lenience.
       All else: see :class:`specdec.runs.decode_run.DecodeRun`.
     """
 
@@ -95,7 +94,6 @@ class Study:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """Of every run."""
         names = ("target", "max_input_len", "max_decode_len", "dtype", "seed")
         return {name: getattr(self, name) for name in names}
 
@@ -112,10 +110,7 @@ class Study:
         self, draft: DraftName, temperature: float, gamma: int, examples: int, *,
         verifier: Verifier = VERIFIER, timed: bool = False,
     ) -> DecodeRun:  # fmt: skip
-        """A decode of rows spread over the task; timed ones have batch size 1, as the paper's.
-
-        Without examples the task is not opened.
-        """
+        """A decode of rows spread over the task (not opened for none); timed ones one at a time."""
         task = Task.of(self.name, ())
         if examples:
             chosen = evenly(self.opened.examples, examples)
@@ -183,14 +178,12 @@ def expect_rows(run: DecodeRun, path: Path) -> list[RowExpectation]:
     ids, decoder = pair.token_ids(given, max_input_len=run.max_input_len), run.decoder(pair)
 
     def expect(batch: Batch, wanted: Mapping[int, int]) -> Iterator[RowExpectation]:
-        sums = expected_accepted.decode_and_expect(
-            decoder.engine, *decoder.arguments(batch), output_bucket=decoder.output_bucket
-        )
+        given, width = decoder.arguments(batch), decoder.output_bucket
+        sums = expected_accepted.decode_and_expect(decoder.engine, *given, output_bucket=width)
         sums = jax.tree.map(np.asarray, sums)
         for row, place in wanted.items():
-            yield RowExpectation(
-                row, int(sums.blocks[place]), float(sums.token[place]), float(sums.block[place])
-            )
+            kept = float(sums.token[place]), float(sums.block[place])
+            yield RowExpectation(row, int(sums.blocks[place]), *kept)
 
     batches = list(make_batches(ids, run.batch_size, pair.target.model))
     return measure_rows(path, batches, RowExpectation, expect)
@@ -217,11 +210,7 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """Studies to be made one after the other.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Studies to be made one after the other, at least one."""
 
     studies: Sequence[Study]
 

@@ -21,9 +21,8 @@ from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, join
 
 _TEXTS = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
 _INPUT_FILE = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
-_DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Only print parameters, bytes and the expected speedup; load nothing."
-)
+_SIZES = "Only print parameters, bytes and the expected speedup; load nothing."
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, _SIZES)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes, detected by JAX.")
 _COORDINATOR = flags.DEFINE_string(
     "coordinator_address", None, "HOST:PORT of process 0, where JAX does not detect it."

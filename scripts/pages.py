@@ -51,9 +51,8 @@ def scaling_numbers() -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Rewrites or checks the pages; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as docs/scaling.md")
     parser.add_argument("--check", action="store_true", help="only compare; write nothing")
     args = parser.parse_args(argv)

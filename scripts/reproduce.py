@@ -16,9 +16,8 @@ from absl import flags
 
 from specdec.runs import cli, command_line
 
-_DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Only print the sizes of each row's models: no weights or data are read."
-)
+_SIZES = "Only print the sizes of each row's models: no weights or data are read."
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, _SIZES)
 
 
 def _run(given: command_line.Given) -> int:

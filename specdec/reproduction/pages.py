@@ -103,13 +103,12 @@ def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str
     Raises:
       PageError: the first run's results or a key are missing, or a file is damaged.
     """
-    results, runs = {}, {}
+    results, runs, command = {}, {}, "python scripts/decode.py --gin_file=configs/experiments"
     for run in RUNS:
         name = f"{directory}/{run}/results.json"
         if not runs or (root / name).is_file():
-            remedy = f"python scripts/decode.py --gin_file=configs/experiments/{run}.gin"
-            results[name] = read_json(root, name, f"{remedy} --output_dir={directory}/{run}")
-            runs[name] = run
+            remedy = f"{command}/{run}.gin --output_dir={directory}/{run}"
+            results[name], runs[name] = read_json(root, name, remedy), run
     rows = [
         [name, *(_shown(result, key, source, form) for source, result in results.items())]
         for name, key, form in _ROWS

@@ -1,7 +1,6 @@
 """The paper's figures: 2, 3 and 4 from theory alone, 1 and 5 from real decodes.
 
-Each function writes ``figure_N.svg`` and ``figure_N.png`` into a directory, which it makes if need
-be; the same bytes every time.
+Each function writes ``figure_N.svg`` and ``figure_N.png``, the same bytes every time.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ _FONT, _FONT_SIZE = "DejaVu Sans Mono", 10
 _COLUMN, _LINE = 0.602 * _FONT_SIZE / 72, 1.6 * _FONT_SIZE / 72  # Inches.
 _COLUMNS = 94
 _INDENT, _MARGIN = 6, 2  # Of a target run's text, after its number; and of all.
+_Piece = tuple[int, str, str]  # Column, text, kind.
 _SPAN_COLOURS: dict[str, str] = {
     "accepted": GREEN, "rejected": VERMILION, "correction": BLUE, "bonus": BLUE,
     "plain": "black", "quiet": "#6a6a6a",
@@ -127,17 +127,14 @@ def figure_1(rows: Sequence[Row], vocabulary: Tokenizer | None, directory: Path)
         axes.set_axis_off()
         for y, line in enumerate(lines, start=1):
             for x, text, kind in line:
-                colour = _SPAN_COLOURS[kind]
-                # A dollar sign is no formula.
+                colour = _SPAN_COLOURS[kind]  # And a dollar sign is no formula.
                 axes.text(x, y, text, color=colour, family=_FONT, size=_FONT_SIZE, parse_math=False)
                 if kind in _SPAN_RULES:
                     axes.hlines(y + _SPAN_RULES[kind], x, x + len(text), colour, linewidth=0.9)
 
 
-def _wrapped(
-    spans: Sequence[tuple[str, str]], indent: int = 0
-) -> Iterator[list[tuple[int, str, str]]]:
-    """Lines of (column, text, kind); ``spans`` are texts with their kinds."""
+def _wrapped(spans: Sequence[tuple[str, str]], indent: int = 0) -> Iterator[list[_Piece]]:
+    """Lines of pieces; ``spans`` are texts with their kinds."""
     kinds = (kind for text, kind in spans for _ in text)
     wrapper = textwrap.TextWrapper(
         _COLUMNS - indent, drop_whitespace=False, replace_whitespace=False, expand_tabs=False

@@ -168,9 +168,8 @@ def efficiency_table(studies: Sequence[Content]) -> str:
 
 
 def block_table(studies: Sequence[Content]) -> str:
-    """Tokens a block with token and with block verification.
+    """Tokens a block by token and by block verification, expected on the same blocks.
 
-    "token" and "block" are expected on the same blocks (``measure/expected_accepted.py``);
     "counted" is the difference of tokens a target call in a decode with each.
     """
     rows = [row for study in studies for row in _leaves(study, "block")]
@@ -252,12 +251,8 @@ def table_4() -> list[Comparison]:
 
 def disagreements(comparisons: Sequence[Comparison]) -> list[str]:
     """A sentence for each number that theory does not give, with the reason."""
-    return [
-        f"{c.setting}: the paper prints {c.paper:.{c.digits}f}, "
-        f"theory gives {c.shown(c.calc)} ({c.reason})."
-        for c in comparisons
-        if not c.agrees
-    ]
+    form = "{0.setting}: the paper prints {0.paper:.{0.digits}f}, theory gives {1} ({0.reason})."
+    return [form.format(c, c.shown(c.calc)) for c in comparisons if not c.agrees]
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:

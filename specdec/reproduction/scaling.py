@@ -26,16 +26,12 @@ LENGTH = 256  # Of inputs and outputs, as T5X's WMT recipe has them.
 GAMMA = 7  # The paper's for English to German at temperature 0.
 GAMMAS = range(1, 17)
 BATCHES = (1, 4, 16, 64, 256, 1024)
-INPUTS = (128, 512, 2048, 8192)
-INPUT_BATCHES = (1, 32)
+INPUTS, INPUT_BATCHES = (128, 512, 2048, 8192), (1, 32)
 DRAFT_MESHES = (1, 2, 4, 8, 16, 32)
 DEVICES = 8  # Of the tables that vary something else.
 # Alpha of a draft of this size under T5-XXL, English to German, temperature 0: the paper's Table 4.
-ALPHAS = {
-    row.draft.removeprefix("T5-"): row.alpha
-    for row in paper.TABLE_4
-    if (row.task, row.temperature) == ("EnDe", 0)
-}
+_ENDE = [row for row in paper.TABLE_4 if (row.task, row.temperature) == ("EnDe", 0)]
+ALPHAS = {row.draft.removeprefix("T5-"): row.alpha for row in _ENDE}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,13 +42,10 @@ def told(error: Exception | str) -> int:
 def run(script: Callable[[Given], int], output_dir: str, required: bool = False) -> None:
     """Exits with what ``script`` returns; with 2 if an argument is no flag.
 
-    Args:
-      output_dir: what --output_dir is for.
-      required: whether it must be given.
+    ``output_dir`` says what --output_dir is for; it may be ``required``.
     """
-    gin_file = flags.DEFINE_multi_string(
-        "gin_file", None, "Gin configuration; may be repeated.", required=True
-    )
+    about = "Gin configuration; may be repeated."
+    gin_file = flags.DEFINE_multi_string("gin_file", None, about, required=True)
     directory = flags.DEFINE_string("output_dir", None, output_dir, required=required)
     bindings = [a.removeprefix("--gin.") for a in sys.argv if a.startswith("--gin.")]
 
@@ -63,9 +60,6 @@ def run(script: Callable[[Given], int], output_dir: str, required: bool = False)
 
 
 def use_compilation_cache() -> None:
-    """Turns on JAX's persistent cache, in specdec's cache directory unless JAX was told another.
-
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off again.
-    """
+    """Turns on JAX's persistent cache, in specdec's cache directory unless JAX was told another."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))

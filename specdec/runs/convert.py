@@ -39,14 +39,13 @@ def convert(
       step: which of the source's steps, which the result keeps; the latest if None.
 
     Returns:
-      The largest absolute difference between logits on random tokens: of the source's weights in
-      ``dtype``, and of the result's.
+      the largest difference between logits of the source in ``dtype`` and the result's.
 
     Raises:
       ValueError: an unknown format.
       FileNotFoundError: a training run has no such step.
-      CheckpointError: the source cannot be read or its parameters do not fit, or the result is not
-        the same network; nothing is left behind then.
+      CheckpointError: the source cannot be read or does not fit, or the result is not the same
+        network; nothing is left behind then.
     """
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")

@@ -29,9 +29,8 @@ from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
 from specdec.verifiers.base import Verifier
 
-CONFIG, SKIPPED, RESULTS, TRACE = (
-    "operative_config.gin", "skipped.jsonl", "results.json", "trace.html",
-)  # fmt: skip
+CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
+RESULTS, TRACE = "results.json", "trace.html"
 ROWS_IN_PAGE = 24
 _END = "# ---\n"  # Of the provenance above a configuration.
 
@@ -39,8 +38,8 @@ _END = "# ---\n"  # Of the provenance above a configuration.
 class PreparedRun:
     """A run whose inputs, models and output directory were found to be good; nothing is written.
 
-    Make one and call :meth:`execute`. Rows are decoded and written in an order that depends on the
-    task and the batch size alone: what a stopped run wrote is the beginning of what this one will.
+    Rows are decoded and written in an order that depends on the task and the batch size alone: what
+    a stopped run wrote is the beginning of what this one will.
 
     Args:
       config: the operative gin configuration.
@@ -153,13 +152,10 @@ class PreparedRun:
 
     def finished(self) -> dict[str, Any] | None:
         """What :meth:`execute` returned when this run was finished before, if it was."""
-        try:
-            content = json.loads((self._directory / RESULTS).read_text(encoding="utf-8"))
-        except OSError:
-            return None
-        if content["gin"] != self._identity or self._num_done < self._parts.num_mine:
-            return None
-        return content
+        path = self._directory / RESULTS
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"gin": None}
+        done = content["gin"] == self._identity and self._num_done >= self._parts.num_mine
+        return content if done else None
 
     def execute(self, command: str) -> dict[str, Any]:
         """Decodes what is not decoded yet, measures, and writes every file.

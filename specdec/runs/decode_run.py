@@ -58,9 +58,8 @@ class DecodeRun:
                      "timing_repetitions"):  # fmt: skip
             if not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
-        check_arguments(
-            self.method, self.gamma, self.max_decode_len, self.batch_size, self.stop_below
-        )
+        limits = self.max_decode_len, self.batch_size, self.stop_below
+        check_arguments(self.method, self.gamma, *limits)
         at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1,
                     "num_examples": 1}  # fmt: skip
         for name, least in at_least.items():

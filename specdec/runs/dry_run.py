@@ -83,10 +83,8 @@ def report(
         mesh does not divide a model or the batch, or the hardware is none.
     """
     if not isinstance(hardware, Hardware | None):
-        raise ValueError(
-            "HARDWARE must be a device's figures, as in "
-            f"--gin_file=configs/hardware/tpu_v4.gin, got {hardware!r}."
-        )
+        example = "--gin_file=configs/hardware/tpu_v4.gin"
+        raise ValueError(f"HARDWARE must be a device's figures, as in {example}, got {hardware!r}.")
     row = None if paper_row is None else _find_row(paper_row, run.sampling.temperature)
     model = tables = run.draft
     if isinstance(model, Hierarchical):

@@ -14,11 +14,9 @@ _REQUIRED = "gin.REQUIRED"
 
 
 def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
-    """Replaces gin's configuration by that of ``files`` and then ``bindings``.
+    """Replaces gin's configuration by that of ``files`` and then ``bindings``, as "NAME=value".
 
-    Args:
-      bindings: "NAME=value" or "configurable.parameter=value".
-      root: the directory from which included files are named.
+    Included files are named from ``root``.
 
     Raises:
       FileNotFoundError, OSError: a file, or one that it includes, is not there.

@@ -63,10 +63,7 @@ class Inputs:
     Attributes:
       num_examples: how many rows, bad ones counted; None for all.
       bad_rows: "skip" yields them as :class:`Skipped`; with "fail" reading raises ValueError at a
-        row that is bad or longer than ``max_input_len`` tokens.
-
-    Raises:
-      ValueError: (while reading) as above, or as :func:`specdec.data.tasks.model_inputs`.
+        row that is bad or longer than ``max_input_len`` tokens; it also does as ``model_inputs``.
     """
 
     task: Task

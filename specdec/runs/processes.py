@@ -149,8 +149,7 @@ class Parts:
 
     Attributes:
       directory: of this process's output; it may be the others' too.
-      num_rows: of the whole run.
-      sizes: reads the rows anew and tells how many are in each of the run's batches, in order.
+      num_rows, sizes: how many rows the whole run has; and how many each batch, read anew.
 
     Raises:
       ValueError: the directory holds parts of a run by another number of processes.

@@ -99,8 +99,7 @@ class Study:
 
     def alpha_run(self, temperature: float) -> AlphaRun:
         """Alpha of every draft at a temperature."""
-        drafts = [row[0] for row in self.rows if row[1] == temperature]
-        drafts += [draft for draft in self.alpha_drafts if draft not in drafts]
+        drafts = [*(row[0] for row in self.rows if row[1] == temperature), *self.alpha_drafts]
         return AlphaRun(
             task=self.opened, drafts=tuple(dict.fromkeys(drafts)), **self._settings,
             sampling=SamplingConfig(temperature), num_examples=self.alpha_examples,

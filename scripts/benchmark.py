@@ -21,9 +21,6 @@ from specdec.runs.benchmark import main
 _T5X_PATH = flags.DEFINE_string("t5x_path", None, "A checkout of github.com/google-research/t5x.")
 
 
-def _run(given: command_line.Given) -> int:
-    return main(given, ROOT, _T5X_PATH.value)
-
-
 if __name__ == "__main__":
-    command_line.run(_run, "Where to write; out/benchmark_<configuration> by default.")
+    where = "Where to write; out/benchmark_<configuration> by default."
+    command_line.run(lambda given: main(given, ROOT, _T5X_PATH.value), where)

@@ -19,14 +19,12 @@ from specdec.runs.convert import FORMATS, convert
 _SOURCE = flags.DEFINE_string("source", None, "A checkpoint or a training run.", required=True)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "A new directory.", required=True)
 _FORMAT = flags.DEFINE_enum("format", None, FORMATS, "What to write.", required=True)
-_DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "float16", "bfloat16"], "How weights are stored."
-)
+_DTYPES = ["float32", "float16", "bfloat16"]
+_DTYPE = flags.DEFINE_enum("dtype", "float32", _DTYPES, "How weights are stored.")
 _STEP = flags.DEFINE_integer("step", None, "Which of the source's steps; the latest if not given.")
 
 
-def _run(argv: list[str]) -> None:
-    del argv
+def _run(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # Orbax narrates every step it takes.
     try:
         difference = convert(

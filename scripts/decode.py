@@ -16,15 +16,13 @@ sys.path.insert(0, str(ROOT))
 
 from absl import flags
 
-from specdec.runs import command_line
-from specdec.runs.decode_cli import main
-from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, Processes, join
+from specdec.runs import cli, command_line
+from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, join
 
 _TEXTS = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
 _INPUT_FILE = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
-_DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Only print parameters, bytes and the expected speedup; load nothing."
-)
+_SIZES = "Only print parameters, bytes and the expected speedup; load nothing."
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, _SIZES)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes, detected by JAX.")
 _COORDINATOR = flags.DEFINE_string(
     "coordinator_address", None, "HOST:PORT of process 0, where JAX does not detect it."
@@ -36,24 +34,17 @@ _PROCESS_TIMEOUT = flags.DEFINE_integer(
 )
 
 
-def _processes() -> Processes:
-    given = (_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    if not _DISTRIBUTED.value and given == (None, None, None):
-        return ALONE
-    return join(*given, _PROCESS_TIMEOUT.value)
-
-
 def _run(given: command_line.Given) -> int:
     command_line.use_compilation_cache()
+    where = (_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    alone = not _DISTRIBUTED.value and where == (None, None, None)
     try:
-        processes = _processes()
+        processes = ALONE if alone else join(*where, _PROCESS_TIMEOUT.value)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return main(
-        given.gin_files, given.bindings, root=ROOT, command=given.command,
-        output_dir=given.output_dir, texts=_TEXTS.value, input_file=_INPUT_FILE.value,
-        dry_run=_DRY_RUN.value, processes=processes,
+        return command_line.told(error)
+    return cli.decode(
+        given, ROOT, texts=_TEXTS.value, input_file=_INPUT_FILE.value, dry_run=_DRY_RUN.value,
+        processes=processes,
     )  # fmt: skip
 
 

@@ -15,15 +15,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from specdec.checkpoints.architectures import Config
 from specdec.core.roofline import Hardware
 from specdec.reproduction import pages, scaling
 from specdec.runs import dry_run, gin_files
-from specdec.runs.gin_bindings import configured_hardware
+from specdec.runs.gin_bindings import configured
 
 SUMMARY = "results/scaling/summary.json"
 TARGETS = {"T5-XXL": "t5-v1_1-xxl", "T5 of 110 B": "t5-v1_1-110b"}
@@ -34,25 +35,24 @@ HARDWARE = ("tpu_v4", "tpu_v5e", "h200")
 def scaling_numbers() -> dict[str, Any]:
     """The content of results/scaling/summary.json."""
 
-    def shapes(names: dict[str, str]) -> dict:
-        found = {name: dry_run.find_config(source, ROOT)[0] for name, source in names.items()}
-        return {n: dataclasses.replace(config, dtype="bfloat16") for n, config in found.items()}
+    def shape(name: str) -> Config:
+        return dataclasses.replace(dry_run.find_config(name, ROOT)[0], dtype="bfloat16")
 
     def hardware(name: str) -> Hardware:
         decode = str(ROOT / "configs/experiments/plans/xxl_h200.gin")
         gin_files.parse([decode, str(ROOT / f"configs/hardware/{name}.gin")], [], ROOT)
-        return cast(Hardware, configured_hardware())
+        return configured(Hardware)
 
-    plan = scaling.ScalingPlan(shapes(TARGETS), shapes(DRAFTS), list(map(hardware, HARDWARE)))
+    targets, drafts = ({n: shape(s) for n, s in names.items()} for names in (TARGETS, DRAFTS))
+    plan = scaling.ScalingPlan(targets, drafts, list(map(hardware, HARDWARE)))
     # As it is read back: numbers and names, no tuples.
     return json.loads(json.dumps({"command": "python scripts/pages.py", **plan.run()}))
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Rewrites or checks the pages; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as docs/scaling.md")
     parser.add_argument("--check", action="store_true", help="only compare; write nothing")
     args = parser.parse_args(argv)

@@ -14,23 +14,17 @@ sys.path.insert(0, str(ROOT))
 
 from absl import flags
 
-from specdec.runs import command_line
-from specdec.runs.reproduce_cli import main
+from specdec.runs import cli, command_line
 
-_DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Only print the sizes of each row's models: no weights or data are read."
-)
+_SIZES = "Only print the sizes of each row's models: no weights or data are read."
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, _SIZES)
 
 
 def _run(given: command_line.Given) -> int:
     command_line.use_compilation_cache()
-    return main(
-        given.gin_files, given.bindings, directory=given.directory("reproduce"), root=ROOT,
-        command=given.command, dry_run=_DRY_RUN.value,
-    )  # fmt: skip
+    return cli.reproduce(given, ROOT, dry_run=_DRY_RUN.value)
 
 
 if __name__ == "__main__":
-    command_line.run(
-        _run, "Where to write and to continue; out/reproduce_<configuration> by default."
-    )
+    where = "Where to write and to continue; out/reproduce_<configuration> by default."
+    command_line.run(_run, where)

@@ -1,14 +1,14 @@
 """What a block takes at least on a mesh of devices, from shapes and public figures alone.
 
-A part's floor is max(bytes read / bandwidth, operations / peak) + bytes sent / interconnect
-(:meth:`specdec.core.roofline.Load.floor`); a block's is the sum of its parts', as each needs what
-the one before it found. ``costs.py`` measures the same parts where the devices are.
+A block's floor is the sum of its parts' (:meth:`specdec.core.roofline.Load.floor`), as each needs
+what the one before it found. ``costs.py`` measures the same parts where the devices are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from specdec.checkpoints.architectures import Config, DeviceShare, axis_sizes
 from specdec.core.roofline import Collective, Hardware, Load
@@ -18,37 +18,17 @@ _PENDING = 2  # Tokens that the first draft call of a block always feeds.
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class BlockPart:
     """A part of a block, which does ``work`` so many times."""
 
     name: str
     work: Load
     times: int = 1
 
-    def floor(self, hardware: Hardware) -> float:
-        """Seconds that all times take at least."""
-        return self.times * self.work.floor(hardware)
 
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Bytes of a model on each device.
-
-    Attributes:
-      weights: all parameters, packed.
-      cache, cross: the self-attention cache, and the cross-attention's keys and values.
-      logits: of one call.
-    """
-
-    weights: int
-    cache: int
-    cross: int
-    logits: int
-
-    @property
-    def total(self) -> int:
-        """All but activations."""
-        return self.weights + self.cache + self.cross + self.logits
+def floor(parts: Sequence[BlockPart], hardware: Hardware) -> float:
+    """Seconds that parts which follow one another take at least."""
+    return sum(part.times * part.work.floor(hardware) for part in parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,70 +62,67 @@ class BlockPlan:
     @property
     def draft_share(self) -> DeviceShare | None:
         """What a device has of the draft model."""
-        if self.draft is None:
-            return None
-        return DeviceShare(self.draft, self.mesh.planned_draft, self.batch_size)
+        draft, rules = self.draft, self.mesh.planned_draft
+        return None if draft is None else DeviceShare(draft, rules, self.batch_size)
+
+    @property
+    def _shares(self) -> list[DeviceShare]:
+        return [share for share in (self.target_share, self.draft_share) if share is not None]
 
     @property
     def unplanned(self) -> list[str]:
         """Axes that are cut in ways of which only :meth:`memory` is known."""
-        draft = [] if self.draft_share is None else self.draft_share.unplanned
-        return [*self.target_share.unplanned, *draft]
+        return [axis for share in self._shares for axis in share.unplanned]
 
-    def memory(self) -> list[Memory]:
-        """What each device holds of the target, and of the draft if it is a model."""
-        cached, inputs = self._cache_len, self.input_len
+    def memory(self) -> list[dict[str, int]]:
+        """Bytes a device holds of the target, and of the draft if it is a model, by what of."""
+        cached, inputs = self._lengths
         return [
-            Memory(share.weights, share.cache(cached), share.cache(inputs), share.logits(width))
-            for share, width in ((self.target_share, self.gamma + 1), (self.draft_share, _PENDING))
-            if share is not None
-        ]
+            {"all parameters": share.weights, "self-attention cache": share.cache(cached),
+             "cross-attention keys and values": share.cache(inputs),
+             "logits of one call": share.logits(width)}
+            for share, width in zip(self._shares, (self.gamma + 1, _PENDING), strict=False)
+        ]  # fmt: skip
 
     @property
     def needed(self) -> int:
         """Bytes that each device holds of both."""
-        return sum(memory.total for memory in self.memory())
+        return sum(sum(held.values()) for held in self.memory())
 
     @property
-    def _cache_len(self) -> int:
-        return self.output_len + self.gamma + 1
+    def _lengths(self) -> tuple[int, int]:
+        """Of the self-attention's cache and of the inputs."""
+        return self.output_len + self.gamma + 1, self.input_len
 
-    def plain(self) -> list[Part]:
+    def plain(self) -> list[BlockPart]:
         """One token of plain decoding."""
-        work = self.target_share.call(1, self.output_len + 1, self.input_len)
-        return [Part("target, 1 token", work), *self._ending()]
+        return dataclasses.replace(self, gamma=0).verifying()
 
-    def block(self) -> list[Part]:
+    def block(self) -> list[BlockPart]:
         """One block, part by part."""
         return [*self.drafting(), *self.verifying()]
 
-    def drafting(self) -> list[Part]:
+    def drafting(self) -> list[BlockPart]:
         """A block's guesses; nothing if the draft is no model."""
         share = self.draft_share
         if share is None or not self.gamma:
             return []
-        lengths = (self._cache_len, self.input_len)
-        parts = [Part(f"draft, {_PENDING} tokens", share.call(_PENDING, *lengths, scored=1))]
+        pending = share.call(_PENDING, *self._lengths, scored=1)
+        parts = [BlockPart(f"draft, {_PENDING} tokens", pending)]
         if self.gamma > 1:
-            parts.append(Part("draft, 1 token", share.call(1, *lengths), self.gamma - 1))
+            parts.append(BlockPart("draft, 1 token", share.call(1, *self._lengths), self.gamma - 1))
         return parts
 
-    def verifying(self) -> list[Part]:
-        """The rest of a block."""
-        if not self.gamma:
-            return self.plain()
-        width = self.gamma + 1
-        work = self.target_share.call(width, self._cache_len, self.input_len)
-        return [Part(f"target, {width} tokens", work), *self._ending()]
-
-    def _ending(self) -> list[Part]:
-        """Groups of devices tell each other whether their rows have ended: one bool."""
-        onto = self.target_share.cut_over("batch")
-        if onto is None:
-            return []
-        devices = self.target_share.partitioning.mesh.shape[onto]
-        flag = Collective("all-reduce", onto, devices, size=1, count=1)
-        return [Part("have all rows ended", Load(collectives=(flag,)))]
+    def verifying(self) -> list[BlockPart]:
+        """The rest of a block: the target's call, and one bool between groups of devices."""
+        share, width = self.target_share, self.gamma + 1
+        name = f"target, {width} token{'s' * (width > 1)}"
+        parts = [BlockPart(name, share.call(width, *self._lengths))]
+        if (onto := share.cut_over("batch")) is not None:
+            devices = share.partitioning.mesh.shape[onto]
+            flag = Collective("all-reduce", onto, devices, size=1, count=1)
+            parts.append(BlockPart("have all rows ended", Load(collectives=(flag,))))
+        return parts
 
     def cost_ratio(self, hardware: Hardware) -> float:
         """c of these floors: a guess over a token of plain decoding."""
@@ -157,8 +134,7 @@ class BlockPlan:
 
     def fitting_mesh(self, hardware: Hardware) -> DeviceMesh | None:
         """This mesh with the shortest model axis on which it fits in memory; None if none does."""
-        memory, mesh = hardware.memory, self.mesh
-        sides = ((mesh.planned_target, self.target), (mesh.planned_draft, self.draft))
+        sides = ((self.mesh.planned_target, self.target), (self.mesh.planned_draft, self.draft))
         cut = [
             size
             for rules, config in sides
@@ -166,14 +142,9 @@ class BlockPlan:
             for axis, (_, size) in axis_sizes(config).items()
             if rules.onto(axis) == "model"
         ]
-        longest = math.gcd(*cut) or 1
+        longest, memory = math.gcd(*cut) or 1, hardware.memory
         for model in range(1, longest + 1):
             mesh = dataclasses.replace(self.mesh, model=model)
             if longest % model == 0 and dataclasses.replace(self, mesh=mesh).needed <= memory:
                 return mesh
         return None
-
-
-def floor(parts: list[Part], hardware: Hardware) -> float:
-    """Seconds that parts which follow one another take at least."""
-    return sum(part.floor(hardware) for part in parts)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from specdec.benchmarks import plots, report
 from specdec.core.files import write_text
 from specdec.measure.tables import markdown
-from specdec.reproduction import scaling_tables, tables
+from specdec.reproduction import paper_tables, scaling
 
 Result = Mapping[str, Any]
 _SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
@@ -27,11 +27,7 @@ class PageError(ValueError):
 
 
 def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
-    """Writes a page's sections; whether they were others before.
-
-    Args:
-      section: gives a section's text by its name.
-      check: only compare.
+    """Writes a page's sections, unless it is to ``check`` only; whether they were others before.
 
     Raises:
       PageError: the page has no section, or a results file is missing or damaged.
@@ -46,11 +42,7 @@ def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
 
 
 def read_json(root: Path, name: str, remedy: str = "") -> Any:
-    """A results file.
-
-    Raises:
-      PageError: it is missing or not JSON.
-    """
+    """A results file; raises PageError if it is missing or not JSON."""
     try:
         return json.loads((root / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -66,81 +58,66 @@ RUNS = {
     "ende_tatoeba_test": "test split, greedy",
     "ende_tatoeba_test_t1": "test split, temperature 1",
 }
-
-
-def _number(digits: int, suffix: str = "") -> Callable[[float], str]:
-    return lambda value: f"{value:.{digits}f}{suffix}"
-
-
-def _spread(value: Mapping[str, float]) -> str:
-    return f"**{value['median']:.2f}×** ({value['low']:.2f} to {value['high']:.2f})"
-
-
+_SPREAD = "**{0[median]:.2f}×** ({0[low]:.2f} to {0[high]:.2f})"
 # Name in the table, key, how its value is written. A null value is a dash.
-_ROWS: Sequence[tuple[str, str, Callable[[Any], str]]] = (
-    ("γ", "gamma", str),
-    ("texts", "num_examples", "{:,}".format),
-    ("tokens", "num_tokens", "{:,}".format),
-    ("α", "alpha", _number(3)),
-    ("acceptance rate", "acceptance_rate", _number(3)),
-    ("draft utilization", "draft_utilization", _number(3)),
-    ("block efficiency", "block_efficiency", _number(2)),
-    ("cost ratio c", "cost_ratio", _number(3)),
-    ("verify ratio v", "verify_ratio", _number(2)),
-    ("ms per token, autoregressive", "ms_per_token.autoregressive", _number(2)),
-    ("ms per token, speculative", "ms_per_token.speculative", _number(2)),
-    ("**speedup, measured** (range)", "spread.measured_speedup", _spread),
-    ("speedup, predicted", "predicted_speedup_whole", _number(2, "×")),
-    ("without encoders, measured", "spread.measured_speedup_decoder", _spread),
-    ("without encoders, predicted", "predicted_speedup", _number(2, "×")),
-    ("without encoders, Theorem 3.8 (v = 1)", "predicted_speedup_thm38", _number(2, "×")),
-    ("texts that differ from plain decoding", "greedy_mismatches", str),
-    ("the same, width-matched", "greedy_mismatches_width_matched", str),
-    ("BLEU", "quality.bleu", _number(1)),
+_ROWS = (
+    ("γ", "gamma", "{}"),
+    ("texts", "num_examples", "{:,}"),
+    ("tokens", "num_tokens", "{:,}"),
+    ("α", "alpha", "{:.3f}"),
+    ("acceptance rate", "acceptance_rate", "{:.3f}"),
+    ("draft utilization", "draft_utilization", "{:.3f}"),
+    ("block efficiency", "block_efficiency", "{:.2f}"),
+    ("cost ratio c", "cost_ratio", "{:.3f}"),
+    ("verify ratio v", "verify_ratio", "{:.2f}"),
+    ("ms per token, autoregressive", "ms_per_token.autoregressive", "{:.2f}"),
+    ("ms per token, speculative", "ms_per_token.speculative", "{:.2f}"),
+    ("**speedup, measured** (range)", "spread.measured_speedup", _SPREAD),
+    ("speedup, predicted", "predicted_speedup_whole", "{:.2f}×"),
+    ("without encoders, measured", "spread.measured_speedup_decoder", _SPREAD),
+    ("without encoders, predicted", "predicted_speedup", "{:.2f}×"),
+    ("without encoders, Theorem 3.8 (v = 1)", "predicted_speedup_thm38", "{:.2f}×"),
+    ("texts that differ from plain decoding", "greedy_mismatches", "{}"),
+    ("the same, width-matched", "greedy_mismatches_width_matched", "{}"),
+    ("BLEU", "quality.bleu", "{:.1f}"),
 )
 
 
-def _value(result: Result, key: str, source: str) -> Any:
-    """The value at a dotted key; None where it, or what should hold it, is null."""
+def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
+    """The value at a dotted key; a dash where it, or what should hold it, is null."""
     value: Any = result
     for part in key.split("."):
         if value is None:
-            return None
+            break
         if part not in value:
             raise PageError(f"{source} has no {key!r}.")
         value = value[part]
-    return value
+    return "–" if value is None else form.format(value)
 
 
 def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str:
     """The bundled pair's runs, a column each, and where their numbers come from.
 
-    Args:
-      directory: holds the runs; the first of :data:`RUNS` must be there.
-      to_root: leads from the page to where the results' paths begin.
+    The first of :data:`RUNS` must be in ``directory``; ``to_root`` leads from the page to the root.
 
     Raises:
       PageError: the first run's results or a key are missing, or a file is damaged.
     """
-    results = {}
-    for place, run in enumerate(RUNS):
+    results, runs, command = {}, {}, "python scripts/decode.py --gin_file=configs/experiments"
+    for run in RUNS:
         name = f"{directory}/{run}/results.json"
-        if place == 0 or (root / name).is_file():
-            remedy = f"python scripts/decode.py --gin_file=configs/experiments/{run}.gin"
-            results[name] = read_json(root, name, f"{remedy} --output_dir={directory}/{run}")
-
-    def cells(key: str, form: Callable[[Any], str]) -> list[str]:
-        values = [_value(result, key, source) for source, result in results.items()]
-        return ["–" if value is None else form(value) for value in values]
-
-    runs = {source: source.split("/")[-2] for source in results}
-    rows = [[name, *cells(key, form)] for name, key, form in _ROWS]
+        if not runs or (root / name).is_file():
+            remedy = f"{command}/{run}.gin --output_dir={directory}/{run}"
+            results[name], runs[name] = read_json(root, name, remedy), run
+    rows = [
+        [name, *(_shown(result, key, source, form) for source, result in results.items())]
+        for name, key, form in _ROWS
+    ]
     table = markdown(["", *(RUNS[run] for run in runs.values())], rows, numbers=True)
     sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
+    keys = ("device", "dtype", "batch_size")
     settings = {
-        "{}, {}, batch size {}".format(
-            *(_value(result, key, source) for key in ("device", "dtype", "batch_size"))
-        )
+        "{}, {}, batch size {}".format(*(_shown(result, key, source) for key in keys))
         for source, result in results.items()
     }
     return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
@@ -154,44 +131,33 @@ _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
 
 
 def benchmark(root: Path, name: str, *, draw: bool) -> str:
-    """results/benchmark_NAME: its table, its picture in docs/images, and its command.
-
-    Args:
-      draw: whether to write the picture.
-    """
-    results = read_json(root, f"results/benchmark_{name}/results.json")
+    """results/benchmark_NAME: its table, its picture (drawn if it is to be), and its command."""
+    source = f"results/benchmark_{name}"
+    results = read_json(root, f"{source}/results.json")
     workloads, file = results["workloads"], f"performance_{name}.svg"
-    path, caption = root / "docs" / "images" / file, ""
+    path, caption = root / "docs" / "images" / file, "Milliseconds a token, by system"
     if len(workloads) > 1:
-        out = [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True), ""]
+        out = [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True)]
         # A picture is against the one quantity that differs between all of them.
-        varying = [
-            quantity
-            for quantity, value in _QUANTITIES.items()
-            if len(set(map(value, workloads))) == len(workloads)
-        ]
-        if len(varying) == 1:
-            caption = f"Tokens a second against {varying[0]}"
-            if draw:
-                plots.sweep(workloads, _QUANTITIES[varying[0]], varying[0], path)
+        values = {name: set(map(value, workloads)) for name, value in _QUANTITIES.items()}
+        varying = [name for name in values if len(values[name]) == len(workloads)]
+        caption = f"Tokens a second against {varying[0]}" if len(varying) == 1 else ""
+        if caption and draw:
+            plots.sweep(workloads, _QUANTITIES[varying[0]], varying[0], path)
     else:
         (result,) = workloads
         rows = markdown(report.COLUMNS, report.rows(result), numbers=True)
         out = [f"**{report.title(result)}**", "", rows]
         if result["breakdown"] is not None:
             out += ["", "```", *report.breakdown_lines(result["breakdown"]), "```"]
-        out.append("")
-        caption = "Milliseconds a token, by system"
         if draw:
             plots.systems(result, path)
-    if caption:
-        out.append(f"![{caption}](images/{file})")
-    source = (
-        f"[results/benchmark_{name}](../results/benchmark_{name}/results.json): "
-        f"{results['device']}, {results['threads']} threads, {results['repetitions']} repetitions. "
-        f"`{results['command']}`"
+    picture = [f"![{caption}](images/{file})"] if caption else []
+    described = (
+        f"[{source}](../{source}/results.json): {results['device']}, {results['threads']} threads, "
+        f"{results['repetitions']} repetitions. `{results['command']}`"
     )
-    return "\n".join([*out, "", source])
+    return "\n".join([*out, "", *picture, "", described])
 
 
 _FIGURES = {
@@ -207,24 +173,19 @@ def reproduction(root: Path, name: str) -> str:
     """results/reproduction_NAME: its tables, and the figures beside its summary."""
     directory = f"results/reproduction_{name}"
     content = read_json(root, f"{directory}/summary.json")
-    pictures = [
-        f"**Figure {number}.** {caption}.\n\n"
-        f"![{caption}](../{directory}/figures/figure_{number}.svg)"
-        for number, caption in _FIGURES.items()
-    ]
+    picture = "**Figure {0}.** {1}.\n\n![{1}](../{2}/figures/figure_{0}.svg)"
+    pictures = [picture.format(*figure, directory) for figure in _FIGURES.items()]
     source = f"[summary.json](../{directory}/summary.json): {content['device']}. "
     source += f"`{content['command']}`"
-    return "\n\n".join([tables.page(content).rstrip(), "## Figures", *pictures, source])
+    return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
 
 
 def sections(
-    root: Path, scaling: Callable[[], Result], *, draw: bool
+    root: Path, numbers: Callable[[], Result], *, draw: bool
 ) -> dict[str, Callable[[str], str]]:
-    """What gives a section's text, by page.
+    """What gives a section's text, by page, and draws its pictures if it is to.
 
-    Args:
-      scaling: computes the numbers of docs/scaling.md.
-      draw: whether to write pictures too.
+    ``numbers`` computes those of docs/scaling.md; called once, if that page is made.
     """
 
     def performance(name: str) -> str:
@@ -232,10 +193,10 @@ def sections(
             return runs_table(root, "results/before_mutual", "../")
         return benchmark(root, name, draw=draw)
 
-    scaled = functools.cache(scaling)
+    computed = functools.cache(numbers)
     return {
         "README.md": lambda name: runs_table(root),
         "docs/performance.md": performance,
         "docs/reproduction.md": lambda name: reproduction(root, name),
-        "docs/scaling.md": lambda name: scaling_tables.section(scaled(), name),
+        "docs/scaling.md": lambda name: scaling.section(computed(), name),
     }

@@ -29,14 +29,12 @@ TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"
 
 @dataclasses.dataclass(frozen=True)
 class AlphaRun:
-    """What to measure.
+    """What to measure; all else is as in :func:`specdec.load_pair` and ``Pair.generate``.
 
     Attributes:
       task: whose inputs; ``num_examples`` of them, evenly spread. The paper has 10,000 tokens.
-      target, dtype: see :func:`specdec.load_pair`.
       drafts: names of checkpoints, or specs.
       sampling: the target's and the drafts'.
-      batch_size, max_input_len, max_decode_len, seed: see :meth:`specdec.Pair.generate`.
     """
 
     task: Task
@@ -51,9 +49,7 @@ class AlphaRun:
     seed: int = 0
 
     def execute(self, directory: Path) -> dict[str, Any]:
-        """Measures what is not measured yet, and writes ``alpha.json``, which it returns.
-
-        A killed run continues behind the last batch that is on disk.
+        """Measures what is not on disk yet, and writes ``alpha.json``, which it returns.
 
         Raises:
           OSError: the directory cannot be written to.
@@ -66,11 +62,8 @@ class AlphaRun:
         for spec in self.drafts:
             pair = load_pair(target=self.target, draft=spec, dtype=self.dtype)
             if not batches:
-                ids = pair.token_ids(
-                    model_inputs(examples, pair.vocabulary),
-                    max_input_len=self.max_input_len,
-                    names=[example.origin for example in examples],
-                )
+                given, names = model_inputs(examples, pair.vocabulary), [e.origin for e in examples]
+                ids = pair.token_ids(given, max_input_len=self.max_input_len, names=names)
                 batches = list(make_batches(ids, self.batch_size, pair.target.model))
                 self._claim(directory, pair)
                 rows = self._texts(directory, pair, batches)
@@ -85,19 +78,10 @@ class AlphaRun:
 
     def _claim(self, directory: Path, pair: Pair) -> None:
         """Says whose directory this is, or finds that it is another's."""
-        settings = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("task", "drafts")
-        }
-        identity = json.dumps(
-            {
-                "task": self.task.name,
-                "weights": fingerprint(pair.target.params),
-                **{name: str(value) for name, value in settings.items()},
-            },
-            indent=1,
-        )
+        settings = {name: str(value) for name, value in vars(self).items()}
+        del settings["task"], settings["drafts"]
+        weights = fingerprint(pair.target.params)
+        identity = json.dumps({"task": self.task.name, "weights": weights, **settings}, indent=1)
         path = directory / IDENTITY
         if path.exists() and path.read_text(encoding="utf-8") != identity:
             raise ValueError(
@@ -122,26 +106,21 @@ class AlphaRun:
             for row, place in wanted.items():
                 yield Text(row, result.tokens[place, : result.num_tokens[place]].tolist())
 
-        rows = measure_rows(directory / TEXTS, batches, Text, decode)
-        return {row.id: row.tokens for row in rows}
+        return {r.id: r.tokens for r in measure_rows(directory / TEXTS, batches, Text, decode)}
 
     def _replay(
         self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
     ) -> list[alpha.RowAcceptance]:
         decoder = self._decoder(pair, "speculative")
-        length = decoder.output_bucket
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
-            tokens = np.zeros((len(batch.row_ids), length), np.int32)
+            tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
             counts = np.zeros(len(batch.row_ids), np.int32)
-            for place, row in enumerate(batch.row_ids.tolist()):
-                if row >= 0:
-                    counts[place] = len(texts[row])
-                    tokens[place, : counts[place]] = texts[row]
-            found = alpha.replay(
-                decoder.engine, *decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts)
-            )
-            found = jax.tree.map(np.asarray, found)
+            for row, place in wanted.items():
+                counts[place] = len(texts[row])
+                tokens[place, : counts[place]] = texts[row]
+            given = (*decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts))
+            found = jax.tree.map(np.asarray, alpha.replay(decoder.engine, *given))
             for row, place in wanted.items():
                 yield alpha.RowAcceptance.of(found, place, row, int(counts[place]))
 

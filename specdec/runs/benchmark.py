@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,36 +21,27 @@ from specdec.decoding.batches import make_batches
 from specdec.measure import breakdown, results
 from specdec.measure.progress import Progress, say
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given
+from specdec.runs.command_line import Given, told
 
 RESULTS, CONFIG = "results.json", "operative_config.gin"
-USER_ERROR = 2
 
 
 def run(
-    directory: Path,
-    t5x_path: str | None,
-    command: str,
-    *,
-    workloads: Sequence[Callable[[], list[Workload]]],
-    systems: Sequence[str],
-    repetitions: int,
-    threads: int | None = None,
-    breakdown_repetitions: int = 5,
-) -> dict[str, Any]:
+    directory: Path, t5x_path: str | None, command: str, *,
+    workloads: Sequence[Callable[[], list[Workload]]], systems: Sequence[str], repetitions: int,
+    threads: int | None = None, breakdown_repetitions: int = 5,
+) -> dict[str, Any]:  # fmt: skip
     """Measures every system on every workload and writes ``results.json`` after each.
 
     Args:
       directory: where to write; checkpoints of random weights are made in it and removed after.
       t5x_path: a checkout of T5X, for the system of that name.
-      command: how to do this again.
       systems, repetitions: see :func:`specdec.benchmarks.harness.measure`, also for what it raises.
       threads: cores each system may use; all there are if None.
       breakdown_repetitions: of the parts of specdec's speculative decoding; 0 leaves them out.
     """
     cores = num_cores()
-    threads = threads or cores
-    if not 1 <= threads <= cores:
+    if not 1 <= (threads := threads or cores) <= cores:
         raise ValueError(f"threads must be in [1, {cores}], got {threads}.")
     options = {"threads": threads, "t5x_path": t5x_path}
     with_peers = any(not SYSTEMS[name].own for name in systems if name in SYSTEMS)
@@ -95,11 +85,9 @@ def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
     return breakdown.measure(
         decoder_of(workload, pair, "autoregressive", limit),
         decoder_of(workload, pair, "speculative", limit),
-        list(make_batches(ids, workload.batch_size, pair.target.model)),
-        repetitions=repetitions,
-        forced_alpha=workload.forced_alpha,
-        parts_of=decoder_of(whole, pair, "speculative", limit),
-    )
+        list(make_batches(ids, workload.batch_size, pair.target.model)), repetitions=repetitions,
+        forced_alpha=workload.forced_alpha, parts_of=decoder_of(whole, pair, "speculative", limit),
+    )  # fmt: skip
 
 
 def main(given: Given, root: Path, t5x_path: str | None) -> int:
@@ -110,7 +98,6 @@ def main(given: Given, root: Path, t5x_path: str | None) -> int:
         gin_files.parse(given.gin_files, given.bindings, root)
         gin.get_configurable(run)(directory, t5x_path, given.command)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {gin_files.one_line(error)}", file=sys.stderr)
-        return USER_ERROR
+        return told(error)
     print(f"Written to {directory}: {RESULTS}, {CONFIG}")
     return 0

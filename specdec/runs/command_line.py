@@ -14,6 +14,7 @@ from absl import app, flags
 
 from specdec.core.machine import cache_directory
 
+USER_ERROR = 2
 flags.disclaim_key_flags()  # They are listed as the script's own.
 
 
@@ -31,23 +32,26 @@ class Given:
         return Path(self.output_dir or f"out/{kind}_{Path(self.gin_files[-1]).stem}")
 
 
+def told(error: Exception | str) -> int:
+    """Tells of a user's mistake in one line, without gin's account of calls; the exit code."""
+    message = str(error).split("\n  In call to configurable")[0]
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR
+
+
 def run(script: Callable[[Given], int], output_dir: str, required: bool = False) -> None:
     """Exits with what ``script`` returns; with 2 if an argument is no flag.
 
-    Args:
-      output_dir: what --output_dir is for.
-      required: whether it must be given.
+    ``output_dir`` says what --output_dir is for; it may be ``required``.
     """
-    gin_file = flags.DEFINE_multi_string(
-        "gin_file", None, "Gin configuration; may be repeated.", required=True
-    )
+    about = "Gin configuration; may be repeated."
+    gin_file = flags.DEFINE_multi_string("gin_file", None, about, required=True)
     directory = flags.DEFINE_string("output_dir", None, output_dir, required=required)
     bindings = [a.removeprefix("--gin.") for a in sys.argv if a.startswith("--gin.")]
 
     def main(argv: list[str]) -> int:
         if len(argv) > 1:
-            print(f"error: unknown argument {argv[1]!r}.", file=sys.stderr)
-            return 2
+            return told(f"unknown argument {argv[1]!r}.")
         command = shlex.join(["python", *sys.argv])
         return script(Given(gin_file.value, bindings, directory.value, command))
 
@@ -56,9 +60,6 @@ def run(script: Callable[[Given], int], output_dir: str, required: bool = False)
 
 
 def use_compilation_cache() -> None:
-    """Turns on JAX's persistent cache, in specdec's cache directory unless JAX was told another.
-
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off again.
-    """
+    """Turns on JAX's persistent cache, in specdec's cache directory unless JAX was told another."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))

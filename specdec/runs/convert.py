@@ -11,16 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.checkpoints import (
-    CheckpointError,
-    find_checkpoint,
-    find_vocabulary,
-    is_t5x,
-    open_huggingface,
-    open_t5x,
-    save_huggingface,
-    save_t5x,
-)
+from specdec import checkpoints
+from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.architectures import Config, decoder_inputs, network
 from specdec.checkpoints.parameters import written_whole
 from specdec.data.vocabulary import FILE_NAME
@@ -41,22 +33,19 @@ def convert(
 
     Args:
       source: a training run, or a checkpoint of T5X or Hugging Face.
-      output_dir: a new directory.
       form: "huggingface"; "t5x", a ``checkpoint_<step>`` in it; or "orbax", a training run's
         directory without what would resume it.
       dtype: of the stored weights: "float32", "bfloat16" or "float16".
-      step: which of the source's steps; the latest if None. The result keeps it (0 where the source
-        has none).
+      step: which of the source's steps, which the result keeps; the latest if None.
 
     Returns:
-      The largest absolute difference between the logits before and after, on random tokens: the
-      source's weights in ``dtype`` against the result's.
+      the largest difference between logits of the source in ``dtype`` and the result's.
 
     Raises:
       ValueError: an unknown format.
       FileNotFoundError: a training run has no such step.
-      CheckpointError: the source cannot be read or its parameters do not fit, or the result is not
-        the same network; nothing is left behind then.
+      CheckpointError: the source cannot be read or does not fit, or the result is not the same
+        network; nothing is left behind then.
     """
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
@@ -64,22 +53,21 @@ def convert(
     config, params = before
     with written_whole(Path(output_dir).absolute()) as partial:
         if form == "huggingface":
-            save_huggingface(partial, config, params, vocabulary, dtype)
-            after = open_huggingface(partial, dtype)
+            checkpoints.save_huggingface(partial, config, params, vocabulary, dtype)
+            after = checkpoints.open_huggingface(partial, dtype)
+        elif form == "t5x":
+            checkpoints.save_t5x(partial, config, params, step, dtype)
+            after = checkpoints.open_t5x(partial, dtype)
         else:
-            if form == "t5x":
-                save_t5x(partial, config, params, step, dtype)
-                after = open_t5x(partial, dtype)
-            else:
-                save_params(partial, config, jax.tree.map(np.asarray, params), step)
-                after = load_params(partial)
-            if vocabulary is not None:
-                shutil.copyfile(vocabulary, partial / FILE_NAME)
+            save_params(partial, config, jax.tree.map(np.asarray, params), step)
+            after = load_params(partial)
+        if form != "huggingface" and vocabulary is not None:
+            shutil.copyfile(vocabulary, partial / FILE_NAME)
+        new = dataclasses.asdict(after[0])
         changed = [
-            f"{field.name} from {old!r} to {new!r}"
-            for field in dataclasses.fields(config)
-            if field.name not in _NOT_ARITHMETIC
-            and (old := getattr(config, field.name)) != (new := getattr(after[0], field.name))
+            f"{name} from {old!r} to {new[name]!r}"
+            for name, old in dataclasses.asdict(config).items()
+            if name not in _NOT_ARITHMETIC and old != new[name]
         ]
         difference = float(jnp.abs(_logits(before, config) - _logits(after, config)).max())
         if changed or not difference <= TOLERANCE:
@@ -100,26 +88,26 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
         found = dataclasses.replace(config, dtype="float32"), params
         vocabulary = Path(source) / FILE_NAME
         return found, step, vocabulary if vocabulary.is_file() else None
-    if is_t5x(source):
-        location, found = find_checkpoint(source, step)
-        return open_t5x(location, dtype), found or 0, find_vocabulary(source)
-    if step is not None:
+    if checkpoints.is_t5x(source):
+        location, step = checkpoints.find_checkpoint(source, step)
+        found = checkpoints.open_t5x(location, dtype)
+    elif step is not None:
         raise CheckpointError(f"{source} has no steps to choose from; leave out step.")
-    return open_huggingface(source, dtype), 0, find_vocabulary(source)
+    else:
+        found = checkpoints.open_huggingface(source, dtype)
+    return found, step or 0, checkpoints.find_vocabulary(source)
 
 
 def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
     """Logits on random tokens, of which half a row is padding, farther apart than any bucket."""
-    config, params = given
+    config, params = given[0], jax.tree.map(jnp.asarray, given[1])
     length = drawn_for.relative_attention_max_distance + 32
     generator = np.random.default_rng(0)
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
-    params = jax.tree.map(jnp.asarray, params)
-    tokens = decoder_inputs(config, targets)
     encoding = None
     if config.encoding_width is not None:
         encoding = jnp.asarray(generator.normal(size=(*inputs.shape, config.encoding_width)))
-    logits = network(config).apply({"params": params}, jnp.asarray(inputs), tokens, encoding)
-    return jnp.asarray(logits)
+    arguments = jnp.asarray(inputs), decoder_inputs(config, targets), encoding
+    return jnp.asarray(network(config).apply({"params": params}, *arguments))

@@ -13,40 +13,35 @@ from typing import Any
 
 import numpy as np
 
-from specdec.api import Method, load_pair
+from specdec.api import load_pair
 from specdec.core import files
 from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import good
-from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.measure import lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
 from specdec.measure.rows import LineWriter, append_missing, line_of
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.inputs import WINDOW, Inputs, Item
-from specdec.runs.parts import DECODES, Parts
-from specdec.runs.processes import ALONE, Processes
+from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
+from specdec.runs.processes import ALONE, DECODES, Parts, Processes
 from specdec.verifiers.base import Verifier
 
-CONFIG, SKIPPED, RESULTS, TRACE = (
-    "operative_config.gin", "skipped.jsonl", "results.json", "trace.html",
-)  # fmt: skip
+CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
+RESULTS, TRACE = "results.json", "trace.html"
 ROWS_IN_PAGE = 24
-_PROVENANCE_END = "# ---\n"
+_END = "# ---\n"  # Of the provenance above a configuration.
 
 
 class PreparedRun:
-    """A run whose inputs, models and output directory were found to be good.
+    """A run whose inputs, models and output directory were found to be good; nothing is written.
 
-    Nothing was written yet. Make one and call :meth:`execute`. Rows are decoded and written in an
-    order that depends on the task and the batch size alone, so what a stopped run wrote is the
-    beginning of what this one will.
+    Rows are decoded and written in an order that depends on the task and the batch size alone: what
+    a stopped run wrote is the beginning of what this one will.
 
     Args:
-      run: what to do.
       config: the operative gin configuration.
       directory: where to write; a directory that holds decodes of the same run is continued.
       processes: those that do this run together, each with a part of the batches.
@@ -72,23 +67,24 @@ class PreparedRun:
         self.run, self._directory, self._processes = run, directory, processes
         self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
         self.pair.target.check_batch_size(run.batch_size)
-        self._inputs = Inputs(
-            run.task, self.pair, max_input_len=run.max_input_len, num_examples=run.num_examples,
-            bad_rows=run.bad_rows,
-        )  # fmt: skip
-        self._survey = self._inputs.survey()
-        self._report_skipped()
+        rows = run.max_input_len, run.num_examples, run.bad_rows
+        self._inputs = Inputs(run.task, self.pair, *rows)
+        self._survey = found = self._inputs.survey()
+        for row in found.first_skipped:
+            say(f"Skipped: {row.reason}")
+        if more := found.num_skipped - len(found.first_skipped):
+            say(f"  and {more} more, in {SKIPPED}")
         self._choice = None
         if run.gamma == "auto":
             self._choose_gamma()
-        weights = [fingerprint(p) for p in (self.pair.target.params, self.pair.draft.weights)]
+        target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
         # With the weights: a draft trained anew under the same name is another run.
-        self._identity = f"# Weights: target {weights[0]}, draft {weights[1]}\n{config}"
+        self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
         self._parts = Parts(
             processes, directory, self._survey.num_rows,
-            lambda: (len(members) for _, members in self._all_batches()),
+            lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
         )  # fmt: skip
         self._num_done = self._count_previous_rows()
 
@@ -97,14 +93,6 @@ class PreparedRun:
         """What processes of one run have in common: configuration, weights and texts."""
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
         return f"{self._identity}\n{rows}"
-
-    def _report_skipped(self) -> None:
-        found = self._survey
-        for row in found.first_skipped:
-            say(f"Skipped: {row.reason}")
-        more = found.num_skipped - len(found.first_skipped)
-        if more:
-            say(f"  and {more} more, in {SKIPPED}")
 
     def _choose_gamma(self) -> None:
         """Puts a number in the place of "auto"."""
@@ -124,28 +112,24 @@ class PreparedRun:
         self.run = dataclasses.replace(run, gamma=choice.gamma, method=method)
         self._choice = choice
 
-    def _all_batches(self) -> Iterator[tuple[Batch, list[Item]]]:
-        return self._inputs.batches(self.run.batch_size)
-
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
         """Those of this process."""
-        return self._parts.mine(self._all_batches())
+        return self._parts.mine(self._inputs.batches(self.run.batch_size))
 
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""
-        path = self._parts.path
-        saved = self._directory / CONFIG
-        known = saved.is_file() and saved.read_text(encoding="utf-8").endswith(
-            _PROVENANCE_END + self._identity
-        )
+        path, saved = self._parts.path, self._directory / CONFIG
+        advice = "choose another --output_dir or remove {} there."
+        text = saved.read_text(encoding="utf-8") if saved.is_file() else ""
+        known = text.endswith(_END + self._identity)
         # Of several processes, the first would also replace what one alone has decoded there.
         for decodes in (path, self._directory / DECODES):
             if not known and next(read_rows(decodes), None):
                 raise ValueError(
                     f"{self._directory} holds the decodes of another configuration or of other "
-                    f"weights (compare its {CONFIG}); {_advice(decodes)}"
+                    f"weights (compare its {CONFIG}); {advice.format(decodes.name)}"
                 )
-        count = 0
+        count, task = 0, self.run.task.name
         items = (item for _, members in self._batches() for item in members)
         for count, row in enumerate(read_rows(path), start=1):
             item = next(items, None)
@@ -153,12 +137,12 @@ class PreparedRun:
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
                     f"{path}:{count} is not the row that this run has there: the rows of "
-                    f"{self.run.task.name} or that file were changed since; {_advice(path)}"
+                    f"{task} or that file were changed since; {advice.format(path.name)}"
                 )
         return count
 
     def rows(self) -> Iterator[Row]:
-        """The rows on disk, in the order that one process decodes them in."""
+        """The rows on disk, in one process's order of decoding."""
         return read_rows(self._directory / DECODES)
 
     def first_rows(self, count: int) -> list[Row]:
@@ -168,35 +152,34 @@ class PreparedRun:
 
     def finished(self) -> dict[str, Any] | None:
         """What :meth:`execute` returned when this run was finished before, if it was."""
-        try:
-            content = json.loads((self._directory / RESULTS).read_text(encoding="utf-8"))
-        except OSError:
-            return None
-        if content["gin"] != self._identity or self._num_done < self._parts.num_mine:
-            return None
-        return content
+        path = self._directory / RESULTS
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"gin": None}
+        done = content["gin"] == self._identity and self._num_done >= self._parts.num_mine
+        return content if done else None
 
     def execute(self, command: str) -> dict[str, Any]:
         """Decodes what is not decoded yet, measures, and writes every file.
 
-        Of several processes each decodes and writes a part of the rows. Then process 0 gets them
-        all; it alone measures and writes the results.
-
         Returns:
-          the content of ``results.json``; nothing in other processes than 0.
+          the content of ``results.json``; nothing in other processes than 0, which measures alone.
 
         Raises:
           OSError: a file cannot be written, or the task's rows are not those of a moment ago; here
             or (ProcessError) in another process.
-          SystemExit: on SIGTERM (143) or Ctrl-C (130) while rows are decoded, after the batch that
-            was under way is on disk.
+          SystemExit: on SIGTERM (143) or Ctrl-C (130), when the batch under way is on disk.
         """
         source, before = results.provenance(), num_programs()
         with self._processes.together():
             self._directory.mkdir(parents=True, exist_ok=True)
             with LineWriter(self._parts.path) as writer:
                 done = self._count_previous_rows()  # Again: only now no other process writes here.
-                self._write_config(source)
+                # What is decoded and what is not, before the first row is.
+                header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+                files.write_text(self._directory / CONFIG, header + _END + self._identity)
+                if self.run.bad_rows == "skip":
+                    skipped = (row for row in self._inputs if isinstance(row, Skipped))
+                    lines = (line_of(row) + "\n" for row in skipped)
+                    files.write_parts(self._directory / SKIPPED, lines)
                 self._decode_rows(writer, done)
         programs = num_programs() - before
         say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
@@ -208,12 +191,18 @@ class PreparedRun:
 
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
-        measured = self._measure()
-        run = self.run
-        names = (
-            "target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
-            "max_decode_len", "seed",
-        )  # fmt: skip
+        run, measured = self.run, None
+        if run.timing_examples:
+            ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
+            say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
+            plain = run.decoder(self.pair, "autoregressive")
+            batches = list(make_batches(ids, run.batch_size, self.pair.target.model))
+            guessing = run.decoder(self.pair) if run.guesses else None
+            timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
+            measured = speed.summarize(timings)
+        names = ("target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
+                 "max_decode_len", "seed")  # fmt: skip
+        compared, metrics = run.sampling.greedy, run.task.metrics
         content = {
             "task": run.task.name,
             "drafter": str(run.draft) if run.guesses else None,
@@ -224,13 +213,7 @@ class PreparedRun:
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
-            **results.numbers(
-                self.rows(),
-                run.guesses,
-                measured,
-                greedy=run.sampling.greedy,
-                metrics=run.task.metrics,
-            ),
+            **results.numbers(self.rows(), run.guesses, measured, greedy=compared, metrics=metrics),
             "num_skipped": self._survey.num_skipped,
             **about,
             "gin": self._identity,
@@ -242,22 +225,13 @@ class PreparedRun:
         files.write_json(self._directory / RESULTS, content)
         return content
 
-    def _write_config(self, source: dict[str, Any]) -> None:
-        """What is decoded and what is not, before the first row is."""
-        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        files.write_text(self._directory / CONFIG, header + _PROVENANCE_END + self._identity)
-        if self.run.bad_rows == "skip":
-            lines = (line_of(row) + "\n" for row in self._inputs.skipped())
-            files.write_parts(self._directory / SKIPPED, lines)
-
     def _decode_rows(self, writer: LineWriter, done: int) -> None:
         """Appends the rows that follow the first `done` ones."""
         path, total = self._parts.path, self._parts.num_mine
         say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
-        with (
-            stop_request(*self._signals()) as stop,
-            Progress(total, "rows", done=done) as progress,
-        ):
+        # What asks this process alone to stop; of several, JAX notes SIGTERM for all.
+        signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
+        with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(
                 writer, self._batches(), done, lambda pair: len(pair[1]),
                 lambda pair: self._decode_batch(*pair),
@@ -276,40 +250,22 @@ class PreparedRun:
             )
             raise SystemExit(stop.exit_code)
         if done != total:
-            raise OSError(
-                f"{self.run.task.name} changed while it was decoded: {done} rows instead of "
-                f"{total}."
-            )
-
-    def _signals(self) -> tuple[signal.Signals, ...]:
-        """What asks this process alone to stop; of several, JAX notes SIGTERM for all."""
-        alone = self._processes.count == 1
-        return (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
-
-    def _decoder(self, method: Method, width: int = 1) -> BatchDecoder:
-        run = self.run
-        return self.pair.decoder(
-            method=method, gamma=run.guesses, sampling=run.sampling, width=width,
-            max_decode_len=run.max_decode_len, seed=run.seed, stop_below=run.stop_below,
-            draft_sampling=run.draft_sampling, verifier=run.verifier,
-        )  # fmt: skip
+            task = self.run.task.name
+            raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
 
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
         run = self.run
-        result = self._decoder(run.method).decode(batch, trace=True)
-        references = {}
-        if run.guesses and run.sampling.greedy:
-            widths = {"mismatch": 1, "width_matched_mismatch": run.guesses + 1}
-            references = {
-                name: self._decoder("autoregressive", width).decode(batch)
-                for name, width in widths.items()
-            }
+        result = run.decoder(self.pair).decode(batch, trace=True)
+        widths = {"mismatch": 1, "width_matched_mismatch": run.guesses + 1}
+        references = {
+            name: run.decoder(self.pair, "autoregressive", width).decode(batch)
+            for name, width in widths.items()
+            if run.guesses and run.sampling.greedy
+        }
         rows = []
         for place, item in enumerate(members):
-            row = Row.of(
-                result, place,
-                id=item.id, input=item.example.input, reference=item.example.reference,
-            )  # fmt: skip
+            given = {"input": item.example.input, "reference": item.example.reference}
+            row = Row.of(result, place, id=item.id, **given)
             texts = self.pair.text([np.asarray(row.tokens)])
             found = {
                 name: lossless.compare(
@@ -320,23 +276,6 @@ class PreparedRun:
             }  # fmt: skip
             rows.append(dataclasses.replace(row, output=texts and texts[0], **found))
         return rows
-
-    def _measure(self) -> speed.Speed | None:
-        run = self.run
-        if not run.timing_examples:
-            return None
-        ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
-        say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
-        timings = speed.measure(
-            self._decoder("autoregressive"), self._decoder(run.method) if run.guesses else None,
-            list(make_batches(ids, run.batch_size, self.pair.target.model)),
-            run.timing_repetitions,
-        )  # fmt: skip
-        return speed.summarize(timings)
-
-
-def _advice(decodes: Path) -> str:
-    return f"choose another --output_dir or remove {decodes.name} there."
 
 
 def verifier_name(verifier: Verifier) -> str:

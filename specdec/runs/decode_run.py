@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
-from specdec.api import VERIFIER, Method, check_arguments
+from specdec.api import VERIFIER, Method, Pair, check_arguments
 from specdec.data.tasks import Task
+from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows
@@ -19,17 +20,14 @@ class DecodeRun:
     """What to decode and how; gin's macros in ``configs/runs/decode.gin`` bind it.
 
     Attributes:
-      task: the examples.
       target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
-      method, gamma, sampling, max_input_len, max_decode_len, batch_size, seed: see
-        :meth:`specdec.Pair.generate`.
       num_examples: the first so many of the task; None for all.
-      timing_examples: how many of those, evenly spread, are timed; 0 measures no speed.
-      timing_repetitions: how often.
-      stop_below, draft_sampling, verifier: see :meth:`specdec.Pair.generate`.
+      timing_examples, timing_repetitions: how many of those, evenly spread, are timed, and how
+        often; 0 examples measure no speed.
       bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
         longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
         to ``skipped.jsonl``.
+      All else: see :meth:`specdec.Pair.generate`.
 
     Raises:
       ValueError: a value out of its range.
@@ -56,20 +54,18 @@ class DecodeRun:
     mesh: DeviceMesh | None = None
 
     def __post_init__(self):
-        whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
-                 "timing_examples", "timing_repetitions")  # fmt: skip
-        for name in whole:
+        for name in ("seed", "batch_size", "max_input_len", "max_decode_len", "timing_examples",
+                     "timing_repetitions"):  # fmt: skip
             if not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
-        check_arguments(
-            self.method, self.gamma, self.max_decode_len, self.batch_size, self.stop_below
-        )
-        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1}
-        if self.num_examples is not None:
-            at_least["num_examples"] = 1
+        limits = self.max_decode_len, self.batch_size, self.stop_below
+        check_arguments(self.method, self.gamma, *limits)
+        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1,
+                    "num_examples": 1}  # fmt: skip
         for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
         if self.bad_rows not in get_args(BadRows):
             raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
 
@@ -80,3 +76,11 @@ class DecodeRun:
             return 0
         assert self.gamma != "auto"
         return self.gamma
+
+    def decoder(self, pair: Pair, method: Method | None = None, width: int = 1) -> BatchDecoder:
+        """The run's decoder, or another method's with all else alike; see :meth:`Pair.decoder`."""
+        return pair.decoder(
+            method=method or self.method, gamma=self.guesses, sampling=self.sampling, width=width,
+            max_decode_len=self.max_decode_len, seed=self.seed, stop_below=self.stop_below,
+            draft_sampling=self.draft_sampling, verifier=self.verifier,
+        )  # fmt: skip

@@ -6,8 +6,8 @@ Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import gin
@@ -16,80 +16,65 @@ from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
 from specdec.checkpoints.architectures import FAMILIES, Config, count_parameters
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.roofline import Hardware
-from specdec.core.theory import speedup
+from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.ngram import Ngram
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper
-from specdec.reproduction.floors import BlockPlan
-from specdec.reproduction.plan import MEMORY_LABELS, amount, device_report, memory_cells
+from specdec.reproduction.floors import BlockPart, BlockPlan, floor
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 
 SHAPES = "configs/shapes"
-HARDWARE = "configs/hardware"
-LABELS = ("", "shape from", "parameters", "of them read in a decode step", *MEMORY_LABELS)
+_TOGETHER = "together, without activations"
+_PART_LABELS = ("", "times", "read", "operations", "sent", "ms", "bound by")
 _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 
 
 def find_config(source: str, root: Path) -> tuple[Config, str]:
     """A checkpoint's shape and where it is from: its own, or configs/shapes for public ones.
 
-    Replaces gin's configuration.
-
-    Args:
-      source: a directory, or a path or hub id that ends in a public checkpoint's name.
-      root: where ``configs/`` is.
+    Replaces gin's configuration. A path or hub id that is no directory ends in a public name.
 
     Raises:
       CheckpointError: it is neither, or it is damaged.
     """
-    if is_t5x(source):
-        return read_config(source), "its shapes"
-    if Path(source).is_dir():
-        return read_config(source), "config.json"
+    if is_t5x(source) or Path(source).is_dir():
+        return read_config(source), "its shapes" if is_t5x(source) else "config.json"
     public = _PUBLIC.fullmatch(Path(source).name)
     if public is None:
         raise CheckpointError(
-            f"{source} is neither a directory nor named as a public T5 of known shape, such as "
-            "google/t5-v1_1-xxl, google-t5/t5-11b or google/flan-t5-xl."
+            f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
+            f"{SHAPES}: {', '.join(f'{family}-SIZE' for family in FAMILIES)}."
         )
-    name = f"{FAMILIES[public[1]]}_{public[2]}"
+    family = FAMILIES[public[1]]
+    name = f"{family}_{public[2]}"
     file = f"{SHAPES}/{name}.gin"
     if not (root / file).is_file():
-        known = sorted(path.stem for path in (root / SHAPES).glob(f"{FAMILIES[public[1]]}_*"))
+        known = sorted(path.stem for path in (root / SHAPES).glob(f"{family}_*"))
         raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
     gin_files.parse([str(root / file)], [], root)
     with gin.config_scope(name):
         return gin.get_configurable(Config)(), file
 
 
-def find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
-    """The row of the paper's Table 4; None if it has none for the temperature.
-
-    Raises:
-      ValueError: it has no such task and draft.
-    """
-    rows = [row for row in paper.TABLE_4 if (row.task, row.draft) == task_and_draft]
-    if not rows:
-        known = sorted({(row.task, row.draft) for row in paper.TABLE_4})
+def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
+    rows = {(row.task, row.draft, row.temperature): row for row in paper.TABLE_4}
+    known = sorted({row[:2] for row in rows})
+    if task_and_draft not in known:
         raise ValueError(f"PAPER_ROW must be one of {known}, got {task_and_draft!r}.")
-    return next((row for row in rows if row.temperature == temperature), None)
+    return rows.get((*task_and_draft, temperature))
 
 
 def report(
-    run: DecodeRun,
-    root: Path,
-    paper_row: tuple[str, str] | None = None,
+    run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None,
     hardware: Hardware | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """What ``--dry_run`` prints.
 
     Args:
-      run: its task is not looked at.
-      root: where ``configs/`` is.
       paper_row: task and draft of the paper's Table 4 that the run repeats.
       hardware: what the devices of the run's mesh are, or the one device it has without.
 
@@ -98,56 +83,68 @@ def report(
         mesh does not divide a model or the batch, or the hardware is none.
     """
     if not isinstance(hardware, Hardware | None):
-        raise ValueError(
-            "HARDWARE must be a device's figures, as in "
-            f"--gin_file={HARDWARE}/tpu_v4.gin, got {hardware!r}."
-        )
-    row = None if paper_row is None else find_row(paper_row, run.sampling.temperature)
-    config, found = find_config(resolve(run.target, "target"), root)
-    configs, columns = [config], [(run.target, found)]
-    model = run.draft.draft if isinstance(run.draft, Hierarchical) else run.draft
+        example = "--gin_file=configs/hardware/tpu_v4.gin"
+        raise ValueError(f"HARDWARE must be a device's figures, as in {example}, got {hardware!r}.")
+    row = None if paper_row is None else _find_row(paper_row, run.sampling.temperature)
+    model = tables = run.draft
+    if isinstance(model, Hierarchical):
+        model, tables = model.draft, model.inner
+    names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
     if isinstance(model, str):
-        config, found = find_config(resolve(model, "draft"), root)
-        configs.append(config)
-        columns.append((model, found))
-    plan = _plan(run, configs)
-    whole = dataclasses.replace(plan, mesh=DeviceMesh()).memory()
-    counts = [count_parameters(config) for config in configs]
+        names.append(model)
+        found.append(find_config(resolve(model, "draft"), root))
+    counts = [count_parameters(config) for config, _ in found]
+    target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config, _ in found)
+    plan = BlockPlan(
+        target, draft[0] if draft else None, run.mesh or DeviceMesh(), run.batch_size,
+        gamma=0 if run.gamma == "auto" else run.guesses, input_len=bucket(run.max_input_len),
+        output_len=bucket(run.max_decode_len),
+    )  # fmt: skip
+    alone = dataclasses.replace(plan, mesh=DeviceMesh())
+    whole = alone.memory()
+    labels = ("", "shape from", "parameters", "of them read in a decode step", *whole[0], _TOGETHER)
+    columns = [
+        (name, where, *(f"{count / 1e6:,.1f} M" for count in both), *_memory(held))
+        for name, (_, where), both, held in zip(names, found, counts, whole, strict=True)
+    ]
     lines = [
         f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
         f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}",
         "",
-        *aligned(list(zip(
-            LABELS,
-            *(
-                (*column, *(f"{count / 1e6:,.1f} M" for count in both), *memory_cells(held))
-                for column, both, held in zip(columns, counts, whole, strict=True)
-            ),
-            strict=True,
-        ))),
+        *aligned(list(zip(labels, *columns, strict=True))),
         "",
-    ]  # fmt: skip
-    tables = run.draft.inner if isinstance(run.draft, Hierarchical) else run.draft
+    ]
     if isinstance(tables, Ngram):
-        lines.append(f"n-gram tables {amount(_tables_file(tables.path).stat().st_size)}")
-    if len(configs) == 2:
-        lines.append(f"target and draft together {amount(sum(held.total for held in whole))}")
+        lines.append(f"n-gram tables {_amount(_tables_file(tables.path).stat().st_size)}")
+    if draft:
+        lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:
-            lines += _speed(counts[1][1] / counts[0][1], plan.gamma, row)
-    return "\n".join([*lines, *device_report(run, plan, hardware, row)])
+            lines += _speed_lines(counts[1][1] / counts[0][1], plan.gamma, row)
+    if run.mesh is not None:
+        lines += ["", *_device_lines(plan)]
+    if hardware is not None:
+        lines += ["", *_fitting_lines(plan, hardware)]
+    if run.mesh is None and hardware is None:
+        return "\n".join(lines)
+    if plan.unplanned:
+        cut = ", ".join(plan.unplanned)
+        lines += ["", f"Collectives and times are not planned for such a cut of {cut}."]
+    elif isinstance(run.draft, Hierarchical):
+        lines += ["", "How often a hierarchical draft calls its model depends on the texts."]
+    else:
+        if run.mesh is not None:
+            lines += ["", *_collective_lines(plan, run.stop_below)]
+        if hardware is not None:
+            lines += ["", *_time_lines(plan, hardware, row)]
+    return "\n".join(lines)
 
 
-def _plan(run: DecodeRun, configs: Sequence[Config]) -> BlockPlan:
-    target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config in configs)
-    return BlockPlan(
-        target,
-        draft[0] if draft else None,
-        run.mesh or DeviceMesh(),
-        run.batch_size,
-        gamma=0 if run.gamma == "auto" else run.guesses,
-        input_len=bucket(run.max_input_len),
-        output_len=bucket(run.max_decode_len),
-    )
+def _amount(count: float) -> str:
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.2f} MB"
+
+
+def _memory(held: dict[str, int]) -> list[str]:
+    return [*map(_amount, held.values()), _amount(sum(held.values()))]
 
 
 def _tables_file(path: str) -> Path:
@@ -158,7 +155,7 @@ def _tables_file(path: str) -> Path:
     return file
 
 
-def _speed(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[str]:
+def _speed_lines(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[str]:
     """What theory and the paper say; ``ratio`` is c if a step takes the time to read weights."""
     if row is None:
         return [f"c is {ratio:.3f} or more: the ratio of what decode steps read"]
@@ -169,3 +166,83 @@ def _speed(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[str]:
         *(f"  {speedup(row.alpha, gamma, c):.2f}  at c = {c:.3f}, {which}" for c, which in cases),
         f"in the paper, at gamma {row.gamma}: {row.expected} expected, {row.empirical} measured",
     ]
+
+
+def _device_lines(plan: BlockPlan) -> list[str]:
+    mesh, memory = plan.mesh, plan.memory()
+    sides = zip(("target", "draft"), memory, strict=False)
+    columns = [("", *memory[0], _TOGETHER), *((name, *_memory(held)) for name, held in sides)]
+    return [
+        f"On each of the {mesh.data * mesh.model} devices of a mesh of {mesh.data} x {mesh.model} "
+        "(data x model):",
+        *aligned(list(zip(*columns, strict=True))),
+    ]
+
+
+def _fitting_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
+    has = f"{_amount(plan.needed)} of the {_amount(hardware.memory)} of a {hardware.name}"
+    if plan.needed <= hardware.memory:
+        return [f"Fits: {has} on each device, without activations."]
+    mesh = plan.fitting_mesh(hardware)
+    advice = "on no mesh with this data axis: a smaller batch or draft, or more groups"
+    if mesh is not None:
+        advice = f"on {mesh.data * mesh.model} devices, a mesh of {mesh.data} x {mesh.model}"
+    return [f"Does NOT fit: {has} on each device, without activations. It would {advice}."]
+
+
+def _collective_lines(plan: BlockPlan, stop_below: float) -> list[str]:
+    lines = []
+    for part in plan.block():
+        times = f", {part.times} times" if part.times > 1 else ""
+        for each in part.work.collectives:
+            size = f"{each.size} B" if each.size < 1e3 else f"{each.size / 1e3:,.1f} kB"
+            size = size if each.size < 1e6 else _amount(each.size)
+            lines.append(
+                f"  {part.name}{times}: {each.count} {each.kind} of {size} over {each.axis} "
+                f"({each.devices} devices)"
+            )
+    remark = "  at most, and a byte after each guess: stop_below may end a draft earlier"
+    return ["Collectives in a block:", *(lines or ["  none"]), *([remark] if stop_below else [])]
+
+
+def _time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:
+    def ms(*parts: BlockPart) -> str:
+        return f"{floor(parts, hardware) * 1e3:.3f}"
+
+    plain, block = plan.plain(), plan.block()
+    cells = [
+        (part.name, str(part.times), _amount(part.work.read),
+         f"{part.work.operations / 1e9:,.2f} G", _amount(part.work.sent), ms(part),
+         part.work.bound(hardware))
+        for part in [*plain, *(part for part in block if part not in plain)]
+    ]  # fmt: skip
+    lines = [
+        f"At least, on {hardware.name} ({hardware.bandwidth / 1e9:,.0f} GB/s, "
+        f"{hardware.peak / 1e12:,.1f} TFLOP/s, sends {hardware.interconnect / 1e9:,.0f} GB/s): "
+        "max(read / bandwidth, operations / peak) + sent / interconnect",
+        *aligned([_PART_LABELS, *cells]),
+        f"a token of plain decoding: {ms(*plain)} ms",
+    ]
+    if not plan.gamma:
+        return lines
+    c, v = plan.cost_ratio(hardware), plan.verify_ratio(hardware)
+    pays = break_even_alpha(plan.gamma, c, v)
+    lines += [
+        f"a block: {ms(*block)} ms; c = {c:.3f}, v = {v:.3f}",
+        f"speculation pays {f'from alpha {pays:.2f}' if math.isfinite(pays) else 'at no alpha'}",
+    ]
+    waits = [sum(part.times * part.work.num_collectives for part in ps) for ps in (plain, block)]
+    if any(waits):
+        lines.append(
+            "latency comes on top: each microsecond that a collective waits adds "
+            f"{waits[0] / 1e3:.3f} ms to a token, {waits[1] / 1e3:.3f} ms to a block"
+        )
+    if row is not None:
+        lines.append(
+            f"at the paper's alpha {row.alpha:.2f}: "
+            f"{expected_tokens(row.alpha, plan.gamma):.2f} tokens a block (Equation 1), "
+            f"{speedup(row.alpha, plan.gamma, c, v):.2f} times faster; by Theorem 3.8 (v = 1) "
+            f"{speedup(row.alpha, plan.gamma, c):.2f} at this c, "
+            f"{speedup(row.alpha, plan.gamma, row.cost_ratio):.2f} at the paper's c"
+        )
+    return lines

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import gin
 
 from specdec.checkpoints.loading import checkpoint
@@ -19,23 +22,35 @@ from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
 
-configured_reproduction = gin.external_configurable(
-    reproduce.Reproduction, "reproduce", module="specdec"
-)
-gin.external_configurable(reproduce.Study, module="specdec")
-configured_run = gin.external_configurable(DecodeRun, module="specdec")
+T = TypeVar("T")
 
-gin.external_configurable(dry_run.report, "dry_run", module="specdec")
-gin.external_configurable(SamplingConfig, module="specdec")
-gin.external_configurable(DeviceMesh, module="specdec")
-configured_hardware = gin.external_configurable(Hardware, module="specdec")
-gin.external_configurable(checkpoint, module="specdec.checkpoints")
-for _draft in (Ngram, Copying, Random, Hierarchical):
-    gin.external_configurable(_draft, module="specdec.drafts")
-for _verifier in (TokenVerifier, BlockVerifier, LenientVerifier):
-    gin.external_configurable(_verifier, module="specdec.verifiers")
-for _task in (
-    tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.seqio_pairs_file,
-    tasks.seqio_task, tasks.text_file,
-):  # fmt: skip
-    gin.external_configurable(_task, module="specdec.tasks")
+_NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "dry_run"}
+_NAMED: dict[str, tuple[Any, ...]] = {
+    "specdec": (
+        reproduce.Reproduction, reproduce.Study, DecodeRun, dry_run.report, SamplingConfig,
+        DeviceMesh, Hardware,
+    ),
+    "specdec.checkpoints": (checkpoint,),
+    "specdec.drafts": (Ngram, Copying, Random, Hierarchical),
+    "specdec.verifiers": (TokenVerifier, BlockVerifier, LenientVerifier),
+    "specdec.tasks": (
+        tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.seqio_pairs_file,
+        tasks.seqio_task, tasks.text_file,
+    ),
+}  # fmt: skip
+for _module, _all in _NAMED.items():
+    for _each in _all:
+        gin.external_configurable(_each, _NAMES.get(_each), module=_module)
+
+
+def configured(what: Callable[..., T]) -> T:
+    """What the parsed configuration makes of a class or function above.
+
+    Raises:
+      ValueError: a setting has a value of the wrong type, or as ``what`` does.
+    """
+    try:
+        return gin.get_configurable(what)()
+    except TypeError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"A setting has a value of the wrong type: {reason}.") from None

@@ -14,12 +14,9 @@ _REQUIRED = "gin.REQUIRED"
 
 
 def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
-    """Replaces gin's configuration by that of ``files`` and then ``bindings``.
+    """Replaces gin's configuration by that of ``files`` and then ``bindings``, as "NAME=value".
 
-    Args:
-      files: gin files.
-      bindings: "NAME=value" or "configurable.parameter=value".
-      root: the directory from which included files are named.
+    Included files are named from ``root``.
 
     Raises:
       FileNotFoundError, OSError: a file, or one that it includes, is not there.
@@ -66,10 +63,8 @@ def _check_macros() -> None:
         raise ValueError(f"Macro {name} is used but nowhere set.{_similar(name, defined)}")
     missing = sorted(name for name, value in defined.items() if value == f"%{_REQUIRED}")
     if missing:
-        raise ValueError(
-            f"{', '.join(missing)} must be set: include a file that does, or give "
-            f"--gin.{missing[0]}=..."
-        )
+        advice = f"include a file that does, or give --gin.{missing[0]}=..."
+        raise ValueError(f"{', '.join(missing)} must be set: {advice}")
 
 
 class _Macros(config_parser.ParserDelegate):
@@ -89,8 +84,3 @@ class _Macros(config_parser.ParserDelegate):
 def _similar(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, sorted(names), cutoff=0.6)
     return f" Did you mean {' or '.join(close)}?" if close else ""
-
-
-def one_line(error: Exception) -> str:
-    """An error's message without gin's account of who called whom."""
-    return " ".join(str(error).split("\n  In call to configurable")[0].split())

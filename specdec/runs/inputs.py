@@ -23,12 +23,7 @@ BadRows = Literal["fail", "skip"]
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """A row that can be decoded.
-
-    Attributes:
-      id: its place in the task.
-      tokens: [S] int32, EOS included.
-    """
+    """A row that can be decoded: its place in the task, itself, and [S] int32 with EOS."""
 
     id: int
     example: Example
@@ -37,12 +32,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A row that cannot; an object of ``skipped.jsonl`` has these keys.
-
-    Attributes:
-      id: its place in the task.
-      origin, reason: see :class:`specdec.data.text.BadRow`.
-    """
+    """A row that cannot, as in ``skipped.jsonl``: its place in the task, and its ``BadRow``."""
 
     id: int
     origin: str
@@ -54,58 +44,47 @@ class Survey:
     """What a first pass over all rows found.
 
     Attributes:
-      num_rows, num_skipped: rows that can be decoded, and that cannot.
-      num_shapes: input buckets of those that can.
+      num_rows, num_shapes: rows that can be decoded, and their input buckets.
       checksum: of their tokens and references.
-      first_skipped: a few of those that cannot.
+      num_skipped, first_skipped: rows that cannot, and a few of them.
     """
 
     num_rows: int
-    num_skipped: int
     num_shapes: int
     checksum: int
+    num_skipped: int
     first_skipped: tuple[Skipped, ...]
 
 
+@dataclasses.dataclass(frozen=True)
 class Inputs:
     """The first rows of a task, in its order, read anew by each iteration.
 
-    Args:
+    Attributes:
       num_examples: how many rows, bad ones counted; None for all.
       bad_rows: "skip" yields them as :class:`Skipped`; with "fail" reading raises ValueError at a
-        row that is bad or longer than ``max_input_len`` tokens.
-
-    Raises:
-      ValueError: (while reading) as above, or as :func:`specdec.data.tasks.model_inputs`.
+        row that is bad or longer than ``max_input_len`` tokens; it also does as ``model_inputs``.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        pair: Pair,
-        *,
-        max_input_len: int,
-        num_examples: int | None,
-        bad_rows: BadRows,
-    ):
-        self._task, self._pair, self._bad_rows = task, pair, bad_rows
-        self._max_input_len, self._num_examples = max_input_len, num_examples
+    task: Task
+    pair: Pair
+    max_input_len: int
+    num_examples: int | None
+    bad_rows: BadRows
 
     def __iter__(self) -> Iterator[Item | Skipped]:
-        for place, row in enumerate(islice(self._task.read(), self._num_examples)):
+        for place, row in enumerate(islice(self.task.read(), self.num_examples)):
             found = self._tokenized(place, row) if isinstance(row, Example) else row
             if isinstance(found, BadRow):
-                if self._bad_rows == "fail":
+                if self.bad_rows == "fail":
                     raise ValueError(found.reason)
                 found = Skipped(place, found.origin, found.reason)
             yield found
 
     def _tokenized(self, place: int, row: Example) -> Item | BadRow:
-        given = model_inputs([row], self._pair.vocabulary)
+        given, limit = model_inputs([row], self.pair.vocabulary), self.max_input_len
         try:
-            (tokens,) = self._pair.token_ids(
-                given, max_input_len=self._max_input_len, names=[row.origin]
-            )
+            (tokens,) = self.pair.token_ids(given, max_input_len=limit, names=[row.origin])
         except ValueError as error:
             return BadRow(row.origin, str(error))
         return Item(place, row, tokens)
@@ -114,16 +93,8 @@ class Inputs:
         """The rows that can be decoded."""
         return (row for row in self if isinstance(row, Item))
 
-    def skipped(self) -> Iterator[Skipped]:
-        """The rows that cannot."""
-        return (row for row in self if isinstance(row, Skipped))
-
     def survey(self) -> Survey:
-        """Reads every row once.
-
-        Raises:
-          ValueError: as reading; or there is nothing to decode.
-        """
+        """Reads every row once; raises ValueError as reading, or if there is nothing to decode."""
         num_rows, num_skipped, checksum, buckets, first = 0, 0, 0, set(), []
         for row in self:
             if isinstance(row, Item):
@@ -131,14 +102,13 @@ class Inputs:
                 content = f"{row.id} {row.tokens.tolist()} {row.example.reference}"
                 checksum = zlib.crc32(content.encode(), checksum)
                 buckets.add(bucket(len(row.tokens)))
-                continue
-            num_skipped += 1
-            if len(first) < _SHOWN:
-                first.append(row)
+            else:
+                num_skipped += 1
+                first = [*first, row][:_SHOWN]
         if not num_rows:
             why = f": {first[0].reason}" if first else "."
-            raise ValueError(f"{self._task.name} has no row that can be decoded{why}")
-        return Survey(num_rows, num_skipped, len(buckets), checksum, tuple(first))
+            raise ValueError(f"{self.task.name} has no row that can be decoded{why}")
+        return Survey(num_rows, len(buckets), checksum, num_skipped, tuple(first))
 
     def batches(self, batch_size: int) -> Iterator[tuple[Batch, list[Item]]]:
         """Batches with their rows, which are the first places of the batch.
@@ -146,7 +116,7 @@ class Inputs:
         A window of rows is sorted by length and cut into batches, then comes the next window: rows
         of a batch end at about the same time, and what follows what depends on the task alone.
         """
-        items, model = self.items(), self._pair.target.model
+        items, model = self.items(), self.pair.target.model
         while window := list(islice(items, WINDOW * batch_size)):
             window.sort(key=lambda item: len(item.tokens))
             for batch in make_batches([item.tokens for item in window], batch_size, model):

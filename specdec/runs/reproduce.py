@@ -11,7 +11,8 @@ import functools
 import gc
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,21 @@ import gin
 import jax
 import numpy as np
 
-from specdec.api import VERIFIER
+from specdec.api import VERIFIER, load_pair
 from specdec.core import files
+from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import Task, evenly, model_inputs
-from specdec.decoding.batches import make_batches
+from specdec.decoding.batches import Batch, make_batches
 from specdec.drafters.base import DraftSpec
 from specdec.measure import expected_accepted, results, timeline
+from specdec.measure.expected_accepted import RowExpectation
 from specdec.measure.progress import Progress, say
-from specdec.reproduction import decode_figures, theory_figures
-from specdec.reproduction import tables as reproduction
+from specdec.measure.rows import measure_rows
+from specdec.reproduction import paper_figures, paper_tables
 from specdec.runs import dry_run
 from specdec.runs.alpha_run import AlphaRun, slug
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.verifier_comparison import block_difference, expect_rows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.block import BlockVerifier
@@ -47,6 +49,9 @@ _FIGURE_1_TOKENS = 38
 _QUICK = 5.0  # Seconds; what takes less was on disk already.
 
 DraftName = str | DraftSpec
+StudyRow = tuple[DraftName, float, int]
+# Where a result stands in the summary and in the directory, and what makes it or reads it there.
+Piece = tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,22 +60,20 @@ class Study:
 
     Attributes:
       name: short, for tables and directories.
-      task: opens inputs with references; called once, when the study begins.
+      task: opens inputs with references, once.
       rows: Table 2's: (draft, temperature, gamma).
-      alpha_drafts: drafts whose alpha is measured beside those of ``rows``.
-      lenient_drafts: those of Table 5, decoded with less and less lenience.
-      target, dtype, max_input_len, max_decode_len, seed: see
-        :class:`specdec.runs.decode_run.DecodeRun`.
+      alpha_drafts, alpha_examples: drafts whose alpha is measured beside those of ``rows``, and
+        rows for it; the paper has 10,000 tokens.
+      lenient_drafts, lenient_examples: those of Table 5, decoded with less and less lenience.
       decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
-      alpha_examples: rows for alpha; the paper has 10,000 tokens.
       block_examples: rows decoded with token and with block verification.
-      lenient_examples: rows decoded with lenience.
+      All else: see :class:`specdec.runs.decode_run.DecodeRun`.
     """
 
     name: str
     task: Callable[[], Task]
     target: str
-    rows: Sequence[tuple[DraftName, float, int]]
+    rows: Sequence[StudyRow]
     max_input_len: int
     max_decode_len: int
     alpha_examples: int
@@ -89,148 +92,124 @@ class Study:
         """The task's examples."""
         return self.task()
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        names = ("target", "max_input_len", "max_decode_len", "dtype", "seed")
+        return {name: getattr(self, name) for name in names}
+
     def alpha_run(self, temperature: float) -> AlphaRun:
         """Alpha of every draft at a temperature."""
-        drafts = [row[0] for row in self.rows if row[1] == temperature]
-        drafts += [draft for draft in self.alpha_drafts if draft not in drafts]
+        drafts = [*(row[0] for row in self.rows if row[1] == temperature), *self.alpha_drafts]
         return AlphaRun(
-            task=self.opened,
-            target=self.target,
-            drafts=tuple(dict.fromkeys(drafts)),
-            sampling=SamplingConfig(temperature),
-            num_examples=self.alpha_examples,
-            max_input_len=self.max_input_len,
-            max_decode_len=self.max_decode_len,
-            dtype=self.dtype,
-            seed=self.seed,
-        )
+            task=self.opened, drafts=tuple(dict.fromkeys(drafts)), **self._settings,
+            sampling=SamplingConfig(temperature), num_examples=self.alpha_examples,
+        )  # fmt: skip
 
     def decode_run(
-        self,
-        draft: DraftName,
-        temperature: float,
-        gamma: int,
-        examples: int,
-        *,
-        verifier: Verifier = VERIFIER,
-        timed: bool = False,
-    ) -> DecodeRun:
-        """A decode of rows spread over the task; timed ones have batch size 1, as the paper's.
-
-        Without examples the task is not opened.
-        """
+        self, draft: DraftName, temperature: float, gamma: int, examples: int, *,
+        verifier: Verifier = VERIFIER, timed: bool = False,
+    ) -> DecodeRun:  # fmt: skip
+        """A decode of rows spread over the task (not opened for none); timed ones one at a time."""
         task = Task.of(self.name, ())
         if examples:
             chosen = evenly(self.opened.examples, examples)
             task = Task.of(self.opened.name, chosen, self.opened.metrics)
         return DecodeRun(
-            task=task,
-            target=self.target,
-            draft=draft,
-            dtype=self.dtype,
-            method="speculative",
-            gamma=gamma,
-            sampling=SamplingConfig(temperature),
-            seed=self.seed,
-            batch_size=1 if timed else _BATCH,
-            max_input_len=self.max_input_len,
-            max_decode_len=self.max_decode_len,
-            num_examples=None,
-            timing_examples=self.timing_examples if timed else 0,
-            timing_repetitions=self.timing_repetitions,
-            verifier=verifier,
-        )
+            task=task, draft=draft, method="speculative", gamma=gamma, **self._settings,
+            sampling=SamplingConfig(temperature), batch_size=1 if timed else _BATCH,
+            num_examples=None, timing_examples=self.timing_examples if timed else 0,
+            timing_repetitions=self.timing_repetitions, verifier=verifier,
+        )  # fmt: skip
 
+    def path(self, part: str, draft: DraftName, temperature: float, gamma: int) -> tuple[str, ...]:
+        """Where the result of a row of a part stands."""
+        return slug(self.name), part, slug(str(draft)), f"t{temperature:g}", f"gamma{gamma}"
 
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """A part of a reproduction.
-
-    Attributes:
-      path: its directory, and where its result stands in the summary.
-      run: does it in that directory, or reads what is there.
-    """
-
-    path: tuple[str, ...]
-    run: Callable[[Path], dict[str, Any]]
-
-
-def pieces(study: Study) -> list[Piece]:
-    """All of a study."""
-    temperatures = sorted({temperature for _, temperature, _ in study.rows})
-    found = [
-        Piece(
-            (slug(study.name), "alpha", f"t{temperature:g}"), study.alpha_run(temperature).execute
-        )
-        for temperature in temperatures
-    ]
-    for draft, temperature, gamma in study.rows:
-        run = study.decode_run(draft, temperature, gamma, study.decode_examples, timed=True)
-        found.append(Piece(_path(study, "table_2", draft, temperature, gamma), _decode(run)))
-    for draft, temperature, gamma in study.rows:
-        if temperature:
-            path = _path(study, "block", draft, temperature, gamma)
-            found.append(Piece(path, _compare(study, draft, temperature, gamma)))
-    for draft in study.lenient_drafts:
-        for lenience in LENIENCES:
-            run = study.decode_run(
-                draft, _LENIENT_TEMPERATURE, _LENIENT_GAMMA, study.lenient_examples,
-                verifier=LenientVerifier(lenience),
-            )  # fmt: skip
-            path = _path(study, "lenience", draft, _LENIENT_TEMPERATURE, _LENIENT_GAMMA)
-            found.append(Piece((*path, f"l{lenience:g}"), _decode(run)))
-    return found
-
-
-def _path(study: Study, part: str, draft: DraftName, temperature: float, gamma: int):
-    return slug(study.name), part, slug(f"{draft}"), f"t{temperature:g}", f"gamma{gamma}"
-
-
-def _decode(run: DecodeRun) -> Callable[[Path], dict[str, Any]]:
-    return lambda directory: _done(run, directory)[0]
+    def pieces(self) -> Iterator[Piece]:
+        """All of the study."""
+        for temperature in sorted({temperature for _, temperature, _ in self.rows}):
+            where = slug(self.name), "alpha", f"t{temperature:g}"
+            yield where, self.alpha_run(temperature).execute
+        for row in self.rows:
+            run = self.decode_run(*row, self.decode_examples, timed=True)
+            yield self.path("table_2", *row), functools.partial(_results, run)
+        for row in self.rows:
+            if row[1]:
+                yield self.path("block", *row), functools.partial(_compare, self, row)
+        for draft in self.lenient_drafts:
+            row = draft, _LENIENT_TEMPERATURE, _LENIENT_GAMMA
+            for lenience in LENIENCES:
+                lenient = LenientVerifier(lenience)
+                run = self.decode_run(*row, self.lenient_examples, verifier=lenient)
+                where = *self.path("lenience", *row), f"l{lenience:g}"
+                yield where, functools.partial(_results, run)
 
 
 def _done(run: DecodeRun, directory: Path) -> tuple[dict[str, Any], PreparedRun]:
-    prepared = _prepared(run, directory)
+    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
+    settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
+    prepared = PreparedRun(run, f"task = {run.task.name}\n{settings}", directory)
     return prepared.finished() or prepared.execute(""), prepared
 
 
-def _prepared(run: DecodeRun, directory: Path) -> PreparedRun:
-    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
-    settings = {name: str(value) for name, value in fields.items()}
-    text = "".join(f"{name} = {value}\n" for name, value in settings.items())
-    return PreparedRun(run, f"task = {run.task.name}\n{text}", directory)
+def _results(run: DecodeRun, directory: Path) -> dict[str, Any]:
+    return _done(run, directory)[0]
 
 
-def _compare(
-    study: Study, draft: DraftName, temperature: float, gamma: int
-) -> Callable[[Path], dict[str, Any]]:
+def _compare(study: Study, row: StudyRow, directory: Path) -> dict[str, Any]:
     """Token and block verification on the same rows: expected on the same blocks, and counted."""
+    counted = []
+    for name, verifier in (("token", VERIFIER), ("block", BlockVerifier())):
+        decode = study.decode_run(*row, study.block_examples, verifier=verifier)
+        _, done = _done(decode, directory / name)
+        rows = list(done.rows())  # In the same order both times: it depends on the task alone.
+        counted.append([np.array([getattr(r, key) for r in rows], float)
+                        for key in ("num_tokens", "target_calls")])  # fmt: skip
+    decode = study.decode_run(*row, study.block_examples)
+    expected = expected_accepted.summary(expect_rows(decode, directory / EXPECTED))
+    return {"expected": expected, "counted": block_difference(*counted)}
 
-    def run(directory: Path) -> dict[str, Any]:
-        found = {}
-        for name, verifier in (("token", VERIFIER), ("block", BlockVerifier())):
-            decode = study.decode_run(
-                draft, temperature, gamma, study.block_examples, verifier=verifier
-            )
-            _, done = _done(decode, directory / name)
-            rows = list(done.rows())  # In the same order both times: it depends on the task alone.
-            found[name] = [np.array([getattr(r, key) for r in rows], float)
-                           for key in ("num_tokens", "target_calls")]  # fmt: skip
-        decode = study.decode_run(draft, temperature, gamma, study.block_examples)
-        expected = expected_accepted.summary(expect_rows(decode, directory / EXPECTED))
-        return {"expected": expected, "counted": block_difference(found["token"], found["block"])}
 
-    return run
+def expect_rows(run: DecodeRun, path: Path) -> list[RowExpectation]:
+    """What either verification is expected to keep of each row's blocks; continues a file."""
+    pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
+    given = model_inputs(run.task.examples, pair.vocabulary)
+    ids, decoder = pair.token_ids(given, max_input_len=run.max_input_len), run.decoder(pair)
+
+    def expect(batch: Batch, wanted: Mapping[int, int]) -> Iterator[RowExpectation]:
+        given, width = decoder.arguments(batch), decoder.output_bucket
+        sums = expected_accepted.decode_and_expect(decoder.engine, *given, output_bucket=width)
+        sums = jax.tree.map(np.asarray, sums)
+        for row, place in wanted.items():
+            kept = float(sums.token[place]), float(sums.block[place])
+            yield RowExpectation(row, int(sums.blocks[place]), *kept)
+
+    batches = list(make_batches(ids, run.batch_size, pair.target.model))
+    return measure_rows(path, batches, RowExpectation, expect)
+
+
+def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Block efficiencies and their difference, with a 95 % interval by rows.
+
+    Each argument is the tokens and the target calls of each row, in the same order of rows.
+    """
+    efficiency = [float(tokens.sum() / calls.sum()) for tokens, calls in (token, block)]
+    # Each ratio linearised, row by row: what is common to a row cancels in the difference.
+    parts = [
+        (tokens - mean * calls) / calls.mean()
+        for mean, (tokens, calls) in zip(efficiency, (token, block), strict=True)
+    ]
+    gain = efficiency[1] - efficiency[0]
+    low, high = cluster_interval(parts[1] - parts[0], np.ones(len(parts[0])))
+    return {
+        "token": efficiency[0], "block": efficiency[1], "difference": gain,
+        "interval": (gain + low, gain + high), "num_rows": len(parts[0]),
+    }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """Studies to be made one after the other.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Studies to be made one after the other, at least one."""
 
     studies: Sequence[Study]
 
@@ -241,11 +220,7 @@ class Reproduction:
     def plan(self, root: Path) -> str:
         """What each row of Table 2 takes: its decode's ``--dry_run``, with nothing opened.
 
-        Args:
-          root: where ``configs/`` is.
-
-        Raises:
-          ValueError: as :func:`specdec.runs.dry_run.report`.
+        ``root`` is where ``configs/`` is; raises what :func:`specdec.runs.dry_run.report` does.
         """
         return "\n\n".join(
             f"{study.name}: {dry_run.report(study.decode_run(*row, 0, timed=True), root)}".rstrip()
@@ -254,11 +229,7 @@ class Reproduction:
         )
 
     def run(self, directory: Path, command: str) -> dict[str, Any]:
-        """Does every piece and writes ``summary.json``, tables and figures.
-
-        Args:
-          directory: where; a directory of the same reproduction is continued.
-          command: how to do this again.
+        """Does every piece and writes ``summary.json``, tables and figures; goes on where it ended.
 
         Raises:
           OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
@@ -269,24 +240,20 @@ class Reproduction:
                 'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
             )
         files.check_writable(directory)
-        everything = [piece for study in self.studies for piece in pieces(study)]
-        paths = [piece.path for piece in everything]
-        if len(set(paths)) < len(paths):
-            twice = next(path for path in paths if paths.count(path) > 1)
-            raise ValueError(
-                f"{'/'.join(twice)} is there twice: give studies and rows that differ."
-            )
+        everything = [piece for study in self.studies for piece in study.pieces()]
+        if twice := [path for path, n in Counter(path for path, _ in everything).items() if n > 1]:
+            where = "/".join(twice[0])
+            raise ValueError(f"{where} is there twice: give studies and rows that differ.")
         found: dict[str, Any] = {}
         with Progress(len(everything), "pieces") as progress:
-            for piece in everything:
+            for path, result in everything:
                 began = time.monotonic()
-                progress.begin("/".join(piece.path))
+                progress.begin("/".join(path))
                 place = found
-                for name in piece.path[:-1]:
+                for name in path[:-1]:
                     place = place.setdefault(name, {})
-                place[piece.path[-1]] = piece.run(directory.joinpath(*piece.path))
-                # A process may map only so many pieces of memory: hundreds of programs are too
-                # many.
+                place[path[-1]] = result(directory.joinpath(*path))
+                # A process may map only so much memory: hundreds of programs are too many.
                 jax.clear_caches()
                 gc.collect()
                 quick = time.monotonic() - began < _QUICK
@@ -297,36 +264,27 @@ class Reproduction:
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)
-        files.write_text(directory / TABLES, reproduction.page(content))
+        files.write_text(directory / TABLES, paper_tables.page(content))
         say("Drawing the figures")
-        theory_figures.write_figures(directory / FIGURES)
+        paper_figures.write_theory(directory / FIGURES)
         _draw_decodes(self.studies[0], directory)
         return content
 
 
 def _draw_decodes(study: Study, directory: Path) -> None:
     """Figures 1 and 5, of the first study's first row."""
-    draft, temperature, gamma = study.rows[0]
-    run = study.decode_run(draft, temperature, gamma, study.decode_examples, timed=True)
-    place = directory.joinpath(*_path(study, "table_2", draft, temperature, gamma))
-    _, prepared = _done(run, place)
+    row = study.rows[0]
+    run = study.decode_run(*row, study.decode_examples, timed=True)
+    _, prepared = _done(run, directory.joinpath(*study.path("table_2", *row)))
     pair = prepared.pair
     # As long as the paper's example, which has 38 tokens.
-    row = min(prepared.rows(), key=lambda row: abs(row.num_tokens - _FIGURE_1_TOKENS))
-    decode_figures.figure_1([row], pair.vocabulary, directory / FIGURES)
-    given = model_inputs([run.task.examples[row.id]], pair.vocabulary)
-    (ids,) = pair.token_ids(given, max_input_len=study.max_input_len)
-    (batch,) = make_batches([ids], 1, pair.target.model)
-    timelines = [
-        timeline.record(
-            pair.decoder(
-                method="speculative" if each else "autoregressive", gamma=each,
-                sampling=SamplingConfig(temperature), max_decode_len=study.max_decode_len,
-                seed=study.seed,
-            ),
-            batch,
-        )
-        for each in FIGURE_5_GAMMAS
-        if each < study.max_decode_len
-    ]  # fmt: skip
-    decode_figures.figure_5(timelines, directory / FIGURES)
+    shown = min(prepared.rows(), key=lambda each: abs(each.num_tokens - _FIGURE_1_TOKENS))
+    paper_figures.figure_1([shown], pair.vocabulary, directory / FIGURES)
+    given = model_inputs([run.task.examples[shown.id]], pair.vocabulary)
+    ids = pair.token_ids(given, max_input_len=study.max_input_len)
+    (batch,) = make_batches(ids, 1, pair.target.model)
+    plain = dataclasses.replace(run, method="autoregressive")
+    gammas = [gamma for gamma in FIGURE_5_GAMMAS if gamma < study.max_decode_len]
+    runs = [dataclasses.replace(run, gamma=gamma) if gamma else plain for gamma in gammas]
+    timelines = [timeline.record(each.decoder(pair), batch) for each in runs]
+    paper_figures.figure_5(timelines, directory / FIGURES)

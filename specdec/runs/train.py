@@ -1,8 +1,4 @@
-"""Training runs bound by gin; ``scripts/train.py`` is their command line.
-
-Gin files name what they bind by import (gin's dynamic registration), so the library itself needs
-no gin decorators.
-"""
+"""Training runs, which gin files bind by import; ``scripts/train.py`` is their command line."""
 
 from __future__ import annotations
 
@@ -33,10 +29,7 @@ def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
 
 
 def main(given: Given, root: Path) -> None:
-    """Parses the configuration, saves it as ``config.gin`` in the run's directory, runs its recipe.
-
-    Raises what :func:`specdec.runs.gin_files.parse` and the recipe do.
-    """
+    """Parses the configuration, saves it in the directory as ``config.gin``, runs its recipe."""
     gin_files.parse(given.gin_files, given.bindings, root)
     configured = gin.get_configurable(run)
     directory = given.directory("train")

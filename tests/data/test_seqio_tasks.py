@@ -14,7 +14,8 @@ from specdec.data.tasks import model_inputs, seqio_pairs_file, seqio_task
 from specdec.data.vocabulary import Vocabulary, train_vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
-from specdec.runs import decode_cli
+from specdec.runs import cli
+from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = ROOT / "specdec" / "bundled" / "quickstart" / "target" / "spiece.model"
@@ -189,9 +190,7 @@ def _decode(tmp_path, task, *bindings):
         f"{task}\nTARGET = '{model}'\nDRAFT = '{model}'\n"
         "MAX_INPUT_LEN = 16\nMAX_DECODE_LEN = 8\nTIMING_EXAMPLES = 0\n"
     )
-    return decode_cli.main(
-        [str(config)], bindings, root=ROOT, command="test", output_dir=str(tmp_path / "out")
-    )
+    return cli.decode(Given([str(config)], bindings, str(tmp_path / "out"), "test"), ROOT)
 
 
 def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys):

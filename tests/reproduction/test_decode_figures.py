@@ -12,7 +12,7 @@ import pytest
 from specdec.decoding.batches import Block
 from specdec.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW
 from specdec.measure.timeline import Event, Timeline
-from specdec.reproduction import decode_figures
+from specdec.reproduction import paper_figures
 from tests.measure.test_decodes import ROW
 
 TIMELINES = [
@@ -69,13 +69,13 @@ class Drawn:
 
 @pytest.fixture
 def figure_1(tmp_path):
-    decode_figures.figure_1(ROWS, Vocabulary(), tmp_path)
+    paper_figures.figure_1(ROWS, Vocabulary(), tmp_path)
     return (tmp_path / "figure_1.svg").read_text()
 
 
 @pytest.fixture
 def figure_5(tmp_path):
-    decode_figures.figure_5(TIMELINES, tmp_path)
+    paper_figures.figure_5(TIMELINES, tmp_path)
     return (tmp_path / "figure_5.svg").read_text()
 
 
@@ -159,7 +159,7 @@ def test_figure_1_wraps_what_is_long(figure_1):
 
 
 def test_figure_1_without_a_vocabulary_shows_ids(tmp_path):
-    decode_figures.figure_1(ROWS[:1], None, tmp_path)
+    paper_figures.figure_1(ROWS[:1], None, tmp_path)
     assert "4 1" in [d.text for d in texts((tmp_path / "figure_1.svg").read_text())]
 
 
@@ -205,7 +205,7 @@ def test_figure_5_names_rows_and_colours(figure_5):
 @pytest.mark.parametrize("name", ["figure_1", "figure_5"])
 def test_files_are_the_same_every_time_and_no_setting_is_left_changed(name, tmp_path):
     def draw(directory):
-        draw_it = getattr(decode_figures, name)
+        draw_it = getattr(paper_figures, name)
         draw_it(*((ROWS, Vocabulary()) if name == "figure_1" else (TIMELINES,)), directory)
         return [(directory / f"{name}.{suffix}").read_bytes() for suffix in ("svg", "png")]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.reproduction import pages, scaling_tables
-from tests.reproduction.test_tables import CONTENT
+from specdec.reproduction import pages, scaling
+from tests.reproduction.test_paper_tables import CONTENT
 
 REPO = Path(__file__).parent.parent.parent
 SUMMARY = "results/scaling/summary.json"
@@ -240,14 +240,14 @@ def test_missing_results_and_pages_are_named(script, repo, capsys):
 
 def test_figures_and_sizes_are_where_they_belong():
     committed = json.loads((REPO / SUMMARY).read_text())
-    lines = scaling_tables.section(committed, "hardware").splitlines()
+    lines = scaling.section(committed, "hardware").splitlines()
     assert lines[2] == "| TPU v4 | 34.4 | 1,200 | 275.0 | 300 | 229 |"
-    models = scaling_tables.section(committed, "models").splitlines()
+    models = scaling.section(committed, "models").splitlines()
     assert models[2].startswith(
         "| T5-XXL | 24 + 24 | 4096 | 64 | 10240 | 22.27 | 11.13 | 393 | 74 |"
     )
     assert models[3].startswith("| T5 of 110 B | 60 + 60 | 8192 | 128 | 20480 |")
-    assert len(scaling_tables.section(committed, "meshes").splitlines()) == 2 + 2 * 3 * 2
+    assert len(scaling.section(committed, "meshes").splitlines()) == 2 + 2 * 3 * 2
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from specdec.reproduction import paper, theory_figures
+from specdec.reproduction import paper, paper_figures
 
 FIGURES = {
-    "figure_2": theory_figures.figure_2,
-    "figure_3": theory_figures.figure_3,
-    "figure_4": theory_figures.figure_4,
+    "figure_2": paper_figures.figure_2,
+    "figure_3": paper_figures.figure_3,
+    "figure_4": paper_figures.figure_4,
 }
 SUFFIXES = ("svg", "png")
 
@@ -38,8 +38,8 @@ def texts(axes):
 
 
 def test_both_files_of_each_figure_are_the_same_every_time(tmp_path):
-    theory_figures.write_figures(tmp_path / "new" / "one")
-    theory_figures.write_figures(tmp_path / "two")
+    paper_figures.write_theory(tmp_path / "new" / "one")
+    paper_figures.write_theory(tmp_path / "two")
     names = {f"{name}.{suffix}" for name in FIGURES for suffix in SUFFIXES}
     assert {path.name for path in (tmp_path / "two").iterdir()} == names
     for name in names:
@@ -56,7 +56,7 @@ def test_both_files_of_each_figure_are_the_same_every_time(tmp_path):
 def test_no_setting_of_matplotlib_is_left_changed(tmp_path):
     with matplotlib.rc_context({"font.size": 9.5, "svg.hashsalt": "another"}):
         before = dict(matplotlib.rcParams)
-        theory_figures.figure_2(tmp_path)
+        paper_figures.figure_2(tmp_path)
         assert dict(matplotlib.rcParams) == before
 
 

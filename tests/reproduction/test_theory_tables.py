@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from specdec.core import theory
-from specdec.reproduction import paper, theory_tables
+from specdec.reproduction import paper, paper_tables
 
 # Theorem 3.8 at Table 4's alpha, gamma and c, worked out apart from this code.
 CALCULATED = (3.16, 3.25, 2.50, 2.26, 2.35, 1.93, 2.40, 2.62, 2.02, 1.89, 1.80, 1.54)
@@ -18,19 +18,19 @@ LENIENCE_SAMPLED = ((1.0, 0.62, 2.5), (0.5, 0.71, 3.1), (0.3, 0.76, 3.6), (0.1, 
 
 
 def test_table_1_agrees_to_every_printed_digit():
-    found = theory_tables.table_1()
+    found = paper_tables.table_1()
     assert len(found) == 12
     assert all(c.agrees for c in found)
-    assert theory_tables.disagreements(found) == []
-    assert "no" not in theory_tables.table(found)
+    assert paper_tables.disagreements(found) == []
+    assert "no" not in paper_tables.comparison_table(found)
 
 
 def test_table_4_agrees_but_for_three_rows_that_rounding_explains():
-    found = theory_tables.table_4()
+    found = paper_tables.table_4()
     assert tuple(round(c.calc, 2) for c in found) == CALCULATED
     wrong = [i for i, c in enumerate(found) if not c.agrees]
     assert wrong == [4, 5, 11]
-    sentences = theory_tables.disagreements(found)
+    sentences = paper_tables.disagreements(found)
     assert [s.split(", T = ")[0] for s in sentences] == [
         "EnDe, T5-base", "EnDe, T5-large", "CNNDM, T5-large",
     ]  # fmt: skip
@@ -39,25 +39,25 @@ def test_table_4_agrees_but_for_three_rows_that_rounding_explains():
 
 
 def test_rounding_reaches_exactly_the_inputs_that_print_alike():
-    row, found = paper.TABLE_4[5], theory_tables.table_4()[5]
+    row, found = paper.TABLE_4[5], paper_tables.table_4()[5]
     assert found.low == pytest.approx(sum(0.705**i for i in range(4)) / (3 * 0.115 + 1))
     assert found.high == pytest.approx(sum(0.715**i for i in range(4)) / (3 * 0.105 + 1))
     assert (row.alpha, row.gamma, row.cost_ratio) == (0.71, 3, 0.11)
 
 
 def test_a_number_that_no_rounding_explains_is_called_so():
-    wrong = dataclasses.replace(theory_tables.table_4()[0], paper=3.4)
+    wrong = dataclasses.replace(paper_tables.table_4()[0], paper=3.4)
     assert not wrong.agrees
-    (sentence,) = theory_tables.disagreements([wrong])
+    (sentence,) = paper_tables.disagreements([wrong])
     assert "unexplained" in sentence
-    exact = dataclasses.replace(theory_tables.table_1()[0], paper=1.54)
+    exact = dataclasses.replace(paper_tables.table_1()[0], paper=1.54)
     assert "unexplained" in exact.reason
-    assert theory_tables.table_1()[0].reason == ""
+    assert paper_tables.table_1()[0].reason == ""
 
 
 def test_markdown_has_a_line_for_each_number_and_each_disagreement():
-    found = theory_tables.table_4()
-    lines = theory_tables.table(found).splitlines()
+    found = paper_tables.table_4()
+    lines = paper_tables.comparison_table(found).splitlines()
     assert len(lines) == 2 + 12 + 1 + 3
     assert lines[2] == (
         "| EnDe, T5-small, T = 0, γ = 7, α = 0.75, c = 0.02 | speed | 3.2 | 3.157 | yes |"
@@ -90,7 +90,7 @@ def test_the_contradictions_hold():
     cost, expected, exceeded, lenience, *_ = paper.CONTRADICTIONS
     assert "0.11" in cost
     assert max(row.cost_ratio for row in paper.TABLE_4) == 0.11
-    wrong = [c for c in theory_tables.table_4() if not c.agrees]
+    wrong = [c for c in paper_tables.table_4() if not c.agrees]
     assert "Three" in expected
     assert len(wrong) == 3
     assert all(f"{c.calc:.3f}" in expected and c.paper > c.calc for c in wrong)

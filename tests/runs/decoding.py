@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specdec.runs import decode_cli
+from specdec.runs import cli
+from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,9 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def main(tiny, directory, *bindings, **options):
     """Runs the command line's own function in this process."""
     files = options.pop("files", [str(tiny.gin)])
-    return decode_cli.main(
-        files, bindings, root=ROOT, command="test", output_dir=str(directory), **options
-    )
+    return cli.decode(Given(files, bindings, str(directory), "test"), ROOT, **options)
 
 
 def start(tiny, *arguments, cwd=None, **variables):

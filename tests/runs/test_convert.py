@@ -116,14 +116,15 @@ def test_what_t5x_cannot_say_is_refused(field, value, params, tmp_path):
 @pytest.mark.parametrize("form", ["huggingface", "t5x", "orbax"])
 def test_weights_that_come_back_changed_are_refused(form, sources, tmp_path, monkeypatch):
     name = {"huggingface": "save_huggingface", "t5x": "save_t5x", "orbax": "save_params"}[form]
-    save = getattr(conversion, name)
+    module = conversion if form == "orbax" else conversion.checkpoints
+    save = getattr(module, name)
 
     def changed(directory, config, params, *args):
         params = jax.tree.map(np.array, params)
         params["decoder"]["layers_1"]["mlp"]["wo"]["kernel"] *= 1.01
         save(directory, config, params, *args)
 
-    monkeypatch.setattr(conversion, name, changed)
+    monkeypatch.setattr(module, name, changed)
     with pytest.raises(CheckpointError, match="not the same network: logits differ by up to"):
         convert(str(sources / "t5x"), str(tmp_path / "out"), form)
     assert {path.name for path in tmp_path.iterdir()} == {"sources"}

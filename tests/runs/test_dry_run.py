@@ -13,7 +13,8 @@ from specdec.checkpoints import save_t5x
 from specdec.checkpoints.architectures import count_parameters
 from specdec.core.theory import speedup
 from specdec.reproduction import paper
-from specdec.runs import decode_cli, dry_run, reproduce_cli
+from specdec.runs import cli, dry_run
+from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "configs" / "experiments"
@@ -27,11 +28,14 @@ QUICKSTART = EXPERIMENTS / "quickstart_ende.gin"
 XXL = EXPERIMENTS / "t5_xxl" / "ende_xxl_small_g7_t0.gin"
 
 
+def planned(files, bindings):
+    given = Given([str(file) for file in files], bindings, None, "test")
+    return cli.decode(given, ROOT, dry_run=True)
+
+
 def shown(capsys, files, *bindings):
     """What is printed for a configuration."""
-    code = decode_cli.main(
-        [str(file) for file in files], bindings, root=ROOT, command="test", dry_run=True
-    )
+    code = planned(files, bindings)
     output = capsys.readouterr()
     assert code == 0, output.err
     return output.out
@@ -102,9 +106,8 @@ def test_the_twelve_rows_are_all_there(family, capsys):
 @pytest.mark.parametrize("path", REPRODUCTIONS, ids=lambda path: path.stem)
 def test_every_reproduction(path, tmp_path, capsys):
     bindings = ENGLISH if path.stem == "small" else []
-    code = reproduce_cli.main(
-        [str(path)], bindings, directory=tmp_path / "new", root=ROOT, command="test", dry_run=True
-    )
+    given = Given([str(path)], bindings, str(tmp_path / "new"), "test")
+    code = cli.reproduce(given, ROOT, dry_run=True)
     output = capsys.readouterr()
     assert code == 0, output.err
     found = re.findall(r"^(\w+): .*gamma (\d), temperature (\d),", output.out, re.MULTILINE)
@@ -315,7 +318,7 @@ def test_drafts_that_are_no_checkpoint(capsys):
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, binding, message):
-    code = decode_cli.main([str(XXL)], [binding], root=ROOT, command="test", dry_run=True)
+    code = planned([XXL], [binding])
     told = capsys.readouterr()
     assert code == 2
     assert told.out == ""
@@ -327,8 +330,7 @@ def test_mistakes_are_told_in_one_line(capsys, binding, message):
 def test_a_damaged_config_json(tiny, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{")
     bindings = [f"DRAFT={str(tmp_path)!r}"]
-    code = decode_cli.main([str(tiny.gin)], bindings, root=ROOT, command="test", dry_run=True)
-    assert code == 2
+    assert planned([tiny.gin], bindings) == 2
     assert "is not valid JSON" in capsys.readouterr().err
 
 
@@ -361,9 +363,7 @@ def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
 )
 def test_meshes_and_figures_that_do_not_fit(capsys, bindings, message):
     files = [XXL, MESHES / "1x8.gin", HARDWARE / "tpu_v4.gin"]
-    code = decode_cli.main(
-        [str(file) for file in files], bindings, root=ROOT, command="test", dry_run=True
-    )
+    code = planned(files, bindings)
     told = capsys.readouterr()
     assert (code, told.out) == (2, "")
     assert told.err.startswith("error: ")

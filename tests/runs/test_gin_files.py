@@ -6,7 +6,8 @@ import pytest
 
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.runs import gin_files
-from specdec.runs.gin_bindings import configured_run
+from specdec.runs.decode_run import DecodeRun
+from specdec.runs.gin_bindings import configured
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = sorted((ROOT / "configs" / "training").glob("*.gin"))
@@ -38,10 +39,10 @@ def test_every_part_goes_with_the_quickstart(folder):
 def test_the_meshes_rules_are_those_that_load_pair_takes():
     quickstart = str(ROOT / "configs/experiments/quickstart_ende.gin")
     gin_files.parse([quickstart, str(ROOT / "configs/meshes/2x4.gin")], ["TASK = None"], ROOT)
-    assert configured_run().mesh == DeviceMesh(data=2, model=4)
+    assert configured(DecodeRun).mesh == DeviceMesh(data=2, model=4)
     bindings = ["TASK = None", "DRAFT_RULES = %TARGET_RULES"]
     gin_files.parse([quickstart, str(ROOT / "configs/meshes/1x8.gin")], bindings, ROOT)
-    assert configured_run().mesh == DeviceMesh(1, 8, draft_rules=T5X_RULES)
+    assert configured(DecodeRun).mesh == DeviceMesh(1, 8, draft_rules=T5X_RULES)
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)

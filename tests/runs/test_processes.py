@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from specdec.runs.parts import Parts
-from specdec.runs.processes import Processes
+from specdec.runs.processes import Parts, Processes
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read, start, without_time
 

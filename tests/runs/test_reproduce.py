@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from specdec.core.theory_measured import cluster_interval
-from specdec.runs.reproduce_cli import main
-from specdec.runs.verifier_comparison import block_difference
+from specdec.runs import cli
+from specdec.runs.command_line import Given
+from specdec.runs.reproduce import block_difference
 from tests.runs.conftest import TEXTS
 
 # Random models say what no font has.
@@ -51,7 +52,7 @@ def config(tiny):
 
 
 def reproduce(config, directory, *bindings):
-    return main([str(config)], bindings, directory=directory, root=ROOT, command="again")
+    return cli.reproduce(Given([str(config)], bindings, str(directory), "again"), ROOT)
 
 
 def numbers(directory):

@@ -1,6 +1,6 @@
 """The tables of a reproduction, from numbers made up for them."""
 
-from specdec.reproduction import tables as reproduction
+from specdec.reproduction import paper_tables
 
 ALPHA = {
     "alpha": 0.5, "alpha_interval": [0.45, 0.55], "num_tokens": 100, "num_texts": 9,
@@ -49,7 +49,7 @@ def studies():
 
 
 def test_table_2():
-    (row,) = rows(reproduction.table_2(studies()))
+    (row,) = rows(paper_tables.table_2(studies()))
     assert row == [
         "Toy", "bigram", "1", "2", "0.50", "0.48", "1.60", "0.030", "1.10", "1.65", "1.51", "1.38",
         "**1.37**", "1.30 to 1.40", "1.22", "0.800", "1.000",
@@ -57,18 +57,18 @@ def test_table_2():
 
 
 def test_table_5_has_exact_and_lenient_decodes():
-    assert rows(reproduction.table_5(studies())) == [
+    assert rows(paper_tables.table_5(studies())) == [
         ["Toy", "bigram", "1", "1", "0.50", "0.000", "0.48", "1.60", "bleu 31.2"],
         ["Toy", "bigram", "1", "0.5", "0.62", "0.125", "0.60", "1.80", "bleu 30.5"],
     ]
 
 
 def test_alpha_efficiency_and_block_tables():
-    (row,) = rows(reproduction.alpha_table(studies()))
+    (row,) = rows(paper_tables.alpha_table(studies()))
     assert row == ["Toy", "bigram", "1", "0.500", "0.450 to 0.550", "100", "9"]
-    (row,) = rows(reproduction.efficiency_table(studies()))
+    (row,) = rows(paper_tables.efficiency_table(studies()))
     assert row == ["Toy", "bigram", "1", "0.25, 0.10, 0.00", *["1.50 / 1.40"] * 4]
-    (row,) = rows(reproduction.block_table(studies()))
+    (row,) = rows(paper_tables.block_table(studies()))
     assert row == [
         "Toy", "bigram", "1", "2", "1.600", "1.625", "+0.0250", "+0.0200 to +0.0300", "70",
         "+0.100", "+0.050 to +0.150", "9",
@@ -77,19 +77,19 @@ def test_alpha_efficiency_and_block_tables():
 
 def test_quality_is_the_first_rows():
     decodes = {"bigram": {"t1": {"gamma2": DECODE}}, "later": {"t1": {"gamma2": LENIENT}}}
-    (row,) = rows(reproduction.quality_table([studies()[0] | {"table_2": decodes}]))
+    (row,) = rows(paper_tables.quality_table([studies()[0] | {"table_2": decodes}]))
     assert row == ["Toy", "large", "1", "bleu 31.2", "9"]
 
 
 def test_table_5_takes_the_exact_decode_of_the_same_gamma():
     other = DECODE | {"gamma": 5, "block_efficiency": 9.0}
     decodes = {"bigram": {"t1": {"gamma2": DECODE, "gamma5": other}}}
-    first, _ = rows(reproduction.table_5([studies()[0] | {"table_2": decodes}]))
+    first, _ = rows(paper_tables.table_5([studies()[0] | {"table_2": decodes}]))
     assert first[7] == "1.60"
 
 
 def test_the_papers_rows_are_beside_them():
-    text = reproduction.page(CONTENT)
+    text = paper_tables.page(CONTENT)
     assert "| EnDe | T5-small | 0 | 7 | 0.75 | 0.02 | 3.2 | 3.4 |" in text
     assert "| bigram | 0.19 | 0.23 | 0.25 | 0.32 |" in text
     assert "contradicts itself" in text

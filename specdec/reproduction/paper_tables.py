@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
+from specdec.core import theory
 from specdec.measure.tables import markdown, table
-from specdec.reproduction import paper, theory_tables
+from specdec.reproduction import paper
 
 Content = Mapping[str, Any]
+HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
 
 
 def page(content: Content) -> str:
     """All tables of a ``summary.json``; see :class:`specdec.runs.reproduce.Reproduction`."""
     studies = list(content["studies"].values())
     parts = [
-        "## Table 1: operations and speed", theory_tables.table(theory_tables.table_1()),
+        "## Table 1: operations and speed", comparison_table(table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
         "Quality of what the targets say, which lossless decoding leaves as it is:",
         quality_table(studies),
-        "## Table 4: expected speedups", theory_tables.table(theory_tables.table_4()),
+        "## Table 4: expected speedups", comparison_table(table_4()),
         "## Table 5: lenience", table_5(studies),
         "The paper's (EnDe, T5-XXL, temperature 1): alpha", paper_table_5(),
         "## Alpha along the target's own texts", alpha_table(studies),
@@ -56,7 +60,8 @@ def _alphas(studies: Sequence[Content]) -> Iterator[Content]:
             yield from ({**where, "drafter": key, **a} for key, a in found["drafts"].items())
 
 
-_PAIR = (("task", "{name}"), ("draft", "{drafter}"), ("T", "{temperature:g}"))
+_TASK, _TEMPERATURE, _QUALITY = ("task", "{name}"), ("T", "{temperature:g}"), ("quality", _scores)
+_PAIR = (_TASK, ("draft", "{drafter}"), _TEMPERATURE)
 _COUNTED = (
     ("accepted / examined", _number("acceptance_rate")),
     ("tokens / call", _number("block_efficiency")),
@@ -64,27 +69,25 @@ _COUNTED = (
 
 
 def table_2(studies: Sequence[Content]) -> str:
-    """Task, draft, temperature, gamma, alpha; expected beside empirical speedup.
+    """Predicted beside measured speedups, of the decoder alone but for "whole".
 
-    Alpha is Corollary 3.6's, along the target's own texts. "Thm 3.8", "with v" and "counted" are
-    predictions for the decoder alone; "whole" has both encoders in it.
+    Alpha is Corollary 3.6's, along the target's own texts.
     """
-    alphas = {(a["name"], a["drafter"], a["temperature"]): a["alpha"] for a in _alphas(studies)}
-    rows = []
-    for row in (row for study in studies for row in _leaves(study, "table_2")):
-        alpha = alphas.get((row["name"], row["drafter"], row["temperature"]))
-        rows.append({**row, "alpha": alpha, "range": row["spread"]["measured_speedup_decoder"]})
+    pair = itemgetter("name", "drafter", "temperature")
+    alphas = {pair(a): a["alpha"] for a in _alphas(studies)}
+    decodes = [row for study in studies for row in _leaves(study, "table_2")]
+    spread = "{spread[measured_speedup_decoder]"
     columns = [
         *_PAIR, ("γ", "{gamma}"), ("α", _number("alpha")), *_COUNTED,
         ("c", _number("cost_ratio", 3)), ("v", _number("verify_ratio")),
         ("Thm 3.8", _number("predicted_speedup_thm38")), ("with v", _number("predicted_speedup")),
         ("counted", _number("predicted_speedup_counted")),
         ("decoder", "**{measured_speedup_decoder:.2f}**"),
-        ("(range)", "{range[low]:.2f} to {range[high]:.2f}"), ("whole", "{measured_speedup:.2f}"),
-        ("ms / token", "{ms_per_token[speculative]:.3f}"),
+        ("(range)", f"{spread}[low]:.2f}} to {spread}[high]:.2f}}"),
+        ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
         ("plain", "{ms_per_token[autoregressive]:.3f}"),
     ]  # fmt: skip
-    return table(columns, rows)
+    return table(columns, [{**row, "alpha": alphas.get(pair(row))} for row in decodes])
 
 
 def quality_table(studies: Sequence[Content]) -> str:
@@ -93,17 +96,14 @@ def quality_table(studies: Sequence[Content]) -> str:
     for study in studies:
         decodes = {r["temperature"]: r for r in reversed(_leaves(study, "table_2"))}
         rows += [decodes[temperature] for temperature in sorted(decodes)]
-    columns = [
-        ("task", "{name}"), ("target", "{target}"), ("T", "{temperature:g}"),
-        ("quality", _scores), ("texts", "{num_examples}"),
-    ]  # fmt: skip
+    columns = [_TASK, ("target", "{target}"), _TEMPERATURE, _QUALITY, ("texts", "{num_examples}")]
     return table(columns, rows)
 
 
 def paper_table_2() -> str:
     """The twelve rows as printed."""
     columns = [
-        ("task", "{task}"), ("draft", "{draft}"), ("T", "{temperature:g}"), ("γ", "{gamma}"),
+        ("task", "{task}"), ("draft", "{draft}"), _TEMPERATURE, ("γ", "{gamma}"),
         ("α", "{alpha:.2f}"), ("c", "{cost_ratio:.2f}"), ("expected", "{expected:.1f}"),
         ("empirical", "{empirical:.1f}"),
     ]  # fmt: skip
@@ -113,29 +113,25 @@ def paper_table_2() -> str:
 def table_5(studies: Sequence[Content]) -> str:
     """Alpha, distance from the target's law, and quality, by lenience."""
     nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
-    rows = []
+    rows, form = [], "LenientVerifier(lenience={!r})"
     for study in studies:
         lenient = _leaves(study, "lenience", 4)
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
         for r in _leaves(study, "table_2"):
             if any(r["gamma"] == other["gamma"] for other in lenient):
-                decodes[r["drafter"], r["temperature"], _verifier(1.0)] = r
+                decodes[r["drafter"], r["temperature"], form.format(1.0)] = r
         drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
         measured = [a for a in _alphas([study]) if a["drafter"] in drafters]
         for a in sorted(measured, key=lambda a: drafters.index(a["drafter"])):
             for lenience, b in a["lenience"].items():
-                verifier = _verifier(float(lenience))
-                decode = decodes.get((a["drafter"], a["temperature"], verifier), nothing)
+                setting = a["drafter"], a["temperature"], form.format(float(lenience))
+                decode = decodes.get(setting, nothing)
                 rows.append({**a, **decode, **b, "lenience": float(lenience)})
     columns = [
         *_PAIR, ("lenience", "{lenience:g}"), ("α", _number("alpha")),
-        ("distance from p a token", _number("total_variation", 3)), *_COUNTED, ("quality", _scores),
+        ("distance from p a token", _number("total_variation", 3)), *_COUNTED, _QUALITY,
     ]  # fmt: skip
     return table(columns, rows)
-
-
-def _verifier(lenience: float) -> str:
-    return f"LenientVerifier(lenience={lenience!r})"
 
 
 def paper_table_5() -> str:
@@ -146,10 +142,10 @@ def paper_table_5() -> str:
 
 def alpha_table(studies: Sequence[Content]) -> str:
     """Alpha of every draft at each temperature, with its 95 % interval."""
+    interval = "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"
     columns = [
-        *_PAIR, ("α", "{alpha:.3f}"),
-        ("95 % interval", "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"),
-        ("tokens", "{num_tokens}"), ("texts", "{num_texts}"),
+        *_PAIR, ("α", "{alpha:.3f}"), ("95 % interval", interval), ("tokens", "{num_tokens}"),
+        ("texts", "{num_texts}"),
     ]  # fmt: skip
     return table(columns, _alphas(studies))
 
@@ -172,15 +168,13 @@ def efficiency_table(studies: Sequence[Content]) -> str:
 
 
 def block_table(studies: Sequence[Content]) -> str:
-    """Tokens a block with token and with block verification.
+    """Tokens a block by token and by block verification, expected on the same blocks.
 
-    "block" and "token" are expected values on the same blocks (see
-    ``measure/expected_accepted.py``); "counted" is the difference of tokens a target call in
-    a decode with each.
+    "counted" is the difference of tokens a target call in a decode with each.
     """
+    rows = [row for study in studies for row in _leaves(study, "block")]
     columns = [
-        ("task", "{name}"), ("draft", "{path[0]}"),
-        ("T", lambda row: row["path"][1].removeprefix("t")),
+        _TASK, ("draft", "{path[0]}"), ("T", lambda row: row["path"][1].removeprefix("t")),
         ("γ", lambda row: row["path"][2].removeprefix("gamma")),
         ("token", "{expected[token]:.3f}"), ("block", "{expected[block]:.3f}"),
         ("difference", "{expected[difference]:+.4f}"),
@@ -189,5 +183,84 @@ def block_table(studies: Sequence[Content]) -> str:
         ("95 % interval", "{counted[interval][0]:+.3f} to {counted[interval][1]:+.3f}"),
         ("rows", "{counted[num_rows]}"),
     ]  # fmt: skip
-    rows = [row for study in studies for row in _leaves(study, "block")]
     return table(columns, rows) if rows else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A printed number and its calculation.
+
+    Attributes:
+      setting, quantity: what it is of, in words; "operations" or "speed", as factors.
+      digits: how many the paper prints behind the point.
+      low, high: the calculation over all inputs that round to the printed ones.
+    """
+
+    setting: str
+    quantity: str
+    paper: float
+    calc: float
+    digits: int
+    low: float
+    high: float
+
+    @property
+    def agrees(self) -> bool:
+        """The calculation, rounded, is the printed number."""
+        return round(self.calc, self.digits) == self.paper
+
+    def shown(self, value: float) -> str:
+        """With two digits more than printed: with one, 2.347 would be 2.35 and look like 2.4."""
+        return f"{value:.{self.digits + 2}f}"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not agree; empty where it does."""
+        if self.agrees:
+            return ""
+        explained = round(self.low, self.digits) <= self.paper <= round(self.high, self.digits)
+        why, only = ("rounding", "") if explained else ("unexplained", "only ")
+        span = f"{self.shown(self.low)} to {self.shown(self.high)}"
+        return f"{why}: alpha and c that print as these give {only}{span}"
+
+
+def table_1() -> list[Comparison]:
+    """Table 1: operations (Theorem 3.11) and speed (Theorem 3.8) at c = c^ = 0."""
+    laws = {"operations": theory.operations_factor, "speed": theory.speedup}
+    return [
+        Comparison(f"α = {alpha:g}, γ = {gamma}", quantity, factor, calc, 2, calc, calc)
+        for alpha, gamma, *printed in paper.TABLE_1
+        for (quantity, law), factor in zip(laws.items(), printed, strict=True)
+        for calc in [law(alpha, gamma, 0.0)]
+    ]
+
+
+def table_4() -> list[Comparison]:
+    """Table 4's expected column by Theorem 3.8."""
+    found = []
+    for row in paper.TABLE_4:
+        low, calc, high = (
+            theory.speedup(row.alpha + off, row.gamma, row.cost_ratio - off)
+            for off in (-HALF_DIGIT, 0, HALF_DIGIT)
+        )
+        setting = f"{row.task}, {row.draft}, T = {row.temperature:g}, γ = {row.gamma}, "
+        setting += f"α = {row.alpha:.2f}, c = {row.cost_ratio:.2f}"
+        found.append(Comparison(setting, "speed", row.expected, calc, 1, low, high))
+    return found
+
+
+def disagreements(comparisons: Sequence[Comparison]) -> list[str]:
+    """A sentence for each number that theory does not give, with the reason."""
+    form = "{0.setting}: the paper prints {0.paper:.{0.digits}f}, theory gives {1} ({0.reason})."
+    return [form.format(c, c.shown(c.calc)) for c in comparisons if not c.agrees]
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> str:
+    """A line for each number, and the disagreements below it."""
+    columns = [
+        ("", lambda c: c.setting), ("factor of", lambda c: c.quantity),
+        ("paper", lambda c: f"{c.paper:.{c.digits}f}"), ("calc", lambda c: c.shown(c.calc)),
+        ("agrees", lambda c: "yes" if c.agrees else "**no**"),
+    ]  # fmt: skip
+    notes = [f"- {line}" for line in disagreements(comparisons)]
+    return "\n".join([table(columns, comparisons), *(["", *notes] if notes else [])]) + "\n"

@@ -395,7 +395,8 @@ class DecodeState:
       tokens: [B, L + slack] output so far; beyond ``num_tokens`` is garbage.
       num_tokens: [B] tokens emitted, EOS included.
       last_token: [B] emitted but not yet in the target's cache.
-      finished: [B] EOS emitted or limit reached.
+      finished: [B] EOS emitted, limit reached, or ``nan``.
+      nan: [B] a distribution of the target or the draft was NaN.
       block: scalar, how many blocks have run.
       limit: scalar, tokens a row may emit, EOS included.
       row_keys: [B] one key a row.
@@ -409,6 +410,7 @@ class DecodeState:
     num_tokens: Int[Array, " b"]
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
+    nan: Bool[Array, " b"]
     block: Int[Array, ""]
     limit: Int[Array, ""]
     row_keys: Array
@@ -426,11 +428,13 @@ class DecodeResult:
     Attributes:
       tokens: [B, L] with ``pad_id`` after the end.
       num_tokens: [B] EOS included.
+      nan: [B] see :class:`DecodeState`; such a row's last block is garbage.
       stats: see :class:`Stats`.
       trace: see :class:`BlockInfo`, leading axis of blocks; None unless asked for.
     """
 
     tokens: Int[Array, "b l"]
     num_tokens: Int[Array, " b"]
+    nan: Bool[Array, " b"]
     stats: Stats
     trace: BlockInfo | None

@@ -48,9 +48,17 @@ class BatchDecoder:
         """Decodes a batch and brings the result to the host as NumPy arrays.
 
         Raises:
-          ValueError: the mesh cannot cut the batch into equal parts.
+          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
+            row).
         """
         result = decode(
             self.engine, *self.arguments(batch), output_bucket=self.output_bucket, trace=trace
         )
-        return jax.tree.map(np.asarray, result)
+        result = jax.tree.map(np.asarray, result)
+        for place in np.flatnonzero(result.nan):
+            raise ValueError(
+                f"Row {batch.row_ids[place]}: the logits of {self.target.source} or of its draft "
+                f"became NaN within the first {result.num_tokens[place]} tokens. Look for NaN or "
+                'infinity in the weights; bfloat16 models may need dtype="float32".'
+            )
+        return result

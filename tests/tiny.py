@@ -1,5 +1,7 @@
 """Tiny models and inputs for tests."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +49,7 @@ def prompt_of(model, inputs):
     return model.prompt(inputs, jnp.sum(jnp.asarray(inputs) != 0, axis=1))
 
 
+@functools.partial(jax.jit, static_argnames="model")
 def logits_along(model, params, prompt, tokens, target=None):
     """A model's logits behind each of ``tokens`` [B, T], which begin with the prefix's last one."""
     start = model.start(params, prompt, tokens.shape[1] + 1, target)

@@ -62,9 +62,10 @@ def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, 
 
 
 INPUTS = ragged_inputs(24, 8, V)
+ROWS, POSITIONS = 60_000, 2  # Of statistical tests.
 
 
-@pytest.mark.parametrize(("gamma", "self_draft"), [(1, False), (3, False), (5, False), (3, True)])
+@pytest.mark.parametrize(("gamma", "self_draft"), [(3, False), (5, False), (3, True)])
 def test_greedy_equals_the_reference(gamma, self_draft):
     plain, fast = decode(INPUTS, gamma=0), decode(INPUTS, gamma=gamma, self_draft=self_draft)
     np.testing.assert_array_equal(plain.tokens, fast.tokens)
@@ -237,7 +238,7 @@ def test_a_draft_that_stopped_knows_what_was_emitted(sampling):
 
 def test_mean_acceptance_probability_is_the_acceptance_rate():
     """Both estimate alpha on the same positions; 5 standard errors (false alarm < 1e-6)."""
-    result = decode(ragged_inputs(1500, 8, V), sampling=SAMPLED, limit=8)
+    result = decode(ragged_inputs(ROWS, 8, V), sampling=SAMPLED, limit=8)
     examined = int(result.stats.examined.sum())
     alpha = float(result.stats.acceptance_prob_sum.sum()) / examined
     rate = float(result.stats.accepted.sum()) / examined
@@ -248,20 +249,28 @@ def test_mean_acceptance_probability_is_the_acceptance_rate():
 def test_one_compile_for_each_shape_and_topology():
     """New inputs, limits, seeds, rows and ways of sampling reuse the program; new buckets, gammas
     and methods do not, nor does argmax share one with sampling."""
-    decode(INPUTS[:2], bucket=32, sampling=SAMPLED)
+    model = ToyModel(5)
+    tables = jax.random.normal(jax.random.key(0), (2, 31, 5))
+
+    def run(inputs, *, gamma=3, sampling=SAMPLED, bucket=32, limit=12, seed=0, row_ids=(0, 1)):
+        drawn = Sampled(tables[1], sampling.traced())
+        engine_decode(
+            Engine(model, ModelDrafter(model, gamma)),
+            EngineParams(tables[0], sampling.traced(), drawn), prompt_of(model, inputs),
+            jnp.asarray(row_ids), limit, seed, output_bucket=bucket,
+        )  # fmt: skip
+
+    run(INPUTS[:2])
     before = num_programs()
     for limit, seed in ((9, 1), (30, 2)):
-        decode(INPUTS[2:4], bucket=32, limit=limit, seed=seed, row_ids=[5, -1], sampling=SAMPLED)
+        run(INPUTS[2:4], limit=limit, seed=seed, row_ids=(5, -1))
     for sampling in (SamplingConfig(0.3), SamplingConfig(2.0, 3), SamplingConfig(1.0, 0, 0.7)):
-        decode(INPUTS[:2], bucket=32, sampling=sampling)
+        run(INPUTS[:2], sampling=sampling)
     assert num_programs() == before
-    decode(INPUTS[:2], bucket=64, sampling=SAMPLED)
-    decode(INPUTS[:2], bucket=32, gamma=2, sampling=SAMPLED)
-    decode(INPUTS[:2], bucket=32)
+    run(INPUTS[:2], bucket=64)
+    run(INPUTS[:2], gamma=2)
+    run(INPUTS[:2], sampling=GREEDY)
     assert num_programs() == before + 3
-
-
-ROWS, POSITIONS = 60_000, 2
 
 
 def exact_joint(inputs, sampling):
@@ -296,8 +305,7 @@ def chi_square_p_value(result, law):
     return stats.chisquare(observed, expected).pvalue
 
 
-@pytest.mark.parametrize("gamma", [1, 3])
-def test_chi_square_on_a_t5(gamma):
+def test_chi_square_on_a_t5():
     """The joint law of two tokens through the real loop; false-alarm rate 1e-6.
 
     Power: with 60,000 rows a total-variation error of 3 % in the joint law is rejected with
@@ -305,7 +313,7 @@ def test_chi_square_on_a_t5(gamma):
     """
     inputs = jnp.tile(INPUTS[:1], (ROWS, 1))
     law = exact_joint(inputs, SAMPLED)
-    result = decode(inputs, gamma=gamma, sampling=SAMPLED, limit=3)
+    result = decode(inputs, sampling=SAMPLED, limit=3)
     assert chi_square_p_value(result, law) > 1e-6
     freedom = sum(p * ROWS >= 5 for p in law.values())
     noncentrality = ROWS * (2 * 0.03) ** 2  # sum (dp)^2 / p >= (sum |dp|)^2 = (2 TV)^2.
@@ -313,12 +321,10 @@ def test_chi_square_on_a_t5(gamma):
     assert stats.ncx2.sf(threshold, freedom, noncentrality) > 0.99
 
 
-@pytest.mark.parametrize(
-    "verifier", [mutants.RedrawFromTarget, mutants.SharedKeys, mutants.KeepGoing]
-)
-def test_chi_square_catches_mutants(verifier):
+def test_chi_square_catches_a_mutant():
+    """The oracle catches them all; this is that the test above can fail."""
     inputs = jnp.tile(INPUTS[:1], (ROWS, 1))
-    result = decode(inputs, sampling=SAMPLED, limit=3, verifier=verifier())
+    result = decode(inputs, sampling=SAMPLED, limit=3, verifier=mutants.SharedKeys())
     assert chi_square_p_value(result, exact_joint(inputs, SAMPLED)) < 1e-6
 
 

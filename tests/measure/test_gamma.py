@@ -114,43 +114,45 @@ def test_auto_decodes_plainly_where_that_is_faster(pair, measured):
     assert out.stats.target_calls == out.stats.emitted
 
 
-def test_another_sampling_is_measured_anew(pair, measured):
-    calls = measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
-    _generate(pair, gamma="auto")
-    _generate(pair, gamma="auto", sampling=SamplingConfig(temperature=1.0))
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize(
     "option",
-    [{"verifier": BlockVerifier()}, {"stop_below": 0.3}, {"draft_sampling": SamplingConfig(1.0)}],
+    [
+        {"sampling": SamplingConfig(temperature=1.0)}, {"verifier": BlockVerifier()},
+        {"stop_below": 0.3}, {"draft_sampling": SamplingConfig(1.0)},
+    ],
     ids=lambda option: next(iter(option)),
-)
-def test_what_is_measured_is_what_will_decode(pair, measured, option):
+)  # fmt: skip
+def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, option):
     """And is remembered for that alone."""
-    calls = measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
-    _generate(pair, gamma="auto")
-    _generate(pair, gamma="auto", **option)
-    assert len(calls) == 2
-    for decoder, probe, _, _ in calls:
-        assert probe == tuning.PROBE
-        assert decoder(0).engine.drafter is None
-        assert decoder(5).engine.nodes == 5
-    chosen = {"method": "speculative", "gamma": tuning.PROBE, "max_decode_len": 12, "seed": 0}
-    expected = pair.decoder(sampling=SamplingConfig(0.0), **chosen, **option)
-    fast = calls[1][0](tuning.PROBE)
-    assert fast.engine == expected.engine
-    found = fast.params.drafter.sampling
-    assert found.greedy == expected.params.drafter.sampling.greedy
-    _generate(pair, gamma="auto", **option)
-    assert len(calls) == 2
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    measured = []
+
+    def choose_by_measurement(decoder, batches, max_gamma):
+        measured.append(decoder)
+        return choose(0.8, 20.0, FAST)
+
+    monkeypatch.setattr(tuning, "choose_by_measurement", choose_by_measurement)
+    ids = pair.token_ids(TEXTS, max_input_len=16)
+    for _ in range(2):
+        for options in ({}, option):
+            pair.choose_gamma(ids, max_decode_len=12, **options)
+    assert len(measured) == 2
+    decoder = measured[1]
+    assert decoder(0).engine.drafter is None
+    wanted = {"method": "speculative", "gamma": 5, "max_decode_len": 12, "seed": 0}
+    expected = pair.decoder(**wanted | {"sampling": SamplingConfig(0.0)} | option)
+    assert decoder(5).engine == expected.engine
+    for found, wanted in (
+        (decoder(5).params.sampling, expected.params.sampling),
+        (decoder(5).params.drafter.sampling, expected.params.drafter.sampling),
+    ):
+        assert found.greedy == wanted.greedy
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_alpha_is_that_of_the_verifier(pair, measured, alpha):
+def test_alpha_is_that_of_the_verifier(pair, measured):
     measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
-    choice = _generate(pair, gamma="auto", verifier=ForcedAcceptance(alpha)).gamma_choice
-    assert choice.alpha == alpha
+    choice = _generate(pair, gamma="auto", verifier=ForcedAcceptance(1.0)).gamma_choice
+    assert choice.alpha == 1
 
 
 def test_plain_decoding_chooses_nothing(pair, measured):

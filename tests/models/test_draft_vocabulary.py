@@ -23,8 +23,7 @@ def logits_of(model, params):
     return logits_along(model, params, prompt_of(model, inputs), tokens)
 
 
-@pytest.mark.parametrize("layout", ["in_out", "out_in"])
-@pytest.mark.parametrize("variant", TINY)
+@pytest.mark.parametrize(("variant", "layout"), [("v1.1", "in_out"), ("v1.0", "out_in")])
 def test_logits_are_those_of_the_tokens_that_are_said(variant, layout):
     model = T5Model(TINY[variant], layout)
     params = random_t5_params(TINY[variant], 0)
@@ -64,8 +63,7 @@ def test_a_bad_file_is_one_clear_error(tmp_path, text):
         load_model(str(tmp_path), "float32", as_draft=True)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("hierarchical", [False, True])
+@pytest.mark.parametrize(("temperature", "hierarchical"), [(0.0, False), (1.0, True)])
 def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
     tmp_path, temperature, hierarchical
 ):

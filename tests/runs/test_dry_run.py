@@ -210,7 +210,7 @@ def test_collectives_of_a_block(capsys):
     found = collectives(shown(capsys, [XXL, MESHES / "1x8.gin"], *alike))
     assert found[:4] == [
         "draft, 2 tokens: 25 all-reduce of 2.0 kB over model (2 devices)",
-        "draft, 2 tokens: 1 all-gather of 257.0 kB over model (2 devices)",
+        "draft, 2 tokens: 1 all-gather of 128.5 kB over model (2 devices)",
         "draft, 1 token, 2 times: 25 all-reduce of 1.0 kB over model (2 devices)",
         "draft, 1 token, 2 times: 1 all-gather of 128.5 kB over model (2 devices)",
     ]

@@ -42,6 +42,7 @@ from specdec.types import (
     Prompt,
     RandomSource,
     Sampling,
+    Seed,
     Topology,
     Verdict,
     pytree,
@@ -131,7 +132,7 @@ class Engine:
         prompt: Prompt,
         row_ids: Int[AnyArray, " b"],
         limit: Int[Array, ""] | int,
-        seed: Int[Array, ""] | int,
+        seed: Seed,
         *,
         output_bucket: int,
         trace: bool = False,
@@ -142,7 +143,7 @@ class Engine:
           row_ids: [B] ids that key each row's random numbers; a negative id marks a padding row,
             which is finished from the start.
           limit: tokens a row may emit, EOS included, at most ``output_bucket``.
-          seed: of all random numbers.
+          seed: of all random numbers; see :func:`specdec.core.randomness.row_keys`.
           output_bucket: L, size of the output buffer.
           trace: whether every block's diagnostics are kept.
         """
@@ -240,7 +241,7 @@ def decode(
     prompt: Prompt,
     row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     *,
     output_bucket: int,
     trace: bool = False,

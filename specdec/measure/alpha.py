@@ -19,7 +19,7 @@ from specdec.core import theory, theory_measured
 from specdec.core.compilation import decode_jit
 from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.types import Distribution, Draft, PointMass, Prompt, Verdict, pytree
+from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, Verdict, pytree
 from specdec.verifiers.lenient import LenientVerifier
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.
@@ -53,7 +53,7 @@ def replay(
     prompt: Prompt,
     row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     tokens: Int[Array, "b l"],
     num_tokens: Int[Array, " b"],
     *,

@@ -6,12 +6,18 @@ import dataclasses
 from typing import Literal, get_args
 
 from specdec.api import VERIFIER, Method, check_arguments
+from specdec.arguments import whole
 from specdec.data.tasks import Task
 from specdec.drafters.base import DraftSpec
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
+
+_GENERATE = (
+    "method", "gamma", "sampling", "max_decode_len", "seed", "batch_size", "max_input_len",
+    "stop_below", "draft_sampling", "verifier",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,20 +62,13 @@ class DecodeRun:
     mesh: DeviceMesh | None = None
 
     def __post_init__(self):
-        whole = ("seed", "batch_size", "max_input_len", "max_decode_len",
-                 "timing_examples", "timing_repetitions")  # fmt: skip
-        for name in whole:
-            if not isinstance(getattr(self, name), int):
-                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
-        check_arguments(
-            self.method, self.gamma, self.max_decode_len, self.batch_size, self.stop_below
-        )
-        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1}
+        checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})
+        at_least = {"timing_examples": 0, "timing_repetitions": 1}
         if self.num_examples is not None:
             at_least["num_examples"] = 1
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        checked |= {name: whole(name, getattr(self, name), n) for name, n in at_least.items()}
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
         if self.bad_rows not in get_args(BadRows):
             raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
 

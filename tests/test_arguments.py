@@ -118,7 +118,7 @@ def test_texts_of_another_kind(pair, texts, message):
         (("1.0",), "temperature must be finite"), ((None,), "temperature must be finite"),
         ((True,), "temperature must be finite"), ((float("nan"),), "temperature must be finite"),
         ((1.0, 2.5), "top_k .* must be a whole number"), ((1.0, -1), "top_k .* must be at least 0"),
-        ((1.0, 0, 0.0), r"top_p must be in \(0, 1\]"), ((1.0, 0, "1"), r"top_p must be in \(0, 1\]"),
+        ((1.0, 0, 0.0), r"top_p must be in \(0, 1\]"), ((1.0, 0, "1"), "top_p must be in"),
     ],
 )  # fmt: skip
 def test_samplings(fields, message):

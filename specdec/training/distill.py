@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +18,11 @@ import jax.numpy as jnp
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
-from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
-from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.checkpointing import load_params, load_vocabulary
+from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches
-from specdec.training.train import (
-    TextFiles,
-    apply,
-    check_vocabulary,
-    first_params,
-    load_batches,
-    per_token,
-)
+from specdec.training.train import TextFiles, apply, first_params, per_token, prepare
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -48,19 +40,10 @@ def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     return 1 - jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
 
 
-def comparison(
-    log_p: jax.Array, log_q: jax.Array, mask: jax.Array, **others: jax.Array
-) -> dict[str, jax.Array]:
-    """Sums over [B, T] where ``mask`` of the ``others`` and of
-
-    ``alpha``, sum_x min(p, q), and ``agreement``, whether p and q have the same largest entry.
-    """
-    values = {
-        "alpha": 1 - total_variation(log_p, log_q),
-        "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
-        **others,
-    }
-    return {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
+def comparison(log_p: jax.Array, log_q: jax.Array) -> dict[str, jax.Array]:
+    """``alpha``, sum_x min(p, q), and ``agreement`` of the largest entries; [..., V] -> [...]."""
+    agreement = jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1)
+    return {"alpha": 1 - total_variation(log_p, log_q), "agreement": agreement}
 
 
 # (log p, log q), each [..., V] float32 -> [...]
@@ -150,19 +133,11 @@ def distill(
     """
     target_model, target_params = load_params(distillation.target)
     check_draft(model, target_model)
-    vocabulary = load_vocabulary(distillation.target)
-    check_vocabulary(model, vocabulary)
     generated = read_pairs(distillation.generated_file) if distillation.generated_file else []
-    training, validation = load_batches(files, vocabulary, batching, generated)
-    settings = {
-        "optimizer": dataclasses.asdict(optimizer),
-        "total_steps": loop.total_steps,
-        "seed": loop.seed,
-        "distillation": dataclasses.asdict(distillation),
-        "initial": initial,
-        "data": training.fingerprint(),
-    }
-    prepare_directory(directory, model, settings, vocabulary.path)
+    training, validation = prepare(
+        directory, model, load_vocabulary(distillation.target), files, batching, loop, generated,
+        optimizer=optimizer, distillation=distillation, initial=initial,
+    )  # fmt: skip
     draft = architectures.network(model)
     # Trained on in the draft's precision, validated as it will be decoded.
     teacher, target = (
@@ -187,33 +162,29 @@ def distill(
             log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
         else:
             log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))
-        mask = batch.targets != model.pad_id
-        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), mask)
+        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), batch.targets)
         if weight:
             nll = -jnp.take_along_axis(whole_log_q, batch.targets[..., None], axis=-1)[..., 0]
-            loss += weight * masked_mean(nll, mask)
-        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), mask)}
+            loss += weight * masked_mean(nll, batch.targets)
+        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), batch.targets)}
 
     def validation_sums(params, frozen, batch):
         log_p = jax.nn.log_softmax(apply(target, frozen, batch))
         encoding = encoding_by(target, frozen, batch)
         log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
-        mask = batch.targets != model.pad_id
-        return comparison(log_p, log_q, mask, loss=divergence(log_p, log_q))
+        values = comparison(log_p, log_q)
+        return masked_sums(batch.targets, **values, loss=divergence(log_p, log_q))
 
-    batches_from = training.from_step
-    if distillation.scored_epochs:
-        batches_from = ScoredBatches(
-            directory, training, distillation.scored_epochs,
-            lambda params, batch: (
-                jax.nn.log_softmax(apply(teacher, params, batch)),
-                encoding_by(teacher, params, batch),
-            ),
-            target_params, distillation.top,
-        ).from_step  # fmt: skip
+    def score(params, batch):
+        log_p = jax.nn.log_softmax(apply(teacher, params, batch))
+        return log_p, encoding_by(teacher, params, batch)
+
+    batches, epochs = training, distillation.scored_epochs
+    if epochs:
+        batches = ScoredBatches(directory, training, epochs, score, target_params, distillation.top)
     return run_loop(
         loss_function, first_params(model, loop.seed, initial),
-        make_optimizer(optimizer, loop.total_steps), batches_from,
-        per_token(validation_sums, target_params, validation), Path(directory), loop,
+        make_optimizer(optimizer, loop.total_steps), batches.from_step,
+        per_token(validation_sums, target_params, validation), directory, loop,
         frozen=target_params,
     )  # fmt: skip

@@ -28,17 +28,12 @@ import optax
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.vocabulary import FILE_NAME
-from specdec.training.checkpointing import (
-    check_settings,
-    load_params,
-    load_vocabulary,
-    save_params,
-)
+from specdec.training.checkpointing import load_params, load_vocabulary, save_params
 from specdec.training.distill import check_draft, comparison, forward_kl, total_variation
-from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatches
-from specdec.training.train import TextFiles, accuracy, apply, load_batches, per_token
+from specdec.training.train import TextFiles, apply, likeliest, per_token, prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,21 +95,11 @@ def learn_together(
         load_params(source) for source in (mutual.target, mutual.draft)
     )
     check_draft(draft_model, target_model)
-    vocabulary = load_vocabulary(mutual.target)
-    training, validation = load_batches(files, vocabulary, batching)
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    check_settings(
-        directory,
-        {
-            "mutual": dataclasses.asdict(mutual),
-            "target_optimizer": dataclasses.asdict(target_optimizer),
-            "draft_optimizer": dataclasses.asdict(draft_optimizer),
-            "total_steps": loop.total_steps,
-            "seed": loop.seed,
-            "data": training.fingerprint(),
-        },
-    )
+    vocabulary, directory = load_vocabulary(mutual.target), Path(directory)
+    training, validation = prepare(
+        directory, None, vocabulary, files, batching, loop,
+        mutual=mutual, target_optimizer=target_optimizer, draft_optimizer=draft_optimizer,
+    )  # fmt: skip
     target, draft = map(architectures.network, (target_model, draft_model))
 
     def log_target(whole, batch, encoding) -> jax.Array:
@@ -138,20 +123,19 @@ def learn_together(
         encoding = jnp.asarray(batch.encoding, jnp.float32)
         log_p, log_q = log_probs(params, frozen, batch, encoding, key)
         now = jnp.take_along_axis(log_p, jnp.asarray(batch.tokens), axis=-1)
-        mask = batch.targets != target_model.pad_id
-        drift = masked_mean(forward_kl(batch.log_probs, now), mask)
-        variation = masked_mean(total_variation(log_p, log_q), mask)
+        drift = masked_mean(forward_kl(batch.log_probs, now), batch.targets)
+        variation = masked_mean(total_variation(log_p, log_q), batch.targets)
         loss = drift + mutual.agreement_weight * variation
         return loss, {"drift": drift, "alpha": 1 - variation}
 
     def validation_sums(params, frozen, batch):
         log_before, encoding = score(frozen, batch)
         log_p, log_q = log_probs(params, frozen, batch, encoding)
-        mask = batch.targets != target_model.pad_id
-        sums = comparison(log_p, log_q, mask, drift=forward_kl(log_before, log_p))
-        for name, logits in (("accuracy", log_p), ("accuracy_before", log_before)):
-            sums[name] = accuracy(logits, batch.targets, mask) * jnp.sum(mask)
-        return sums
+        return masked_sums(
+            batch.targets, **comparison(log_p, log_q), drift=forward_kl(log_before, log_p),
+            accuracy=likeliest(log_p, batch.targets),
+            accuracy_before=likeliest(log_before, batch.targets),
+        )  # fmt: skip
 
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
     optimizers: dict[Hashable, optax.GradientTransformation] = {

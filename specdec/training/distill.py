@@ -9,8 +9,10 @@ vocabulary, a token is accepted with probability sum_x min(p, q) = 1 - TV(p, q) 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -121,15 +123,10 @@ def distill(
 ) -> dict:
     """Distills a draft, resuming what ``directory`` holds. Returns its parameters.
 
-    ``initial`` is as in :func:`specdec.training.train.train`. The vocabulary is the target's.
-    Validation reports ``alpha``, the mean of sum_x min(p, q) at
+    ``initial`` is as in :func:`specdec.training.train.train`, as is what is raised; the vocabulary
+    is the target's. Validation reports the loss, ``alpha``, the mean of sum_x min(p, q) at
     temperature 1, and ``agreement``, the share of positions where target and draft have the same
     most probable token, over the data's validation tokens.
-
-    Raises:
-      FileNotFoundError, ValueError: missing or malformed data, target or settings; the draft's
-        vocabulary size, or the encoding that it starts from, is not the target's.
-      FloatingPointError: the loss is no longer finite.
     """
     target_model, target_params = load_params(distillation.target)
     check_draft(model, target_model)
@@ -146,22 +143,20 @@ def distill(
     )
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
-    def encoding_by(network, frozen, batch) -> jax.Array | None:
-        """What the draft starts from, if not from the text alone."""
-        if model.encoding_width is None:
-            return None
+    def score(network, frozen, batch) -> tuple[jax.Array, Any]:
+        """log p, and the encoding that the draft starts from, if not from the text alone."""
         if isinstance(batch, ScoredBatch):
-            return jnp.asarray(batch.encoding)
-        return jnp.asarray(network.apply({"params": frozen}, batch.inputs, method="encode"))
+            return batch.log_probs, batch.encoding
+        log_p = jax.nn.log_softmax(apply(network, frozen, batch))
+        if model.encoding_width is None:
+            return log_p, None
+        return log_p, network.apply({"params": frozen}, batch.inputs, method="encode")
 
     def loss_function(params, frozen, batch, key):
-        encoding = encoding_by(teacher, frozen, batch)
+        log_p, encoding = score(teacher, frozen, batch)
         log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
         if isinstance(batch, ScoredBatch):
-            log_p = batch.log_probs
             log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
-        else:
-            log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))
         loss = (1 - weight) * masked_mean(divergence(log_p, log_q), batch.targets)
         if weight:
             nll = -jnp.take_along_axis(whole_log_q, batch.targets[..., None], axis=-1)[..., 0]
@@ -169,19 +164,17 @@ def distill(
         return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), batch.targets)}
 
     def validation_sums(params, frozen, batch):
-        log_p = jax.nn.log_softmax(apply(target, frozen, batch))
-        encoding = encoding_by(target, frozen, batch)
+        log_p, encoding = score(target, frozen, batch)
         log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
         values = comparison(log_p, log_q)
         return masked_sums(batch.targets, **values, loss=divergence(log_p, log_q))
 
-    def score(params, batch):
-        log_p = jax.nn.log_softmax(apply(teacher, params, batch))
-        return log_p, encoding_by(teacher, params, batch)
-
     batches, epochs = training, distillation.scored_epochs
     if epochs:
-        batches = ScoredBatches(directory, training, epochs, score, target_params, distillation.top)
+        by_teacher = functools.partial(score, teacher)
+        batches = ScoredBatches(
+            directory, training, epochs, by_teacher, target_params, distillation.top
+        )
     return run_loop(
         loss_function, first_params(model, loop.seed, initial),
         make_optimizer(optimizer, loop.total_steps), batches.from_step,

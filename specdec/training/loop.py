@@ -1,4 +1,4 @@
-"""The training loop that ``train`` and ``distill`` share."""
+"""The training loop that all recipes share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Mutual learning: a trained target and its draft learn to agree with each other.
 
-A draft comes only as near to its target as its size allows. Where several tokens are about as good,
-the target can come nearer as well. With p0 what the target said before, p and q what target and
-draft say now, position by position, both minimize
+Where several tokens are about as good, the target can come nearer as well. With p0 what the target
+said before, p and q what target and draft say now, position by position, both minimize
 
     KL(p0 || p) + w TV(p, q)
 
@@ -77,19 +76,11 @@ def learn_together(
     """Trains both, resuming what ``directory`` holds; at the end writes ``target`` and ``draft``.
 
     Of the target its decoder learns; its embeddings and encoder stay, so that what it makes of the
-    inputs is computed once. ``directory/target`` and ``directory/draft`` are run directories, which
-    everything opens that opens training runs. Validation reports, over the data's validation
-    tokens, ``drift``, KL(p0 || p) in nats; ``accuracy``, the share of the data's tokens that are
-    the target's most probable ones, and ``accuracy_before``; ``alpha`` and ``agreement`` as in
-    :func:`specdec.training.distill.distill`.
-
-    Returns:
-      {"target": parameters, "draft": parameters}.
-
-    Raises:
-      FileNotFoundError, ValueError: missing or malformed data, models or settings; the models do
-        not fit each other.
-      FloatingPointError: the loss is no longer finite.
+    inputs is computed once. ``directory/target`` and ``directory/draft`` are run directories of
+    their own; their parameters, by these names, are returned. Validation reports ``drift``,
+    KL(p0 || p) in nats; ``accuracy``, the share of the data's tokens that are the target's most
+    probable ones, and ``accuracy_before``; ``alpha`` and ``agreement`` as in
+    :func:`specdec.training.distill.distill`, which raises the same.
     """
     (target_model, before), (draft_model, draft_params) = (
         load_params(source) for source in (mutual.target, mutual.draft)

@@ -24,20 +24,13 @@ _FILES = ("encoding", "top_probs", "top_tokens")
 
 
 class ScoredBatch(NamedTuple):
-    """A batch and the target's K most probable tokens at each of its positions.
+    """A :class:`TokenBatch` and the target's K most probable tokens at each of its positions."""
 
-    Attributes:
-      inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.TokenBatch`.
-      tokens: [B, T, K] int32.
-      probs: [B, T, K] float16, the target's own: they sum to a little less than 1.
-      encoding: [B, S, W] float16, the target's, for a draft that starts from it; else None.
-    """
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    tokens: np.ndarray
-    probs: np.ndarray
-    encoding: np.ndarray | None
+    inputs: np.ndarray  # [B, S]
+    targets: np.ndarray  # [B, T]
+    tokens: np.ndarray  # [B, T, K] int32
+    probs: np.ndarray  # [B, T, K] float16, the target's own: they sum to a little less than 1.
+    encoding: np.ndarray | None  # [B, S, W] float16, for a draft that starts from the target's.
 
     @property
     def log_probs(self) -> jax.Array:

@@ -63,8 +63,7 @@ def run_loop(
       params: initial parameters; their buffers are donated.
       batches_from: batches from a given step on, each a TokenBatch or something with its fields.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
-      frozen: parameters that the loss reads and nobody trains: an argument of the jitted step
-        rather than a constant inside it.
+      frozen: parameters that the loss reads and nobody trains.
 
     Returns:
       The final parameters.
@@ -120,11 +119,7 @@ def run_loop(
 
 
 def _means(pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
-    """Of the metrics of the steps up to ``step``. Reading them is what waits for the device.
-
-    Raises:
-      FloatingPointError: a loss or gradient is not finite.
-    """
+    """Of the metrics of the steps up to ``step``; reading them is what waits for the device."""
     metrics = jax.device_get(pending)
     for number, values in enumerate(metrics, start=step - len(metrics) + 1):
         if not np.isfinite(values["loss"]) or not np.isfinite(values["gradient_norm"]):

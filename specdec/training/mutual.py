@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Hashable
 from pathlib import Path
 
 import jax
@@ -82,8 +81,8 @@ def learn_together(
     probable ones, and ``accuracy_before``; ``alpha`` and ``agreement`` as in
     :func:`specdec.training.distill.distill`, which raises the same.
     """
-    (target_model, before), (draft_model, draft_params) = (
-        load_params(source) for source in (mutual.target, mutual.draft)
+    (target_model, before), (draft_model, draft_params) = map(
+        load_params, (mutual.target, mutual.draft)
     )
     check_draft(draft_model, target_model)
     vocabulary, directory = load_vocabulary(mutual.target), Path(directory)
@@ -129,16 +128,15 @@ def learn_together(
         )  # fmt: skip
 
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
-    optimizers: dict[Hashable, optax.GradientTransformation] = {
-        "target": make_optimizer(target_optimizer, loop.total_steps),
-        "draft": make_optimizer(draft_optimizer, loop.total_steps),
-    }
+    options = {"target": target_optimizer, "draft": draft_optimizer}
+    optimizer = optax.multi_transform(
+        {name: make_optimizer(each, loop.total_steps) for name, each in options.items()},
+        {name: name for name in options},
+    )
     first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
     params = run_loop(
-        loss_function, first,
-        optax.multi_transform(optimizers, {name: name for name in optimizers}),
-        batches.from_step, per_token(validation_sums, before, validation), directory, loop,
-        frozen=before,
+        loss_function, first, optimizer, batches.from_step,
+        per_token(validation_sums, before, validation), directory, loop, frozen=before,
     )  # fmt: skip
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
     for name, model in (("target", target_model), ("draft", draft_model)):

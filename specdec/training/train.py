@@ -55,8 +55,7 @@ def train(
 
     Args:
       z_loss: weight of log(Z)^2, which keeps the logits' normaliser near 1; 0 for none.
-      initial: directory of a run whose latest parameters this one starts from; None for random
-        ones.
+      initial: a run or checkpoint whose parameters this one starts from; None for random ones.
       make_translate: makes the decoder whose BLEU on ``bleu_sentences`` of the validation
         sentences is reported; None for no BLEU.
 
@@ -105,14 +104,12 @@ def train(
 
 
 def first_params(model: architectures.Config, seed: int, initial: str | None) -> dict:
-    """Random parameters, or the latest ones of ``initial``, a run or a checkpoint.
+    """Random parameters, or those that :func:`load_params` finds in ``initial``.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
     that it lacks is random and small, so that it says at first what the other says.
 
-    Raises:
-      FileNotFoundError, CheckpointError: there is no such run or checkpoint.
-      ValueError: it is of another network.
+    Raises ValueError if they are of another network.
     """
     fresh = architectures.init_params(model, jax.random.key(seed))
     if initial is None:

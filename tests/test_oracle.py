@@ -7,7 +7,6 @@ import dataclasses
 import functools
 
 import jax.numpy as jnp
-import mutants
 import pytest
 from oracle_cases import CASES, CAUGHT, CONTEXTS, LOSSLESS, Case, distances, distances_of
 
@@ -15,6 +14,7 @@ from specdec.core.standardize import spread
 from specdec.drafters.base import Sampled
 from specdec.drafters.model import ModelDrafter
 from specdec.models.toy import ToyModel
+from specdec.testing import mutants
 from specdec.testing.oracle import Grid
 from specdec.testing.toys import dyadic_table, quarters_table
 from specdec.types import SamplingConfig

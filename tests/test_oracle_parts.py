@@ -5,7 +5,6 @@ import itertools
 from fractions import Fraction
 
 import jax.numpy as jnp
-import mutants
 import numpy as np
 import pytest
 from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, target_law
@@ -18,6 +17,7 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyModel
+from specdec.testing import mutants
 from specdec.testing.oracle import Grid, exact_law, total_variation
 from specdec.testing.toys import dyadic_ngrams, quarters_table
 from specdec.types import SamplingConfig

@@ -5,7 +5,6 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-import mutants
 import numpy as np
 import pytest
 from scipy import stats
@@ -19,6 +18,7 @@ from specdec.drafters.model import ModelDrafter
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
+from specdec.testing import mutants
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
 

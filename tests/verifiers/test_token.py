@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mutants import DroppedBonus
 
 from specdec.core.randomness import BlockRandom, row_keys
+from specdec.testing.mutants import DroppedBonus
 from specdec.testing.oracle import Tape
 from specdec.types import Draft, PointMass, Topology
 from specdec.verifiers.token import TokenVerifier

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,23 +15,33 @@ from specdec.core.files import written
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 FILE_NAME = "spiece.model"  # The name Hugging Face gives T5's vocabulary.
+MAX_EXTRA_IDS = 100  # T5's sentinels.
+
+
+_EXTRA_ID = "<extra_id_{}>"
 
 
 class Vocabulary:
     """A :class:`~specdec.data.tokenizer.Tokenizer` that reads a SentencePiece model file.
 
+    In a text, ``</s>``, ``<pad>``, ``<unk>`` and T5's sentinels ``<extra_id_0>`` ... are one token
+    each. What stands between them is cut into pieces on its own, as transformers does.
+
     Args:
       path: the model file, or a directory that holds ``spiece.model``.
+      rows: of the model's embedding; None for those of the pieces. Up to 100 rows beyond the
+        pieces are sentinels, counted from their end: fewer if tokenizer_config.json beside the
+        file has ``extra_ids``.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is not a SentencePiece model, or its pad, EOS and unknown ids are not
-        T5's 0, 1 and 2.
+      ValueError: the file is not a SentencePiece model, its pad, EOS and unknown ids are not T5's
+        0, 1 and 2, or it has more pieces than there are rows.
     """
 
     eos_id = EOS_ID
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike, rows: int | None = None):
         path = Path(path)
         if path.is_dir():
             path = path / FILE_NAME
@@ -44,27 +56,62 @@ class Vocabulary:
             raise ValueError(
                 f"{path} has (pad, eos, unk) = {ids}; T5 wants {(PAD_ID, EOS_ID, UNK_ID)}."
             )
-        self.path = path
+        self.path, pieces = path, self._model.get_piece_size()
+        check_rows(path, pieces, rows)
+        self._special = {self._model.id_to_piece(token): token for token in ids}
+        for i in range(MAX_EXTRA_IDS):  # mT5 has them among its pieces.
+            for piece in (_EXTRA_ID.format(i), "\u2581" + _EXTRA_ID.format(i)):
+                if (token := self._model.piece_to_id(piece)) != UNK_ID:
+                    self._special[_EXTRA_ID.format(i)] = token
+        beyond = 0 if rows is None else min(_extra_ids(path), rows - pieces)
+        self._size = pieces + beyond
+        for i in range(beyond):
+            self._special[_EXTRA_ID.format(i)] = self._size - 1 - i
+        self._texts = {token: text for text, token in self._special.items()}
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, self._special))})")
 
     def __len__(self) -> int:
-        """Number of pieces. A model's embedding may have more rows: they are padding."""
-        return self._model.get_piece_size()
+        """Pieces and sentinels. A model's embedding may have more rows: they are padding."""
+        return self._size
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
         """Token ids of ``text``, without EOS unless asked for."""
-        ids = self._model.encode(text)
+        ids = []
+        for part in self._pattern.split(text):
+            special = self._special.get(part)
+            ids += self._model.encode(part) if special is None else [special]
         return [*ids, EOS_ID] if add_eos else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids`` up to the first EOS; pads are skipped, ids past the end are unknown."""
-        kept = []
-        for token in ids:
-            token = int(token)
+        parts: list[str | list[int]] = [[]]
+        for token in map(int, ids):
             if token == EOS_ID:
                 break
-            if token != PAD_ID:
-                kept.append(token if token < len(self) else UNK_ID)
-        return self._model.decode(kept)
+            if token in self._texts and token not in (PAD_ID, UNK_ID):
+                parts += [self._texts[token], []]
+            elif token != PAD_ID:
+                parts[-1].append(token if token < self._model.get_piece_size() else UNK_ID)
+        texts = (part if isinstance(part, str) else self._model.decode(part) for part in parts)
+        return " ".join(filter(None, texts))
+
+
+def check_rows(path: Path, size: int, rows: int | None) -> None:
+    """Raises ValueError for a vocabulary that is larger than the model's embedding."""
+    if rows is not None and size > rows:
+        raise ValueError(
+            f"{path} has {size} pieces, but the model's embedding only {rows} rows: it is another "
+            "model's vocabulary. Put the model's own beside its weights."
+        )
+
+
+def _extra_ids(path: Path) -> int:
+    """The number of sentinels that a vocabulary is used with, at most."""
+    try:
+        config = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
+        return int(config["extra_ids"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return MAX_EXTRA_IDS
 
 
 def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -> Vocabulary:

@@ -26,7 +26,7 @@ def numbers(
     gamma: int,
     speed: Speed | None,
     *,
-    greedy: bool,
+    checked: bool,
     metrics: Metrics | None = None,
 ) -> dict:
     """All that was counted and measured.
@@ -35,10 +35,9 @@ def numbers(
       rows: every row of the run, at least one; gone through once and not kept.
       gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
       speed: None where it was not measured.
-      greedy: whether rows were compared with plain decoding.
+      checked: whether rows were compared with plain decoding.
       metrics: the task's own, for which outputs and references are kept; BLEU and chrF if None.
     """
-    compared = greedy and gamma > 0
     totals = RunStats(gamma, 0, 0, 0, 0, 0, 0, 0, (0,) * (gamma + 1), 0.0)
     width_matched, mismatches = 0, []
     scorer = Quality() if metrics is None else TaskQuality(metrics)
@@ -65,8 +64,8 @@ def numbers(
         "draft_utilization": totals.draft_utilization,
         "block_efficiency": totals.block_efficiency,
         "accepted_histogram": list(totals.accepted_histogram),
-        "greedy_mismatches": len(mismatches) if compared else None,
-        "greedy_mismatches_width_matched": width_matched if compared else None,
+        "greedy_mismatches": len(mismatches) if checked else None,
+        "greedy_mismatches_width_matched": width_matched if checked else None,
         "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),
         "quality": scorer.scores(),
     }

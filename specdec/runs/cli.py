@@ -43,7 +43,8 @@ def decode(
     try:
         with processes.together():
             task = ["TASK = None"] if dry_run else _given_task(texts, input_file)
-            gin_files.parse(given.gin_files, [*given.bindings, *task], root)
+            check = ["CHECK = False"] if input_file else []  # The command line's own may follow.
+            gin_files.parse(given.gin_files, [*check, *given.bindings, *task], root)
             run = configured(DecodeRun)
             config = gin.operative_config_str()
         if dry_run:

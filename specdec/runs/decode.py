@@ -202,7 +202,6 @@ class PreparedRun:
             measured = speed.summarize(timings)
         names = ("target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
                  "max_decode_len", "seed")  # fmt: skip
-        compared, metrics = run.sampling.greedy, run.task.metrics
         content = {
             "task": run.task.name,
             "drafter": str(run.draft) if run.guesses else None,
@@ -213,7 +212,10 @@ class PreparedRun:
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(run, name) for name in names},
             **dataclasses.asdict(run.sampling),
-            **results.numbers(self.rows(), run.guesses, measured, greedy=compared, metrics=metrics),
+            **results.numbers(
+                self.rows(), run.guesses, measured, checked=run.checked, metrics=run.task.metrics
+            ),
+            "checked": run.checked,
             "num_skipped": self._survey.num_skipped,
             **about,
             "gin": self._identity,
@@ -260,7 +262,7 @@ class PreparedRun:
         references = {
             name: run.decoder(self.pair, "autoregressive", width).decode(batch)
             for name, width in widths.items()
-            if run.guesses and run.sampling.greedy
+            if run.checked
         }
         rows = []
         for place, item in enumerate(members):

@@ -30,6 +30,8 @@ class DecodeRun:
       num_examples: the first so many of the task; None for all.
       timing_examples, timing_repetitions: how many of those, evenly spread, are timed, and how
         often; 0 examples measure no speed.
+      check: whether greedy rows are compared with plain decoding, which decodes each batch with
+        width 1 and gamma + 1.
       bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
         longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
         to ``skipped.jsonl``.
@@ -58,6 +60,7 @@ class DecodeRun:
     verifier: Verifier = VERIFIER
     bad_rows: BadRows = "fail"
     mesh: DeviceMesh | None = None
+    check: bool = True
 
     def __post_init__(self):
         checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})
@@ -69,6 +72,11 @@ class DecodeRun:
             object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
         if self.bad_rows not in get_args(BadRows):
             raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
+
+    @property
+    def checked(self) -> bool:
+        """Whether rows are compared with plain decoding."""
+        return self.check and self.sampling.greedy and self.guesses > 0
 
     @property
     def guesses(self) -> int:

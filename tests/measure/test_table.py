@@ -20,7 +20,7 @@ SAME = dataclasses.replace(ROW, mismatch=None)
 
 def table(rows=(SAME,), speculative=3.0, **changes):
     speed = summarize(Timings([repetition(speculative=speculative)], 1, TOKENS))
-    numbers = results.numbers(rows, 2, speed, greedy=True)
+    numbers = results.numbers(rows, 2, speed, checked=True)
     return format_table(SETTINGS | numbers | changes)
 
 
@@ -86,7 +86,7 @@ def test_plain_decoding():
     )
     seconds = [{"autoregressive": 10.0, "target_encode": 1.0}]
     speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
-    numbers = results.numbers([plain], 0, speed, greedy=True)
+    numbers = results.numbers([plain], 0, speed, checked=False)
     text = format_table(SETTINGS | numbers | {"method": "autoregressive", "drafter": None})
     assert "per token, autoregressive" in text
     assert "speedup" not in text
@@ -94,23 +94,29 @@ def test_plain_decoding():
     assert numbers["predicted_speedup"] is None
 
 
+def test_rows_that_were_not_compared():
+    numbers = results.numbers([SAME], 2, None, checked=False)
+    assert "Not compared with plain decoding (CHECK = False)." in format_table(SETTINGS | numbers)
+
+
 def test_no_timing_and_sampling():
-    numbers = results.numbers([SAME], 2, None, greedy=False)
+    numbers = results.numbers([SAME], 2, None, checked=False)
     assert numbers["greedy_mismatches"] is None
     sampling = {"temperature": 0.5, "draft_temperature": 0.5, "top_k": 3, "top_p": 0.9}
     text = format_table(SETTINGS | numbers | sampling)
     assert "temperature 0.5, top-k 3, top-p 0.9" in text
+    assert "Not compared" not in text
     assert "milliseconds" not in text
 
 
 def test_a_lossy_verifier_and_another_draft_temperature_are_said():
-    numbers = results.numbers([SAME], 2, None, greedy=True)
+    numbers = results.numbers([SAME], 2, None, checked=True)
     lossy = {"verifier": "LenientVerifier(lenience=0.5)", "lossless": False}
     text = format_table(SETTINGS | numbers | lossy | {"draft_temperature": 1.0})
     assert "LOSSY: LenientVerifier(lenience=0.5) changes what the target says. 0 of 1" in text
     assert "bug" not in text
     assert "guesses drawn at temperature 1, LenientVerifier(lenience=0.5)" in text
-    sampled = format_table(SETTINGS | results.numbers([SAME], 2, None, greedy=False) | lossy)
+    sampled = format_table(SETTINGS | results.numbers([SAME], 2, None, checked=False) | lossy)
     assert "changes what the target says." in sampled
 
 
@@ -118,7 +124,7 @@ def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
     full = dataclasses.replace(SAME, proposed=2 * SAME.target_calls)
     fewer = dataclasses.replace(SAME, proposed=2 * SAME.target_calls - 1)
     speed = summarize(Timings([repetition(speculative=3.0)], 1, TOKENS))
-    whole, less = (results.numbers([r], 2, speed, greedy=True) for r in (full, fewer))
+    whole, less = (results.numbers([r], 2, speed, checked=True) for r in (full, fewer))
     assert whole["predicted_speedup"] is not None
     assert less["predicted_speedup"] is None
     assert less["predicted_speedup_counted"] > whole["predicted_speedup_counted"]
@@ -130,7 +136,7 @@ def test_quality():
             SAME, output="the cat sat on the mat", reference="the cat sat on the mat"
         )
     ]
-    numbers = results.numbers(rows, 2, None, greedy=True)
+    numbers = results.numbers(rows, 2, None, checked=True)
     assert round(numbers["quality"]["bleu"]) == 100
     assert round(numbers["quality"]["chrf"]) == 100
     assert "BLEU 100.0  chrF 100.0" in format_table(SETTINGS | numbers)

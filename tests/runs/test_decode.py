@@ -4,6 +4,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 from specdec.data.tasks import bundled_examples
+from specdec.decoding.batch_decoder import BatchDecoder
 from tests.runs.decoding import ROOT, main, read, start, without_time
 
 DESIGN_KEYS = {
@@ -164,6 +165,27 @@ def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, ch
     assert main(tiny, tmp_path, *bindings, **options) == 2
     assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_checking_is_an_option(tiny, finished, tmp_path, monkeypatch, capsys):
+    """Each batch is decoded once without it; a file of texts is not checked unless told to."""
+    decoded, decode = [], BatchDecoder.decode
+    monkeypatch.setattr(
+        BatchDecoder, "decode", lambda *args, **kw: decoded.append(1) or decode(*args, **kw)
+    )
+    assert main(tiny, tmp_path / "off", "CHECK=False") == 0
+    assert len(decoded) == 4
+    results, rows = read(tmp_path / "off")
+    assert (results["checked"], results["greedy_mismatches"]) == (False, None)
+    assert "Not compared with plain decoding" in capsys.readouterr().out
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in read(finished)[1]]
+    assert read(finished)[0]["checked"]
+    file = tmp_path / "in.txt"
+    file.write_text("a dog\n")
+    for setting, checked in (((), False), (("CHECK=True",), True)):
+        directory = tmp_path / f"file {checked}"
+        assert main(tiny, directory, *setting, input_file=str(file)) == 0
+        assert read(directory)[0]["checked"] == checked
 
 
 def test_sampling_and_text(tiny, tmp_path, capsys):

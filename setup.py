@@ -53,6 +53,7 @@ setup(
         "safetensors>=0.5",
         "sentencepiece>=0.2.0",
         "tensorstore>=0.1.71",
+        "tokenizers>=0.20",
         "tqdm>=4.66",
     ],
     extras_require={

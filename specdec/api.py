@@ -17,8 +17,8 @@ from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
+from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.tokenizer import Tokenizer
-from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Block, blocks_of, bucket, commonest, make_batches
 from specdec.decoding.engine import Engine, EngineParams
@@ -282,8 +282,8 @@ class Pair:
                 raise ValueError(f"{name} is empty.")
             if self.vocabulary is None:
                 raise ValueError(
-                    f"{name} is a string, but this pair has no vocabulary (no spiece.model beside "
-                    "the target); give token ids."
+                    f"{name} is a string, but this pair has no vocabulary (no spiece.model or "
+                    "tokenizer.json beside the target); give token ids."
                 )
             try:
                 text.encode("utf-8")
@@ -370,7 +370,7 @@ def load_pair(
     return Pair(
         loaded,
         spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
-        Vocabulary(vocabulary) if vocabulary else None,
+        open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None,
         name or f"{Path(target).name}+{Path(str(spec)).name}",
     )
 

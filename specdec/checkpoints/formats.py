@@ -33,7 +33,7 @@ def read_config(source: str | Path) -> T5Config:
 
 
 def find_vocabulary(source: str | Path) -> Path | None:
-    """A checkpoint's SentencePiece model (spiece.model), or None where it has none.
+    """A checkpoint's vocabulary (spiece.model or tokenizer.json), or None where it has none.
 
     T5X names its vocabulary in gin files: it is found only where someone put it, in the directory
     or in that above it, and not in Google Cloud Storage.
@@ -46,5 +46,4 @@ def find_vocabulary(source: str | Path) -> Path | None:
     if is_remote(os.fspath(source)):
         return None
     path = Path(source).absolute()
-    places = (folder / huggingface.VOCABULARY for folder in (path, path.parent))
-    return next(filter(Path.is_file, places), None)
+    return huggingface.vocabulary_in(path, path.parent)

@@ -55,7 +55,12 @@ from specdec.models.t5.config import T5Config
 
 GENERATION_CONFIG = "generation_config.json"
 VOCABULARY = "spiece.model"
-HUB_FILES = [CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX, VOCABULARY]
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+VOCABULARIES = (VOCABULARY, TOKENIZER)  # transformers 5 writes the second alone.
+HUB_FILES = [
+    CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX, *VOCABULARIES,
+    TOKENIZER_CONFIG,
+]  # fmt: skip
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own pieces.
@@ -179,9 +184,10 @@ def save_huggingface(
       directory: where to write; must not exist, or be empty.
       config: the network. ``dtype``, that of activations, is not stored.
       params: as ``specdec.models.t5.network.init_params`` names and shapes them.
-      vocabulary_file: a SentencePiece model to go with it, with up to 100 sentinel tokens after its
-        pieces where the embedding has rows for them. ``T5Tokenizer`` opens the result, but knows
-        no byte fallback: where the vocabulary has byte pieces, it says <unk>.
+      vocabulary_file: a tokenizer.json, or a SentencePiece model, to go with it; the latter with up
+        to 100 sentinel tokens after its pieces where the embedding has rows for them.
+        ``T5Tokenizer`` opens the result, but knows no byte fallback: where the vocabulary has byte
+        pieces, it gives <unk>.
       dtype: of the stored weights: "float32", "bfloat16" or "float16".
       max_shard_bytes: weights are split over several files and an index above this size.
 
@@ -199,18 +205,24 @@ def save_huggingface(
         write_json(partial / CONFIG, format_config(config, dtype))
         write_json(partial / GENERATION_CONFIG, format_generation_config(config))
         if vocabulary_file is not None:
-            shutil.copyfile(vocabulary_file, partial / VOCABULARY)
-            write_json(partial / "tokenizer_config.json", tokenizer)
+            own = Path(vocabulary_file).name == TOKENIZER
+            shutil.copyfile(vocabulary_file, partial / (TOKENIZER if own else VOCABULARY))
+            write_json(partial / TOKENIZER_CONFIG, tokenizer)
 
 
 def find_vocabulary(directory_or_hub_id: str | Path) -> Path | None:
-    """A checkpoint's SentencePiece model (spiece.model), or None where it has none.
+    """A checkpoint's spiece.model, else its tokenizer.json; None where it has neither.
 
     Raises:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
-    path = _local_directory(directory_or_hub_id) / VOCABULARY
-    return path if path.is_file() else None
+    return vocabulary_in(_local_directory(directory_or_hub_id))
+
+
+def vocabulary_in(*directories: Path) -> Path | None:
+    """The first file of a vocabulary in directories; None where there is none."""
+    places = (directory / name for directory in directories for name in VOCABULARIES)
+    return next(filter(Path.is_file, places), None)
 
 
 def _local_directory(directory_or_hub_id: str | Path) -> Path:
@@ -240,6 +252,8 @@ def _tokenizer_config(vocabulary_file: str | Path, config: T5Config) -> dict[str
     """transformers' tokenizer_config.json for a SentencePiece model, sentinel tokens included."""
     import sentencepiece
 
+    if Path(vocabulary_file).name == TOKENIZER:
+        return {"tokenizer_class": "T5Tokenizer"}
     try:
         pieces = sentencepiece.SentencePieceProcessor(str(vocabulary_file)).get_piece_size()
     except (OSError, RuntimeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -88,6 +89,7 @@ def load_model(
     partitioning: Partitioning | None = None,
     *,
     as_draft: bool = False,
+    vocab_size: int | None = None,
 ) -> LoadedModel:
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
@@ -97,6 +99,8 @@ def load_model(
       kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
       as_draft: it may generate the tokens of its draft vocabulary only, where it has one beside
         it; on a mesh it generates all.
+      vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
+        generates the tokens that both have. Not on a mesh.
 
     Raises:
       CheckpointError: it cannot be read.
@@ -108,6 +112,15 @@ def load_model(
     generated = None
     if as_draft and partitioning is None:
         generated = load_draft_vocabulary(source, config.vocab_size)
+        if vocab_size not in (None, config.vocab_size):
+            common = range(min(vocab_size, config.vocab_size))
+            warnings.warn(
+                f"The embeddings of target and draft have {vocab_size} and {config.vocab_size} "
+                f"rows with the same vocabulary: the draft guesses the first {len(common)} tokens.",
+                stacklevel=2,
+            )
+            generated = [token for token in generated or common if token in common]
+            config = dataclasses.replace(config, vocab_size=vocab_size)
     return load_t5(config, params, source, kernel_dtype, partitioning, generated)
 
 
@@ -134,11 +147,14 @@ class DraftLoader:
         if self.vocabulary and theirs and self.vocabulary.read_bytes() != theirs.read_bytes():
             raise ValueError(
                 f"Target and draft have different vocabularies: {self.vocabulary} and {theirs} are "
-                "not the same file. A draft must have the target's tokens."
+                "not the same file. A draft must have the target's tokens. If it has them (one may "
+                "be spiece.model, the other tokenizer.json), put the target's file beside both."
             )
+        same = theirs is not None and self.vocabulary is not None
         loaded = load_model(
-            source, self.dtype, draft_kernel_dtype(self.dtype), self.partitioning, as_draft=True
-        )
+            source, self.dtype, draft_kernel_dtype(self.dtype), self.partitioning, as_draft=True,
+            vocab_size=self.target.model.vocab_size if same else None,
+        )  # fmt: skip
         check_same_tokens(self.target, loaded)
         width, given = loaded.reads_encoding, self.target.encoding_width
         if width not in (None, given):
@@ -172,7 +188,9 @@ def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
         if ours != theirs:
             raise ValueError(
                 f"Target and draft have different vocabularies: {name} is {ours} for the target "
-                f"({target.source}) and {theirs} for the draft ({draft.source})."
+                f"({target.source}) and {theirs} for the draft ({draft.source}). A draft must have "
+                "the target's tokens; where only padding rows of the embedding differ, put the "
+                "same spiece.model beside both (and use no mesh)."
             )
 
 

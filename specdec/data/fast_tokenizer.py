@@ -33,7 +33,7 @@ class FastTokenizer:
         try:
             self._model = Backend.from_file(str(path))
         except Exception as error:  # The library raises this type itself.
-            raise ValueError(f"{path} is not a tokenizer.json that can be read ({error}).") from None
+            raise ValueError(f"{path} cannot be read as a tokenizer.json ({error}).") from None
         ids = tuple(map(self._model.token_to_id, ("<pad>", "</s>", "<unk>")))
         if ids != (PAD_ID, EOS_ID, UNK_ID):
             raise ValueError(
@@ -42,9 +42,8 @@ class FastTokenizer:
         # What the tokenizer would cut or pad, it would without a word.
         self._model.no_truncation()
         self._model.no_padding()
-        self._special = {
-            token for token, added in self._model.get_added_tokens_decoder().items() if added.special
-        }
+        added = self._model.get_added_tokens_decoder()
+        self._special = {token for token, text in added.items() if text.special}
         check_rows(self.path, len(self), rows)
 
     def __len__(self) -> int:

@@ -84,16 +84,16 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids`` up to the first EOS; pads are skipped, ids past the end are unknown."""
-        parts: list[str | list[int]] = [[]]
+        texts, pieces = [], []
         for token in map(int, ids):
             if token == EOS_ID:
                 break
             if token in self._texts and token not in (PAD_ID, UNK_ID):
-                parts += [self._texts[token], []]
+                texts += [self._model.decode(pieces), self._texts[token]]
+                pieces = []
             elif token != PAD_ID:
-                parts[-1].append(token if token < self._model.get_piece_size() else UNK_ID)
-        texts = (part if isinstance(part, str) else self._model.decode(part) for part in parts)
-        return " ".join(filter(None, texts))
+                pieces.append(token if token < self._model.get_piece_size() else UNK_ID)
+        return " ".join(filter(None, [*texts, self._model.decode(pieces)]))
 
 
 def check_rows(path: Path, size: int, rows: int | None) -> None:

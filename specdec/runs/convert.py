@@ -62,7 +62,7 @@ def convert(
             save_params(partial, config, jax.tree.map(np.asarray, params), step)
             after = load_params(partial)
         if form != "huggingface" and vocabulary is not None:
-            shutil.copyfile(vocabulary, partial / FILE_NAME)
+            shutil.copyfile(vocabulary, partial / vocabulary.name)
         new = dataclasses.asdict(after[0])
         changed = [
             f"{name} from {old!r} to {new[name]!r}"

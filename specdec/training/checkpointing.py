@@ -29,7 +29,9 @@ from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
 from specdec.core.files import write_json
-from specdec.data.vocabulary import FILE_NAME, Vocabulary
+from specdec.data.fast_tokenizer import open_tokenizer
+from specdec.data.tokenizer import Tokenizer
+from specdec.data.vocabulary import FILE_NAME
 
 MODEL = "model.json"
 SETTINGS = "run.json"
@@ -153,7 +155,7 @@ def save_params(directory: str | os.PathLike, config: Config, params: Any, step:
     write_json(Path(directory) / MODEL, dataclasses.asdict(config))
 
 
-def load_vocabulary(source: str | os.PathLike) -> Vocabulary:
+def load_vocabulary(source: str | os.PathLike) -> Tokenizer:
     """The vocabulary of what :func:`load_params` loads.
 
     Raises:
@@ -162,5 +164,5 @@ def load_vocabulary(source: str | os.PathLike) -> Vocabulary:
     """
     path = find_vocabulary(resolve(source, "target"))
     if path is None:
-        raise FileNotFoundError(f"{source} has no vocabulary (spiece.model).")
-    return Vocabulary(path)
+        raise FileNotFoundError(f"{source} has no vocabulary (spiece.model or tokenizer.json).")
+    return open_tokenizer(path)

@@ -7,15 +7,16 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
-# Oracle, contracts, verifiers, loops.
-core=(
-  tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
-  tests/decoding/test_loops.py tests/core
-)
-# Tests of how programs are rounded or made, with the core compiled as they are for users.
-as_for_users=("${core[@]}" tests/models tests/decoding tests/test_bundled_pair.py)
-# All others are mostly compilation: without optimization it takes a third of the time.
+# What is proved by comparing laws, counts and tokens is mostly compilation, which takes a third of
+# the time without optimization.
 quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+core=(  # Oracle, contracts, verifiers, loops.
+  tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
+  tests/decoding/test_loops.py
+)
+# What is about rounding, and about programs themselves, is compiled as it is for users.
+rounding=(tests/core tests/models/test_few_tokens.py)
+programs=(tests/decoding/test_programs.py tests/test_bundled_pair.py)
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
 export PATH="$repo/.venv-test/bin:$PATH"
@@ -43,12 +44,14 @@ run() {
   python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
 }
 if [ "${1:-}" = --core ]; then
-  run "${core[@]}" "${@:2}"
+  run "${rounding[@]}" "${@:2}"
+  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${core[@]}" "${@:2}"
 elif [ $# -gt 0 ]; then
   run "$@"
 else
-  run "${as_for_users[@]}"
-  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${as_for_users[@]/#/--ignore=}" tests
+  run "${rounding[@]}" "${programs[@]}"
+  others=("${rounding[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests)
+  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${others[@]}"
 fi
 wait
 cat "$checked/log"

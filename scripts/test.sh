@@ -7,16 +7,14 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
-# What is proved by comparing laws, counts and tokens is mostly compilation, which takes a third of
-# the time without optimization.
-quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 core=(  # Oracle, contracts, verifiers, loops.
   tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
-  tests/decoding/test_loops.py
+  tests/decoding/test_loops.py tests/core
 )
-# What is about rounding, and about programs themselves, is compiled as it is for users.
-rounding=(tests/core tests/models/test_few_tokens.py)
-programs=(tests/decoding/test_programs.py tests/test_bundled_pair.py)
+# With the core, what is about programs themselves is compiled as it is for users. All other tests
+# are mostly compilation, which takes half the time without optimization.
+programs=(tests/models/test_few_tokens.py tests/decoding/test_programs.py tests/test_bundled_pair.py)
+quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
 export PATH="$repo/.venv-test/bin:$PATH"
@@ -44,13 +42,12 @@ run() {
   python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
 }
 if [ "${1:-}" = --core ]; then
-  run "${rounding[@]}" "${@:2}"
-  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${core[@]}" "${@:2}"
+  run "${core[@]}" "${@:2}"
 elif [ $# -gt 0 ]; then
   run "$@"
 else
-  run "${rounding[@]}" "${programs[@]}"
-  others=("${rounding[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests)
+  run "${core[@]}" "${programs[@]}"
+  others=("${core[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests)
   XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${others[@]}"
 fi
 wait

@@ -91,7 +91,8 @@ def replay(
             guessed = inside & (guess_counts(draft) > 0)
 
             def counted(values):
-                return jnp.where(guessed.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+                rows = guessed.reshape(-1, *[1] * (values.ndim - 1))
+                return jnp.where(rows, values, jnp.zeros((), values.dtype))
 
             asked.append(jax.tree.map(counted, here))
             ones = jnp.ones((batch,), jnp.int32)

@@ -97,7 +97,7 @@ def test_random_guesses():
 
 
 def test_positions_without_a_guess_are_left_out():
-    found = replay(CopyingDrafter(1), (), 1.0)
+    found = replay(CopyingDrafter(1), (), 1.0, alpha.LENIENCES)
     assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.
     assert found.prob[0].any()
     assert not found.prob[~found.guessed].any()

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.core import files
 
 FILE_NAME = "draft_vocabulary.json"

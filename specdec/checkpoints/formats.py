@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints import huggingface, t5x
-from specdec.checkpoints.t5x_arrays import is_remote
 from specdec.models.t5.config import T5Config
 
 
@@ -18,9 +17,8 @@ def open_checkpoint(source: str | Path, dtype: str = "float32") -> tuple[T5Confi
       CheckpointError: see :func:`specdec.checkpoints.open_huggingface` and
         :func:`specdec.checkpoints.open_t5x`.
     """
-    if t5x.is_t5x(source):
-        return t5x.open_t5x(source, dtype)
-    return huggingface.open_huggingface(source, dtype)
+    opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
+    return opener(source, dtype)
 
 
 def read_config(source: str | Path) -> T5Config:
@@ -29,7 +27,7 @@ def read_config(source: str | Path) -> T5Config:
     Raises:
       CheckpointError: a file is missing or damaged, or the model is no T5.
     """
-    return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(source)
+    return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(Path(source))
 
 
 def find_vocabulary(source: str | Path) -> Path | None:
@@ -42,9 +40,10 @@ def find_vocabulary(source: str | Path) -> Path | None:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     if not t5x.is_t5x(source):
-        return huggingface.find_vocabulary(source)
-    if is_remote(os.fspath(source)):
-        return None
-    path = Path(source).absolute()
-    places = (folder / huggingface.VOCABULARY for folder in (path, path.parent))
-    return next(filter(Path.is_file, places), None)
+        folders = [huggingface.local_directory(source)]
+    elif t5x.is_remote(os.fspath(source)):
+        folders = []
+    else:
+        path = Path(source).absolute()
+        folders = [path, path.parent]
+    return next(filter(Path.is_file, (folder / huggingface.VOCABULARY for folder in folders)), None)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.hf_files import opened
+from specdec.checkpoints.huggingface import opened
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.files import written
 from specdec.drafters.ngram_tables import NgramTables, make_level
 

@@ -24,8 +24,8 @@ from flax.traverse_util import unflatten_dict
 from specdec.checkpoints import find_vocabulary, is_t5x
 from specdec.checkpoints.architectures import Config, config_of
 from specdec.checkpoints.formats import open_checkpoint
-from specdec.checkpoints.hf_files import CONFIG
 from specdec.checkpoints.hf_names import parameter_shapes
+from specdec.checkpoints.huggingface import CONFIG
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax

@@ -82,8 +82,9 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
             f"it must be one of {', '.join(FEED_FORWARDS)}."
         )
     activation, gated = FEED_FORWARDS[feed_forward]
-    tokens = {ours: _token_id(raw, theirs, source) for ours, theirs in TOKENS.items()}
-    defaults = {"pad_id": 0, "eos_id": 1, "decoder_start_id": tokens["pad_id"] or 0}
+    tokens: dict[str, Any] = {"pad_id": 0, "eos_id": 1}
+    for ours, theirs in TOKENS.items():  # A decoder starts from the pad unless told otherwise.
+        tokens[ours] = _token_id(raw, theirs, tokens.get(ours, tokens["pad_id"]), source)
     # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
     # Its mT5 never scales, whatever ``tie_word_embeddings`` says.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
@@ -91,7 +92,7 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
         return T5Config(
             **{ours: raw[theirs] for ours, theirs in SIZES.items()},
             **{name: raw.get(name, default) for name, default in OPTIONS.items()},
-            **{name: defaults[name] if id is None else id for name, id in tokens.items()},
+            **tokens,
             num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
             activation=activation,
             gated=gated,
@@ -104,12 +105,12 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
         raise CheckpointError(f"{source}: {error}") from None
 
 
-def _token_id(raw: Mapping[str, Any], name: str, source: str) -> int | None:
+def _token_id(raw: Mapping[str, Any], name: str, default: int, source: str) -> int:
     value = raw.get(name)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     elif value is None:
-        return None
+        value = default
     if not isinstance(value, int):
         raise CheckpointError(f"{source}: {name} must be one token id, got {value!r}.")
     return value

@@ -69,8 +69,7 @@ def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:
             raise CheckpointError(f"{path} holds no n-gram tables.")
-        stored = file.keys()
-        arrays = {name: file.get_tensor(name) for name in stored}
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     names = ("contexts", "counts", "best", "successors", "weights")
     levels = tuple(
         make_level(**{name: arrays[f"{m}.{name}"] for name in names})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.resources
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from specdec.checkpoints.loading import bundled
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
 from specdec.data.tokenizer import Tokenizer
 
@@ -140,8 +140,7 @@ def _rows(path: Path, parse: Callable[[str], tuple[str, str | None]]) -> Iterato
 
 def bundled_examples(name: str) -> Task:
     """The example texts that ship with a bundled pair."""
-    root = Path(str(importlib.resources.files("specdec")))
-    return dataclasses.replace(text_file(root / "bundled" / name / "examples.txt"), name=name)
+    return dataclasses.replace(text_file(bundled(name) / "examples.txt"), name=name)
 
 
 def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int = 1) -> Task:

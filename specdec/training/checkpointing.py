@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints import find_vocabulary, is_t5x
-from specdec.checkpoints.architectures import Config, config_of
+from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.huggingface import CONFIG
@@ -66,7 +66,7 @@ def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> No
     if path.exists():
         found = json.loads(path.read_text())
         if "model" in found:  # Fields that the config has gained since then take their defaults.
-            found["model"] = dataclasses.asdict(config_of(found["model"]))
+            found["model"] = dataclasses.asdict(Config(**found["model"]))
         keys = sorted(found.keys() | described.keys())
         other = [key for key in keys if found.get(key) != described.get(key)]
         if other:
@@ -181,7 +181,7 @@ def save_params(directory: str | os.PathLike, config: Config, params: Any, step:
 
 
 def _read_model(directory: str | os.PathLike) -> Config:
-    return config_of(json.loads((Path(directory) / MODEL).read_text()))
+    return Config(**json.loads((Path(directory) / MODEL).read_text()))
 
 
 def _write_model(directory: Path, config: Config) -> None:

@@ -22,7 +22,6 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
 from specdec.models.t5.packing import PackedT5
-from specdec.types import Params
 
 # Axes that products sum over, and how many of a decoder layer's products do.
 _SUMMED = {"joined_kv": 2, "mlp": 1}
@@ -31,15 +30,10 @@ _FLOAT32 = jnp.dtype("float32").itemsize
 
 
 @functools.cache
-def parameter_shapes(config: T5Config) -> Params:
-    """The shapes of a checkpoint's parameters."""
-    return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
-
-
-@functools.cache
 def _packed(config: T5Config) -> PackedT5:
     """The shapes of a model's decode parameters, all devices' together."""
-    params = parameter_shapes(dataclasses.replace(config, dtype="float32"))
+    float32 = dataclasses.replace(config, dtype="float32")
+    params = jax.eval_shape(lambda: init_params(float32, jax.random.key(0)))
     return jax.eval_shape(T5Model(config, "in_out").pack, params)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -108,18 +109,14 @@ class Batches:
 
     def from_step(self, step: int) -> Iterator[TokenBatch]:
         """Batches number ``step``, ``step + 1``, and so on without end."""
-        epoch = 0
-        while True:
+        for epoch in itertools.count():
             plan = self._plan(epoch)
-            for shape, groups in plan[step:]:
-                yield self._assemble(shape, groups)
+            yield from itertools.starmap(self._assemble, plan[step:])
             step = max(0, step - len(plan))
-            epoch += 1
 
     def epoch(self, epoch: int) -> Iterator[TokenBatch]:
         """The batches of one epoch."""
-        for shape, groups in self._plan(epoch):
-            yield self._assemble(shape, groups)
+        return itertools.starmap(self._assemble, self._plan(epoch))
 
     def _plan(self, epoch: int) -> list[tuple[tuple[int, int], list[np.ndarray]]]:
         """(shape, groups of pair indices) of every batch of an epoch."""
@@ -139,16 +136,13 @@ class Batches:
         weights = np.asarray(self._options.join_weights) / sum(self._options.join_weights)
         order = rng.permutation(len(self._pairs))
         counts = 1 + rng.choice(len(weights), size=len(order), p=weights)
-        start = 0
         for count in counts:
-            if start == len(order):
+            if not order.size:
                 return
-            group = order[start : start + count]
             # Sums grow, so the groups that fit come first; one pair alone always fits.
-            fitting = self._fits(np.cumsum(self._sizes[group], axis=0)).any(axis=1)
-            group = group[: int(np.sum(fitting))]
+            sums = np.cumsum(self._sizes[order[:count]], axis=0)
+            group, order = np.split(order, [int(self._fits(sums).any(axis=1).sum())])
             yield group
-            start += len(group)
 
     def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> TokenBatch:
         rows = self._options.rows(shape)

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -16,14 +15,6 @@ from specdec.data.text import read_pairs, write_pairs
 
 Pairs = list[tuple[str, str]]
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’]?\s+(?=[\"'“‘]?[A-Z])")
-
-
-class Part(Protocol):
-    """One data set of a mixture."""
-
-    def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
-        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +32,7 @@ class PairsPart:
     validation_examples: int = 500
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
         del random
         found = read_pairs(data / self.directory / f"{split}.tsv")
         found = [(self.prefix + source, target) for source, target in found]
@@ -70,6 +62,7 @@ class RestorationPart:
     corrupt: float = 0.15
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        """As :meth:`PairsPart.pairs`."""
         if split != "train":
             return []
         found = []
@@ -98,8 +91,9 @@ class RestorationPart:
 
 
 def mixture(
-    directory: str | os.PathLike, *, data: str | os.PathLike, parts: Sequence[Part], seed: int = 0
-) -> None:
+    directory: str | os.PathLike, *, data: str | os.PathLike,
+    parts: Sequence[PairsPart | RestorationPart], seed: int = 0,
+) -> None:  # fmt: skip
     """Writes ``train.tsv`` and ``validation.tsv`` with the examples of all parts, in their order.
 
     Raises:

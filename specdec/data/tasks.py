@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from specdec.checkpoints.loading import bundled
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
-from specdec.data.tokenizer import Tokenizer
+from specdec.data.vocabulary import Tokenizer
 
 T = TypeVar("T")
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]

@@ -21,18 +21,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from specdec.checkpoints.hf_names import (
-    EMBEDDING,
-    EMBEDDING_NAMES,
-    HEAD,
-    UNUSED_NAMES,
-    Parameter,
-    all_parameters,
-    format_config,
-    format_generation_config,
-    parameter_shapes,
-    parse_config,
-)
+from specdec.checkpoints import hf_names
 from specdec.checkpoints.parameters import (
     CheckpointError,
     Index,
@@ -82,29 +71,28 @@ def open_huggingface(
       dtype: of the parameters: "float32", "bfloat16" or "float16".
 
     Returns:
-      The config, its ``dtype`` (that of activations) left at "float32", and the parameters: nested
-      dicts of :class:`specdec.checkpoints.parameters.StoredArray`, named and shaped as in
-      ``specdec.models.t5.network.init_params``.
+      The config, its ``dtype`` (of activations) "float32", and nested dicts of
+      :class:`specdec.checkpoints.parameters.StoredArray`, named and shaped as T5X's tree.
 
     Raises:
       CheckpointError: files are missing or damaged, the model is no T5, or a parameter is missing
-        or unknown; when a parameter is read: it is quantized, of another shape than config.json
-        says or not finite, or its file is gone.
+        or unknown; see also :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
     stored_dtype = as_dtype(dtype)
     directory = local_directory(directory_or_hub_id)
     config = read_config(directory)
     scaled = config.tied_logits
-    layers = all_parameters(dataclasses.replace(config, tied_logits=False))
-    embedding_parameter, head_parameter = layers.pop(EMBEDDING), layers.pop(HEAD)
+    layers = hf_names.all_parameters(dataclasses.replace(config, tied_logits=False))
+    embedding_parameter, head_parameter = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
     files = _weight_files(directory)
-    embedding_name = next((name for name in EMBEDDING_NAMES if name in files), EMBEDDING)
-    optional = [*EMBEDDING_NAMES, *UNUSED_NAMES]
+    found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
+    embedding_name = found[0] if found else hf_names.EMBEDDING
+    optional = [*hf_names.EMBEDDING_NAMES, *hf_names.UNUSED_NAMES]
     together = f"{CONFIG} and the weights"
     check_names(directory, [embedding_name, *layers], files, together, optional)
 
-    def stored(name: str, parameter: Parameter, scale: float = 1.0) -> StoredArray:
+    def stored(name: str, parameter: hf_names.Parameter, scale: float = 1.0) -> StoredArray:
         return _stored(files[name], name, parameter, stored_dtype, scale)
 
     embedding = stored(embedding_name, embedding_parameter)
@@ -114,14 +102,14 @@ def open_huggingface(
             stored(name, embedding_parameter), embedding
         )
 
-    for name in EMBEDDING_NAMES[1:-1]:
-        if name in files and not is_embedding(name):
+    for name in found:
+        if name != hf_names.HEAD and not is_embedding(name):
             raise CheckpointError(
                 f"{directory}: {name} differs from {embedding_name}; T5 shares one embedding "
                 "between encoder and decoder, and a checkpoint with several cannot be loaded."
             )
     # A checkpoint without a head has the embedding for one.
-    head_name = HEAD if HEAD in files else embedding_name
+    head_name = hf_names.HEAD if hf_names.HEAD in files else embedding_name
     config = dataclasses.replace(config, tied_logits=scaled and is_embedding(head_name))
 
     flat: dict[str, Any] = {embedding_parameter.path: embedding}
@@ -144,7 +132,7 @@ def read_config(directory: Path) -> T5Config:
     if (directory / GENERATION_CONFIG).exists():
         generation = _read_json(directory / GENERATION_CONFIG)
         raw |= {name: value for name, value in generation.items() if value is not None}
-    return parse_config(raw, source=str(directory / CONFIG))
+    return hf_names.parse_config(raw, source=str(directory / CONFIG))
 
 
 def save_huggingface(
@@ -157,17 +145,16 @@ def save_huggingface(
 ) -> None:
     """Writes a checkpoint that transformers' ``T5ForConditionalGeneration`` opens.
 
-    The directory appears only once it is complete. mT5 models are written as T5 v1.1, which
-    computes the same.
+    mT5 models are written as T5 v1.1, which computes the same.
 
     Args:
-      directory: where to write; must not exist, or be empty.
+      directory: must not exist, or be empty; appears only once it is complete.
       config: the network. ``dtype``, that of activations, is not stored.
-      params: as ``specdec.models.t5.network.init_params`` names and shapes them.
+      params: named and shaped as T5X's tree.
       vocabulary_file: a SentencePiece model to go with it, with up to 100 sentinel tokens after its
         pieces where the embedding has rows for them. ``T5Tokenizer`` opens the result, but knows
         no byte fallback: where the vocabulary has byte pieces, it says <unk>.
-      dtype: of the stored weights: "float32", "bfloat16" or "float16".
+      dtype: of the stored weights, as in :func:`open_huggingface`.
       max_shard_bytes: weights are split over several files and an index above this size.
 
     Raises:
@@ -176,13 +163,13 @@ def save_huggingface(
     """
     stored_dtype = as_dtype(dtype)
     arrays = flatten_dict(params, sep="/")
-    check_parameters("params", parameter_shapes(config), arrays)
+    check_parameters("params", hf_names.parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
     with written_whole(Path(directory).absolute()) as partial:
-        _write_weights(partial, all_parameters(config), arrays, stored_dtype, max_shard_bytes)
-        write_json(partial / CONFIG, format_config(config, dtype))
-        write_json(partial / GENERATION_CONFIG, format_generation_config(config))
+        _write_weights(partial, config, arrays, stored_dtype, max_shard_bytes)
+        write_json(partial / CONFIG, hf_names.format_config(config, dtype))
+        write_json(partial / GENERATION_CONFIG, hf_names.format_generation_config(config))
         if vocabulary_file is not None:
             shutil.copyfile(vocabulary_file, partial / VOCABULARY)
             write_json(partial / "tokenizer_config.json", tokenizer)
@@ -258,7 +245,7 @@ def _weight_files(directory: Path) -> dict[str, Path]:
 
 
 def _stored(
-    path: Path, name: str, parameter: Parameter, dtype: np.dtype, scale: float
+    path: Path, name: str, parameter: hf_names.Parameter, dtype: np.dtype, scale: float
 ) -> StoredArray:
     """A tensor as T5X's tree has it (transposing is a view).
 
@@ -287,7 +274,7 @@ def _stored(
 
 def _write_weights(
     directory: Path,
-    table: Mapping[str, Parameter],
+    config: T5Config,
     arrays: Mapping[str, Any],
     dtype: np.dtype,
     max_shard_bytes: int,
@@ -296,6 +283,7 @@ def _write_weights(
 
     No shard is larger than ``max_shard_bytes``, unless a single tensor is. Several have an index.
     """
+    table = hf_names.all_parameters(config)
     sizes = {name: math.prod(table[name].shape) * dtype.itemsize for name in table}
     shards, room = [[]], max_shard_bytes
     for name, size in sizes.items():
@@ -330,12 +318,12 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"{path.parent} has no {path.name}; pass the directory of a T5 checkpoint."
         ) from None
     except ValueError as error:
-        raise CheckpointError(
-            f"{path} is not valid JSON ({error}); copy or download it again."
-        ) from None
-    if not isinstance(contents, dict):
-        raise CheckpointError(f"{path} is not a JSON object; copy or download it again.")
-    return contents
+        problem = f"valid JSON ({error})"
+    else:
+        if isinstance(contents, dict):
+            return contents
+        problem = "a JSON object"
+    raise CheckpointError(f"{path} is not {problem}; copy or download it again.")
 
 
 def _tokenizer_config(vocabulary_file: str | Path, config: T5Config) -> dict[str, Any]:

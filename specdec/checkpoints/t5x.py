@@ -48,21 +48,17 @@ def is_t5x(source: str | Path) -> bool:
     if is_remote(location):
         return True
     if os.path.isfile(location):
-        return _STEP.fullmatch(os.path.basename(location)) is not None
+        return bool(_STEP.fullmatch(os.path.basename(location)))
     names = names_in(location)
     found = _is_checkpoint(names) or any(map(_STEP.fullmatch, names))
     return found and "config.json" not in names
 
 
 def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, int | None]:
-    """One checkpoint: what ``source`` is itself, or the ``checkpoint_<step>`` that it holds.
+    """One checkpoint's location, and its step where its name tells.
 
-    Args:
-      source: a directory, a single-file checkpoint, or gs://bucket/path.
-      step: which; None for the latest.
-
-    Returns:
-      Its location, and its step where its name tells.
+    It is ``source`` itself (a directory, a single file, or gs://bucket/path), or the
+    ``checkpoint_<step>`` that it holds: the latest where ``step`` is None.
 
     Raises:
       CheckpointError: there is none, or none of that step.
@@ -101,19 +97,15 @@ def open_t5x(
     slice; it decompresses the chunks it shares with the other layers.
 
     Args:
-      source: a ``checkpoint_<step>``, a directory that holds some, a single-file checkpoint, or
-        gs://bucket/path of the first two.
+      source, step: see :func:`find_checkpoint`.
       dtype: of the parameters: "float32", "bfloat16" or "float16".
-      step: which of several; the latest if None.
 
     Returns:
-      The config and the parameters: nested dicts of
-      :class:`specdec.checkpoints.parameters.StoredArray`, named and shaped as in
-      ``specdec.models.t5.network.init_params``.
+      The config and nested dicts of :class:`specdec.checkpoints.parameters.StoredArray`.
 
     Raises:
-      CheckpointError: no such checkpoint, a damaged one, or no T5's; when a parameter is read: its
-        files are missing, damaged or not finite.
+      CheckpointError: no such checkpoint, a damaged one, or no T5's; see also
+        :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
     location, _ = find_checkpoint(source, step)
     arrays = _shared_biases(_unstack(_open_target(location, as_dtype(dtype)), location), location)
@@ -129,9 +121,7 @@ def read_sharded(array: StoredArray, sharding: jax.sharding.Sharding) -> jax.Arr
     Raises:
       CheckpointError: see :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
-    return jax.make_array_from_callback(
-        array.shape, sharding, lambda index: array.read(index or ())
-    )
+    return jax.make_array_from_callback(array.shape, sharding, lambda part: array.read(part or ()))
 
 
 def save_t5x(
@@ -143,14 +133,8 @@ def save_t5x(
 ) -> None:
     """Writes ``checkpoint_<step>`` as T5X's version 3, which T5X opens for inference.
 
-    It appears only once it is complete. The config is not stored: T5X has it in gin files.
-
-    Args:
-      directory: a local directory, made if need be.
-      config: the network.
-      params: as ``specdec.models.t5.network.init_params`` names and shapes them.
-      step: the training step.
-      dtype: of the stored weights: "float32", "bfloat16" or "float16".
+    It appears only once it is complete, in a local directory, made if need be. The config is not
+    stored: T5X has it in gin files. ``dtype`` is the stored weights'.
 
     Raises:
       CheckpointError: the step is there already, or a parameter is missing, unknown, of another
@@ -190,8 +174,7 @@ def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, Stored
     """
     result = {}
     for path, array in arrays.items():
-        match = _SCANNED.fullmatch(path)
-        if match is None:
+        if not (match := _SCANNED.fullmatch(path)):
             result[path] = array
             continue
         stack, name = match.groups()
@@ -260,6 +243,5 @@ def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Confi
             f"{source} is missing parameter {error.args[0]}; only T5s can be loaded."
         ) from None
     except ValueError as error:
-        raise CheckpointError(
-            f"{source} has parameters of shapes that no T5 has ({error})."
-        ) from None
+        reason = f"parameters of shapes that no T5 has ({error})"
+        raise CheckpointError(f"{source} has {reason}.") from None

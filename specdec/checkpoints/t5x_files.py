@@ -53,11 +53,8 @@ def names_in(location: str) -> set[str]:
 def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredArray]:
     """The parameters of a native checkpoint, by path; the optimizer's state is passed over.
 
-    Args:
-      location: where the file is, and the arrays that it refers to, whatever store and folder they
-        were written to.
-      name: of the file.
-      dtype: to read parameters in.
+    The file ``name`` is in ``location``, and so are the arrays that it refers to, whatever store
+    and folder they were written to. ``dtype`` is what parameters are read in.
 
     Raises:
       CheckpointError: the file is damaged, or no T5X checkpoint.
@@ -100,10 +97,8 @@ def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredA
 def read_orbax(location: str, dtype: np.dtype, tree: str = "") -> dict[str, StoredArray]:
     """The arrays of an Orbax checkpoint, by path; of other subtrees nothing is opened.
 
-    Args:
-      location: the directory with Orbax's metadata and arrays.
-      dtype: to read parameters in.
-      tree: the subtree to read, such as "target"; all if empty.
+    ``tree`` is the subtree to read, such as "target", or empty for all; ``dtype`` what parameters
+    are read in.
 
     Raises:
       CheckpointError: an array's metadata cannot be read.
@@ -139,12 +134,8 @@ def write_arrays(
 
     Every parameter becomes a zarr array, as with T5X's partitioners, which know an axis for each.
 
-    Args:
-      directory: where.
-      arrays: by path.
-      dtype: of the stored weights.
-      step: the training step, the only state beside the parameters.
-      label: what the arrays are of, for messages.
+    The training step is the only state beside the parameters. ``arrays`` are by path; ``label``
+    says in messages what they are of.
 
     Raises:
       CheckpointError: a value is not finite in ``dtype``.

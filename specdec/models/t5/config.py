@@ -32,7 +32,6 @@ class T5Config:
       dtype: activations in training and encoding, "float32" or "bfloat16".
       encoding_width: of a draft that starts from its target's encoding of a text, that one's width:
         its encoder, which may then have no layers, adds a projection of it to the embedded tokens.
-        None for a network that starts from tokens alone.
       pad_id, eos_id, decoder_start_id: special token ids.
     """
 
@@ -60,32 +59,29 @@ class T5Config:
         least: dict[str, int] = dict.fromkeys(
             ("vocab_size", "d_model", "num_decoder_layers", "num_heads", "head_dim", "d_ff"), 1
         )
-        least["num_encoder_layers"] = 1 if self.encoding_width is None else 0
-        if self.encoding_width is not None:
-            least["encoding_width"] = 1
+        if self.encoding_width is None:
+            least["num_encoder_layers"] = 1
+        else:
+            least |= {"num_encoder_layers": 0, "encoding_width": 1}
         for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ValueError(
-                    f"T5Config.{name} must be at least {smallest}, got {getattr(self, name)}."
-                )
-        buckets, distance = (
-            self.relative_attention_num_buckets,
-            self.relative_attention_max_distance,
-        )
+            self._check(name, getattr(self, name) >= smallest, f"at least {smallest}")
+        buckets = self.relative_attention_num_buckets
+        distance = self.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or distance <= buckets // 2:
             raise ValueError(
                 "T5Config.relative_attention_num_buckets must be even, at least 4 and less than "
                 f"twice relative_attention_max_distance, got {buckets} and {distance}."
             )
-        if self.activation not in ("relu", "gelu", "silu"):
-            raise ValueError(
-                f"T5Config.activation must be 'relu', 'gelu' or 'silu', got {self.activation!r}."
-            )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"T5Config.dtype must be 'float32' or 'bfloat16', got {self.dtype!r}.")
+        known = self.activation in ("relu", "gelu", "silu")
+        self._check("activation", known, "'relu', 'gelu' or 'silu'")
+        self._check("dtype", self.dtype in ("float32", "bfloat16"), "'float32' or 'bfloat16'")
         for name in ("pad_id", "eos_id", "decoder_start_id"):
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise ValueError(
                     f"T5Config.{name}={getattr(self, name)} is outside the vocabulary "
                     f"[0, {self.vocab_size})."
                 )
+
+    def _check(self, name: str, valid: bool, asked: str) -> None:
+        if not valid:
+            raise ValueError(f"T5Config.{name} must be {asked}, got {getattr(self, name)!r}.")

@@ -1,8 +1,8 @@
 """A T5's decode parameters: a checkpoint's, fused and stored as a decode step reads them.
 
-One decode step is bound by reading the weights once, so query, key and value become one product,
-wi_0 and wi_1 another, every layer's cross-attention K/V a third, and norm scales are multiplied
-into the kernels that follow. The encoder is fused alike.
+A step is bound by reading the weights once, so query, key and value become one product, wi_0 and
+wi_1 another, every layer's cross-attention K/V a third, and norm scales go into the kernels that
+follow. The encoder is fused alike.
 
 Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,8 +134,9 @@ def pack(
       partitioning: None for one device.
       output_tokens: those that the model is to say, on one device; None for all.
     """
-    encoder, decoder, dtype = params["encoder"], params["decoder"], jnp.dtype(config.dtype)
-    layers = [decoder[f"layers_{i}"] for i in range(config.num_decoder_layers)]
+    dtype = jnp.dtype(config.dtype)
+    depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+    layers = {name: [params[name][f"layers_{i}"] for i in range(n)] for name, n in depths.items()}
     wi = ("wi_0", "wi_1") if config.gated else ("wi",)
 
     def put(array, axes):
@@ -158,57 +160,53 @@ def pack(
     def vector(name, parameter, dtype=dtype):
         return put(parameter, AXES[name]).astype(dtype)
 
-    def pack_layer(layer, attention, fuse):
-        own, own_norm = layer[attention], layer[f"pre_{attention}_layer_norm"]
-        mlp, mlp_norm = layer["mlp"], layer["pre_mlp_layer_norm"]
+    def pack_layer(layer, fuse):
+        attention = "self_attention" if "self_attention" in layer else "attention"
+        own, mlp = layer[attention], layer["mlp"]
         qkv = [own[name] for name in ("query", "key", "value")]
-        return PackedLayer(
-            self_qkv=fuse("self_qkv", *qkv, norm=own_norm),
+        packed = PackedLayer(
+            self_qkv=fuse("self_qkv", *qkv, norm=layer[f"pre_{attention}_layer_norm"]),
             self_out=fuse("self_out", own["out"]),
-            wi=fuse("wi", *(mlp[name] for name in wi), norm=mlp_norm),
+            wi=fuse("wi", *(mlp[name] for name in wi), norm=layer["pre_mlp_layer_norm"]),
             wo=fuse("wo", mlp["wo"]),
         )
-
-    def pack_decoder_layer(layer):
+        if attention == "attention":
+            return packed
         cross, norm = layer["encoder_decoder_attention"], layer["pre_cross_attention_layer_norm"]
+        query = fuse("cross_query", cross["query"], norm=norm)
         return dataclasses.replace(
-            pack_layer(layer, "self_attention", fuse),
-            cross_query=fuse("cross_query", cross["query"], norm=norm),
-            cross_out=fuse("cross_out", cross["out"]),
+            packed, cross_query=query, cross_out=fuse("cross_out", cross["out"])
         )
 
-    def pack_encoder():
-        layers = [encoder[f"layers_{i}"] for i in range(config.num_encoder_layers)]
-        relpos = projection = None
-        if layers:
-            relpos = vector("relpos", encoder["relpos_bias"]["rel_embedding"], jnp.float32)
-        if config.encoding_width is not None:
-            projection = encode("input_projection", encoder["input_projection"])
-        return PackedEncoder(
-            layers=tuple(pack_layer(layer, "attention", encode) for layer in layers),
-            relpos=relpos,
-            final_norm=vector("final_norm", encoder["encoder_norm"]["scale"]),
-            input_projection=projection,
-        )
+    def pack_stack(name, fuse) -> dict[str, Any]:
+        """What encoder and decoder both have."""
+        relpos, stack = None, params[name]
+        packed = tuple(pack_layer(layer, fuse) for layer in layers[name])
+        if packed:
+            relpos = vector("relpos", stack["relpos_bias"]["rel_embedding"], jnp.float32)
+        final_norm = vector("final_norm", stack[f"{name}_norm"]["scale"])
+        return {"layers": packed, "relpos": relpos, "final_norm": final_norm}
 
     # The large ones first, while little else is in memory: packing needs a copy.
     said = None if output_tokens is None else jnp.asarray(output_tokens, jnp.int32)
     logits = None
     if not config.tied_logits:
-        kernel = put(decoder["logits_dense"]["kernel"], AXES["logits"])
+        kernel = put(params["decoder"]["logits_dense"]["kernel"], AXES["logits"])
         logits = pack_kernel((kernel if said is None else kernel[:, said]).astype(stored))
     embedding = put(params["token_embedder"]["embedding"], AXES["embedding"]).astype(stored)
     if config.tied_logits and said is not None:
         logits = pack_kernel(embedding[said].T)
-    crosses = [layer["encoder_decoder_attention"] for layer in layers]
+    crosses = [layer["encoder_decoder_attention"] for layer in layers["decoder"]]
     cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
+    projection = None
+    if config.encoding_width is not None:
+        projection = encode("input_projection", params["encoder"]["input_projection"])
+    encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
     return PackedT5(
-        encoder=pack_encoder(),
+        encoder=encoder,
         embedding=embedding,
         cross_kv=cross_kv,
-        layers=tuple(pack_decoder_layer(layer) for layer in layers),
-        relpos=vector("relpos", decoder["relpos_bias"]["rel_embedding"], jnp.float32),
-        final_norm=vector("final_norm", decoder["decoder_norm"]["scale"]),
+        **pack_stack("decoder", fuse),
         logits=logits,
         output_tokens=said,
     )

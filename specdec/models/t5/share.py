@@ -48,9 +48,10 @@ def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
         part = partitioning.sharding(axes).shard_shape(array.shape)
         return math.prod(part) * array.dtype.itemsize
 
-    both = (jax.tree.map(held, arrays, packing.logical_axes(arrays)) for arrays in (packed, read))
-    whole, step = (sum(jax.tree.leaves(sizes)) for sizes in both)
-    return whole, step
+    def total(arrays: PackedT5) -> int:
+        return sum(jax.tree.leaves(jax.tree.map(held, arrays, packing.logical_axes(arrays))))
+
+    return total(packed), total(read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +105,9 @@ class DeviceShare:
         Where d_model is cut by the data axis, for one, it gathers every kernel anew in each call.
         """
         cut = {axis: self.cut_over(axis) for axis, _ in T5X_RULES}
-        return [
-            axis
-            for axis, onto in cut.items()
-            if onto and axis != "batch" and (axis not in _PLANNED or onto == cut["batch"])
-        ] + ["heads and joined_kv apart"] * (cut["heads"] != cut["joined_kv"])
+        batch = cut.pop("batch")
+        odd = [a for a, onto in cut.items() if onto and (a not in _PLANNED or onto == batch)]
+        return odd + ["heads and joined_kv apart"] * (cut["heads"] != cut["joined_kv"])
 
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""

@@ -66,9 +66,7 @@ def checkpoint(folder: str, name: str) -> str:
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
     """A bundled model's directory; anything else as it is.
 
-    Args:
-      source: "quickstart" is its target or draft, as ``role`` says; "quickstart/target" and
-        "quickstart/draft" name one.
+    "quickstart" is its target or draft, as ``role`` says; "quickstart/draft" names one.
     """
     name, _, model = os.fspath(source).partition("/")
     return str(bundled(name) / (model or role)) if name in BUNDLED else os.fspath(source)
@@ -85,13 +83,9 @@ def draft_kernel_dtype(dtype: str) -> str | None:
 
 
 def load_model(
-    source: str,
-    dtype: str,
-    kernel_dtype: str | None = None,
-    partitioning: Partitioning | None = None,
-    *,
-    as_draft: bool = False,
-) -> LoadedModel:
+    source: str, dtype: str, kernel_dtype: str | None = None,
+    partitioning: Partitioning | None = None, *, as_draft: bool = False,
+) -> LoadedModel:  # fmt: skip
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
@@ -114,18 +108,12 @@ def load_model(
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoader:
-    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`.
-
-    Attributes:
-      target, vocabulary: what is drafted for, and its tokenizer's file, if it has one.
-      dtype: see :func:`specdec.load_pair`.
-      partitioning: how a draft model lies on the target's mesh; None for one device. Tables are
-        whole on every device.
-    """
+    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`."""
 
     target: LoadedModel
-    vocabulary: Path | None
-    dtype: str
+    vocabulary: Path | None  # The target's tokenizer's file, if it has one.
+    dtype: str  # See specdec.load_pair.
+    # How a draft model lies on the target's mesh; None for one device. Tables are whole on each.
     partitioning: Partitioning | None = None
 
     def model(self, source: str) -> LoadedModel:

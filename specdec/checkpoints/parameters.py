@@ -16,11 +16,7 @@ import numpy as np
 
 from specdec.core.files import written
 
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 Index = tuple[slice | int, ...] | EllipsisType
 
 
@@ -30,21 +26,13 @@ class CheckpointError(ValueError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredArray:
-    """A parameter still in its files; ``np.asarray`` and ``jnp.asarray`` read it, each anew.
+    """A parameter still in its files; ``np.asarray`` and ``jnp.asarray`` read it, each anew."""
 
-    Attributes:
-      label: checkpoint and name, for messages.
-      shape: as it is read.
-      dtype: to read it in. (JAX asks for an attribute of this name before it reads.)
-      load: gives a part of it, by indices as :func:`part_of` takes them, in the stored dtype.
-      scale: multiplied in.
-    """
-
-    label: str
+    label: str  # Checkpoint and name, for messages.
     shape: tuple[int, ...]
-    dtype: np.dtype
-    load: Callable[..., np.ndarray]
-    scale: float = 1.0
+    dtype: np.dtype  # To read it in. (JAX asks for an attribute of this name before it reads.)
+    load: Callable[..., np.ndarray]  # A part in the stored dtype, by indices as of part_of.
+    scale: float = 1.0  # Multiplied in.
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.read(), dtype)
@@ -75,7 +63,7 @@ def as_dtype(name: str) -> np.dtype:
     """A dtype that weights can have; a CheckpointError names them if this is none."""
     if name not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {name!r}.")
-    return DTYPES[name]
+    return np.dtype(DTYPES[name])
 
 
 def cast(array: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:

@@ -19,17 +19,12 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’]?\s+(?=[\"'“‘]?[A-Z])")
 
 @dataclasses.dataclass(frozen=True)
 class PairsPart:
-    """``<directory>/<split>.tsv``, every input with ``prefix`` before it.
-
-    Attributes:
-      repeat: how often each training example occurs.
-      validation_examples: at most so many of them, evenly spread.
-    """
+    """``<directory>/<split>.tsv``, every input with ``prefix`` before it."""
 
     prefix: str
     directory: str
-    repeat: int = 1
-    validation_examples: int = 500
+    repeat: int = 1  # How often each training example occurs.
+    validation_examples: int = 500  # At most so many, evenly spread.
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
         """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
@@ -48,17 +43,12 @@ class RestorationPart:
     A denoising objective in the manner of BART's token masking and deletion (Lewis et al. 2020),
     with words instead of masks: of each sentence, ``corrupt`` of the words are dropped or replaced
     by others of the same sentence. For training only.
-
-    Attributes:
-      texts: plain text files, cut into sentences.
-      tables: ``.tsv`` files of pairs, of which the inputs are cut into sentences.
-      words: fewest and most words that a sentence may have.
     """
 
     prefix: str
-    texts: Sequence[str] = ()
-    tables: Sequence[str] = ()
-    words: tuple[int, int] = (8, 45)
+    texts: Sequence[str] = ()  # Plain text files, cut into sentences.
+    tables: Sequence[str] = ()  # ``.tsv`` files of pairs, of which the inputs are cut.
+    words: tuple[int, int] = (8, 45)  # Fewest and most that a sentence may have.
     corrupt: float = 0.15
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:

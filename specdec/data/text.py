@@ -15,15 +15,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class BadRow:
-    """What stands in the place of a row that cannot be used.
+    """What stands in the place of a row that cannot be used."""
 
-    Attributes:
-      origin: where it came from ("talk.txt:12").
-      reason: a sentence that names it.
-    """
-
-    origin: str
-    reason: str
+    origin: str  # Where it came from ("talk.txt:12").
+    reason: str  # A sentence that names it.
 
 
 def existing_file(path: str | os.PathLike) -> Path:
@@ -42,11 +37,7 @@ def existing_file(path: str | os.PathLike) -> Path:
 
 
 def text_of(raw: bytes) -> str:
-    """What UTF-8 bytes say.
-
-    Raises:
-      ValueError: they are not UTF-8.
-    """
+    """What UTF-8 bytes say; raises ValueError for others."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -56,8 +47,7 @@ def text_of(raw: bytes) -> str:
 def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T] | BadRow]:
     """Origin and parsed text of each line of a UTF-8 file, or what is bad about it.
 
-    Args:
-      parse: gets a line without its end; raises ValueError for a bad one.
+    ``parse`` gets a line without its end and raises ValueError for a bad one.
     """
     with open(path, "rb") as file:
         for number, raw in enumerate(file, start=1):
@@ -70,11 +60,7 @@ def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T
 
 
 def pair_of(line: str) -> tuple[str, str]:
-    """The two fields of a line of parallel text.
-
-    Raises:
-      ValueError: it is not two non-empty fields around one tab.
-    """
+    """The two fields of a line; raises ValueError unless both are there, around one tab."""
     fields = line.split("\t")
     if len(fields) != 2 or not all(field.strip() for field in fields):
         raise ValueError(

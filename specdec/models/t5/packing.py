@@ -27,75 +27,48 @@ Kernel = Array  # As few_tokens.py or plain.py packs it.
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout.
+    """One layer; kernels in the model's layout. Those from D hold the scale of the norm before."""
 
-    Attributes:
-      self_qkv: D -> 3I; self_out: I -> D; wi: D -> F or 2F when gated; wo: F -> D.
-      cross_query: D -> I; cross_out: I -> D; both None in the encoder.
-        Those from D hold the scale of the norm before.
-    """
-
-    self_qkv: Kernel
-    self_out: Kernel
-    wi: Kernel
-    wo: Kernel
-    cross_query: Kernel | None = None
-    cross_out: Kernel | None = None
+    self_qkv: Kernel  # D -> 3I
+    self_out: Kernel  # I -> D
+    wi: Kernel  # D -> F, or 2F when gated
+    wo: Kernel  # F -> D
+    cross_query: Kernel | None = None  # D -> I; None in the encoder
+    cross_out: Kernel | None = None  # I -> D; None in the encoder
 
 
 @pytree
 class PackedEncoder:
-    """An encoder without its embedding.
-
-    Attributes:
-      layers: as the decoder's, without cross-attention.
-      relpos: [H, num_buckets], position biases; None without layers.
-      final_norm: [D].
-      input_projection: W -> D, for a draft that starts from its target's encoding of width W.
-    """
+    """An encoder without its embedding."""
 
     layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"] | None
+    relpos: Float[Array, "h r"] | None  # Position biases of each bucket; None without layers.
     final_norm: Float[Array, " d"]
+    # W -> D, for a draft that starts from its target's encoding of width W.
     input_projection: Kernel | None
 
 
 @pytree
 class PackedT5:
-    """Decode parameters.
+    """Decode parameters; those of no other part are the decoder's."""
 
-    Attributes:
-      encoder: None only in a part of the parameters, as :func:`logical_axes` takes one.
-      embedding: [V, D]; shared with the logits when they are tied.
-      cross_kv: D -> 2 * layers * I, every decoder layer's cross-attention keys and values.
-      layers: the decoder.
-      relpos: [H, num_buckets], the decoder's position biases.
-      final_norm: [D].
-      logits: D -> V, or D -> N for N output tokens; None when they are the embedding's.
-      output_tokens: [N], the tokens that logits are of, in order; None for all of them.
-    """
-
-    encoder: PackedEncoder | None
-    embedding: Float[Array, "v d"]
-    cross_kv: Kernel
+    encoder: PackedEncoder | None  # None only in a part of them, as logical_axes takes one.
+    embedding: Float[Array, "v d"]  # Shared with the logits when they are tied.
+    cross_kv: Kernel  # D -> 2 * layers * I, every layer's cross-attention keys and values.
     layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"]
+    relpos: Float[Array, "h r"]  # Position biases of each bucket.
     final_norm: Float[Array, " d"]
-    logits: Kernel | None
-    output_tokens: Int[Array, " n"] | None = None
+    logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
+    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
 
 
 # Logical axes; of a kernel before it is stacked with others.
-_INTO_HEADS, _FROM_HEADS = ("embed", "joined_kv"), ("joined_kv", "embed")
 AXES: dict[str, Axes] = {
-    "self_qkv": _INTO_HEADS,
-    "self_out": _FROM_HEADS,
-    "cross_query": _INTO_HEADS,
-    "cross_out": _FROM_HEADS,
+    **dict.fromkeys(("self_qkv", "cross_query", "cross_kv"), ("embed", "joined_kv")),
+    **dict.fromkeys(("self_out", "cross_out"), ("joined_kv", "embed")),
     "wi": ("embed", "mlp"),
     "wo": ("mlp", "embed"),
     "embedding": ("vocab", "embed"),
-    "cross_kv": _INTO_HEADS,
     "relpos": ("heads", "relpos_buckets"),
     "final_norm": ("embed",),
     "logits": ("embed", "vocab"),
@@ -114,14 +87,10 @@ def logical_axes(packed: PackedT5) -> PackedT5:
 
 
 def pack(
-    params: Params,
-    config: T5Config,
-    pack_kernel: Callable[[Array], Kernel],
-    pack_whole: Callable[[Array], Kernel],
-    stored: jnp.dtype,
-    partitioning: Partitioning | None,
+    params: Params, config: T5Config, pack_kernel: Callable[[Array], Kernel],
+    pack_whole: Callable[[Array], Kernel], stored: jnp.dtype, partitioning: Partitioning | None,
     output_tokens: Sequence[int] | None = None,
-) -> PackedT5:
+) -> PackedT5:  # fmt: skip
     """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out]).
 
     Every parameter is read, placed and fused on its own: little memory is needed beside the

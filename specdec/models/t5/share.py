@@ -58,18 +58,13 @@ def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
 class DeviceShare:
     """One device's part of a model and of a batch.
 
-    Attributes:
-      config: the whole model's; its dtype is that of weights, activations and cache.
-      partitioning: how the model lies on the mesh.
-      batch_size: B, rows that all devices decode together.
-
     Raises:
       ValueError: the mesh does not divide the model or the batch.
     """
 
-    config: T5Config
-    partitioning: Partitioning
-    batch_size: int
+    config: T5Config  # The whole model's; its dtype is that of weights, activations and cache.
+    partitioning: Partitioning  # How the model lies on the mesh.
+    batch_size: int  # B, rows that all devices decode together.
 
     def __post_init__(self):
         T5Model(self.config, "in_out", partitioning=self.partitioning)  # Checks them.

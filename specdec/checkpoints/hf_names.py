@@ -61,10 +61,7 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
 
     ``tied_logits`` says whether logits are scaled by d_model**-0.5. Those are tied to the embedding
     in every public checkpoint, but whether they are is a matter of the weights.
-
-    Args:
-      raw: the contents of config.json, under those of generation_config.json where there is one.
-      source: the file, for messages.
+    ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
 
     Raises:
       CheckpointError: not a T5 or mT5, a size missing, or a variant that T5Config cannot say.
@@ -94,11 +91,9 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
             **{name: raw.get(name, default) for name, default in OPTIONS.items()},
             **tokens,
             num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
-            activation=activation,
-            gated=gated,
-            tied_logits=scaled and model_type != "mt5",
+            activation=activation, gated=gated, tied_logits=scaled and model_type != "mt5",
             encoding_width=raw.get("encoding_width"),
-        )
+        )  # fmt: skip
     except KeyError as error:
         raise CheckpointError(f"{source}: {error.args[0]} is missing; add it.") from None
     except (TypeError, ValueError) as error:
@@ -119,9 +114,7 @@ def _token_id(raw: Mapping[str, Any], name: str, default: int, source: str) -> i
 def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
     """The config.json with which transformers computes what ``config`` does (4 and 5 alike).
 
-    Args:
-      config: the network. Its ``dtype``, that of activations, has no counterpart.
-      dtype: how the weights are stored.
+    ``dtype`` is the stored weights'; the config's, that of activations, has no counterpart.
     """
     kind = (config.activation, config.gated)
     own = {} if config.encoding_width is None else {"encoding_width": config.encoding_width}

@@ -136,13 +136,10 @@ def read_config(directory: Path) -> T5Config:
 
 
 def save_huggingface(
-    directory: str | Path,
-    config: T5Config,
-    params: Mapping[str, Any],
-    vocabulary_file: str | Path | None = None,
-    dtype: str = "float32",
+    directory: str | Path, config: T5Config, params: Mapping[str, Any],
+    vocabulary_file: str | Path | None = None, dtype: str = "float32",
     max_shard_bytes: int = 5 * 10**9,
-) -> None:
+) -> None:  # fmt: skip
     """Writes a checkpoint that transformers' ``T5ForConditionalGeneration`` opens.
 
     mT5 models are written as T5 v1.1, which computes the same.
@@ -273,12 +270,9 @@ def _stored(
 
 
 def _write_weights(
-    directory: Path,
-    config: T5Config,
-    arrays: Mapping[str, Any],
-    dtype: np.dtype,
+    directory: Path, config: T5Config, arrays: Mapping[str, Any], dtype: np.dtype,
     max_shard_bytes: int,
-) -> None:
+) -> None:  # fmt: skip
     """Writes the tensors, a shard at a time, in as few shards as their order allows.
 
     No shard is larger than ``max_shard_bytes``, unless a single tensor is. Several have an index.

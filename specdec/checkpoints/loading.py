@@ -27,13 +27,9 @@ BUNDLED = ("quickstart",)
 
 
 def load_t5(
-    config: T5Config,
-    params: Params,
-    source: str,
-    kernel_dtype: str | None = None,
-    partitioning: Partitioning | None = None,
-    output_tokens: Sequence[int] | None = None,
-) -> LoadedModel:
+    config: T5Config, params: Params, source: str, kernel_dtype: str | None = None,
+    partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None,
+) -> LoadedModel:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
 
     Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are stored

@@ -42,20 +42,14 @@ def save_ngrams(
             f"{m}.successors": np.asarray(level.successors)[:size].astype(token),
             f"{m}.weights": np.asarray(level.weights)[:size],
         }
-    metadata = {
-        "format": _FORMAT,
-        "order": str(tables.order),
-        "vocabulary": vocabulary_hash(vocabulary) if vocabulary else "",
-    }
+    known = vocabulary_hash(vocabulary) if vocabulary else ""
+    metadata = {"format": _FORMAT, "order": str(tables.order), "vocabulary": known}
     with written(Path(path)) as partial:
         save_file(arrays, partial, metadata)
 
 
 def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
-    """Reads what :func:`save_ngrams` wrote.
-
-    Returns:
-      the tables, and the hash of their vocabulary ("" if there is none).
+    """The tables that :func:`save_ngrams` wrote, and their vocabulary's hash ("" without one).
 
     Raises:
       CheckpointError: there is no such file, or it holds no n-gram tables.

@@ -79,12 +79,9 @@ def cast(array: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:
 
 
 def check_names(
-    source: str | Path,
-    required: Iterable[str],
-    found: Iterable[str],
-    together: str,
+    source: str | Path, required: Iterable[str], found: Iterable[str], together: str,
     optional: Iterable[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Raises CheckpointError for the first parameter, by name, that is missing or unknown."""
     required, found = set(required), set(found)
     unknown = found - required - set(optional)
@@ -99,11 +96,9 @@ def check_names(
 
 
 def check_parameters(
-    source: str,
-    expected: Mapping[str, tuple[int, ...]],
-    arrays: Mapping[str, Any],
+    source: str, expected: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Any],
     origin: str = "the config",
-) -> None:
+) -> None:  # fmt: skip
     """Raises CheckpointError unless the arrays are those expected, by path and shape.
 
     ``source``, what holds them, and ``origin``, what asks for the expected ones, are for messages.

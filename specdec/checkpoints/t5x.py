@@ -125,12 +125,9 @@ def read_sharded(array: StoredArray, sharding: jax.sharding.Sharding) -> jax.Arr
 
 
 def save_t5x(
-    directory: str | Path,
-    config: T5Config,
-    params: Mapping[str, Any],
-    step: int,
+    directory: str | Path, config: T5Config, params: Mapping[str, Any], step: int,
     dtype: str = "float32",
-) -> None:
+) -> None:  # fmt: skip
     """Writes ``checkpoint_<step>`` as T5X's version 3, which T5X opens for inference.
 
     It appears only once it is complete, in a local directory, made if need be. The config is not
@@ -225,23 +222,16 @@ def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Confi
         gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
         encoding_width, _ = shapes.get("encoder/input_projection/kernel", (None, None))
         return T5Config(
-            vocab_size=vocab_size,
-            d_model=d_model,
-            num_encoder_layers=depth("encoder"),
-            num_decoder_layers=depth("decoder"),
-            num_heads=num_heads,
-            head_dim=inner // num_heads,
-            d_ff=d_ff,
-            activation="gelu" if gated else "relu",
-            gated=gated,
+            vocab_size, d_model, depth("encoder"), depth("decoder"), num_heads,
+            head_dim=inner // num_heads, d_ff=d_ff,
+            activation="gelu" if gated else "relu", gated=gated,
             tied_logits="decoder/logits_dense/kernel" not in shapes,
-            relative_attention_num_buckets=num_buckets,
-            encoding_width=encoding_width,
-        )
+            relative_attention_num_buckets=num_buckets, encoding_width=encoding_width,
+        )  # fmt: skip
     except KeyError as error:
         raise CheckpointError(
             f"{source} is missing parameter {error.args[0]}; only T5s can be loaded."
         ) from None
     except ValueError as error:
-        reason = f"parameters of shapes that no T5 has ({error})"
-        raise CheckpointError(f"{source} has {reason}.") from None
+        problem = f"has parameters of shapes that no T5 has ({error})"
+        raise CheckpointError(f"{source} {problem}.") from None

@@ -29,21 +29,15 @@ class TokenPair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BatchingOptions:
-    """How sentences become batches.
+    """How sentences become batches."""
 
-    Attributes:
-      tokens_per_batch: of inputs, and of targets, about: what a batch of rows with (S, T) tokens
-        has is ``2 * tokens_per_batch // (S + T)`` rows.
-      lengths: the static lengths, EOS included, by ascending S + T: L where inputs and targets
-        share one, or (S, T). An example goes into the first that it fits.
-      join_weights: weight i is the share of examples made of i + 1 sentences joined.
-      seed: fixes the order, the joins and the shuffles.
-    """
-
+    # Of inputs, and of targets, about: rows of (S, T) are 2 * tokens_per_batch // (S + T).
     tokens_per_batch: int = 4096
+    # The static lengths, EOS included, by ascending S + T: L where inputs and targets share one, or
+    # (S, T). An example goes into the first that it fits.
     lengths: tuple[int | tuple[int, int], ...] = (16, 24, 32, 48, 64, 128)
-    join_weights: tuple[float, ...] = (1.0,)
-    seed: int = 0
+    join_weights: tuple[float, ...] = (1.0,)  # i: the share of i + 1 sentences joined.
+    seed: int = 0  # Fixes the order, the joins and the shuffles.
 
     def __post_init__(self):
         sums = [sum(shape) for shape in self.shapes]

@@ -96,11 +96,7 @@ _register(
 
 
 def registered(name: str, vocabulary: str, tfds_version: str | None = None) -> seqio.Task:
-    """A task of seqio's registry with this vocabulary, and if asked for this version of its data.
-
-    Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_task`.
-    """
+    """:func:`specdec.data.tasks.seqio_task`'s task, before a split of it is read."""
     names = seqio.TaskRegistry.names()
     if name not in names:
         close = difflib.get_close_matches(name, names, cutoff=0.4)
@@ -119,11 +115,7 @@ def registered(name: str, vocabulary: str, tfds_version: str | None = None) -> s
 def pairs_task(
     name: str, directory: str | os.PathLike, vocabulary: str, prefix: str, metric: str
 ) -> seqio.Task:
-    """Files ``<directory>/<split>.tsv`` of ``input<TAB>target`` lines as a task.
-
-    Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_pairs_file`.
-    """
+    """:func:`specdec.data.tasks.seqio_pairs_file`'s task, before a split of it is read."""
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
     splits = sorted(path.stem for path in Path(directory).glob("*.tsv"))
@@ -146,11 +138,7 @@ def pairs_task(
 
 
 def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
-    """A split's examples, unshuffled; inputs cut to ``max_input_len`` tokens as seqio cuts them.
-
-    Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_task`.
-    """
+    """A split's examples, unshuffled; inputs cut to ``max_input_len`` tokens as seqio cuts them."""
     if split not in task.splits:
         raise ValueError(
             f"{task.name} has no split {split!r}; it has {', '.join(sorted(task.splits))}."

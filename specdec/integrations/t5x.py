@@ -55,20 +55,12 @@ def t5_config(module: nn.Module, eos_id: int) -> T5Config:
             "mlp_activations must be one activation, or one and 'linear', got "
             f"{tuple(config.mlp_activations)}."
         )
+    same = ("vocab_size", "num_encoder_layers", "num_decoder_layers", "num_heads", "head_dim")
     return T5Config(
-        vocab_size=config.vocab_size,
-        d_model=config.emb_dim,
-        num_encoder_layers=config.num_encoder_layers,
-        num_decoder_layers=config.num_decoder_layers,
-        num_heads=config.num_heads,
-        head_dim=config.head_dim,
-        d_ff=config.mlp_dim,
-        activation=activation,
-        gated=bool(gate),
-        tied_logits=config.logits_via_embedding,
-        dtype=jnp.dtype(config.dtype).name,
-        eos_id=eos_id,
-    )
+        **{name: getattr(config, name) for name in same},
+        d_model=config.emb_dim, d_ff=config.mlp_dim, activation=activation, gated=bool(gate),
+        tied_logits=config.logits_via_embedding, dtype=jnp.dtype(config.dtype).name, eos_id=eos_id,
+    )  # fmt: skip
 
 
 class SpeculativeEncoderDecoderModel(

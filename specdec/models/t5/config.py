@@ -15,41 +15,27 @@ class T5Config:
     v1.1 (Flan, mT5) is ``activation="gelu", gated=True, tied_logits=False``;
     v1.0 is ``activation="relu", gated=False, tied_logits=True``. Source: Raffel et al. 2020
     and the T5 v1.1 notes in the T5X repository.
-
-    Attributes:
-      vocab_size: rows of the embedding, V. May exceed the vocabulary's own size (padding rows).
-      d_model: width of the residual stream, D.
-      num_encoder_layers, num_decoder_layers: depths; need not be equal.
-      num_heads, head_dim: H and K. H * K need not equal D.
-      d_ff: hidden width of the feed-forward block, F.
-      activation: non-linearity of the feed-forward block; "gelu" is the tanh approximation.
-      gated: whether the feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
-      tied_logits: whether logits are h @ embedding.T scaled by D**-0.5 (v1.0) instead of a
-        separate ``logits_dense`` without scaling (v1.1).
-      relative_attention_num_buckets, relative_attention_max_distance: T5's position biases.
-      layer_norm_epsilon: added to the mean square in RMSNorm.
-      dropout_rate: used in training only; broadcast along length as T5X does.
-      dtype: activations in training and encoding, "float32" or "bfloat16".
-      encoding_width: of a draft that starts from its target's encoding of a text, that one's width:
-        its encoder, which may then have no layers, adds a projection of it to the embedded tokens.
-      pad_id, eos_id, decoder_start_id: special token ids.
     """
 
-    vocab_size: int
-    d_model: int
+    vocab_size: int  # Rows of the embedding, V. May exceed the vocabulary's own size (padding).
+    d_model: int  # Width of the residual stream, D.
     num_encoder_layers: int
-    num_decoder_layers: int
-    num_heads: int
-    head_dim: int
-    d_ff: int
-    activation: Activation = "gelu"
-    gated: bool = True
+    num_decoder_layers: int  # Depths need not be equal.
+    num_heads: int  # H
+    head_dim: int  # K. H * K need not equal D.
+    d_ff: int  # Hidden width of the feed-forward block, F.
+    activation: Activation = "gelu"  # Of the feed-forward block; the tanh approximation.
+    gated: bool = True  # The feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
+    # Logits are h @ embedding.T scaled by D**-0.5 (v1.0) instead of a separate ``logits_dense``
+    # without scaling (v1.1).
     tied_logits: bool = False
-    relative_attention_num_buckets: int = 32
+    relative_attention_num_buckets: int = 32  # T5's position biases.
     relative_attention_max_distance: int = 128
-    layer_norm_epsilon: float = 1e-6
-    dropout_rate: float = 0.0
-    dtype: str = "float32"
+    layer_norm_epsilon: float = 1e-6  # Added to the mean square in RMSNorm.
+    dropout_rate: float = 0.0  # In training only; broadcast along length as T5X does.
+    dtype: str = "float32"  # Of activations in training and encoding; or "bfloat16".
+    # Of a draft that starts from its target's encoding of a text, that one's width: its encoder,
+    # which may then have no layers, adds a projection of it to the embedded tokens.
     encoding_width: int | None = None
     pad_id: int = 0
     eos_id: int = 1

@@ -37,8 +37,7 @@ def count_parameters(config: Config) -> tuple[int, int]:
     Read are the decoder's and the logits', without the cross-attention's keys and values, which are
     computed once a text, and the embedding's few rows.
     """
-    read = re.compile(r"decoder/(?!.*encoder_decoder_attention/(key|value)/)")
-    if config.tied_logits:
-        read = re.compile(f"{read.pattern}|token_embedder/")
+    parts = "decoder|token_embedder" if config.tied_logits else "decoder"
+    read = re.compile(rf"({parts})/(?!.*encoder_decoder_attention/(key|value)/)")
     sizes = {path: math.prod(shape) for path, shape in parameter_shapes(config).items()}
     return sum(sizes.values()), sum(size for path, size in sizes.items() if read.match(path))

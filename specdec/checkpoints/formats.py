@@ -11,22 +11,13 @@ from specdec.models.t5.config import T5Config
 
 
 def open_checkpoint(source: str | Path, dtype: str = "float32") -> tuple[T5Config, dict[str, Any]]:
-    """Opens a checkpoint of T5X or of Hugging Face, whose parameters are read when used.
-
-    Raises:
-      CheckpointError: see :func:`specdec.checkpoints.open_huggingface` and
-        :func:`specdec.checkpoints.open_t5x`.
-    """
+    """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
     opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
     return opener(source, dtype)
 
 
 def read_config(source: str | Path) -> T5Config:
-    """The network of a checkpoint, its weights unseen.
-
-    Raises:
-      CheckpointError: a file is missing or damaged, or the model is no T5.
-    """
+    """A checkpoint's network, its weights unseen; CheckpointError if it is damaged or no T5."""
     return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(Path(source))
 
 

@@ -19,14 +19,10 @@ from specdec.models.t5.config import Activation, T5Config
 DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu"}
 # "gated-gelu" is the tanh approximation, "gelu" on its own the exact error function (unsupported).
 FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
-    "relu": ("relu", False),
-    "silu": ("silu", False),
-    "gelu_new": ("gelu", False),
-    "gated-relu": ("relu", True),
-    "gated-silu": ("silu", True),
-    "gated-gelu": ("gelu", True),
-    "gated-gelu_new": ("gelu", True),
-}
+    "relu": ("relu", False), "silu": ("silu", False), "gelu_new": ("gelu", False),
+    "gated-relu": ("relu", True), "gated-silu": ("silu", True),
+    "gated-gelu": ("gelu", True), "gated-gelu_new": ("gelu", True),
+}  # fmt: skip
 # What T5Config has too: sizes, by both names, what has a default, and the special tokens.
 SIZES = {
     "vocab_size": "vocab_size",

@@ -83,7 +83,7 @@ def open_huggingface(
     config = read_config(directory)
     scaled = config.tied_logits
     layers = hf_names.all_parameters(dataclasses.replace(config, tied_logits=False))
-    embedding_parameter, head_parameter = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
+    shared, head = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
     files = _weight_files(directory)
     found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
@@ -95,12 +95,10 @@ def open_huggingface(
     def stored(name: str, parameter: hf_names.Parameter, scale: float = 1.0) -> StoredArray:
         return _stored(files[name], name, parameter, stored_dtype, scale)
 
-    embedding = stored(embedding_name, embedding_parameter)
+    embedding = stored(embedding_name, shared)
 
     def is_embedding(name: str) -> bool:
-        return name == embedding_name or np.array_equal(
-            stored(name, embedding_parameter), embedding
-        )
+        return name == embedding_name or np.array_equal(stored(name, shared), embedding)
 
     for name in found:
         if name != hf_names.HEAD and not is_embedding(name):
@@ -112,18 +110,16 @@ def open_huggingface(
     head_name = hf_names.HEAD if hf_names.HEAD in files else embedding_name
     config = dataclasses.replace(config, tied_logits=scaled and is_embedding(head_name))
 
-    flat: dict[str, Any] = {embedding_parameter.path: embedding}
+    flat: dict[str, Any] = {shared.path: embedding}
     if not config.tied_logits:
         scale = config.d_model**-0.5 if scaled else 1.0
-        flat[head_parameter.path] = stored(head_name, head_parameter, scale)
+        flat[head.path] = stored(head_name, head, scale)
     flat |= {parameter.path: stored(name, parameter) for name, parameter in layers.items()}
     return config, unflatten_dict(flat, sep="/")
 
 
 def read_config(directory: Path) -> T5Config:
-    """The network that a directory's config.json describes, its weights unseen.
-
-    Scaled logits are taken to be tied to the embedding, as they are in every public checkpoint.
+    """The network that a directory's config.json describes: see :func:`hf_names.parse_config`.
 
     Raises:
       CheckpointError: a file is missing or damaged, or the model is no T5.

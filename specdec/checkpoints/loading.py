@@ -86,10 +86,8 @@ def load_model(
 
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
-      dtype: of weights, activations and cache.
-      kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
-      as_draft: it may generate the tokens of its draft vocabulary only, where it has one beside
-        it; on a mesh it generates all.
+      dtype: of weights, activations and cache; for the rest see :func:`load_t5`.
+      as_draft: on one device it generates only the tokens of its draft vocabulary, if it has one.
 
     Raises:
       CheckpointError: it cannot be read.

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from specdec.checkpoints import t5x_files
 from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.parameters import (
     CheckpointError,
@@ -25,15 +26,7 @@ from specdec.checkpoints.parameters import (
     check_parameters,
     written_whole,
 )
-from specdec.checkpoints.t5x_files import (
-    CHECKPOINT,
-    ORBAX_MARKS,
-    is_remote,
-    names_in,
-    read_msgpack,
-    read_orbax,
-    write_arrays,
-)
+from specdec.checkpoints.t5x_files import CHECKPOINT, is_remote, names_in
 from specdec.models.t5.config import T5Config
 
 STATE = "state"  # Where T5X's Orbax checkpoints, and some native ones, keep everything.
@@ -78,8 +71,7 @@ def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, i
             f"{location} holds no T5X checkpoint; pass a directory with a file named {CHECKPOINT}, "
             "or with directories named checkpoint_<step>."
         )
-    if step is None:
-        step = max(steps)
+    step = max(steps) if step is None else step
     if step not in steps:
         there = ", ".join(map(str, sorted(steps))) or "none"
         raise CheckpointError(f"{location} has no step {step}; the steps there are: {there}.")
@@ -144,24 +136,24 @@ def save_t5x(
     arrays = flatten_dict(params, sep="/")
     check_parameters("params", parameter_shapes(config), arrays)
     with written_whole(Path(location).absolute() / f"checkpoint_{step}") as partial:
-        write_arrays(partial, arrays, stored_dtype, step, "params")
+        t5x_files.write_arrays(partial, arrays, stored_dtype, step, "params")
 
 
 def _is_checkpoint(names: set[str]) -> bool:
-    return not names.isdisjoint({CHECKPOINT, STATE, *ORBAX_MARKS})
+    return not names.isdisjoint({CHECKPOINT, STATE, *t5x_files.ORBAX_MARKS})
 
 
 def _open_target(location: str, dtype: np.dtype) -> dict[str, StoredArray]:
     """The parameters as they are stored, by path."""
     if os.path.isfile(location):
-        return read_msgpack(*os.path.split(os.path.abspath(location)), dtype)
+        return t5x_files.read_msgpack(*os.path.split(os.path.abspath(location)), dtype)
     names = names_in(location)
     if STATE in names:
         location = f"{location}/{STATE}"
         names = names_in(location)
-    if names & ORBAX_MARKS:
-        return read_orbax(location, dtype, "target")
-    return read_msgpack(location, CHECKPOINT, dtype)
+    if names & t5x_files.ORBAX_MARKS:
+        return t5x_files.read_orbax(location, dtype, "target")
+    return t5x_files.read_msgpack(location, CHECKPOINT, dtype)
 
 
 def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, StoredArray]:

@@ -29,8 +29,8 @@ class PairsPart:
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
         """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
         del random
-        found = read_pairs(data / self.directory / f"{split}.tsv")
-        found = [(self.prefix + source, target) for source, target in found]
+        rows = read_pairs(data / self.directory / f"{split}.tsv")
+        found = [(self.prefix + source, target) for source, target in rows]
         if split == "validation":
             return list(evenly(found, self.validation_examples))
         return found * self.repeat

@@ -108,8 +108,7 @@ def text_file(path: str | os.PathLike) -> Task:
     A line that is blank or not UTF-8 is a bad row.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it is empty.
+      FileNotFoundError, ValueError: there is no such file, or it is empty.
     """
     path = existing_file(path)
 
@@ -165,7 +164,7 @@ def _paragraphs(path: Path, joined: int) -> list[Example]:
 def seqio_task(
     name: str, split: str, vocabulary: str, max_input_len: int, tfds_version: str | None = None
 ) -> Task:
-    """A split of a task in seqio's registry, where T5's are, with its cutting and metrics.
+    """A split of a task in seqio's registry, where T5's are: its prefix, cutting and metrics.
 
     Rows come as tensorflow reads them, unshuffled.
 

@@ -25,8 +25,7 @@ def existing_file(path: str | os.PathLike) -> Path:
     """The path of a file with something in it.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it is empty.
+      FileNotFoundError, ValueError: there is no such file, or it is empty.
     """
     path = Path(path)
     if not path.is_file():
@@ -74,8 +73,7 @@ def stream_pairs(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: a line is not UTF-8, or is not two non-empty fields around one tab; the message
-        names the file and the line. Also raised for a file without lines.
+      ValueError: it is empty, or a line (which is named) is not UTF-8 or not :func:`pair_of` two.
     """
     for row in stream_lines(existing_file(path), pair_of):
         if isinstance(row, BadRow):

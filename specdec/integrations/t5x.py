@@ -28,7 +28,6 @@ from specdec.checkpoints.loading import DraftLoader, loaded_t5
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
-from specdec.models.base import LoadedModel
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right
@@ -115,11 +114,14 @@ class SpeculativeEncoderDecoderModel(
             raise ValueError(f"gamma must be a whole number of at least 1, got {gamma!r}.")
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
-        target = _without_weights(config)
+        # T5X compiles the program, without the options that the CPU's own layout needs.
+        model = self._target = T5Model(config, layout="in_out")
+        # Before a checkpoint is restored the parameters are shapes.
+        shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
+        target = loaded_t5(model, shapes, "T5X's module")
         spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
         vocabulary = _vocabulary_file(output_vocabulary)
         opened = spec.open(DraftLoader(target, vocabulary, config.dtype))
-        self._target = T5Model(config, layout="in_out")
         self._engine = Engine(self._target, opened.make(gamma, 0.0), verifier)
         self._draft_params, self._sampling = opened.params(sampling), sampling.traced()
 
@@ -128,11 +130,8 @@ class SpeculativeEncoderDecoderModel(
     ) -> tuple[Int[Array, "b l"], dict[str, Shaped[Array, "b ..."]]]:
         """Decodes a batch, padded with 0 after EOS; part of the caller's compiled program.
 
-        Args:
-          params: the target's.
-          batch: "encoder_input_tokens" [B, S]; of "decoder_input_tokens" [B, L] the shape alone,
-            which is the length limit.
-          rng: key of the random numbers.
+        Of the batch are read "encoder_input_tokens" [B, S], and of "decoder_input_tokens" [B, L]
+        the shape, whose L is the length limit. ``params`` are the target's.
 
         Returns:
           The tokens, and for each row "scores", log p(tokens) under the target itself whatever the
@@ -179,14 +178,6 @@ class SpeculativeEncoderDecoderModel(
         taken = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
         emitted = jnp.arange(tokens.shape[1]) < num_tokens[:, None]
         return jnp.sum(jnp.where(emitted, taken, 0.0), axis=1)
-
-
-def _without_weights(config: T5Config) -> LoadedModel:
-    """The target before a checkpoint is restored: its parameters as shapes."""
-    # T5X compiles the program, without the options that the CPU's own layout needs.
-    model = T5Model(config, layout="in_out")
-    shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
-    return loaded_t5(model, shapes, "T5X's module")
 
 
 def _vocabulary_file(vocabulary: seqio.Vocabulary) -> Path | None:

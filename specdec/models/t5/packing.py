@@ -97,8 +97,8 @@ def pack(
     result's, and on a mesh no device ever holds more than its own part.
 
     Args:
-      pack_kernel: stores a kernel [in, out], or stacked ones [in, N, out], in a layout.
-      pack_whole: the same for the encoder's.
+      pack_kernel, pack_whole: store a kernel [in, out], or stacked ones [in, N, out], in a layout:
+        the decoder's, and the encoder's.
       stored: the dtype of kernels and embedding.
       partitioning: None for one device.
       output_tokens: those that the model is to say, on one device; None for all.

@@ -54,9 +54,7 @@ def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
     Raises:
       CheckpointError: there is no such file, or it holds no n-gram tables.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
+    path = Path(path, FILE_NAME) if Path(path).is_dir() else Path(path)
     if not path.is_file():
         raise CheckpointError(f"No n-gram tables at {path}.")
     with opened(path) as file:

@@ -7,14 +7,13 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
-# Oracle, contracts, verifiers, loops.
-core=(
+core=(  # Oracle, contracts, verifiers, loops.
   tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
   tests/decoding/test_loops.py tests/core
 )
-# Tests of how programs are rounded or made, with the core compiled as they are for users.
-as_for_users=("${core[@]}" tests/models tests/decoding tests/test_bundled_pair.py)
-# All others are mostly compilation: without optimization it takes a third of the time.
+# With the core, what is about programs themselves is compiled as it is for users. All other tests
+# are mostly compilation, which takes half the time without optimization.
+programs=(tests/models/test_few_tokens.py tests/decoding/test_programs.py tests/test_bundled_pair.py)
 quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
@@ -47,8 +46,9 @@ if [ "${1:-}" = --core ]; then
 elif [ $# -gt 0 ]; then
   run "$@"
 else
-  run "${as_for_users[@]}"
-  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${as_for_users[@]/#/--ignore=}" tests
+  run "${core[@]}" "${programs[@]}"
+  others=("${core[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests)
+  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${others[@]}"
 fi
 wait
 cat "$checked/log"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
+from specdec.arguments import real, whole
 from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
@@ -78,7 +80,7 @@ class Pair:
 
     def generate(
         self,
-        texts: Sequence[Text],
+        texts: Iterable[Text],
         *,
         method: Method = "speculative",
         gamma: int | Literal["auto"] = 4,
@@ -100,14 +102,14 @@ class Pair:
         seed and on its place in ``texts``, not on the rows it shares a batch with.
 
         Args:
-          texts: strings, or token ids with EOS at the end.
+          texts: strings, or token ids with EOS at the end; any iterable of them.
           method: "speculative" or "autoregressive".
           gamma: guesses a block, in 1..max_decode_len - 1; or "auto": chosen by
             :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
             does not pay.
           sampling: temperature (0: argmax), top-k and top-p.
           max_decode_len: tokens a row may emit, EOS included.
-          seed: of the random numbers.
+          seed: of the random numbers; 64 bits.
           batch_size: rows decoded together; on a mesh, a multiple of its data axis.
           max_input_len: tokens an input may have, EOS included.
           trace: return every row's blocks.
@@ -121,7 +123,15 @@ class Pair:
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len.
         """
-        check_arguments(method, gamma, max_decode_len, batch_size, stop_below)
+        checked = check_arguments(
+            method=method, gamma=gamma, sampling=sampling, max_decode_len=max_decode_len,
+            seed=seed, batch_size=batch_size, max_input_len=max_input_len, stop_below=stop_below,
+            draft_sampling=draft_sampling, verifier=verifier,
+        )  # fmt: skip
+        names = ("gamma", "max_decode_len", "seed", "batch_size", "max_input_len", "stop_below")
+        gamma, max_decode_len, seed, batch_size, max_input_len, stop_below = (
+            checked[name] for name in names
+        )
         ids = self.token_ids(texts, max_input_len=max_input_len)
         choice = None
         if gamma == "auto":
@@ -243,7 +253,7 @@ class Pair:
         return choice
 
     def token_ids(
-        self, texts: Sequence[Text], *, max_input_len: int, names: Sequence[str] | None = None
+        self, texts: Iterable[Text], *, max_input_len: int, names: Sequence[str] | None = None
     ) -> list[np.ndarray]:
         """Token ids of each text, EOS included.
 
@@ -256,6 +266,9 @@ class Pair:
         """
         if isinstance(texts, str):
             raise ValueError("texts must be a list of texts, got one string; wrap it in a list.")
+        if isinstance(texts, Mapping) or not isinstance(texts, Iterable):
+            raise ValueError(f"texts must be a list of texts, got {type(texts).__name__}.")
+        texts = list(texts)
         names = names or [f"text {i}" for i in range(len(texts))]
         return [
             self._token_ids(text, name, max_input_len)
@@ -271,15 +284,22 @@ class Pair:
                     f"{name} is a string, but this pair has no vocabulary (no spiece.model beside "
                     "the target); give token ids."
                 )
-            ids = np.asarray(self.vocabulary.encode(text, add_eos=True), np.int32)
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"{name} is not valid Unicode: character {error.start} is half of a surrogate "
+                    "pair."
+                ) from None
+            ids = np.asarray(self.vocabulary.encode(text, add_eos=True), np.int64)
         else:
             ids = np.asarray(text)
             if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
                 raise ValueError(f"{name} must be a string or a non-empty list of token ids.")
-            vocab_size = self.target.model.vocab_size
-            if ids.min() < 0 or ids.max() >= vocab_size:
-                raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
-            ids = ids.astype(np.int32)
+        vocab_size = self.target.model.vocab_size
+        if ids.min() < 0 or ids.max() >= vocab_size:
+            raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
+        ids = ids.astype(np.int32)
         if len(ids) > max_input_len:
             raise ValueError(
                 f"{name} has {len(ids)} tokens, more than max_input_len = {max_input_len}; "
@@ -330,6 +350,14 @@ def load_pair(
         target = draft = name
     if target is None or draft is None:
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
+    if not isinstance(target, str | os.PathLike):
+        raise ValueError(f"target must be a checkpoint's path or name, got {target!r}.")
+    spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
+    if not isinstance(spec, DraftSpec) or isinstance(spec, type):
+        raise ValueError(
+            "draft must be a checkpoint's path or name, or an object such as specdec.Copying(), "
+            f"got {draft!r}."
+        )
     source = resolve(target, "target")
     vocabulary = find_vocabulary(source)
     loaded = load_model(source, dtype, partitioning=mesh and mesh.target)
@@ -338,7 +366,6 @@ def load_pair(
             f"{source} starts from a target's encoding of the text and has none of its own: it can "
             "be a draft, not a target."
         )
-    spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
     return Pair(
         loaded,
         spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
@@ -348,30 +375,55 @@ def load_pair(
 
 
 def check_arguments(
+    *,
     method: str,
-    gamma: int | Literal["auto"],
+    gamma: int | str,
+    sampling: SamplingConfig,
     max_decode_len: int,
+    seed: int,
     batch_size: int,
+    max_input_len: int,
     stop_below: float,
-) -> None:
-    """Raises ValueError for arguments of :meth:`Pair.generate` that are out of range."""
+    draft_sampling: SamplingConfig | None,
+    verifier: Verifier,
+) -> dict[str, Any]:
+    """The arguments of :meth:`Pair.generate` with numbers of Python's own types.
+
+    Raises:
+      ValueError: naming the one that is of another type or out of range.
+    """
     if method not in ("speculative", "autoregressive"):
         raise ValueError(f'method must be "speculative" or "autoregressive", got {method!r}.')
-    if max_decode_len < 1:
-        raise ValueError(f"max_decode_len must be at least 1, got {max_decode_len}.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    if not isinstance(stop_below, (int, float)) or not 0 <= stop_below <= 1:
-        raise ValueError(f"stop_below must be in [0, 1], got {stop_below!r}.")
-    if gamma == "auto":
-        return
-    if not isinstance(gamma, int):
-        raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
-    if method == "speculative" and not 1 <= gamma < max_decode_len:
+    max_decode_len = whole("max_decode_len", max_decode_len, 1)
+    if gamma != "auto":
+        if isinstance(gamma, str):
+            raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
+        gamma = whole("gamma", gamma, -sys.maxsize)
+        if method == "speculative" and not 1 <= gamma < max_decode_len:
+            raise ValueError(
+                f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got "
+                f'{gamma}; for plain decoding use method="autoregressive".'
+            )
+    for name, value in (("sampling", sampling), ("draft_sampling", draft_sampling)):
+        if not isinstance(value, SamplingConfig) and (name == "sampling" or value is not None):
+            raise ValueError(
+                f"{name} must be a SamplingConfig, such as SamplingConfig(temperature=0.5), got "
+                f"{value!r}."
+            )
+    if not isinstance(verifier, Verifier) or isinstance(verifier, type):
         raise ValueError(
-            f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got {gamma}; "
-            'for plain decoding use method="autoregressive".'
+            f"verifier must be an object such as specdec.BlockVerifier(), got {verifier!r}."
         )
+    stop_below = real("stop_below", stop_below, "in [0, 1]")
+    if not 0 <= stop_below <= 1:
+        raise ValueError(f"stop_below must be in [0, 1], got {stop_below}.")
+    return {
+        "method": method, "gamma": gamma, "sampling": sampling, "max_decode_len": max_decode_len,
+        "seed": whole("seed", seed, -(2**63), 2**64 - 1),
+        "batch_size": whole("batch_size", batch_size, 1),
+        "max_input_len": whole("max_input_len", max_input_len, 1),
+        "stop_below": stop_below, "draft_sampling": draft_sampling, "verifier": verifier,
+    }  # fmt: skip
 
 
 __all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]

@@ -15,8 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.arguments import real, whole
+
 T = TypeVar("T")
 AnyArray = Any  # A JAX array, or on the host a NumPy array.
+Seed = Any  # An int of 32 bits, a scalar array, or a uint32 array of two words.
 Params = Any  # A model's or a drafter's own pytree; only that one looks inside.
 Cache = Any
 Encoded = Any
@@ -58,14 +61,16 @@ class SamplingConfig:
     top_p: float = 1.0
 
     def __post_init__(self):
-        if not (self.temperature >= 0 and self.temperature < float("inf")):
-            raise ValueError(
-                f"temperature must be finite and >= 0 (0 means argmax), got {self.temperature}."
-            )
-        if self.top_k < 0 or self.top_k != int(self.top_k):
-            raise ValueError(f"top_k must be an integer >= 0 (0 keeps all), got {self.top_k}.")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1] (1 keeps all), got {self.top_p}.")
+        meaning = "finite and >= 0 (0 means argmax)"
+        temperature = real("temperature", self.temperature, meaning)
+        if temperature < 0:
+            raise ValueError(f"temperature must be {meaning}, got {temperature}.")
+        top_k = whole("top_k (0 keeps all)", self.top_k, 0)
+        top_p = real("top_p", self.top_p, "in (0, 1] (1 keeps all)")
+        if not 0 < top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1] (1 keeps all), got {top_p}.")
+        for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
+            object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
 
     @property
     def greedy(self) -> bool:
@@ -395,7 +400,8 @@ class DecodeState:
       tokens: [B, L + slack] output so far; beyond ``num_tokens`` is garbage.
       num_tokens: [B] tokens emitted, EOS included.
       last_token: [B] emitted but not yet in the target's cache.
-      finished: [B] EOS emitted or limit reached.
+      finished: [B] EOS emitted, limit reached, or ``nan``.
+      nan: [B] a distribution of the target or the draft was NaN.
       block: scalar, how many blocks have run.
       limit: scalar, tokens a row may emit, EOS included.
       row_keys: [B] one key a row.
@@ -409,6 +415,7 @@ class DecodeState:
     num_tokens: Int[Array, " b"]
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
+    nan: Bool[Array, " b"]
     block: Int[Array, ""]
     limit: Int[Array, ""]
     row_keys: Array
@@ -426,11 +433,13 @@ class DecodeResult:
     Attributes:
       tokens: [B, L] with ``pad_id`` after the end.
       num_tokens: [B] EOS included.
+      nan: [B] see :class:`DecodeState`; such a row's last block is garbage.
       stats: see :class:`Stats`.
       trace: see :class:`BlockInfo`, leading axis of blocks; None unless asked for.
     """
 
     tokens: Int[Array, "b l"]
     num_tokens: Int[Array, " b"]
+    nan: Bool[Array, " b"]
     stats: Stats
     trace: BlockInfo | None

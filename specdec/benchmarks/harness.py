@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -111,23 +112,19 @@ def measure(
         raise WorkloadError(f"There must be at least one repetition, got {repetitions}.")
     processes: dict[str, _Process] = {}
     loaded: dict[str, Answer] = {}
-    try:
+    with contextlib.ExitStack() as stack:
         for place, name in enumerate(systems, start=1):
             say(f"Loading {name}, {place} of {len(systems)} systems")
-            processes[name] = _Process(name, options["threads"])
-            loaded[name] = processes[name].ask({"workload": workload, "options": options})
+            process = _Process(name, options["threads"])
+            processes[name] = stack.enter_context(contextlib.closing(process))
+            loaded[name] = process.ask({"workload": workload, "options": options})
         return _measure(workload, processes, loaded, repetitions)
-    finally:
-        for process in processes.values():
-            process.close()
 
 
 def _measure(
-    workload: Workload,
-    processes: Mapping[str, _Process],
-    loaded: Mapping[str, Answer],
+    workload: Workload, processes: Mapping[str, _Process], loaded: Mapping[str, Answer],
     repetitions: int,
-) -> list[Measurement]:
+) -> list[Measurement]:  # fmt: skip
     present = [name for name in processes if "absent" not in loaded[name]]
     lengths: Sequence[int] | None = workload.lengths
     reference: list[list[int]] = []
@@ -160,19 +157,17 @@ def _measure(
         if name not in present:
             return Measurement(name, loaded[name]["absent"])
         first, *rest = decodes[name]
-        seconds, last = tuple(answer["seconds"] for answer in rest), first_tokens[name][-1]
-        memory = last["memory"]
+        seconds = tuple(answer["seconds"] for answer in rest)
+        same = (a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True))
         return Measurement(
             name,
             seconds=seconds,
             first_token_seconds=tuple(answer["seconds"] for answer in first_tokens[name][1:]),
             num_tokens=sum(len(row) for row in first["tokens"]),
-            same_rows=sum(
-                a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True)
-            ),
+            same_rows=sum(same),
             load_seconds=loaded[name]["load_seconds"],
             compile_seconds=max(0.0, first["seconds"] - statistics.median(seconds)),
-            memory_bytes=last["device_peak"] or memory["peak"] - memory["imported"],
+            memory_bytes=first_tokens[name][-1]["memory_bytes"],
             versions=loaded[name]["versions"],
         )
 
@@ -180,10 +175,7 @@ def _measure(
 
 
 def _check(
-    name: str,
-    workload: Workload,
-    tokens: Sequence[Sequence[int]],
-    reference: Sequence[Sequence[int]],
+    name: str, workload: Workload, tokens: list[list[int]], reference: list[list[int]]
 ) -> None:
     """Raises WorkloadError if a system did something else than the reference."""
     if workload.temperature > 0:
@@ -217,11 +209,7 @@ class _Process:
         )  # fmt: skip
 
     def ask(self, question: Mapping[str, Any]) -> Answer:
-        """Sends a question and waits.
-
-        Raises:
-          RuntimeError: the process failed; the message ends with the last line it said.
-        """
+        """Sends a question and waits; RuntimeError, with its last line, if the process failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

@@ -50,10 +50,21 @@ def numbers(
     }
 
 
-COLUMNS = (
-    "system", "ms per token", "(range)", "tokens/s", "first token, ms", "speedup", "(range)",
-    "load, s", "compile, s", "memory, MB", "same rows",
-)  # fmt: skip
+# What a system's table says, by formats of its numbers and of ``same``.
+_CELLS = (
+    ("system", "{system}"),
+    ("ms per token", "{ms_per_token[median]:.3f}"),
+    ("(range)", "{ms_per_token[low]:.3f} to {ms_per_token[high]:.3f}"),
+    ("tokens/s", "{tokens_per_second:.0f}"),
+    ("first token, ms", "{first_token_ms[median]:.1f}"),
+    ("speedup", "{speedup[median]:.2f}"),
+    ("(range)", "{speedup[low]:.2f} to {speedup[high]:.2f}"),
+    ("load, s", "{load_seconds:.1f}"),
+    ("compile, s", "{compile_seconds:.1f}"),
+    ("memory, MB", "{megabytes:.0f}"),
+    ("same rows", "{same}"),
+)
+COLUMNS = [title for title, _ in _CELLS]
 
 
 def rows(result: Mapping[str, Any]) -> list[list[str]]:
@@ -64,24 +75,9 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
         if s.get("absent") is not None:
             table.append([s["system"], f"absent: {s['absent']}", *[""] * (len(COLUMNS) - 2)])
             continue
-
-        def spread(value, digits):
-            low, high = f"{value['low']:.{digits}f}", f"{value['high']:.{digits}f}"
-            return [f"{value['median']:.{digits}f}", f"{low} to {high}"]
-
-        table.append(
-            [
-                s["system"],
-                *spread(s["ms_per_token"], 3),
-                f"{s['tokens_per_second']:.0f}",
-                f"{s['first_token_ms']['median']:.1f}",
-                *spread(s["speedup"], 2),
-                f"{s['load_seconds']:.1f}",
-                f"{s['compile_seconds']:.1f}",
-                f"{s['memory_bytes'] / 1e6:.0f}",
-                f"{s['same_rows']}/{result['num_rows']}" if comparable else "–",
-            ]
-        )
+        same = f"{s['same_rows']}/{result['num_rows']}" if comparable else "–"
+        megabytes = s["memory_bytes"] / 1e6
+        table.append([form.format(**s, same=same, megabytes=megabytes) for _, form in _CELLS])
     return table
 
 

@@ -27,13 +27,16 @@ def main(name: str, threads: int) -> None:
     os.dup2(2, 1)  # Whatever a library prints goes to stderr.
     if hasattr(os, "sched_setaffinity"):  # JAX counts the cores that a process may use.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+    def tell(answer: dict[str, Any]) -> None:
+        pickle.dump(answer, file)
+        file.flush()
+
     try:
         for answer in _answers(name, sys.stdin.buffer):
-            pickle.dump(answer, file)
-            file.flush()
+            tell(answer)
     except Exception as error:  # The parent has no other way to learn of it.
-        pickle.dump({"error": f"{type(error).__name__}: {error}"}, file)
-        file.flush()
+        tell({"error": f"{type(error).__name__}: {error}"})
         raise
 
 
@@ -55,20 +58,15 @@ def _answers(name: str, questions: Any) -> Iterator[dict[str, Any]]:
     while questions.peek():
         question = pickle.load(questions)
         lengths, tokens, seconds = question["lengths"], [], 0.0
+        if question["first_token"]:
+            lengths = [1] * len(workload.inputs)
         for rows in workload.batches():
             wanted = None if lengths is None else [lengths[row] for row in rows]
-            if question["first_token"]:
-                wanted = [1] * len(rows)
             start = time.perf_counter()
             tokens += system.decode(rows, wanted)
             seconds += time.perf_counter() - start
-        memory = {"imported": imported, "peak": _peak_memory()}
-        yield {
-            "seconds": seconds,
-            "tokens": tokens,
-            "memory": memory,
-            "device_peak": _device_peak(),
-        }
+        memory = _device_peak() or _peak_memory() - imported
+        yield {"seconds": seconds, "tokens": tokens, "memory_bytes": memory}
 
 
 def _peak_memory() -> int:

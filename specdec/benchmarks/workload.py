@@ -63,20 +63,15 @@ class Workload:
     seed: int = 0
 
     def __post_init__(self):
-        size, limit = self.batch_size, self.max_decode_len
-        self.require(len(self.inputs) > 0, "there is no row")
-        self.require(
-            size > 0 and len(self.inputs) % size == 0,
-            f"{len(self.inputs)} rows do not make whole batches of {size}",
-        )
-        self.require(
-            1 <= self.gamma < limit, f"gamma must be in [1, {limit - 1}], got {self.gamma}"
-        )
-        self.require(
-            0 <= self.stop_below <= 1, f"stop_below must be in [0, 1], got {self.stop_below}"
-        )
+        size, limit, count = self.batch_size, self.max_decode_len, len(self.inputs)
+        gamma, stop = self.gamma, self.stop_below
+        self.require(count > 0, "there is no row")
+        whole = size > 0 and count % size == 0
+        self.require(whole, f"{count} rows do not make whole batches of {size}")
+        self.require(1 <= gamma < limit, f"gamma must be in [1, {limit - 1}], got {gamma}")
+        self.require(0 <= stop <= 1, f"stop_below must be in [0, 1], got {stop}")
         if self.lengths is not None:
-            self.require(len(self.lengths) == len(self.inputs), "each row needs a length")
+            self.require(len(self.lengths) == count, "each row needs a length")
             in_range = all(1 <= length <= limit for length in self.lengths)
             self.require(in_range, f"lengths must be in [1, {limit}]")
         self.require(
@@ -111,24 +106,18 @@ def text(
     stop_below: float = 0.0,
     temperature: float = 0.0,
 ) -> list[Workload]:
-    """A bundled pair on real text, a row at a time; rows end by themselves.
+    """A bundled pair on ``num_examples`` texts of a task, evenly spread, a row at a time.
 
-    Args:
-      task: where the texts come from.
-      num_examples: how many, evenly spread.
+    Rows end by themselves.
     """
     loaded = load_pair(pair)
     texts = model_inputs(evenly(task.examples, num_examples), loaded.vocabulary)
     ids = loaded.token_ids(texts, max_input_len=512)
-    return [
-        Workload(
-            name=f"{pair} on {task.name}",
-            target=resolve(pair, "target"), draft=resolve(pair, "draft"),
-            inputs=tuple(tuple(map(int, row)) for row in ids), lengths=None,
-            max_decode_len=max_decode_len, gamma=gamma, stop_below=stop_below,
-            temperature=temperature,
-        )
-    ]  # fmt: skip
+    return [Workload(
+        f"{pair} on {task.name}", resolve(pair, "target"), resolve(pair, "draft"),
+        tuple(tuple(map(int, row)) for row in ids), None, max_decode_len, gamma=gamma,
+        stop_below=stop_below, temperature=temperature,
+    )]  # fmt: skip
 
 
 def random_weights(
@@ -146,26 +135,21 @@ def random_weights(
 ) -> list[Workload]:
     """A pair of random weights, whose acceptance must be forced; one workload a combination.
 
-    Args:
-      input_lens, output_lens: tokens a row, EOS included.
+    ``input_lens`` and ``output_lens`` are tokens a row, EOS included.
     """
-    workloads = []
-    for input_len, output_len, batch_size, alpha in itertools.product(
-        input_lens, output_lens, batch_sizes, forced_alphas
-    ):
+
+    def workload(input_len: int, output_len: int, batch_size: int, alpha: float) -> Workload:
         shape = (batch_size, input_len - 1)
         tokens = np.random.default_rng(seed).integers(2, target.vocab_size, shape)
-        workloads.append(
-            Workload(
-                name=f"{name}, batch {batch_size}, input {input_len}, output {output_len}",
-                target=target, draft=draft,
-                inputs=tuple((*map(int, row), target.eos_id) for row in tokens),
-                lengths=(output_len,) * batch_size, max_decode_len=output_len,
-                batch_size=batch_size, gamma=gamma, temperature=temperature, dtype=dtype,
-                forced_alpha=alpha, seed=seed,
-            )
+        return Workload(
+            f"{name}, batch {batch_size}, input {input_len}, output {output_len}", target, draft,
+            tuple((*map(int, row), target.eos_id) for row in tokens), (output_len,) * batch_size,
+            output_len, batch_size, gamma, temperature=temperature, dtype=dtype,
+            forced_alpha=alpha, seed=seed,
         )  # fmt: skip
-    return workloads
+
+    combinations = itertools.product(input_lens, output_lens, batch_sizes, forced_alphas)
+    return list(itertools.starmap(workload, combinations))
 
 
 def exported(weights: str | T5Config, directory: Path, seed: int) -> str:

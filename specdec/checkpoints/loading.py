@@ -93,7 +93,8 @@ def load_model(
       CheckpointError: it cannot be read.
       ValueError: the mesh does not divide the model.
     """
-    config, params = open_checkpoint(source, dtype)
+    # In float32: a kernel times its norm's scale is rounded once, when it is packed.
+    config, params = open_checkpoint(source)
     config = dataclasses.replace(config, dtype=dtype)
     restricted = as_draft and partitioning is None
     generated = load_draft_vocabulary(source, config.vocab_size) if restricted else None

@@ -70,9 +70,21 @@ def write_text(path: Path, text: str) -> None:
     write_parts(path, [text])
 
 
+def to_json(content: Any, indent: int | None = None) -> str:
+    """JSON text.
+
+    Raises:
+      ValueError: a number is NaN or infinite, which JSON does not have.
+    """
+    try:
+        return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"JSON has no NaN and no infinity: {error}.") from None
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file, indented; see :func:`written`."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """Writes a JSON file, indented; see :func:`written` and :func:`to_json`."""
+    write_text(path, to_json(content, indent=2) + "\n")
 
 
 def check_writable(directory: Path) -> None:

@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
 
 from specdec.core.reductions import max_last, min_last, sum_last
 from specdec.core.residuals import take_position
-from specdec.types import Distribution, PointMass, Purpose, pytree
+from specdec.types import Distribution, PointMass, Purpose, Seed, pytree
 
 _SEGMENT = 64  # Width of one segment of the two-level inverse CDF.
 
 
-def row_keys(seed: Int[Array, ""] | int, row_ids: Int[Array, " b"]) -> Array:
-    """One key a row, [B]."""
-    key = jax.random.key(seed)
+def seed_words(seed: int) -> UInt32[np.ndarray, " 2"]:
+    """A seed of 64 bits, taken modulo 2^64, as :func:`row_keys` takes it."""
+    seed %= 2**64
+    return np.array([seed >> 32, seed % 2**32], np.uint32)
+
+
+def row_keys(seed: Seed, row_ids: Int[Array, " b"]) -> Array:
+    """One key a row, [B].
+
+    Args:
+      seed: a number of 32 bits, or :func:`seed_words`, which gives the same keys for it.
+    """
+    seed = jnp.asarray(seed)
+    words = seed if seed.ndim else jnp.stack([jnp.uint32(0), seed.astype(jnp.uint32)])
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")  # Whatever JAX's default is.
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(row_ids)
 
 

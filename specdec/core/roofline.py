@@ -15,22 +15,14 @@ from typing import Literal
 class Hardware:
     """One device's figures; ``configs/hardware`` has those that vendors publish.
 
-    Attributes:
-      name: what to call it.
-      memory: bytes it has.
-      bandwidth: bytes of it that can be read, a second.
-      peak: bfloat16 operations a second, dense; a multiplication and its addition are two.
-      interconnect: bytes it can send to other devices, a second, over all its links.
-
-    Raises:
-      ValueError: a figure that is not set to a positive number.
+    Raises ValueError for a figure that is not set to a positive number.
     """
 
     name: str = "device"
-    memory: float = math.nan
-    bandwidth: float = math.nan
-    peak: float = math.nan
-    interconnect: float = math.nan
+    memory: float = math.nan  # Bytes it has.
+    bandwidth: float = math.nan  # Bytes of it that can be read, a second.
+    peak: float = math.nan  # bfloat16 operations a second; multiply and add are two.
+    interconnect: float = math.nan  # Bytes it can send a second, over all its links.
 
     def __post_init__(self):
         for field in ("memory", "bandwidth", "peak", "interconnect"):
@@ -48,20 +40,12 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Messages between the devices along one axis of a mesh.
+    """Messages between the devices along one axis of a mesh."""
 
-    Attributes:
-      kind: an "all-reduce" sums arrays, an "all-gather" puts parts together.
-      axis: of the mesh.
-      devices: along that axis.
-      size: bytes of one result, which each device then holds.
-      count: how often.
-    """
-
-    kind: Literal["all-reduce", "all-gather"]
+    kind: Literal["all-reduce", "all-gather"]  # The one sums arrays, the other joins parts.
     axis: str
-    devices: int
-    size: int
+    devices: int  # Along that axis.
+    size: int  # Bytes of one result, which each device then holds.
     count: int
 
     @property
@@ -73,16 +57,10 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What each device does in one part of a program.
+    """What each device does in one part of a program."""
 
-    Attributes:
-      read: bytes of its memory.
-      operations: see :attr:`Hardware.peak`.
-      collectives: what it exchanges.
-    """
-
-    read: float = 0
-    operations: float = 0
+    read: float = 0  # Bytes of its memory.
+    operations: float = 0  # See :attr:`Hardware.peak`.
     collectives: tuple[Collective, ...] = ()
 
     @property
@@ -96,9 +74,8 @@ class Load:
         return sum(collective.count for collective in self.collectives)
 
     def floor(self, hardware: Hardware) -> float:
-        """Seconds it takes at least.
+        """Least seconds, max(read / bandwidth, operations / peak) + sent / interconnect.
 
-        max(read / bandwidth, operations / peak) + sent / interconnect.
         Reading may hide behind arithmetic; a layer's sums may not, as the next layer needs them.
         Latency is not in it, nor what is written.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.reductions import max_last, min_last, sum_last, sum_parts
 from specdec.types import Distribution, PointMass, Sampling
@@ -134,6 +134,13 @@ def standardize(
         return PointMass(tokens, jnp.where(best, 1.0, relative))
     weights, total = warped_parts(logits, sampling)
     return weights / total
+
+
+def has_nan(logits: Float[Array, "b n v"], distribution: Distribution) -> Bool[Array, "b n"]:
+    """Where logits hold a NaN, which leaves nothing of :func:`standardize`'s distribution."""
+    if isinstance(distribution, PointMass):
+        return jnp.isnan(max_last(logits))
+    return jnp.isnan(distribution[..., 0])  # One NaN makes the sum, and so all entries, NaN.
 
 
 def spread(distribution: Distribution, tokens: Int[Array, " n"], vocab_size: int) -> Distribution:

@@ -41,11 +41,8 @@ def speedup(alpha: float, gamma: int, cost_ratio: float, verify_ratio: float = 1
 def block_speedup(tokens: float, guesses: float, cost_ratio: float, verify_ratio: float) -> float:
     """Walltime improvement of blocks that emit ``tokens`` from ``guesses`` on average.
 
-    :func:`speedup` without Equation 1's independent acceptances and equally long blocks.
-
-    Raises:
-      ValueError: the block takes no time. (c alone may be negative: measured as a difference,
-        that of a negligible draft can be.)
+    :func:`speedup` without Equation 1's independent acceptances and equally long blocks. ValueError
+    if a block takes no time; c alone may be negative, as a negligible draft's measured one can be.
     """
     time = guesses * cost_ratio + verify_ratio
     if not time > 0:
@@ -76,14 +73,8 @@ def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -
 def best_gamma(alpha: float, cost_ratio: float, max_gamma: int = 64) -> int:
     """The gamma that maximises :func:`speedup` at v = 1, 0 when speculation does not pay.
 
-    Source: the paper's section 3.5 and Figure 3. At alpha = 1 and c < 1 longer blocks
-    are always better and it is ``max_gamma``.
-
-    Args:
-      max_gamma: the largest gamma considered.
-
-    Raises:
-      ValueError: also for a negative c or ``max_gamma``.
+    Source: the paper's section 3.5 and Figure 3. At alpha = 1 and c < 1 longer blocks are always
+    better and it is ``max_gamma``. ValueError also for a negative c or ``max_gamma``.
     """
     if not cost_ratio >= 0:
         raise ValueError(f"cost_ratio must be >= 0, got {cost_ratio}.")

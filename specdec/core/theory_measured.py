@@ -26,13 +26,11 @@ def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: 
     probability r_t ... r_{t+i-2} (1 - r_{t+i-1}), for i = gamma + 1 without the last factor, and
     the next one starts behind them; that gives each position's probability to start one. Where
     acceptances come in runs this is less than Equation 1 at the same alpha: a run longer than
-    gamma needs several calls. Without a limit gamma the runs would not matter, since then each
-    rejection costs one call and nothing else does.
+    gamma needs several calls.
 
     Args:
       ratios: for each text the ratios r in [0, 1] at its own tokens, its end included; an empty
         one counts for nothing.
-      gamma: guesses a block.
 
     Raises:
       ValueError: gamma negative, ratios outside [0, 1] or not one-dimensional, or no token at all.
@@ -49,14 +47,11 @@ def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: 
 
 
 def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> float | None:
-    """Correlation of values ``lag`` apart within a sequence.
+    """Correlation of values ``lag`` apart within a sequence; None where they never vary.
 
     The mean of (y_t - m)(y_{t+lag} - m) over all such pairs, over the variance; m and the variance
     are those of all values together. So sequences that differ in their level correlate too, as they
-    should: Equation 1 misses for that as well. 1 at lag 0, None where the values never vary.
-
-    Args:
-      sequences: values, of accepted guesses 0 and 1 or the ratios r; no pair crosses sequences.
+    should: Equation 1 misses for that as well.
 
     Raises:
       ValueError: lag negative, a sequence not one-dimensional, or none longer than the lag.
@@ -85,7 +80,6 @@ def cluster_interval(
     sequence, if sequences are independent and many (tens; with few it is too narrow).
 
     Args:
-      sums, counts: [n] each sequence's sum of values and number of them.
       z: the normal quantile, 1.96 for 95 %.
 
     Raises:

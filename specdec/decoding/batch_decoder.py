@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from specdec.core.randomness import seed_words
 from specdec.decoding.batches import Batch, bucket
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import LoadedModel
@@ -21,7 +22,7 @@ class BatchDecoder:
       engine, params: see :class:`specdec.decoding.engine.Engine`.
       target: the engine's, as it was loaded.
       max_decode_len: tokens a row may emit, EOS included.
-      seed: of the random numbers.
+      seed: of the random numbers; 64 bits.
     """
 
     engine: Engine
@@ -35,10 +36,10 @@ class BatchDecoder:
         """Size of the output buffer."""
         return bucket(self.max_decode_len)
 
-    def arguments(self, batch: Batch) -> tuple[EngineParams, Prompt, AnyArray, int, int]:
+    def arguments(self, batch: Batch) -> tuple[EngineParams, Prompt, AnyArray, int, np.ndarray]:
         """What :meth:`Engine.start` takes after the engine: arrays on their devices."""
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
-        return self.params, prompt, row_ids, self.max_decode_len, self.seed
+        return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
     def start(self, batch: Batch) -> DecodeState:
         """The state before the first block; traceable."""
@@ -48,9 +49,17 @@ class BatchDecoder:
         """Decodes a batch and brings the result to the host as NumPy arrays.
 
         Raises:
-          ValueError: the mesh cannot cut the batch into equal parts.
+          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
+            row).
         """
         result = decode(
             self.engine, *self.arguments(batch), output_bucket=self.output_bucket, trace=trace
         )
-        return jax.tree.map(np.asarray, result)
+        result = jax.tree.map(np.asarray, result)
+        for place in np.flatnonzero(result.nan):
+            raise ValueError(
+                f"Row {batch.row_ids[place]}: the logits of {self.target.source} or of its draft "
+                f"became NaN within the first {result.num_tokens[place]} tokens. Look for NaN or "
+                'infinity in the weights; bfloat16 models may need dtype="float32".'
+            )
+        return result

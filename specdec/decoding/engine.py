@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts
-from specdec.core.standardize import standardize
+from specdec.core.standardize import has_nan, standardize
 from specdec.decoding import state as st
 from specdec.drafters.base import Drafter
 from specdec.models.base import Model
@@ -42,6 +42,7 @@ from specdec.types import (
     Prompt,
     RandomSource,
     Sampling,
+    Seed,
     Topology,
     Verdict,
     pytree,
@@ -74,11 +75,13 @@ class Scored:
     Attributes:
       distribution: p after the last token and after every guess, N + 1.
       hidden: [B, N+1, D] the target's last hidden states there.
+      nan: [B] whether logits were NaN anywhere in the block.
       cache: the target's, with the whole block written and nothing committed.
     """
 
     distribution: Distribution
     hidden: Float[Array, "b n1 d"]
+    nan: Bool[Array, " b"]
     cache: Cache
 
 
@@ -129,7 +132,7 @@ class Engine:
         prompt: Prompt,
         row_ids: Int[AnyArray, " b"],
         limit: Int[Array, ""] | int,
-        seed: Int[Array, ""] | int,
+        seed: Seed,
         *,
         output_bucket: int,
         trace: bool = False,
@@ -140,7 +143,7 @@ class Engine:
           row_ids: [B] ids that key each row's random numbers; a negative id marks a padding row,
             which is finished from the start.
           limit: tokens a row may emit, EOS included, at most ``output_bucket``.
-          seed: of all random numbers.
+          seed: of all random numbers; see :func:`specdec.core.randomness.row_keys`.
           output_bucket: L, size of the output buffer.
           trace: whether every block's diagnostics are kept.
         """
@@ -195,11 +198,12 @@ class Engine:
         hidden, cache = self.target.extend(
             params.target, state.encoded, state.cache, tokens, topology
         )
-        logits = self.target.logits(params.target, hidden)
+        logits = self.target.logits(params.target, hidden)[:, :size]
         keep = self.verifier.needs_probs
-        distribution = standardize(logits[:, :size], params.sampling, keep_probs=keep)
+        distribution = standardize(logits, params.sampling, keep_probs=keep)
+        nan = jnp.any(has_nan(logits, distribution), axis=1)
         distribution = self.target.over_vocabulary(params.target, distribution)
-        return Scored(distribution, hidden[:, :size], cache)
+        return Scored(distribution, hidden[:, :size], nan, cache)
 
     def _verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
         """What the verifier keeps; with no guess at all one token is drawn from p."""
@@ -218,11 +222,13 @@ class Engine:
         if self.drafter:
             drafter_state = self.drafter.observe(state.drafter_state, verdict, scored.hidden)
         guesses = guess_counts(draft)
+        # A draft's NaN, too, is in what of it is accepted.
+        nan = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
         info = BlockInfo(
             draft.tokens, guesses, verdict.tokens, verdict.num_accepted, verdict.num_emitted
         )
         state = st.advance(
-            state, verdict, cache=cache, drafter_state=drafter_state, eos_id=eos_id,
+            state, verdict, cache=cache, drafter_state=drafter_state, eos_id=eos_id, nan=nan,
             stats=st.count_block(state.stats, verdict, dropped, guesses),
         )  # fmt: skip
         return state, info
@@ -235,7 +241,7 @@ def decode(
     prompt: Prompt,
     row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     *,
     output_bucket: int,
     trace: bool = False,

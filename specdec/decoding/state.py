@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
 from specdec.core.residuals import take_position
@@ -17,6 +17,7 @@ from specdec.types import (
     DecodeResult,
     DecodeState,
     DrafterState,
+    Seed,
     Start,
     Stats,
     Verdict,
@@ -29,7 +30,7 @@ def initial_state(
     *,
     row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     output_bucket: int,
     pad_id: int,
     depth: int,
@@ -59,6 +60,7 @@ def initial_state(
         last_token=start.last_token,
         finished=(row_ids < 0) | (limit <= 0),
         block=jnp.zeros((), jnp.int32),
+        nan=jnp.zeros((batch,), bool),
         limit=limit,
         row_keys=row_keys(seed, jnp.asarray(row_ids)),
         encoded=start.encoded,
@@ -135,9 +137,14 @@ def advance(
     cache: Cache,
     drafter_state: DrafterState,
     stats: Stats,
+    nan: Bool[Array, " b"],
     eos_id: int,
 ) -> DecodeState:
-    """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit."""
+    """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
+
+    Args:
+      nan: [B] rows whose distributions are NaN; they end too.
+    """
     emitted = verdict.num_emitted
 
     def write(row, new, at):
@@ -147,13 +154,15 @@ def advance(
     newest = take_position(verdict.tokens, jnp.maximum(emitted - 1, 0))
     active = emitted > 0
     num_tokens = state.num_tokens + emitted
+    nan &= active
     return dataclasses.replace(
         state,
         # Finished rows write nothing: their garbage would fall on the end of their own output.
         tokens=jnp.where(active[:, None], tokens, state.tokens),
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
-        finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit),
+        finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit) | nan,
+        nan=state.nan | nan,
         block=state.block + 1,
         cache=cache,
         drafter_state=drafter_state,
@@ -175,5 +184,5 @@ def result(state: DecodeState, output_bucket: int, pad_id: int) -> DecodeResult:
     tokens = state.tokens[:, :output_bucket]
     inside = jnp.arange(output_bucket) < state.num_tokens[:, None]
     return DecodeResult(
-        jnp.where(inside, tokens, pad_id), state.num_tokens, state.stats, state.trace
+        jnp.where(inside, tokens, pad_id), state.num_tokens, state.nan, state.stats, state.trace
     )

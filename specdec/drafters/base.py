@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float
 
@@ -107,6 +107,7 @@ class Opening(Protocol):
         ...
 
 
+@runtime_checkable
 class DraftSpec(Protocol):
     """What to draft with: small, printable, nothing loaded."""
 

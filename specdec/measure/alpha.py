@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core import theory, theory_measured
 from specdec.core.compilation import decode_jit
 from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.types import Distribution, Draft, PointMass, Prompt, Verdict, pytree
+from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, Verdict, pytree
 from specdec.verifiers.lenient import LenientVerifier
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.
@@ -30,15 +30,17 @@ _WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an
 
 @pytree
 class Acceptance:
-    """What would be accepted at each position of texts [B, L]; zero beyond a text's end.
+    """What would be accepted at each position of texts [B, L]; zero where there is no guess.
 
     Attributes:
+      guessed: [B, L] whether the draft has a guess; nowhere beyond a text's end.
       prob: [B, L] sum_x min(p, q).
       ratio: [B, L] min(1, q(x) / p(x)) at the text's own token x: the chance that x, being what the
         target generated, was an accepted guess.
       lenient: [B, L, K] the acceptance probability at each lenience, sum_x min(q, p / l).
     """
 
+    guessed: Bool[Array, "b l"]
     prob: Float[Array, "b l"]
     ratio: Float[Array, "b l"]
     lenient: Float[Array, "b l k"]
@@ -51,7 +53,7 @@ def replay(
     prompt: Prompt,
     row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     tokens: Int[Array, "b l"],
     num_tokens: Int[Array, " b"],
     *,
@@ -74,7 +76,7 @@ def replay(
     batch, length = tokens.shape
     state = engine.start(params, prompt, row_ids, limit, seed, output_bucket=length)
     empty = jnp.zeros((batch, length))
-    found = Acceptance(empty, empty, jnp.zeros((batch, length, len(leniences))))
+    found = Acceptance(empty.astype(bool), empty, empty, jnp.zeros((batch, length, len(leniences))))
 
     def position(t, carry):
         state, found = carry
@@ -86,12 +88,13 @@ def replay(
                 return phase(*args)
             scored, draft, _ = args
             here = _acceptance(scored.distribution, draft, token, leniences)
-            counts = inside & (guess_counts(draft) > 0)
-            asked.append(
-                jax.tree.map(
-                    lambda a: jnp.where(counts.reshape(-1, *[1] * (a.ndim - 1)), a, 0.0), here
-                )
-            )
+            guessed = inside & (guess_counts(draft) > 0)
+
+            def counted(values):
+                rows = guessed.reshape(-1, *[1] * (values.ndim - 1))
+                return jnp.where(rows, values, jnp.zeros((), values.dtype))
+
+            asked.append(jax.tree.map(counted, here))
             ones = jnp.ones((batch,), jnp.int32)
             slots = jnp.zeros((batch, 2), jnp.int32)
             said = jnp.pad(token, ((0, 0), (0, 1)))
@@ -121,7 +124,8 @@ def _acceptance(
         q_token = take(draft.probs, token)
     lenient = [acceptance_prob(target, draft, lenience) for lenience in leniences]
     ratio = jnp.minimum(1.0, q_token / jnp.maximum(p_token, jnp.finfo(jnp.float32).tiny))
-    return Acceptance(acceptance_prob(target, draft), ratio, jnp.stack(lenient, axis=-1))
+    guessed = jnp.ones(token.shape, bool)
+    return Acceptance(guessed, acceptance_prob(target, draft), ratio, jnp.stack(lenient, axis=-1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +137,7 @@ class RowAcceptance:
     """
 
     id: int
+    guessed: list[bool]
     prob: list[float]
     ratio: list[float]
     lenient: list[list[float]]
@@ -144,32 +149,36 @@ class RowAcceptance:
         def listed(values) -> Any:
             return np.round(np.asarray(values)[place, :count].astype(float), 6).tolist()
 
-        return cls(id, listed(found.prob), listed(found.ratio), listed(found.lenient))
+        guessed = np.asarray(found.guessed)[place, :count].tolist()
+        return cls(id, guessed, listed(found.prob), listed(found.ratio), listed(found.lenient))
 
 
 def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
     """What the rows say of alpha.
 
     Returns:
-      ``alpha`` with its ``alpha_interval`` (95 %, clustered by text); ``autocorrelation`` of the
-      ratios by lag; ``block_efficiency`` by gamma, as Equation 1 has it (``equation_1``), and as
-      these texts do (``measured``; see :mod:`specdec.core.theory_measured`); ``lenience``: alpha
-      and the total variation from p, by lenience.
+      ``alpha``, the mean over all guesses, as in a decode's statistics, with its
+      ``alpha_interval`` (95 %, clustered by text); ``guess_rate``, the share of positions with a
+      guess; ``autocorrelation`` of the ratios by lag; ``block_efficiency`` by gamma, as Equation 1
+      has it (``equation_1``: of alpha times guess_rate), and as these texts do (``measured``; see
+      :mod:`specdec.core.theory_measured`); ``lenience``: alpha and the total variation from p, by
+      lenience.
 
     Raises:
-      ValueError: there is no token.
+      ValueError: there is no guess.
     """
-    if not any(row.prob for row in rows):
-        raise ValueError("There is no token to measure alpha on.")
+    if not any(any(row.guessed) for row in rows):
+        raise ValueError("There is no guess to measure alpha on.")
     ratios = [np.asarray(row.ratio) for row in rows]
     sums = np.array([sum(row.prob) for row in rows])
-    counts = np.array([len(row.prob) for row in rows])
-    alpha = float(sums.sum() / counts.sum())
-    longest = int(counts.max())
-    lenient = np.concatenate([np.asarray(row.lenient) for row in rows if row.prob]).mean(axis=0)
+    counts = np.array([sum(row.guessed) for row in rows])
+    num_tokens, longest = sum(map(len, ratios)), max(map(len, ratios))
+    alpha, guess_rate = float(sums.sum() / counts.sum()), float(counts.sum() / num_tokens)
+    lenient = sum(np.sum(row.lenient, axis=0) for row in rows if row.prob) / counts.sum()
     return {
         "num_texts": len(rows),
-        "num_tokens": int(counts.sum()),
+        "num_tokens": num_tokens,
+        "guess_rate": guess_rate,
         "alpha": alpha,
         "alpha_interval": theory_measured.cluster_interval(sums, counts),
         "autocorrelation": {
@@ -177,14 +186,17 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
         },
         "block_efficiency": {
             gamma: {
-                "equation_1": theory.expected_tokens(min(alpha, 1.0), gamma),
+                "equation_1": theory.expected_tokens(min(alpha * guess_rate, 1.0), gamma),
                 "measured": theory_measured.measured_block_efficiency(ratios, gamma),
             }
             for gamma in GAMMAS
         },
-        # A point of alpha gained is a point of distance; d_TV = alpha(l) - alpha(1).
+        # A point of alpha gained is a point of distance where there is a guess.
         "lenience": {
-            lenience: {"alpha": float(a), "total_variation": float(max(0.0, a - alpha))}
+            lenience: {
+                "alpha": float(a),
+                "total_variation": float(max(0.0, a - alpha) * guess_rate),
+            }
             for lenience, a in zip(LENIENCES, lenient, strict=True)
         },
     }

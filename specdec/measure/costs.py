@@ -20,7 +20,7 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.random import RandomDrafter
 from specdec.measure.timing import Work
-from specdec.types import DecodeState, DrafterState, Encoded, PointMass, Prompt, Verdict
+from specdec.types import DecodeState, DrafterState, Encoded, PointMass, Prompt, Seed, Verdict
 
 STEPS = 32
 _LOOPS = 4  # How often each loop is run in a repetition.
@@ -35,7 +35,7 @@ def start(
     prompt: Prompt,
     row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     *,
     output_bucket: int,
 ) -> DecodeState:

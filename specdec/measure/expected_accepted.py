@@ -26,7 +26,7 @@ from specdec.core.compilation import decode_jit
 from specdec.core.residuals import guess_counts, take
 from specdec.core.theory_measured import cluster_interval
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.types import Distribution, Draft, PointMass, Prompt, pytree
+from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
 
 
 @pytree
@@ -78,7 +78,7 @@ def decode_and_expect(
     prompt: Prompt,
     row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int,
-    seed: Int[Array, ""] | int,
+    seed: Seed,
     *,
     output_bucket: int,
 ) -> ExpectedAccepted:

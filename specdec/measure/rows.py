@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from specdec.core.files import to_json
 from specdec.decoding.batches import Batch
 from specdec.measure.progress import Progress
 
@@ -84,7 +85,7 @@ def _end_of_lines(file: IO[bytes]) -> int:
 
 def line_of(row: Any) -> str:
     """A dataclass as a line of JSON, without the line's end."""
-    return json.dumps(dataclasses.asdict(row), ensure_ascii=False)
+    return to_json(dataclasses.asdict(row))
 
 
 def append_missing(

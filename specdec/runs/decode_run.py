@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal, get_args
 
 from specdec.api import VERIFIER, Method, Pair, check_arguments
+from specdec.arguments import whole
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.drafters.base import DraftSpec
@@ -13,6 +14,11 @@ from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
+
+_GENERATE = (
+    "method", "gamma", "sampling", "max_decode_len", "seed", "batch_size", "max_input_len",
+    "stop_below", "draft_sampling", "verifier",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,18 +60,13 @@ class DecodeRun:
     mesh: DeviceMesh | None = None
 
     def __post_init__(self):
-        for name in ("seed", "batch_size", "max_input_len", "max_decode_len", "timing_examples",
-                     "timing_repetitions"):  # fmt: skip
-            if not isinstance(getattr(self, name), int):
-                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
-        limits = self.max_decode_len, self.batch_size, self.stop_below
-        check_arguments(self.method, self.gamma, *limits)
-        at_least = {"max_input_len": 1, "timing_examples": 0, "timing_repetitions": 1,
-                    "num_examples": 1}  # fmt: skip
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}.")
+        checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})
+        at_least = {"timing_examples": 0, "timing_repetitions": 1}
+        if self.num_examples is not None:
+            at_least["num_examples"] = 1
+        checked |= {name: whole(name, getattr(self, name), n) for name, n in at_least.items()}
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
         if self.bad_rows not in get_args(BadRows):
             raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
 

@@ -37,8 +37,8 @@ class Grid:
 
     A number of equal cells, or the numbers in (0, 1) that part them. For probabilities that are
     multiples of 1/n: ``proposal`` a multiple of n, ``acceptance`` of the numerators of q, ``final``
-    of n and of the numerators of the residual's mass. ``inner`` is
-    for the numbers of a hierarchical drafter's inner rounds.
+    of n and of the numerators of the residual's mass. ``inner`` is for a hierarchical drafter's
+    inner rounds.
     """
 
     proposal: Cells
@@ -61,11 +61,7 @@ class Tape:
         if purpose >= Purpose.INNER_PROPOSAL:
             assert self.inner is not None
             return self.inner.uniforms(Purpose(purpose - Purpose.INNER_PROPOSAL), count)
-        return {
-            Purpose.PROPOSAL: self.proposal,
-            Purpose.ACCEPTANCE: self.acceptance,
-            Purpose.FINAL: self.final,
-        }[purpose][:, :count]
+        return (self.proposal, self.acceptance, self.final)[purpose][:, :count]
 
 
 def _cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
@@ -79,11 +75,9 @@ def _cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
 
 def _axes(grid: Grid, guesses: int, rounds: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
     """What each of a block's numbers may be; proposals, acceptances and finals of all rounds."""
-    return (
-        [_cells(grid.proposal)] * (guesses * rounds)
-        + [_cells(grid.acceptance)] * (guesses * rounds)
-        + [_cells(grid.final)] * rounds
-    )
+    each = guesses * rounds
+    kinds = [grid.proposal] * each + [grid.acceptance] * each + [grid.final] * rounds
+    return [_cells(cells) for cells in kinds]
 
 
 def _product(axes: list[np.ndarray]) -> np.ndarray:
@@ -94,7 +88,8 @@ def _product(axes: list[np.ndarray]) -> np.ndarray:
 def _tape(numbers: jax.Array, guesses: int, rounds: int = 1) -> Tape:
     """:func:`_axes`' columns by purpose."""
     each = guesses * rounds
-    return Tape(numbers[:, :each], numbers[:, each : 2 * each], numbers[:, 2 * each :])
+    proposal, acceptance, final = jnp.split(numbers, [each, 2 * each], axis=1)
+    return Tape(proposal, acceptance, final)
 
 
 def _fingerprints(leaves: Sequence[np.ndarray]) -> np.ndarray:
@@ -129,10 +124,7 @@ def _start(engine: Engine, params: EngineParams, prompt: Prompt, limit: int) -> 
 
 
 @functools.partial(jax.jit, static_argnames=("engine", "limit"))
-def _step(
-    engine: Engine, params: EngineParams, state: DecodeState, tape: Tape, like: DecodeState,
-    limit: int,
-) -> DecodeState:  # fmt: skip
+def _step(engine, params, state: DecodeState, tape, like: DecodeState, limit) -> DecodeState:
     """One block of tileable states; ``like`` lends what they lack."""
     rows = len(state.finished)
     stats = jax.tree.map(lambda a: jnp.zeros((rows, *a.shape[1:]), a.dtype), like.stats)
@@ -190,12 +182,10 @@ def exact_law(
             _, first, inverse = np.unique(prints, return_index=True, return_inverse=True)
             mass = np.bincount(inverse, weight)
             for index, m in zip(first, mass, strict=True):
-                if m == 0:
-                    continue
                 key = (int(owner[index]), int(prints[index]))
                 if key in merged:
                     merged[key][1] += m
-                else:
+                elif m > 0:
                     merged[key] = [_rows(after, index), m]
         unfinished = []
         for (owner_id, _), (row, m) in merged.items():
@@ -205,9 +195,9 @@ def exact_law(
                 unfinished.append((row, m, owner_id))
         if not unfinished:
             return laws
-        states = jax.tree.map(lambda *rows: np.stack(rows), *(row for row, _, _ in unfinished))
-        weights = np.array([m for _, m, _ in unfinished])
-        owners = np.array([owner for _, _, owner in unfinished])
+        rows, *others = zip(*unfinished, strict=True)
+        states = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        weights, owners = map(np.array, others)
     raise RuntimeError(f"Rows have not ended after {limit} blocks: some block emitted nothing.")
 
 
@@ -224,17 +214,12 @@ def _all_logits(
 
 
 def model_law(
-    model: Model,
-    params: Params,
-    prompt: Prompt,
-    distribution: Callable[[np.ndarray], np.ndarray],
-    *,
-    limit: int,
-) -> list[Law]:
+    model: Model, params: Params, prompt: Prompt,
+    distribution: Callable[[np.ndarray], np.ndarray], *, limit: int,
+) -> list[Law]:  # fmt: skip
     """The target's own law for each row of ``prompt``, by walking every sequence in float64.
 
-    Args:
-      distribution: maps float64 logits [V] to probabilities [V]: an independent standardize.
+    ``distribution`` maps float64 logits [V] to probabilities [V]: an independent standardize.
     """
     every = list(itertools.product(range(model.vocab_size), repeat=limit - 1))
     tokens = jnp.asarray(every, jnp.int32).reshape(len(every), limit - 1)

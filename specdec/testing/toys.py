@@ -18,13 +18,9 @@ def dyadic_table(
 
     Some probabilities are zero (a logit of -1e9) and none is one.
     """
-    choices = [
-        numerators
-        for numerators in itertools.product(range(denominator), repeat=vocab_size)
-        if sum(numerators) == denominator
-    ]
-    chosen = np.random.default_rng(seed).integers(len(choices), size=contexts)
-    numerators = np.array(choices)[chosen]
+    choices = np.array(list(itertools.product(range(denominator), repeat=vocab_size)))
+    choices = choices[choices.sum(axis=1) == denominator]
+    numerators = choices[np.random.default_rng(seed).integers(len(choices), size=contexts)]
     with np.errstate(divide="ignore"):
         logits = np.log(numerators / denominator) * temperature
     return np.maximum(logits, -1e9).astype(np.float32)
@@ -35,9 +31,8 @@ def tailed_table(contexts: int, vocab_size: int, seed: int, temperature: float) 
 
     Without it the others have probabilities 2/4, 1/4, 1/4 in some order (V = 4).
     """
-    generator = np.random.default_rng(seed)
     base = np.log(np.array([8, 4, 4, 1]) / 17)[:vocab_size] * temperature
-    return np.stack([generator.permutation(base) for _ in range(contexts)]).astype(np.float32)
+    return _permuted(base, contexts, seed)
 
 
 def reference_distribution(logits: np.ndarray, sampling: SamplingConfig) -> np.ndarray:
@@ -64,27 +59,24 @@ def quarters_table(contexts: int, seed: int) -> np.ndarray:
 
     Drafts whose q is at least 1/4 everywhere leave block verification few different decisions.
     """
+    return _permuted(np.log(np.array([2, 1, 1]) / 4), contexts, seed)
+
+
+def _permuted(logits: np.ndarray, contexts: int, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
-    base = np.log(np.array([2, 1, 1]) / 4)
-    return np.stack([generator.permutation(base) for _ in range(contexts)]).astype(np.float32)
+    return np.stack([generator.permutation(logits) for _ in range(contexts)]).astype(np.float32)
 
 
 def dyadic_ngrams(order: int) -> NgramTables:
     """Tables for three tokens whose distributions, back-off included, have multiples of 1/4."""
     first = make_level(
-        contexts=np.array([[0], [2]]),
-        counts=np.array([1, 2]),
-        best=np.array([2, 0]),
-        successors=np.array([2, 0, 2]),
-        weights=np.array([0.5, 0.5, 0.5]),
-    )
+        contexts=np.array([[0], [2]]), counts=np.array([1, 2]), best=np.array([2, 0]),
+        successors=np.array([2, 0, 2]), weights=np.full(3, 0.5),
+    )  # fmt: skip
     # After 0, 2: half of it is the weight's, half what follows 2.
     second = make_level(
-        contexts=np.array([[0, 2]]),
-        counts=np.array([1]),
-        best=np.array([2]),
-        successors=np.array([2]),
-        weights=np.array([0.5]),
-    )
+        contexts=np.array([[0, 2]]), counts=np.array([1]), best=np.array([2]),
+        successors=np.array([2]), weights=np.array([0.5]),
+    )  # fmt: skip
     unigram = jnp.array([0.5, 0.0, 0.5])
     return NgramTables(unigram, jnp.array(0), (first, second)[: order - 1])

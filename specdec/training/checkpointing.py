@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -38,75 +37,50 @@ CHECKPOINTS = "checkpoints"
 
 
 def prepare_directory(
-    directory: str | os.PathLike,
-    config: Config,
-    settings: dict[str, Any],
-    vocabulary_path: Path,
+    directory: str | os.PathLike, config: Config | None, settings: dict[str, Any], vocabulary: Path
 ) -> None:
     """Writes the description of a run, or checks that the one already there is the same.
 
-    Raises:
-      ValueError: ``directory`` holds a run with other settings; the message names them.
-    """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    check_settings(directory, {"model": dataclasses.asdict(config), **settings})
-    shutil.copyfile(vocabulary_path, directory / FILE_NAME)
-    _write_model(directory, config)
-
-
-def check_settings(directory: str | os.PathLike, settings: dict[str, Any]) -> None:
-    """Writes a run's settings, or checks that those already there are the same.
+    Without a ``config`` it is one of several networks, whose own directories hold theirs.
 
     Raises:
       ValueError: ``directory`` holds a run with other settings; the message names them.
     """
-    described = json.loads(json.dumps(settings))
-    path = Path(directory) / SETTINGS
-    if path.exists():
+    directory, model = Path(directory), {"model": config} if config else {}
+    described = json.loads(json.dumps(model | settings, default=dataclasses.asdict))
+    if (path := directory / SETTINGS).exists():
         found = json.loads(path.read_text())
         if "model" in found:  # Fields that the config has gained since then take their defaults.
             found["model"] = dataclasses.asdict(Config(**found["model"]))
-        keys = sorted(found.keys() | described.keys())
-        other = [key for key in keys if found.get(key) != described.get(key)]
-        if other:
-            changes = "; ".join(
-                f"{key}: {found.get(key)!r} there, {described.get(key)!r} here" for key in other
-            )
+        changes = "; ".join(
+            f"{key}: {found.get(key)!r} there, {described.get(key)!r} here"
+            for key in sorted(found.keys() | described.keys())
+            if found.get(key) != described.get(key)
+        )
+        if changes:
             raise ValueError(f"{directory} holds a run with other settings: {changes}.")
     write_json(path, described)
+    if config:
+        shutil.copyfile(vocabulary, directory / FILE_NAME)
+        write_json(directory / MODEL, dataclasses.asdict(config))
 
 
-class Checkpointer:
-    """Saves and restores trees by step; keeps the latest two."""
+def checkpoints(directory: str | os.PathLike) -> ocp.CheckpointManager:
+    """A run's checkpoints by step, of which the latest two are kept; a context manager."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+    return ocp.CheckpointManager((Path(directory) / CHECKPOINTS).absolute(), options=options)
 
-    def __init__(self, directory: str | os.PathLike):
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager(
-            (Path(directory) / CHECKPOINTS).absolute(), options=options
-        )
 
-    def latest_step(self) -> int | None:
-        """The newest step saved whole, or None."""
-        return self._manager.latest_step()
+def save(manager: ocp.CheckpointManager, step: int, **trees: Any) -> None:
+    """Writes a checkpoint of "params", and "optimizer" to resume; visible when complete."""
+    items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
+    manager.save(step, args=ocp.args.Composite(**items))
 
-    def all_steps(self) -> list[int]:
-        """The steps saved whole."""
-        return sorted(self._manager.all_steps())
 
-    def save(self, step: int, **trees: Any) -> None:
-        """Writes a checkpoint of "params", and "optimizer" to resume; visible when complete."""
-        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
-        self._manager.save(step, args=ocp.args.Composite(**items))
-
-    def restore(self, step: int, **like: Any) -> dict[str, Any]:
-        """The trees of these names saved at ``step``, shaped and placed like those given."""
-        items = {name: ocp.args.StandardRestore(_abstract(tree)) for name, tree in like.items()}
-        return dict(self._manager.restore(step, args=ocp.args.Composite(**items)))
-
-    def close(self) -> None:
-        """Releases the manager's threads."""
-        self._manager.close()
+def restore(manager: ocp.CheckpointManager, step: int, **like: Any) -> dict[str, Any]:
+    """The trees of these names saved at ``step``, shaped and placed like those given."""
+    items = {name: ocp.args.StandardRestore(tree) for name, tree in like.items()}
+    return dict(manager.restore(step, args=ocp.args.Composite(**items)))
 
 
 def is_run(directory: str | os.PathLike) -> bool:
@@ -122,8 +96,8 @@ def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
     """
     if not is_run(directory):
         raise FileNotFoundError(f"{directory} is not a training run: it has no {MODEL}.")
-    with contextlib.closing(Checkpointer(directory)) as checkpointer:
-        steps = checkpointer.all_steps()
+    with checkpoints(directory) as manager:
+        steps = sorted(manager.all_steps())
     if not steps:
         raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
     if step is not None and step not in steps:
@@ -135,10 +109,8 @@ def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
 def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Config, dict]:
     """The network and the parameters of a run directory, or of a checkpoint.
 
-    Args:
-      source: a run directory; else a T5X or Hugging Face directory, a hub id or a bundled model
-        such as "quickstart/target" (see :func:`specdec.checkpoints.loading.resolve`).
-      step: of a run directory; the latest if None.
+    ``step`` is a run's, the latest if None; a checkpoint is a T5X or Hugging Face directory, a hub
+    id or a bundled model (see :func:`specdec.checkpoints.loading.resolve`).
 
     Raises:
       FileNotFoundError: a run that holds no such checkpoint, or a directory of something else.
@@ -146,14 +118,15 @@ def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Con
     """
     if is_run(source):
         config, params = open_params(source, "float32", find_step(source, step))
-        return config, jax.tree.map(jnp.asarray, params)
-    location = resolve(source, "target")
-    if Path(location).is_dir() and not (is_t5x(location) or (Path(location) / CONFIG).is_file()):
-        raise FileNotFoundError(
-            f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
-            f"Hugging Face, which has {CONFIG}, or of T5X."
-        )
-    config, params = open_checkpoint(location)
+    else:
+        location = resolve(source, "target")
+        folder = Path(location)
+        if folder.is_dir() and not (is_t5x(location) or (folder / CONFIG).is_file()):
+            raise FileNotFoundError(
+                f"{location} is neither a training run, which has {MODEL}, nor a checkpoint of "
+                f"Hugging Face, which has {CONFIG}, or of T5X."
+            )
+        config, params = open_checkpoint(location)
     return config, jax.tree.map(jnp.asarray, params)
 
 
@@ -166,7 +139,7 @@ def open_params(
       CheckpointError: parameters are missing, unknown or of other shapes than the network's; when
         one is read: its files are damaged.
     """
-    config = _read_model(directory)
+    config = Config(**json.loads((Path(directory) / MODEL).read_text()))
     location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
     arrays = read_orbax(location, as_dtype(dtype))
     check_parameters(location, parameter_shapes(config), arrays, MODEL)
@@ -175,17 +148,9 @@ def open_params(
 
 def save_params(directory: str | os.PathLike, config: Config, params: Any, step: int) -> None:
     """Writes a run directory that :func:`load_params` reads, with nothing to resume it by."""
-    with contextlib.closing(Checkpointer(directory)) as checkpointer:
-        checkpointer.save(step, params=params)
-    _write_model(Path(directory), config)
-
-
-def _read_model(directory: str | os.PathLike) -> Config:
-    return Config(**json.loads((Path(directory) / MODEL).read_text()))
-
-
-def _write_model(directory: Path, config: Config) -> None:
-    write_json(directory / MODEL, dataclasses.asdict(config))
+    with checkpoints(directory) as manager:
+        save(manager, step, params=params)
+    write_json(Path(directory) / MODEL, dataclasses.asdict(config))
 
 
 def load_vocabulary(source: str | os.PathLike) -> Vocabulary:
@@ -199,12 +164,3 @@ def load_vocabulary(source: str | os.PathLike) -> Vocabulary:
     if path is None:
         raise FileNotFoundError(f"{source} has no vocabulary (spiece.model).")
     return Vocabulary(path)
-
-
-def _abstract(tree: Any) -> Any:
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-
-    def leaf(x):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return jax.tree.map(leaf, tree)

@@ -9,9 +9,10 @@ vocabulary, a token is accepted with probability sum_x min(p, q) = 1 - TV(p, q) 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +20,11 @@ import jax.numpy as jnp
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
-from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
-from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.checkpointing import load_params, load_vocabulary
+from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches
-from specdec.training.train import (
-    TextFiles,
-    apply,
-    check_vocabulary,
-    first_params,
-    load_batches,
-    per_token,
-)
+from specdec.training.train import TextFiles, apply, first_params, per_token, prepare
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -48,19 +42,10 @@ def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     return 1 - jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
 
 
-def comparison(
-    log_p: jax.Array, log_q: jax.Array, mask: jax.Array, **others: jax.Array
-) -> dict[str, jax.Array]:
-    """Sums over [B, T] where ``mask`` of the ``others`` and of
-
-    ``alpha``, sum_x min(p, q), and ``agreement``, whether p and q have the same largest entry.
-    """
-    values = {
-        "alpha": 1 - total_variation(log_p, log_q),
-        "agreement": jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1),
-        **others,
-    }
-    return {name: jnp.sum(jnp.where(mask, value, 0)) for name, value in values.items()}
+def comparison(log_p: jax.Array, log_q: jax.Array) -> dict[str, jax.Array]:
+    """``alpha``, sum_x min(p, q), and ``agreement`` of the largest entries; [..., V] -> [...]."""
+    agreement = jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1)
+    return {"alpha": 1 - total_variation(log_p, log_q), "agreement": agreement}
 
 
 # (log p, log q), each [..., V] float32 -> [...]
@@ -138,31 +123,18 @@ def distill(
 ) -> dict:
     """Distills a draft, resuming what ``directory`` holds. Returns its parameters.
 
-    ``initial`` is as in :func:`specdec.training.train.train`. The vocabulary is the target's.
-    Validation reports ``alpha``, the mean of sum_x min(p, q) at
+    ``initial`` is as in :func:`specdec.training.train.train`, as is what is raised; the vocabulary
+    is the target's. Validation reports the loss, ``alpha``, the mean of sum_x min(p, q) at
     temperature 1, and ``agreement``, the share of positions where target and draft have the same
     most probable token, over the data's validation tokens.
-
-    Raises:
-      FileNotFoundError, ValueError: missing or malformed data, target or settings; the draft's
-        vocabulary size, or the encoding that it starts from, is not the target's.
-      FloatingPointError: the loss is no longer finite.
     """
     target_model, target_params = load_params(distillation.target)
     check_draft(model, target_model)
-    vocabulary = load_vocabulary(distillation.target)
-    check_vocabulary(model, vocabulary)
     generated = read_pairs(distillation.generated_file) if distillation.generated_file else []
-    training, validation = load_batches(files, vocabulary, batching, generated)
-    settings = {
-        "optimizer": dataclasses.asdict(optimizer),
-        "total_steps": loop.total_steps,
-        "seed": loop.seed,
-        "distillation": dataclasses.asdict(distillation),
-        "initial": initial,
-        "data": training.fingerprint(),
-    }
-    prepare_directory(directory, model, settings, vocabulary.path)
+    training, validation = prepare(
+        directory, model, load_vocabulary(distillation.target), files, batching, loop, generated,
+        optimizer=optimizer, distillation=distillation, initial=initial,
+    )  # fmt: skip
     draft = architectures.network(model)
     # Trained on in the draft's precision, validated as it will be decoded.
     teacher, target = (
@@ -171,49 +143,41 @@ def distill(
     )
     divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
 
-    def encoding_by(network, frozen, batch) -> jax.Array | None:
-        """What the draft starts from, if not from the text alone."""
-        if model.encoding_width is None:
-            return None
+    def score(network, frozen, batch) -> tuple[jax.Array, Any]:
+        """log p, and the encoding that the draft starts from, if not from the text alone."""
         if isinstance(batch, ScoredBatch):
-            return jnp.asarray(batch.encoding)
-        return jnp.asarray(network.apply({"params": frozen}, batch.inputs, method="encode"))
+            return batch.log_probs, batch.encoding
+        log_p = jax.nn.log_softmax(apply(network, frozen, batch))
+        if model.encoding_width is None:
+            return log_p, None
+        return log_p, network.apply({"params": frozen}, batch.inputs, method="encode")
 
     def loss_function(params, frozen, batch, key):
-        encoding = encoding_by(teacher, frozen, batch)
+        log_p, encoding = score(teacher, frozen, batch)
         log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
         if isinstance(batch, ScoredBatch):
-            log_p = batch.log_probs
             log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
-        else:
-            log_p = jax.nn.log_softmax(apply(teacher, frozen, batch))
-        mask = batch.targets != model.pad_id
-        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), mask)
+        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), batch.targets)
         if weight:
             nll = -jnp.take_along_axis(whole_log_q, batch.targets[..., None], axis=-1)[..., 0]
-            loss += weight * masked_mean(nll, mask)
-        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), mask)}
+            loss += weight * masked_mean(nll, batch.targets)
+        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), batch.targets)}
 
     def validation_sums(params, frozen, batch):
-        log_p = jax.nn.log_softmax(apply(target, frozen, batch))
-        encoding = encoding_by(target, frozen, batch)
+        log_p, encoding = score(target, frozen, batch)
         log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
-        mask = batch.targets != model.pad_id
-        return comparison(log_p, log_q, mask, loss=divergence(log_p, log_q))
+        values = comparison(log_p, log_q)
+        return masked_sums(batch.targets, **values, loss=divergence(log_p, log_q))
 
-    batches_from = training.from_step
-    if distillation.scored_epochs:
-        batches_from = ScoredBatches(
-            directory, training, distillation.scored_epochs,
-            lambda params, batch: (
-                jax.nn.log_softmax(apply(teacher, params, batch)),
-                encoding_by(teacher, params, batch),
-            ),
-            target_params, distillation.top,
-        ).from_step  # fmt: skip
+    batches, epochs = training, distillation.scored_epochs
+    if epochs:
+        by_teacher = functools.partial(score, teacher)
+        batches = ScoredBatches(
+            directory, training, epochs, by_teacher, target_params, distillation.top
+        )
     return run_loop(
         loss_function, first_params(model, loop.seed, initial),
-        make_optimizer(optimizer, loop.total_steps), batches_from,
-        per_token(validation_sums, target_params, validation), Path(directory), loop,
+        make_optimizer(optimizer, loop.total_steps), batches.from_step,
+        per_token(validation_sums, target_params, validation), directory, loop,
         frozen=target_params,
     )  # fmt: skip

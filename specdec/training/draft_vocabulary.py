@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 
@@ -12,11 +13,7 @@ from specdec.training.train import TextFiles
 
 
 def build(
-    directory: str | os.PathLike,
-    *,
-    files: TextFiles,
-    vocabulary_path: str,
-    min_count: int,
+    directory: str | os.PathLike, *, files: TextFiles, vocabulary_path: str, min_count: int
 ) -> list[int]:
     """Writes ``draft_vocabulary.json`` with the training outputs' tokens; returns them.
 
@@ -30,9 +27,8 @@ def build(
     if min_count < 1:
         raise ValueError(f"min_count must be at least 1, got {min_count}.")
     vocabulary = Vocabulary(vocabulary_path)
-    counts: Counter[int] = Counter()
-    for _, output in files.read("train"):
-        counts.update(vocabulary.encode(output))
+    outputs = (vocabulary.encode(output) for _, output in files.read("train"))
+    counts = Counter(itertools.chain.from_iterable(outputs))
     said = {EOS_ID} | {token for token, count in counts.items() if count >= min_count}
     if len(said) % 2:
         said.add(next(token for token in range(len(vocabulary)) if token not in said))

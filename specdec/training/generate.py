@@ -39,8 +39,7 @@ def generate(
 ) -> None:
     """Writes ``generated.tsv``: every distinct training input, and the target's output on it.
 
-    Outputs that are empty or have no end within the length limit are left out, and counted in the
-    log. The file appears when it is whole.
+    Outputs that are empty or have no end within the length limit are left out and counted.
 
     Args:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
@@ -68,10 +67,8 @@ def generate(
     batches = list(_batches([len(row) for row in ids], lengths, tokens_per_batch))
     with Progress(len(batches), "batches") as progress:
         for length, members in batches:
-            decoded = decode_rows(
-                model, packed, [ids[member] for member in members], members,
-                (tokens_per_batch // length, length), 2 * length, seed, sampling,
-            )  # fmt: skip
+            rows, shape = [ids[member] for member in members], (tokens_per_batch // length, length)
+            decoded = decode_rows(model, packed, rows, members, shape, 2 * length, seed, sampling)
             for member, output in zip(members, decoded, strict=True):
                 text = vocabulary.decode(output)
                 if output[-1] == config.eos_id and text.strip():

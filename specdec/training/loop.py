@@ -1,12 +1,13 @@
-"""The training loop that ``train`` and ``distill`` share."""
+"""The training loop that all recipes share."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,8 +17,10 @@ import optax
 
 from specdec.core.signals import stop_request
 from specdec.data.batching import TokenBatch
+from specdec.data.vocabulary import PAD_ID
 from specdec.measure.progress import Progress, say
-from specdec.training.checkpointing import Checkpointer
+from specdec.training.checkpointing import checkpoints, restore, save
+from specdec.types import AnyArray
 
 # (params, frozen params, batch, dropout key) -> (loss, metrics). The loss is a mean over the
 # batch's target tokens; metrics are scalars.
@@ -44,7 +47,7 @@ def run_loop(
     optimizer: optax.GradientTransformation,
     batches_from: Callable[[int], Iterator[Any]],
     evaluate: Callable[[Any], dict[str, float]],
-    directory: str | Path,
+    directory: str | os.PathLike,
     options: LoopOptions,
     *,
     frozen: Any = None,
@@ -60,8 +63,7 @@ def run_loop(
       params: initial parameters; their buffers are donated.
       batches_from: batches from a given step on, each a TokenBatch or something with its fields.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
-      frozen: parameters that the loss reads and nobody trains: an argument of the jitted step
-        rather than a constant inside it.
+      frozen: parameters that the loss reads and nobody trains.
 
     Returns:
       The final parameters.
@@ -80,16 +82,16 @@ def run_loop(
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
         return optax.apply_updates(params, updates), optimizer_state, metrics
 
-    checkpointer = Checkpointer(directory)
-    optimizer_state = optimizer.init(params)
-    step = checkpointer.latest_step() or 0
-    if step:
-        saved = checkpointer.restore(step, params=params, optimizer=optimizer_state)
-        params, optimizer_state = saved["params"], saved["optimizer"]
-        say(f"Resuming at step {step} of {options.total_steps}.")
-
-    total, pending = options.total_steps, []
-    with stop_request(signal.SIGTERM) as stop, Progress(total, "steps", done=step) as progress:
+    with contextlib.ExitStack() as stack:
+        manager = stack.enter_context(checkpoints(directory))
+        optimizer_state = optimizer.init(params)
+        total, step, pending = options.total_steps, manager.latest_step() or 0, []
+        if step:
+            saved = restore(manager, step, params=params, optimizer=optimizer_state)
+            params, optimizer_state = saved["params"], saved["optimizer"]
+            say(f"Resuming at step {step} of {total}.")
+        stop = stack.enter_context(stop_request(signal.SIGTERM))
+        progress = stack.enter_context(Progress(total, "steps", done=step))
         for batch in batches_from(step):
             if step >= total:
                 break
@@ -97,34 +99,27 @@ def run_loop(
                 params, optimizer_state, frozen, batch, step
             )
             step += 1
-            last = step == total
             pending.append(metrics)
             shapes = batch.inputs.shape, batch.targets.shape
             progress.add(kind=shapes, tokens=int(np.count_nonzero(batch.targets)))
-            stopping = stop.by is not None  # Once: the signal may come at any line.
+            last, stopping = step == total, stop.by is not None  # Once: it may come at any line.
             saving = stopping or last or step % options.checkpoint_every == 0
             if saving or step % options.log_every == 0:
                 say(f"step {step}/{total}  {_format(_means(pending, step))}")
                 pending.clear()
             if saving:
-                checkpointer.save(step, params=params, optimizer=optimizer_state)
+                save(manager, step, params=params, optimizer=optimizer_state)
             if stopping and not last:
                 say(f"Stopped by SIGTERM at step {step}; run again to continue.")
-                checkpointer.close()
                 raise SystemExit(stop.exit_code)
             if last or step % options.eval_every == 0:
                 say(f"step {step} validation: {_format(evaluate(params))}")
                 progress.skip()
-    checkpointer.close()
     return params
 
 
 def _means(pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
-    """Of the metrics of the steps up to ``step``. Reading them is what waits for the device.
-
-    Raises:
-      FloatingPointError: a loss or gradient is not finite.
-    """
+    """Of the metrics of the steps up to ``step``; reading them is what waits for the device."""
     metrics = jax.device_get(pending)
     for number, values in enumerate(metrics, start=step - len(metrics) + 1):
         if not np.isfinite(values["loss"]) or not np.isfinite(values["gradient_norm"]):
@@ -139,6 +134,12 @@ def _format(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean of ``values`` where ``mask``; 0 if nowhere."""
-    return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+def masked_mean(values: jax.Array, targets: AnyArray) -> jax.Array:
+    """Mean of ``values`` [B, T] where ``targets`` are no padding; 0 if nowhere."""
+    sums = masked_sums(targets, values=values)
+    return sums["values"] / jnp.maximum(jnp.sum(targets != PAD_ID), 1)
+
+
+def masked_sums(targets: AnyArray, **values: jax.Array) -> dict[str, jax.Array]:
+    """Sums of each of ``values`` [B, T] where ``targets`` are no padding."""
+    return {name: jnp.sum(jnp.where(targets != PAD_ID, v, 0.0)) for name, v in values.items()}

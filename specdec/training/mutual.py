@@ -1,8 +1,7 @@
 """Mutual learning: a trained target and its draft learn to agree with each other.
 
-A draft comes only as near to its target as its size allows. Where several tokens are about as good,
-the target can come nearer as well. With p0 what the target said before, p and q what target and
-draft say now, position by position, both minimize
+Where several tokens are about as good, the target can come nearer as well. With p0 what the target
+said before, p and q what target and draft say now, position by position, both minimize
 
     KL(p0 || p) + w TV(p, q)
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Hashable
 from pathlib import Path
 
 import jax
@@ -28,17 +26,12 @@ import optax
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.vocabulary import FILE_NAME
-from specdec.training.checkpointing import (
-    check_settings,
-    load_params,
-    load_vocabulary,
-    save_params,
-)
+from specdec.training.checkpointing import load_params, load_vocabulary, save_params
 from specdec.training.distill import check_draft, comparison, forward_kl, total_variation
-from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatches
-from specdec.training.train import TextFiles, accuracy, apply, load_batches, per_token
+from specdec.training.train import TextFiles, apply, likeliest, per_token, prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,39 +75,21 @@ def learn_together(
     """Trains both, resuming what ``directory`` holds; at the end writes ``target`` and ``draft``.
 
     Of the target its decoder learns; its embeddings and encoder stay, so that what it makes of the
-    inputs is computed once. ``directory/target`` and ``directory/draft`` are run directories, which
-    everything opens that opens training runs. Validation reports, over the data's validation
-    tokens, ``drift``, KL(p0 || p) in nats; ``accuracy``, the share of the data's tokens that are
-    the target's most probable ones, and ``accuracy_before``; ``alpha`` and ``agreement`` as in
-    :func:`specdec.training.distill.distill`.
-
-    Returns:
-      {"target": parameters, "draft": parameters}.
-
-    Raises:
-      FileNotFoundError, ValueError: missing or malformed data, models or settings; the models do
-        not fit each other.
-      FloatingPointError: the loss is no longer finite.
+    inputs is computed once. ``directory/target`` and ``directory/draft`` are run directories of
+    their own; their parameters, by these names, are returned. Validation reports ``drift``,
+    KL(p0 || p) in nats; ``accuracy``, the share of the data's tokens that are the target's most
+    probable ones, and ``accuracy_before``; ``alpha`` and ``agreement`` as in
+    :func:`specdec.training.distill.distill`, which raises the same.
     """
-    (target_model, before), (draft_model, draft_params) = (
-        load_params(source) for source in (mutual.target, mutual.draft)
+    (target_model, before), (draft_model, draft_params) = map(
+        load_params, (mutual.target, mutual.draft)
     )
     check_draft(draft_model, target_model)
-    vocabulary = load_vocabulary(mutual.target)
-    training, validation = load_batches(files, vocabulary, batching)
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    check_settings(
-        directory,
-        {
-            "mutual": dataclasses.asdict(mutual),
-            "target_optimizer": dataclasses.asdict(target_optimizer),
-            "draft_optimizer": dataclasses.asdict(draft_optimizer),
-            "total_steps": loop.total_steps,
-            "seed": loop.seed,
-            "data": training.fingerprint(),
-        },
-    )
+    vocabulary, directory = load_vocabulary(mutual.target), Path(directory)
+    training, validation = prepare(
+        directory, None, vocabulary, files, batching, loop,
+        mutual=mutual, target_optimizer=target_optimizer, draft_optimizer=draft_optimizer,
+    )  # fmt: skip
     target, draft = map(architectures.network, (target_model, draft_model))
 
     def log_target(whole, batch, encoding) -> jax.Array:
@@ -138,32 +113,30 @@ def learn_together(
         encoding = jnp.asarray(batch.encoding, jnp.float32)
         log_p, log_q = log_probs(params, frozen, batch, encoding, key)
         now = jnp.take_along_axis(log_p, jnp.asarray(batch.tokens), axis=-1)
-        mask = batch.targets != target_model.pad_id
-        drift = masked_mean(forward_kl(batch.log_probs, now), mask)
-        variation = masked_mean(total_variation(log_p, log_q), mask)
+        drift = masked_mean(forward_kl(batch.log_probs, now), batch.targets)
+        variation = masked_mean(total_variation(log_p, log_q), batch.targets)
         loss = drift + mutual.agreement_weight * variation
         return loss, {"drift": drift, "alpha": 1 - variation}
 
     def validation_sums(params, frozen, batch):
         log_before, encoding = score(frozen, batch)
         log_p, log_q = log_probs(params, frozen, batch, encoding)
-        mask = batch.targets != target_model.pad_id
-        sums = comparison(log_p, log_q, mask, drift=forward_kl(log_before, log_p))
-        for name, logits in (("accuracy", log_p), ("accuracy_before", log_before)):
-            sums[name] = accuracy(logits, batch.targets, mask) * jnp.sum(mask)
-        return sums
+        return masked_sums(
+            batch.targets, **comparison(log_p, log_q), drift=forward_kl(log_before, log_p),
+            accuracy=likeliest(log_p, batch.targets),
+            accuracy_before=likeliest(log_before, batch.targets),
+        )  # fmt: skip
 
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
-    optimizers: dict[Hashable, optax.GradientTransformation] = {
-        "target": make_optimizer(target_optimizer, loop.total_steps),
-        "draft": make_optimizer(draft_optimizer, loop.total_steps),
-    }
+    options = {"target": target_optimizer, "draft": draft_optimizer}
+    optimizer = optax.multi_transform(
+        {name: make_optimizer(each, loop.total_steps) for name, each in options.items()},
+        {name: name for name in options},
+    )
     first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
     params = run_loop(
-        loss_function, first,
-        optax.multi_transform(optimizers, {name: name for name in optimizers}),
-        batches.from_step, per_token(validation_sums, before, validation), directory, loop,
-        frozen=before,
+        loss_function, first, optimizer, batches.from_step,
+        per_token(validation_sums, before, validation), directory, loop, frozen=before,
     )  # fmt: skip
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
     for name, model in (("target", target_model), ("draft", draft_model)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +19,10 @@ from specdec.training.train import TextFiles
 
 @dataclasses.dataclass(frozen=True)
 class _Counted:
-    """One level on the host, sorted for binary search. Keys are tokens as digits to the base V."""
+    """One level on the host, sorted for binary search. Keys are tokens as digits to the base V.
+
+    Level m has contexts of m tokens; level 0 is the unigram.
+    """
 
     keys: np.ndarray  # [R] contexts
     backoff: np.ndarray  # [R] what goes to the context without its oldest token
@@ -69,34 +71,30 @@ def count_ngrams(
     if not lengths.sum():
         raise ValueError("There is not a single token to count.")
     pad = np.full(order - 1, start_id, np.int64)
-    stream = np.concatenate(list(itertools.chain.from_iterable((pad, array) for array in arrays)))
+    stream = np.concatenate([part for array in arrays for part in (pad, array)])
     if stream.min() < 0 or stream.max() >= vocab_size:
         outside = stream.max() if stream.max() >= vocab_size else stream.min()
         raise ValueError(f"Token {outside} is outside the vocabulary [0, {vocab_size}).")
     real = np.arange(lengths.sum()) + (order - 1) * np.repeat(1 + np.arange(len(lengths)), lengths)
     unigram = np.bincount(stream[real], minlength=vocab_size) / len(real)
-    counted: list[_Counted] = []
+    likeliest = np.array([np.argmax(unigram)])
+    nothing = np.zeros(1, np.int64)
+    counted = [_Counted(nothing, np.zeros(1), np.arange(vocab_size), unigram, likeliest)]
     levels: list[NgramLevel] = []
     for m in range(1, order):
         grams = np.stack([stream[real - back] for back in range(m, -1, -1)], axis=1)
-        level = _count(grams, vocab_size, unigram, counted, discount, min_count, max_successors)
+        level = _count(grams, vocab_size, counted, discount, min_count, max_successors)
         counted.append(level)
         at = np.searchsorted(level.pairs, level.keys * vocab_size)
-        levels.append(
-            make_level(
-                _digits(level.keys, vocab_size, m),
-                np.diff(np.append(at, len(level.pairs))),
-                level.best,
-                level.pairs % vocab_size,
-                level.weights,
-            )
-        )
-    best = jnp.asarray(np.argmax(unigram), jnp.int32)
+        counts = np.diff(np.append(at, len(level.pairs)))
+        contexts, successors = _digits(level.keys, vocab_size, m), level.pairs % vocab_size
+        levels.append(make_level(contexts, counts, level.best, successors, level.weights))
+    best = jnp.asarray(likeliest[0], jnp.int32)
     return NgramTables(jnp.asarray(unigram, jnp.float32), best, tuple(levels))
 
 
-def _count(grams, vocab_size, unigram, lower, discount, min_count, max_successors) -> _Counted:
-    """The level of contexts of m tokens from all [N, m + 1] grams."""
+def _count(grams, vocab_size, lower, discount, min_count, max_successors) -> _Counted:
+    """The level of contexts of m tokens from all [N, m + 1] grams; ``lower`` are those below."""
     m = grams.shape[1] - 1
     pairs, numbers = np.unique(_key(grams, vocab_size), return_counts=True)
     keys, first = np.unique(pairs // vocab_size, return_index=True)
@@ -112,13 +110,10 @@ def _count(grams, vocab_size, unigram, lower, discount, min_count, max_successor
     weights = (numbers[kept] - discount) / totals[owner]
     backoff = 1 - np.bincount(owner, weights, minlength=len(keys))
     # The likeliest token: a successor, or the shorter context's own likeliest.
-    contexts = _digits(keys, vocab_size, m)
-    tokens = pairs % vocab_size
-    likely = weights + backoff[owner] * _prob(
-        lower, unigram, contexts[owner, 1:], tokens, vocab_size
-    )
-    best = _best(lower, unigram, contexts[:, 1:], vocab_size)
-    top = backoff * _prob(lower, unigram, contexts[:, 1:], best, vocab_size)
+    shorter, tokens = _digits(keys, vocab_size, m)[:, 1:], pairs % vocab_size
+    likely = weights + backoff[owner] * _prob(lower, shorter[owner], tokens, vocab_size)
+    best = _best(lower, shorter, vocab_size)
+    top = backoff * _prob(lower, shorter, best, vocab_size)
     order = np.lexsort((likely, owner))  # The last of each context is its likeliest.
     last = order[np.append(owner[order][1:] != owner[order][:-1], True)] if len(order) else order
     better = likely[last] >= top[owner[last]]
@@ -147,10 +142,10 @@ def _at(sorted_: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return at, sorted_[at] == wanted
 
 
-def _prob(levels, unigram, contexts, tokens, vocab_size) -> np.ndarray:
+def _prob(levels, contexts, tokens, vocab_size) -> np.ndarray:
     """q(token | context) by levels of up to m tokens, for contexts [N, m]."""
-    probs = unigram[tokens]
-    for m, level in enumerate(levels, start=1):
+    probs = np.zeros(len(tokens))
+    for m, level in enumerate(levels):
         key = _key(contexts[:, contexts.shape[1] - m :], vocab_size)
         at, known = _at(level.keys, key)
         pair, seen = _at(level.pairs, key * vocab_size + tokens)
@@ -159,10 +154,10 @@ def _prob(levels, unigram, contexts, tokens, vocab_size) -> np.ndarray:
     return probs
 
 
-def _best(levels, unigram, contexts, vocab_size) -> np.ndarray:
+def _best(levels, contexts, vocab_size) -> np.ndarray:
     """The likeliest token after each context."""
-    best = np.full(len(contexts), np.argmax(unigram))
-    for m, level in enumerate(levels, start=1):
+    best = np.zeros(len(contexts), np.int64)
+    for m, level in enumerate(levels):
         at, known = _at(level.keys, _key(contexts[:, contexts.shape[1] - m :], vocab_size))
         best = np.where(known, level.best[at], best)
     return best

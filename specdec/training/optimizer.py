@@ -34,11 +34,7 @@ class OptimizerOptions:
 
 
 def learning_rate(options: OptimizerOptions, total_steps: int) -> optax.Schedule:
-    """Learning rate by step.
-
-    Raises:
-      ValueError: the schedule is unknown, or the warm-up does not fit into ``total_steps``.
-    """
+    """Learning rate by step; ValueError if unknown or the warm-up exceeds ``total_steps``."""
     warmup, peak = options.warmup_steps, options.peak_learning_rate
     if not 1 <= warmup < total_steps:
         raise ValueError(f"warmup_steps={warmup} must be in [1, total_steps={total_steps}).")
@@ -47,20 +43,14 @@ def learning_rate(options: OptimizerOptions, total_steps: int) -> optax.Schedule
             0.0, peak, warmup, total_steps, end_value=peak * options.final_fraction
         )
     if options.schedule == "rsqrt":
-
-        def rate(step):
-            return peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1)))
-
-        return rate
+        return lambda step: (
+            peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1)))
+        )
     raise ValueError(f"schedule must be 'cosine' or 'rsqrt', got {options.schedule!r}.")
 
 
 def make_optimizer(options: OptimizerOptions, total_steps: int) -> optax.GradientTransformation:
-    """The optimizer that ``options`` describe.
-
-    Raises:
-      ValueError: the optimizer or its schedule is unknown.
-    """
+    """The optimizer that ``options`` describe; ValueError if it or its schedule is unknown."""
     schedule = learning_rate(options, total_steps)
     if options.name == "adamw":
         # T5 folds 1/sqrt(K) into the query's initialisation, so its parameters differ widely in

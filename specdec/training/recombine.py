@@ -1,7 +1,7 @@
 """New inputs that read like a data set's own.
 
-A target remembers part of what it was trained on. How it treats a text that it never saw, which is
-what a draft will be asked to guess, is learned from texts that it never saw.
+How a target treats texts that it does not remember from its training, which is what a draft will be
+asked to guess, is learned from such texts.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ say nearly all that the draft can learn from it, and are few enough to keep.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,20 +24,13 @@ _FILES = ("encoding", "top_probs", "top_tokens")
 
 
 class ScoredBatch(NamedTuple):
-    """A batch and the target's K most probable tokens at each of its positions.
+    """A :class:`TokenBatch` and the target's K most probable tokens at each of its positions."""
 
-    Attributes:
-      inputs, targets: [B, S] and [B, T], as in :class:`specdec.data.batching.TokenBatch`.
-      tokens: [B, T, K] int32.
-      probs: [B, T, K] float16, the target's own: they sum to a little less than 1.
-      encoding: [B, S, W] float16, the target's, for a draft that starts from it; else None.
-    """
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    tokens: np.ndarray
-    probs: np.ndarray
-    encoding: np.ndarray | None
+    inputs: np.ndarray  # [B, S]
+    targets: np.ndarray  # [B, T]
+    tokens: np.ndarray  # [B, T, K] int32
+    probs: np.ndarray  # [B, T, K] float16, the target's own: they sum to a little less than 1.
+    encoding: np.ndarray | None  # [B, S, W] float16, for a draft that starts from the target's.
 
     @property
     def log_probs(self) -> jax.Array:
@@ -69,6 +61,9 @@ class ScoredBatches:
         top: int,
     ):
         self._batches = [batch for epoch in range(epochs) for batch in batches.epoch(epoch)]
+        # The rows of the files at which each batch begins: [batches + 1, (inputs, targets)].
+        sizes = [(batch.inputs.size, batch.targets.size) for batch in self._batches]
+        self._starts = np.cumsum([(0, 0), *sizes], axis=0)
         paths = {name: Path(directory) / f"{name}.npy" for name in _FILES}
         if not paths[_FILES[-1]].exists():  # It gets its name last.
             self._score(paths, score, params, top)
@@ -76,13 +71,9 @@ class ScoredBatches:
             name: np.load(path, mmap_mode="r") for name, path in paths.items() if path.exists()
         }
 
-    @functools.cached_property
-    def _starts(self) -> dict[str, np.ndarray]:
-        """For each file, the row at which each batch begins, and after them how many there are."""
-        targets, inputs = (
-            np.cumsum([0, *(batch[side].size for batch in self._batches)]) for side in (1, 0)
-        )
-        return {"top_tokens": targets, "top_probs": targets, "encoding": inputs}
+    def _rows(self, name: str, number: int) -> slice:
+        begin, end = self._starts[[number, number + 1], int(name != "encoding")]
+        return slice(int(begin), int(end))
 
     def _score(self, paths: dict[str, Path], score: Callable, params: Any, top: int) -> None:
         @jax.jit
@@ -99,16 +90,13 @@ class ScoredBatches:
             # What is entered first gets its name last.
             for name in reversed([name for name in _FILES if name in shapes]):
                 partial = stack.enter_context(written(paths[name]))
-                size = int(self._starts[name][-1]), shapes[name].shape[-1]
+                size = self._rows(name, len(self._batches) - 1).stop, shapes[name].shape[-1]
                 files[name] = np.lib.format.open_memmap(partial, "w+", shapes[name].dtype, size)
                 stack.callback(files[name].flush)
             for i, batch in enumerate(self._batches):
                 for name, values in jax.device_get(kept(params, batch)).items():
                     files[name][self._rows(name, i)] = values.reshape(-1, values.shape[-1])
                 progress.add(kind=batch.targets.shape)
-
-    def _rows(self, name: str, number: int) -> slice:
-        return slice(*self._starts[name][number : number + 2])
 
     def from_step(self, step: int) -> Iterator[ScoredBatch]:
         """Batches number ``step``, ``step + 1``, and so on without end."""
@@ -120,13 +108,12 @@ class ScoredBatches:
                 step += 1
 
     def _scored(self, number: int) -> ScoredBatch:
-        inputs, targets = self._batches[number]
-        rows = {name: file[self._rows(name, number)] for name, file in self._files.items()}
-        tokens, probs = (
-            np.asarray(rows[name]).reshape(*targets.shape, -1)
-            for name in ("top_tokens", "top_probs")
-        )
-        encoding = None
-        if "encoding" in rows:
-            encoding = np.asarray(rows["encoding"]).reshape(*inputs.shape, -1)
-        return ScoredBatch(inputs, targets, tokens, probs, encoding)
+        batch = self._batches[number]
+
+        def read(name: str, side: np.ndarray) -> np.ndarray:
+            return np.asarray(self._files[name][self._rows(name, number)]).reshape(*side.shape, -1)
+
+        return ScoredBatch(
+            *batch, read("top_tokens", batch.targets), read("top_probs", batch.targets),
+            read("encoding", batch.inputs) if "encoding" in self._files else None,
+        )  # fmt: skip

@@ -19,7 +19,7 @@ from specdec.data.batching import Batches, BatchingOptions, TokenBatch, tokenize
 from specdec.data.text import read_pairs
 from specdec.data.vocabulary import Vocabulary
 from specdec.training.checkpointing import load_params, prepare_directory
-from specdec.training.loop import LoopOptions, masked_mean, run_loop
+from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.validation import Translate, bleu
 
@@ -55,8 +55,7 @@ def train(
 
     Args:
       z_loss: weight of log(Z)^2, which keeps the logits' normaliser near 1; 0 for none.
-      initial: directory of a run whose latest parameters this one starts from; None for random
-        ones.
+      initial: a run or checkpoint whose parameters this one starts from; None for random ones.
       make_translate: makes the decoder whose BLEU on ``bleu_sentences`` of the validation
         sentences is reported; None for no BLEU.
 
@@ -65,41 +64,29 @@ def train(
       FloatingPointError: the loss is no longer finite.
     """
     vocabulary = Vocabulary(vocabulary_path)
-    check_vocabulary(model, vocabulary)
-    training, validation = load_batches(files, vocabulary, batching)
-    settings = {
-        "optimizer": dataclasses.asdict(optimizer),
-        "total_steps": loop.total_steps,
-        "seed": loop.seed,
-        "z_loss": z_loss,
-        "initial": initial,
-        "data": training.fingerprint(),
-    }
-    prepare_directory(directory, model, settings, vocabulary.path)
+    training, validation = prepare(
+        directory, model, vocabulary, files, batching, loop,
+        optimizer=optimizer, z_loss=z_loss, initial=initial,
+    )  # fmt: skip
     network = architectures.network(model)
 
-    def loss_function(params, frozen, batch, key):
-        del frozen
+    def predict(params, batch, key=None):
+        """Logits, and of each target token its cross-entropy and whether it is the likeliest."""
         logits = apply(network, params, batch, key)
-        mask = batch.targets != model.pad_id
-        loss = masked_mean(
-            optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets), mask
-        )
-        metrics = {"accuracy": accuracy(logits, batch.targets, mask)}
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+        return logits, {"loss": loss, "accuracy": likeliest(logits, batch.targets)}
+
+    def loss_function(params, _, batch, key):
+        logits, values = predict(params, batch, key)
+        metrics = {name: masked_mean(value, batch.targets) for name, value in values.items()}
+        loss = metrics.pop("loss")
         if z_loss:
             log_z = jax.nn.logsumexp(logits, axis=-1)
-            loss += z_loss * masked_mean(jnp.square(log_z), mask)
+            loss += z_loss * masked_mean(jnp.square(log_z), batch.targets)
         return loss, metrics
 
-    def validation_sums(params, frozen, batch):
-        del frozen
-        logits = apply(network, params, batch)
-        mask = batch.targets != model.pad_id
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
-        return {
-            "loss": jnp.sum(jnp.where(mask, loss, 0.0)),
-            "accuracy": accuracy(logits, batch.targets, mask) * jnp.sum(mask),
-        }
+    def validation_sums(params, _, batch):
+        return masked_sums(batch.targets, **predict(params, batch)[1])
 
     translate = make_translate(model, vocabulary) if make_translate else None
     sentences = files.read("validation")
@@ -108,35 +95,28 @@ def train(
     means = per_token(validation_sums, None, validation)
 
     def evaluate(params):
-        results = means(params)
-        if translate:
-            results["bleu"] = bleu(translate, params, sentences)
-        return results
+        return means(params) | ({"bleu": bleu(translate, params, sentences)} if translate else {})
 
-    params = first_params(model, loop.seed, initial)
     return run_loop(
-        loss_function, params, make_optimizer(optimizer, loop.total_steps),
-        training.from_step, evaluate, Path(directory), loop,
+        loss_function, first_params(model, loop.seed, initial),
+        make_optimizer(optimizer, loop.total_steps), training.from_step, evaluate, directory, loop,
     )  # fmt: skip
 
 
 def first_params(model: architectures.Config, seed: int, initial: str | None) -> dict:
-    """Random parameters, or the latest ones of ``initial``, a run or a checkpoint.
+    """Random parameters, or those that :func:`load_params` finds in ``initial``.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
     that it lacks is random and small, so that it says at first what the other says.
 
-    Raises:
-      FileNotFoundError, CheckpointError: there is no such run or checkpoint.
-      ValueError: it is of another network.
+    Raises ValueError if they are of another network.
     """
     fresh = architectures.init_params(model, jax.random.key(seed))
     if initial is None:
         return fresh
     other, params = load_params(initial)
-    added = other.encoding_width is None and model.encoding_width is not None
     same = {"dtype": model.dtype, "dropout_rate": model.dropout_rate}
-    if added:
+    if other.encoding_width is None and model.encoding_width is not None:
         same["encoding_width"] = model.encoding_width
         kernel = 0.1 * fresh["encoder"]["input_projection"]["kernel"]
         encoder = params["encoder"] | {"input_projection": {"kernel": kernel}}
@@ -146,26 +126,35 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
     return params
 
 
-def load_batches(
-    files: TextFiles,
+def prepare(
+    directory: str | os.PathLike,
+    model: architectures.Config | None,
     vocabulary: Vocabulary,
+    files: TextFiles,
     batching: BatchingOptions,
+    loop: LoopOptions,
     more: Sequence[tuple[str, str]] = (),
+    **settings: Any,
 ) -> tuple[Batches, Batches]:
-    """Training and validation batches, made alike; ``more`` is trained on too."""
+    """Training and validation batches of a run, which :func:`prepare_directory` describes.
+
+    ``more`` pairs are trained on too; ``settings`` are those that the recipe has of its own.
+
+    Raises:
+      ValueError: pieces of the vocabulary have no row in the model's embedding; see also there.
+    """
+    if model and model.vocab_size < len(vocabulary):
+        raise ValueError(
+            f"The vocabulary has {len(vocabulary)} pieces, the model only {model.vocab_size} rows."
+        )
     training, validation = (
         Batches(tokenize_pairs(pairs, vocabulary), batching)
         for pairs in ([*files.read("train"), *more], files.read("validation"))
     )
+    data = training.fingerprint()
+    settings |= {"total_steps": loop.total_steps, "seed": loop.seed, "data": data}
+    prepare_directory(directory, model, settings, vocabulary.path)
     return training, validation
-
-
-def check_vocabulary(model: architectures.Config, vocabulary: Vocabulary) -> None:
-    """Raises ValueError unless every piece has a row in the model's embedding."""
-    if model.vocab_size < len(vocabulary):
-        raise ValueError(
-            f"The vocabulary has {len(vocabulary)} pieces, the model only {model.vocab_size} rows."
-        )
 
 
 def apply(
@@ -188,9 +177,9 @@ def apply(
     return jnp.asarray(logits)
 
 
-def accuracy(logits: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Array:
-    """Share of target tokens that are the most probable one."""
-    return masked_mean((jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32), mask)
+def likeliest(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Whether each target token is the most probable one."""
+    return jnp.argmax(logits, axis=-1) == targets
 
 
 def per_token(

@@ -54,14 +54,9 @@ def decode_rows(
     seed: int,
     sampling: SamplingConfig,
 ) -> list[np.ndarray]:
-    """Plain decoding of inputs (ids with EOS) in one batch of a static [B, S].
+    """Plain decoding of at most B inputs (ids with EOS) in one batch of the static shape [B, S].
 
-    Args:
-      ids, row_ids: of at most B rows of at most S tokens.
-      limit: of each output's tokens.
-
-    Returns:
-      each row's output, with EOS where it ended before the limit.
+    Returns each one's output of at most ``limit`` tokens, with EOS where it ended before that.
     """
     inputs, lengths = np.full(shape, model.pad_id, np.int32), np.zeros(shape[0], np.int32)
     for place, row in enumerate(ids):

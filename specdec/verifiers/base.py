@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from specdec.types import Distribution, Draft, RandomSource, Verdict
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """Keeps a prefix of the draft so that what is emitted follows the target (if lossless)."""
 

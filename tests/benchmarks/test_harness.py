@@ -40,8 +40,7 @@ class Answers:
         return {
             "seconds": 10.0 if first_time else self.seconds.get(name, 1.0),
             "tokens": self.tokens[name],
-            "memory": {"imported": 100, "peak": 350},
-            "device_peak": None,
+            "memory_bytes": 250,
         }
 
 

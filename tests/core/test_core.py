@@ -94,7 +94,7 @@ def test_argmax_of_nan_is_a_token():
     [
         ({"temperature": -1.0}, "temperature must be finite and >= 0"),
         ({"temperature": float("nan")}, "temperature must be finite"),
-        ({"top_k": -1}, "top_k must be an integer >= 0"),
+        ({"top_k": -1}, r"top_k \(0 keeps all\) must be at least 0"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
         ({"top_p": 1.1}, r"top_p must be in \(0, 1\]"),
     ],

@@ -85,3 +85,10 @@ def test_places_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file is not a directory"):
         check_writable(tmp_path / "file" / "a")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_json_without_a_number_for_it(tmp_path, number):
+    with pytest.raises(ValueError, match="JSON has no NaN"):
+        write_json(tmp_path / "results.json", {"alpha": [0.5, number]})
+    assert os.listdir(tmp_path) == []

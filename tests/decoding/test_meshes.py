@@ -44,7 +44,8 @@ def directory(once):
             env={
                 **os.environ,
                 "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+                "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")
+                + " --xla_force_host_platform_device_count=8",
                 "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent.parent)]),
             },
             capture_output=True,

@@ -96,10 +96,16 @@ def test_random_guesses():
     check(found, laws(table(0)), np.full((ROWS, LENGTH, V), 1 / V))
 
 
-def test_positions_without_a_guess_count_as_rejected():
-    found = replay(CopyingDrafter(1), (), 1.0)
-    assert not found.prob[:, 0].any()  # Nothing was said yet that could be found again.
+def test_positions_without_a_guess_are_left_out():
+    found = replay(CopyingDrafter(1), (), 1.0, alpha.LENIENCES)
+    assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.
     assert found.prob[0].any()
+    assert not found.prob[~found.guessed].any()
+    rows = [alpha.RowAcceptance.of(found, i, i, int(n)) for i, n in enumerate(COUNTS)]
+    summary = alpha.summary(rows)
+    assert 0 < summary["guess_rate"] == found.guessed.sum() / COUNTS.sum() < 1
+    assert summary["alpha"] == pytest.approx(found.prob.sum() / found.guessed.sum(), rel=1e-5)
+    assert summary["lenience"][1.0]["alpha"] == pytest.approx(summary["alpha"], rel=1e-5)
     p = laws(table(0))
     for row, t in zip(*np.nonzero(found.prob), strict=True):
         assert np.isclose(p[row, t], found.prob[row, t], atol=1e-6).any()
@@ -112,8 +118,10 @@ def test_a_drafter_of_more_guesses_is_refused():
 
 def test_summary():
     rows = [
-        alpha.RowAcceptance(0, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]),
-        alpha.RowAcceptance(1, [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
+        alpha.RowAcceptance(
+            0, [True] * 2, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]
+        ),
+        alpha.RowAcceptance(1, [True], [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
     ]
     found = alpha.summary(rows)
     assert found["alpha"] == pytest.approx(0.75)
@@ -126,5 +134,5 @@ def test_summary():
     assert set(found["autocorrelation"]) == {1}
     # Text 0 from its first token, gamma 1: 2 tokens in a block if r_1 = 1 accepts.
     assert found["block_efficiency"][1]["measured"] == pytest.approx(3 / 2)
-    with pytest.raises(ValueError, match="no token"):
-        alpha.summary([dataclasses.replace(rows[0], prob=[], ratio=[], lenient=[])])
+    with pytest.raises(ValueError, match="no guess"):
+        alpha.summary([dataclasses.replace(rows[0], guessed=[], prob=[], ratio=[], lenient=[])])

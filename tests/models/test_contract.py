@@ -277,3 +277,19 @@ def test_kernels_stored_in_16_bits_compute_in_32(variant):
     assert logits[1].dtype == jnp.float32
     difference = np.max(np.abs(logits[1] - logits[0]))
     assert 0 < difference < 0.05 * np.std(logits[0])
+
+
+@pytest.mark.parametrize("layout", ["in_out", "out_in"])
+def test_logits_of_bfloat16_are_not_rounded_to_it(layout):
+    """Else tokens tie that do not; T5X computes logits in float32 too."""
+    config = dataclasses.replace(TINY["v1.1"], dtype="bfloat16")
+    params = random_t5_params(config, 3)
+    model = T5Model(config, layout)
+    packed = model.pack(params)
+    hidden = jax.random.normal(jax.random.key(0), (2, 3, config.d_model), jnp.bfloat16)
+    exact = np.asarray(hidden, np.float64)
+    inverse = np.mean(exact**2, axis=-1, keepdims=True) ** -0.5
+    kernel = params["decoder"]["logits_dense"]["kernel"].astype(jnp.bfloat16)
+    expected = np.asarray(hidden * packed.final_norm, np.float64) @ np.asarray(kernel, np.float64)
+    logits = model.logits(packed, hidden)
+    np.testing.assert_allclose(logits, expected * inverse, rtol=1e-5, atol=1e-5)

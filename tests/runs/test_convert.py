@@ -21,7 +21,7 @@ from specdec.checkpoints import (
 )
 from specdec.runs import convert as conversion
 from specdec.runs.convert import convert
-from specdec.training.checkpointing import Checkpointer, load_params, prepare_directory
+from specdec.training.checkpointing import checkpoints, load_params, prepare_directory, save
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = dataclasses.replace(TINY["v1.1"], relative_attention_max_distance=128)
@@ -44,11 +44,10 @@ def sources(tmp_path, params):
     write_orbax(folder / "t5x_orbax", params, 7)
     run = folder / "run"
     prepare_directory(run, CONFIG, {}, vocabulary)
-    checkpointer = Checkpointer(run)
     zeros, optimizer = jax.tree.map(np.zeros_like, params), {"count": np.zeros(())}
-    checkpointer.save(6, params=zeros, optimizer=optimizer)
-    checkpointer.save(7, params=params, optimizer=optimizer)
-    checkpointer.close()
+    with checkpoints(run) as manager:
+        save(manager, 6, params=zeros, optimizer=optimizer)
+        save(manager, 7, params=params, optimizer=optimizer)
     for name in ("huggingface", "t5x_orbax"):
         shutil.copyfile(vocabulary, folder / name / "spiece.model")
     return folder
@@ -161,6 +160,7 @@ def test_shapes_that_do_not_fit_are_refused_by_name(form, sources, tmp_path):
 
     path = sources / "huggingface" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"d_ff": 25}))
+    (sources / "huggingface" / "spiece.model").unlink()
     with pytest.raises(CheckpointError, match=r"wi_0.* has shape \(24, 16\), but config.json asks"):
         convert(str(sources / "huggingface"), str(tmp_path / "out"), form)
     assert {path.name for path in tmp_path.iterdir()} == {"sources"}

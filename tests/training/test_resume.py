@@ -16,7 +16,7 @@ import pytest
 from run_tiny import recipe
 
 from specdec.training import train
-from specdec.training.checkpointing import Checkpointer, load_params
+from specdec.training.checkpointing import checkpoints, load_params
 
 HERE = Path(__file__).parent
 
@@ -48,9 +48,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(
 ):
     stopped = start(data_directory, tmp_path, tiny_model, 7, stop_signal)
     assert stopped.returncode == code, stopped.stderr
-    checkpointer = Checkpointer(tmp_path)
-    assert checkpointer.latest_step() == resumed_from
-    checkpointer.close()
+    with checkpoints(tmp_path) as manager:
+        assert manager.latest_step() == resumed_from
 
     train.train(tmp_path, model=tiny_model, **recipe(str(data_directory)))
     config, params = load_params(tmp_path)

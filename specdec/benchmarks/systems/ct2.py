@@ -25,13 +25,10 @@ class System:
                 del tokenizer_class, kwargs
                 config = transformers.AutoConfig.from_pretrained(model_name_or_path)
                 return types.SimpleNamespace(
-                    bos_token=None,
-                    pad_token=str(config.pad_token_id),
-                    eos_token=str(config.eos_token_id),
-                    unk_token="2",
+                    bos_token=None, pad_token=str(config.pad_token_id), unk_token="2",
+                    eos_token=str(config.eos_token_id), convert_ids_to_tokens=str,
                     get_vocab=lambda: {str(i): i for i in range(config.vocab_size)},
-                    convert_ids_to_tokens=str,
-                )
+                )  # fmt: skip
 
         self.versions = {"ctranslate2": ctranslate2.__version__}
         self._tokens = [[str(token) for token in row] for row in workload.inputs]

@@ -42,14 +42,12 @@ def _random_packed(model: T5Model, seed: int) -> PackedT5:
     Norm scales are 1; all else is normal with standard deviation 0.02.
     """
 
-    def packed():
-        return model.pack(init_params(model.config, jax.random.key(0)))
-
     @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
     def draw(key, shape, dtype):
         return (0.02 * jax.random.normal(key, shape)).astype(dtype)
 
-    leaves, tree = jax.tree.flatten(jax.eval_shape(packed))
+    packed = jax.eval_shape(lambda: model.pack(init_params(model.config, jax.random.key(0))))
+    leaves, tree = jax.tree.flatten(packed)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     return jax.tree.unflatten(tree, [
         jnp.ones(leaf.shape, leaf.dtype) if leaf.ndim == 1 else draw(key, leaf.shape, leaf.dtype)

@@ -35,10 +35,8 @@ def import_t5x(path: str | None):
     package = types.ModuleType("t5x")
     package.__path__ = [str(root)]
     sys.modules["t5x"] = package
-    return (
-        importlib.import_module("t5x.decoding"),
-        importlib.import_module("t5x.examples.t5.network"),
-    )
+    names = ("t5x.decoding", "t5x.examples.t5.network")
+    return [importlib.import_module(name) for name in names]
 
 
 class System:

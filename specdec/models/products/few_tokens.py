@@ -56,8 +56,10 @@ def tied(embedding: Float[Array, "v d"]) -> Float[Array, "1 v d"]:
     return embedding[None]
 
 
-def product(kernel: Float[Array, "c o w"], x: Float[Array, "b t i"]) -> Float[Array, "b t o"]:
-    """The product of x and a packed kernel."""
+def product(
+    kernel: Float[Array, "c o w"], x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+) -> Float[Array, "b t o"]:
+    """The product of x and a packed kernel, in ``dtype``, x's own if None."""
     chunks, _, width = kernel.shape
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
@@ -67,7 +69,7 @@ def product(kernel: Float[Array, "c o w"], x: Float[Array, "b t i"]) -> Float[Ar
         out = _padded_product(kernel, flat)
     else:
         out = _matmul(flat[:, 0], kernel[0].T)
-    return out.astype(x.dtype).reshape(*x.shape[:-1], -1)
+    return out.astype(dtype or x.dtype).reshape(*x.shape[:-1], -1)
 
 
 def split(products: Float[Array, "b t n*o"], count: int) -> Sequence[Float[Array, "b t o"]]:

@@ -25,9 +25,11 @@ def tied(embedding: Float[Array, "v d"]) -> Float[Array, "d v"]:
     return embedding.T
 
 
-def product(kernel: Float[Array, "i *n o"], x: Float[Array, "b t i"]) -> Float[Array, "b t *n o"]:
-    """x kernel; the kernel is stored in-features first."""
-    return jnp.tensordot(x, kernel, 1)
+def product(
+    kernel: Float[Array, "i *n o"], x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+) -> Float[Array, "b t *n o"]:
+    """x kernel in ``dtype``, x's own if None; the kernel is stored in-features first."""
+    return jnp.tensordot(x, kernel, 1, preferred_element_type=dtype)
 
 
 def split(products: Float[Array, "b t n o"], count: int) -> Sequence[Float[Array, "b t o"]]:

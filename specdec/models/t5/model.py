@@ -318,7 +318,7 @@ class T5Model:
         if self.config.tied_logits:
             inverse = inverse * self.config.d_model**-0.5
         kernel = self._ops.tied(params.embedding) if params.logits is None else params.logits
-        logits = self._ops.product(kernel, x).astype(jnp.float32) * inverse
+        logits = self._ops.product(kernel, x, jnp.float32) * inverse
         logits = constrain(logits, ("batch", "length", "vocab"))
         # Gathered once: all that is made of them is small, and not cut by vocabulary.
         return constrain(logits, ("batch", "length", None))

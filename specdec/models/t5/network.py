@@ -289,14 +289,8 @@ class Stack(nn.Module):
             return x
         if cfg.tied_logits:
             return self.embedder.attend(x)
-        dense = Dense(
-            cfg.vocab_size,
-            cfg.d_model**-0.5,
-            ("embed", "vocab"),
-            jnp.dtype(cfg.dtype),
-            name="logits_dense",
-        )
-        return dense(x).astype(jnp.float32)
+        axes, float32 = ("embed", "vocab"), jnp.dtype("float32")
+        return Dense(cfg.vocab_size, cfg.d_model**-0.5, axes, float32, name="logits_dense")(x)
 
 
 class Embed(nn.Module):
@@ -317,7 +311,7 @@ class Embed(nn.Module):
 
     def attend(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         x = x * self.config.d_model**-0.5
-        return product(x, self.embedding, "oi").astype(jnp.float32)
+        return product(x.astype(jnp.float32), self.embedding, "oi")
 
 
 class Transformer(nn.Module):

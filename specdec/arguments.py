@@ -1,0 +1,36 @@
+"""Checks of single arguments: NumPy's numbers are numbers, and truth values are not."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """``value`` as an int.
+
+    Raises:
+      ValueError: it is no whole number, or not in least..most.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, got {value!r}.")
+    value = int(value)
+    if value < least or (most is not None and value > most):
+        limits = f"at least {least}" if most is None else f"in {least}..{most}"
+        raise ValueError(f"{name} must be {limits}, got {value}.")
+    return value
+
+
+def real(name: str, value: Any, meaning: str) -> float:
+    """``value`` as a float.
+
+    Args:
+      meaning: what it must be, for the message.
+
+    Raises:
+      ValueError: it is no finite number.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{name} must be {meaning}, got {value!r}.")
+    return float(value)

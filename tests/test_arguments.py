@@ -1,0 +1,144 @@
+"""What generate and load_pair make of arguments of every kind."""
+
+import jax
+import numpy as np
+import pytest
+from tiny import TINY, random_t5_params
+
+import specdec
+from specdec.api import Pair, load_pair
+from specdec.checkpoints.loading import load_t5
+from specdec.core.randomness import row_keys, seed_words
+from specdec.drafters.random import Random
+from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+
+TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = load_t5(TINY["v1.1"], random_t5_params(TINY["v1.1"], 0), "random")
+    return Pair(target, Random().open(type("Opening", (), {"target": target})()), None)
+
+
+def generate(pair, texts=TEXTS, **options):
+    return pair.generate(texts, **{"gamma": 2, "max_decode_len": 4, "batch_size": 2} | options)
+
+
+def tokens(output):
+    return [row.tolist() for row in output.tokens]
+
+
+def test_numbers_of_numpy_and_any_iterable(pair):
+    expected = tokens(generate(pair, sampling=SamplingConfig(0.5, 3, 0.75), seed=7))
+    given = {
+        "gamma": np.int64(2), "max_decode_len": np.int32(4), "batch_size": np.uint8(2),
+        "max_input_len": np.int16(512), "seed": np.int64(7), "stop_below": np.float32(0),
+        "sampling": SamplingConfig(np.float32(0.5), np.int64(3), np.float64(0.75)),
+    }  # fmt: skip
+    assert tokens(generate(pair, iter(TEXTS), **given)) == expected
+    assert tokens(generate(pair, (np.array(t, np.int64) for t in TEXTS), **given)) == expected
+    assert tokens(generate(pair, tuple(map(tuple, TEXTS)), **given)) == expected
+
+
+def test_seeds_of_64_bits(pair):
+    seeds = (0, 2**32 - 1, 2**32, 2**63, 2**64 - 1, -(2**63) + 5, np.uint64(2**64 - 2))
+    outputs = [
+        tokens(generate(pair, sampling=SamplingConfig(5.0), max_decode_len=16, seed=seed))
+        for seed in seeds
+    ]
+    assert all(a != b for i, a in enumerate(outputs) for b in outputs[:i])
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
+def test_a_small_seed_gives_the_keys_that_it_always_gave(seed):
+    rows = np.arange(3)
+    found = [jax.random.key_data(row_keys(given, rows)) for given in (seed, seed_words(seed))]
+    key = jax.random.key(seed)
+    expected = [jax.random.key_data(jax.random.fold_in(key, row)) for row in rows]
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], expected)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"gamma": 2.0}, "gamma must be a whole number, got 2.0"),
+        ({"gamma": True}, "gamma must be a whole number, got True"),
+        ({"gamma": "2"}, 'gamma must be a whole number or "auto", got \'2\''),
+        ({"gamma": None}, "gamma must be a whole number, got None"),
+        ({"gamma": 0}, r"gamma must be in \[1, max_decode_len - 1\] = \[1, 3\], got 0"),
+        ({"max_decode_len": 4.0}, "max_decode_len must be a whole number"),
+        ({"max_decode_len": "4"}, "max_decode_len must be a whole number"),
+        ({"max_decode_len": 0}, "max_decode_len must be at least 1"),
+        ({"batch_size": 1.5}, "batch_size must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"max_input_len": None}, "max_input_len must be a whole number"),
+        ({"seed": 1.0}, "seed must be a whole number"),
+        ({"seed": 2**64}, "seed must be in"),
+        ({"stop_below": "0.5"}, r"stop_below must be in \[0, 1\], got '0.5'"),
+        ({"stop_below": float("nan")}, r"stop_below must be in \[0, 1\]"),
+        ({"sampling": 0.5}, r"sampling must be a SamplingConfig, such as .*, got 0.5"),
+        ({"sampling": None}, "sampling must be a SamplingConfig"),
+        ({"sampling": {"temperature": 1}}, "sampling must be a SamplingConfig"),
+        ({"draft_sampling": 1.0}, "draft_sampling must be a SamplingConfig"),
+        ({"verifier": BlockVerifier}, "verifier must be an object such as"),
+        ({"verifier": "block"}, "verifier must be an object such as"),
+        ({"method": "greedy"}, "method must be"),
+    ],
+)  # fmt: skip
+def test_one_clear_error(pair, option, message):
+    with pytest.raises(ValueError, match=message):
+        generate(pair, **option)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("one", "wrap it in a list"),
+        ({"a": [5, 1]}, "texts must be a list of texts, got dict"),
+        (None, "texts must be a list of texts, got NoneType"),
+        ([[5.0, 1.0]], "text 0 must be a string or a non-empty list of token ids"),
+        ([[True, True]], "text 0 must be a string or a non-empty list of token ids"),
+        ([[]], "text 0 must be"),
+        ([[5, 1], [19, 1]], r"text 1 has a token outside the vocabulary \[0, 19\)"),
+        ([[5, 1], [-1, 1]], "text 1 has a token outside"),
+        (["a"], "text 0 is a string, but this pair has no vocabulary"),
+    ],
+)
+def test_texts_of_another_kind(pair, texts, message):
+    with pytest.raises(ValueError, match=message):
+        generate(pair, texts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("1.0",), "temperature must be finite"), ((None,), "temperature must be finite"),
+        ((True,), "temperature must be finite"), ((float("nan"),), "temperature must be finite"),
+        ((1.0, 2.5), "top_k .* must be a whole number"), ((1.0, -1), "top_k .* must be at least 0"),
+        ((1.0, 0, 0.0), r"top_p must be in \(0, 1\]"), ((1.0, 0, "1"), "top_p must be in"),
+    ],
+)  # fmt: skip
+def test_samplings(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingConfig(*fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "quickstart", "draft": specdec.Copying}, "draft must be a checkpoint's path"),
+        ({"target": "quickstart", "draft": 3}, "draft must be a checkpoint's path"),
+        ({"target": 3, "draft": "quickstart"}, "target must be a checkpoint's path"),
+    ],
+)
+def test_what_cannot_be_loaded(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load_pair(**arguments)
+
+
+def test_half_of_a_surrogate_pair():
+    with pytest.raises(ValueError, match="text 1 is not valid Unicode: character 2"):
+        load_pair("quickstart").generate(["a", "b \ud800"])

@@ -17,8 +17,7 @@ from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
-from specdec.data.tokenizer import Tokenizer
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.vocabulary import Tokenizer, Vocabulary
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Block, blocks_of, bucket, commonest, make_batches
 from specdec.decoding.engine import Engine, EngineParams

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import sentencepiece as spm
 
@@ -15,8 +17,34 @@ PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 FILE_NAME = "spiece.model"  # The name Hugging Face gives T5's vocabulary.
 
 
+class Tokenizer(Protocol):
+    """Text to token ids and back: what is asked of it between a text and a model."""
+
+    @property
+    def path(self) -> Path:
+        """The file it was read from."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """Ends a text."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of tokens. A model's embedding may have more rows: they are padding."""
+        ...
+
+    def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
+        """Token ids of ``text``, without EOS unless asked for."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ``ids`` up to the first EOS."""
+        ...
+
+
 class Vocabulary:
-    """A :class:`~specdec.data.tokenizer.Tokenizer` that reads a SentencePiece model file.
+    """A :class:`Tokenizer` that reads a SentencePiece model file.
 
     Args:
       path: the model file, or a directory that holds ``spiece.model``.
@@ -47,23 +75,16 @@ class Vocabulary:
         self.path = path
 
     def __len__(self) -> int:
-        """Number of pieces. A model's embedding may have more rows: they are padding."""
         return self._model.get_piece_size()
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        """Token ids of ``text``, without EOS unless asked for."""
         ids = self._model.encode(text)
         return [*ids, EOS_ID] if add_eos else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids`` up to the first EOS; pads are skipped, ids past the end are unknown."""
-        kept = []
-        for token in ids:
-            token = int(token)
-            if token == EOS_ID:
-                break
-            if token != PAD_ID:
-                kept.append(token if token < len(self) else UNK_ID)
+        text = itertools.takewhile(lambda token: token != EOS_ID, map(int, ids))
+        kept = [token if token < len(self) else UNK_ID for token in text if token != PAD_ID]
         return self._model.decode(kept)
 
 
@@ -82,16 +103,10 @@ def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
-            vocab_size=size,
-            model_type="unigram",
-            pad_id=PAD_ID,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            bos_id=-1,
-            byte_fallback=True,
-            num_threads=1,
-            minloglevel=2,
-        )
+            vocab_size=size, model_type="unigram", byte_fallback=True,
+            pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1,
+            num_threads=1, minloglevel=2,
+        )  # fmt: skip
     except RuntimeError as error:
         raise ValueError(f"SentencePiece cannot make {size} pieces: {error}") from error
     with written(Path(path)) as partial:

@@ -18,7 +18,7 @@ from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolv
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
 from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.tokenizer import Tokenizer
+from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Block, blocks_of, bucket, commonest, make_batches
 from specdec.decoding.engine import Engine, EngineParams

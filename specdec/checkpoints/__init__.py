@@ -1,8 +1,8 @@
 """Checkpoints of other libraries as T5X parameter trees, and back."""
 
-from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint, read_config
 from specdec.checkpoints.huggingface import load_huggingface, open_huggingface, save_huggingface
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.t5x import find_checkpoint, is_t5x, open_t5x, read_sharded, save_t5x
 
 __all__ = [

@@ -1,9 +1,7 @@
 """The tokens that a draft says, in a file beside its weights.
 
-A large part of what a small draft's step costs are logits of tokens that its task never asks for:
-the other language's, say. A draft that does not say them is as lossless and cheaper. Targets, and
-other tools that open the checkpoint, do not read the file.
-
+A draft that does not say what its task never asks for, the other language's tokens, is as lossless
+and cheaper. Targets, and other tools that open the checkpoint, do not read the file.
 Source: Zhao et al. 2025 (FR-Spec), where the tokens are the most frequent ones of a corpus.
 """
 
@@ -14,7 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.core import files
 
 FILE_NAME = "draft_vocabulary.json"
@@ -23,8 +21,7 @@ FILE_NAME = "draft_vocabulary.json"
 def save_draft_vocabulary(directory: str | os.PathLike, tokens: Iterable[int]) -> Path:
     """Writes the tokens, in ascending order; the file appears when it is whole."""
     path = Path(directory) / FILE_NAME
-    text = json.dumps({"tokens": sorted(int(token) for token in tokens)})  # In one line.
-    files.write_text(path, text + "\n")
+    files.write_text(path, json.dumps({"tokens": sorted(map(int, tokens))}) + "\n")
     return path
 
 

@@ -7,29 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints import huggingface, t5x
-from specdec.checkpoints.t5x_arrays import is_remote
 from specdec.models.t5.config import T5Config
 
 
 def open_checkpoint(source: str | Path, dtype: str = "float32") -> tuple[T5Config, dict[str, Any]]:
-    """Opens a checkpoint of T5X or of Hugging Face, whose parameters are read when used.
-
-    Raises:
-      CheckpointError: see :func:`specdec.checkpoints.open_huggingface` and
-        :func:`specdec.checkpoints.open_t5x`.
-    """
-    if t5x.is_t5x(source):
-        return t5x.open_t5x(source, dtype)
-    return huggingface.open_huggingface(source, dtype)
+    """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
+    opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
+    return opener(source, dtype)
 
 
 def read_config(source: str | Path) -> T5Config:
-    """The network of a checkpoint, its weights unseen.
-
-    Raises:
-      CheckpointError: a file is missing or damaged, or the model is no T5.
-    """
-    return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(source)
+    """A checkpoint's network, its weights unseen; CheckpointError if it is damaged or no T5."""
+    return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(Path(source))
 
 
 def find_vocabulary(source: str | Path) -> Path | None:
@@ -42,8 +31,8 @@ def find_vocabulary(source: str | Path) -> Path | None:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     if not t5x.is_t5x(source):
-        return huggingface.find_vocabulary(source)
-    if is_remote(os.fspath(source)):
+        return huggingface.vocabulary_in(huggingface.local_directory(source))
+    if t5x.is_remote(os.fspath(source)):
         return None
     path = Path(source).absolute()
     return huggingface.vocabulary_in(path, path.parent)

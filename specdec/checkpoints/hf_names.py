@@ -1,19 +1,50 @@
-"""Hugging Face's parameter names and shapes for T5, against those of T5X's tree.
+"""What Hugging Face calls T5's parts: config.json's fields, and parameters against T5X's tree.
 
-Source: ``T5ForConditionalGeneration`` in transformers and ``t5x.examples.t5.network``. A draft that
-starts from its target's encoding has one parameter more, which transformers does not know:
-``encoder.input_projection.weight``; what that makes of the encoding is added to embedded tokens.
+Source: ``T5Config``, ``MT5Config`` and ``T5ForConditionalGeneration`` in transformers 5, and
+``t5x.examples.t5.network``. A draft that starts from its target's encoding has what transformers
+does not know: the field ``encoding_width`` and the parameter ``encoder.input_projection.weight``,
+whose product with the encoding is added to embedded tokens.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from specdec.models.t5.config import T5Config
+import numpy as np
 
-EMBEDDING = "shared.weight"
+from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.t5.config import Activation, T5Config
+
+DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu"}
+# "gated-gelu" is the tanh approximation, "gelu" on its own the exact error function (unsupported).
+FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
+    "relu": ("relu", False), "silu": ("silu", False), "gelu_new": ("gelu", False),
+    "gated-relu": ("relu", True), "gated-silu": ("silu", True),
+    "gated-gelu": ("gelu", True), "gated-gelu_new": ("gelu", True),
+}  # fmt: skip
+# What T5Config has too: sizes, by both names, what has a default, and the special tokens.
+SIZES = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "num_encoder_layers": "num_layers",
+    "num_heads": "num_heads",
+    "head_dim": "d_kv",
+    "d_ff": "d_ff",
+}
+OPTIONS: dict[str, Any] = {
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-6,
+    "dropout_rate": 0.1,
+}
+TOKENS = {
+    "pad_id": "pad_token_id",
+    "eos_id": "eos_token_id",
+    "decoder_start_id": "decoder_start_token_id",
+}
+
+EMBEDDING, EMBEDDING_PATH = "shared.weight", "token_embedder/embedding"
 HEAD = "lm_head.weight"
 # Names a file may hold the embedding under, in the order transformers falls back on them.
 EMBEDDING_NAMES = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD)
@@ -21,75 +52,134 @@ EMBEDDING_NAMES = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_toke
 UNUSED_NAMES = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
 
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """One parameter in both namings.
+def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
+    """The network that a config.json describes.
 
-    Attributes:
-      path: where T5X's tree has it, joined by "/".
-      shape: its shape in T5X's tree, kernels [in, out] and position biases [heads, buckets].
-      transposed: whether Hugging Face stores the transpose.
+    ``tied_logits`` says whether logits are scaled by d_model**-0.5. Those are tied to the embedding
+    in every public checkpoint, but whether they are is a matter of the weights.
+    ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
+
+    Raises:
+      CheckpointError: not a T5 or mT5, a size missing, or a variant that T5Config cannot say.
+    """
+    model_type = raw.get("model_type")
+    if model_type not in DEFAULT_FEED_FORWARD:
+        raise CheckpointError(
+            f"{source}: model_type is {model_type!r}; only 't5' (T5, T5 v1.1, Flan-T5) and 'mt5' "
+            "checkpoints can be loaded."
+        )
+    feed_forward = raw.get("feed_forward_proj", DEFAULT_FEED_FORWARD[model_type])
+    if feed_forward not in FEED_FORWARDS:
+        raise CheckpointError(
+            f"{source}: feed_forward_proj {feed_forward!r} is not supported; "
+            f"it must be one of {', '.join(FEED_FORWARDS)}."
+        )
+    activation, gated = FEED_FORWARDS[feed_forward]
+    tokens: dict[str, Any] = {"pad_id": 0, "eos_id": 1}
+    for ours, theirs in TOKENS.items():  # A decoder starts from the pad unless told otherwise.
+        tokens[ours] = _token_id(raw, theirs, tokens.get(ours, tokens["pad_id"]), source)
+    # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
+    # Its mT5 never scales, whatever ``tie_word_embeddings`` says.
+    scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
+    try:
+        return T5Config(
+            **{ours: raw[theirs] for ours, theirs in SIZES.items()},
+            **{name: raw.get(name, default) for name, default in OPTIONS.items()},
+            **tokens,
+            num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
+            activation=activation, gated=gated, tied_logits=scaled and model_type != "mt5",
+            encoding_width=raw.get("encoding_width"),
+        )  # fmt: skip
+    except KeyError as error:
+        raise CheckpointError(f"{source}: {error.args[0]} is missing; add it.") from None
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{source}: {error}") from None
+
+
+def _token_id(raw: Mapping[str, Any], name: str, default: int, source: str) -> int:
+    value = raw.get(name)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    elif value is None:
+        value = default
+    if not isinstance(value, int):
+        raise CheckpointError(f"{source}: {name} must be one token id, got {value!r}.")
+    return value
+
+
+def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
+    """The config.json with which transformers computes what ``config`` does (4 and 5 alike).
+
+    ``dtype`` is the stored weights'; the config's, that of activations, has no counterpart.
+    """
+    kind = (config.activation, config.gated)
+    own = {} if config.encoding_width is None else {"encoding_width": config.encoding_width}
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        **{name: getattr(config, name) for name in OPTIONS},
+        "num_decoder_layers": config.num_decoder_layers,
+        "feed_forward_proj": next(name for name in FEED_FORWARDS if FEED_FORWARDS[name] == kind),
+        "tie_word_embeddings": config.tied_logits,
+        "scale_decoder_outputs": config.tied_logits,
+        "torch_dtype": dtype,
+        **own,
+        **format_generation_config(config),
+    }
+
+
+def format_generation_config(config: T5Config) -> dict[str, Any]:
+    """The generation_config.json that goes with ``format_config``: the special tokens."""
+    return {theirs: getattr(config, ours) for ours, theirs in TOKENS.items()}
+
+
+class Parameter(NamedTuple):
+    """A parameter's path in T5X's tree, joined by "/", and its shape there.
+
+    Kernels are [in, out], position biases [heads, buckets] and the embedding [V, D].
     """
 
     path: str
     shape: tuple[int, ...]
-    transposed: bool
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Its shape in Hugging Face's files."""
-        return self.shape[::-1] if self.transposed else self.shape
+        """Its shape in Hugging Face's files: transposed, but for the embedding."""
+        return self.shape if self.path == EMBEDDING_PATH else self.shape[::-1]
 
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-
-def layer_parameters(config: T5Config) -> dict[str, Parameter]:
-    """All parameters but the embedding and the logits' kernel, by Hugging Face's name."""
-    return {
-        name: Parameter(path, shape, transposed=len(shape) == 2)
-        for stack in ("encoder", "decoder")
-        for name, path, shape in _stack(config, stack)
-    }
-
-
-def embedding_parameter(config: T5Config) -> Parameter:
-    """The token embedding [V, D], which both libraries store alike."""
-    shape = (config.vocab_size, config.d_model)
-    return Parameter("token_embedder/embedding", shape, transposed=False)
-
-
-def head_parameter(config: T5Config) -> Parameter:
-    """The kernel [D, V] of untied logits."""
-    shape = (config.d_model, config.vocab_size)
-    return Parameter("decoder/logits_dense/kernel", shape, transposed=True)
+    def turned(self, array: np.ndarray) -> np.ndarray:
+        """One library's array as the other has it."""
+        return array if self.path == EMBEDDING_PATH else array.T
 
 
 def all_parameters(config: T5Config) -> dict[str, Parameter]:
     """Every parameter of a network, by Hugging Face's name."""
-    table = {EMBEDDING: embedding_parameter(config), **layer_parameters(config)}
+    size = (config.vocab_size, config.d_model)
+    table = {EMBEDDING: Parameter(EMBEDDING_PATH, size)}
+    for stack in ("encoder", "decoder"):
+        table |= {name: Parameter(path, shape) for name, path, shape in _stack(config, stack)}
     if not config.tied_logits:
-        table[HEAD] = head_parameter(config)
+        table[HEAD] = Parameter("decoder/logits_dense/kernel", size[::-1])
     return table
 
 
 def parameter_shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a network, by its path in T5X's tree."""
-    return {parameter.path: parameter.shape for parameter in all_parameters(config).values()}
+    return dict(all_parameters(config).values())
 
 
 def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(Hugging Face's name, T5X's path, T5X's shape) for one stack."""
     if stack == "encoder":
         depth = config.num_encoder_layers
-        attentions = [("SelfAttention", "attention", "pre_attention_layer_norm")]
+        attentions = [("SelfAttention", "attention", "attention")]
     else:
         depth = config.num_decoder_layers
         attentions = [
-            ("SelfAttention", "self_attention", "pre_self_attention_layer_norm"),
-            ("EncDecAttention", "encoder_decoder_attention", "pre_cross_attention_layer_norm"),
+            ("SelfAttention", "self_attention", "self_attention"),
+            ("EncDecAttention", "encoder_decoder_attention", "cross_attention"),
         ]
     width, inner = config.d_model, config.num_heads * config.head_dim
 
@@ -105,16 +195,14 @@ def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, 
     for i in range(depth):
         block, layer = f"{stack}.block.{i}.layer", f"{stack}/layers_{i}"
         for j, (theirs, ours, norm) in enumerate(attentions):
-            yield f"{block}.{j}.layer_norm.weight", f"{layer}/{norm}/scale", (width,)
-            for letter, name in zip("qkv", ("query", "key", "value"), strict=True):
+            yield f"{block}.{j}.layer_norm.weight", f"{layer}/pre_{norm}_layer_norm/scale", (width,)
+            for letter, name in zip("qkvo", ("query", "key", "value", "out"), strict=True):
+                shape = (inner, width) if name == "out" else (width, inner)
                 path = f"{layer}/{ours}/{name}/kernel"
-                yield f"{block}.{j}.{theirs}.{letter}.weight", path, (width, inner)
-            yield f"{block}.{j}.{theirs}.o.weight", f"{layer}/{ours}/out/kernel", (inner, width)
-
+                yield f"{block}.{j}.{theirs}.{letter}.weight", path, shape
         j = len(attentions)
         yield f"{block}.{j}.layer_norm.weight", f"{layer}/pre_mlp_layer_norm/scale", (width,)
-        dense = f"{block}.{j}.DenseReluDense"
-        for name in ("wi_0", "wi_1") if config.gated else ("wi",):
-            yield f"{dense}.{name}.weight", f"{layer}/mlp/{name}/kernel", (width, config.d_ff)
-        yield f"{dense}.wo.weight", f"{layer}/mlp/wo/kernel", (config.d_ff, width)
+        for name in ("wi_0", "wi_1", "wo") if config.gated else ("wi", "wo"):
+            shape = (config.d_ff, width) if name == "wo" else (width, config.d_ff)
+            yield f"{block}.{j}.DenseReluDense.{name}.weight", f"{layer}/mlp/{name}/kernel", shape
     yield f"{stack}.final_layer_norm.weight", f"{stack}/{stack}_norm/scale", (width,)

@@ -5,55 +5,41 @@ Reads and writes with numpy alone: neither torch nor transformers is needed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.hf_config import (
-    format_config,
-    format_generation_config,
-    parse_config,
-    scales_logits,
-)
-from specdec.checkpoints.hf_files import (
-    CONFIG,
-    INDEX,
-    WEIGHTS,
-    StoredTensor,
-    read_json,
-    weight_files,
-    write_weights,
-)
-from specdec.checkpoints.hf_names import (
-    EMBEDDING,
-    EMBEDDING_NAMES,
-    HEAD,
-    UNUSED_NAMES,
-    Parameter,
-    all_parameters,
-    embedding_parameter,
-    head_parameter,
-    layer_parameters,
-    parameter_shapes,
-)
+from specdec.checkpoints import hf_names
 from specdec.checkpoints.parameters import (
+    CheckpointError,
+    Index,
+    StoredArray,
     as_dtype,
+    cast,
     check_names,
     check_parameters,
+    part_of,
     written_whole,
 )
 from specdec.core.files import write_json
 from specdec.models.t5.config import T5Config
 
+CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 VOCABULARY = "spiece.model"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 VOCABULARIES = (VOCABULARY, TOKENIZER)  # transformers 5 writes the second alone.
@@ -63,19 +49,14 @@ HUB_FILES = [
 ]  # fmt: skip
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
+STORED_DTYPES = ("F32", "BF16", "F16")
 MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own pieces.
 
 
 def load_huggingface(
     directory_or_hub_id: str | Path, dtype: str = "float32"
 ) -> tuple[T5Config, dict[str, Any]]:
-    """Loads a checkpoint into memory: :func:`open_huggingface` with numpy arrays.
-
-    Kernels are transposed views of what was read.
-
-    Raises:
-      CheckpointError: see :func:`open_huggingface`.
-    """
+    """:func:`open_huggingface` into numpy arrays. Kernels are transposed views of what was read."""
     config, params = open_huggingface(directory_or_hub_id, dtype)
     return config, jax.tree.map(np.asarray, params)
 
@@ -86,7 +67,7 @@ def open_huggingface(
     """Opens a T5, T5 v1.1, Flan-T5 or mT5 checkpoint, whose parameters are read when used.
 
     Logits follow transformers 5: they come from ``lm_head.weight`` where the file has one and from
-    the embedding otherwise, scaled by d_model**-0.5 as ``scales_logits`` says. A head that is both
+    the embedding otherwise, scaled by d_model**-0.5 as config.json says. A head that is both
     separate and scaled has the factor multiplied into its kernel.
 
     Args:
@@ -95,100 +76,84 @@ def open_huggingface(
       dtype: of the parameters: "float32", "bfloat16" or "float16".
 
     Returns:
-      The config, its ``dtype`` (that of activations) left at "float32", and the parameters: nested
-      dicts of :class:`specdec.checkpoints.hf_files.StoredTensor`, named and shaped as in
-      ``specdec.models.t5.network.init_params``.
+      The config, its ``dtype`` (of activations) "float32", and nested dicts of
+      :class:`specdec.checkpoints.parameters.StoredArray`, named and shaped as T5X's tree.
 
     Raises:
       CheckpointError: files are missing or damaged, the model is no T5, or a parameter is missing
-        or unknown; when a parameter is read: it is quantized, of another shape than config.json
-        says or not finite, or its file is gone.
+        or unknown; see also :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
     stored_dtype = as_dtype(dtype)
-    directory = _local_directory(directory_or_hub_id)
-    config, scaled = _read_config(directory)
-    layers = layer_parameters(config)
+    directory = local_directory(directory_or_hub_id)
+    config = read_config(directory)
+    scaled = config.tied_logits
+    layers = hf_names.all_parameters(dataclasses.replace(config, tied_logits=False))
+    shared, head = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
-    files = weight_files(directory)
-    embedding_name = next((name for name in EMBEDDING_NAMES if name in files), EMBEDDING)
-    check_names(
-        directory,
-        required=[embedding_name, *layers],
-        found=files,
-        optional=[*EMBEDDING_NAMES, *UNUSED_NAMES],
-        advice=f"check that {CONFIG} and the weights belong together",
-    )
+    files = _weight_files(directory)
+    found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
+    embedding_name = found[0] if found else hf_names.EMBEDDING
+    optional = [*hf_names.EMBEDDING_NAMES, *hf_names.UNUSED_NAMES]
+    together = f"{CONFIG} and the weights"
+    check_names(directory, [embedding_name, *layers], files, together, optional)
 
-    def stored(name: str, parameter: Parameter, scale: float = 1.0) -> StoredTensor:
-        return StoredTensor(files[name], name, parameter, stored_dtype, scale)
+    def stored(name: str, parameter: hf_names.Parameter, scale: float = 1.0) -> StoredArray:
+        return _stored(files[name], name, parameter, stored_dtype, scale)
 
-    embedding = stored(embedding_name, embedding_parameter(config))
-    for name in EMBEDDING_NAMES[1:-1]:
-        if name in files and not _equal(stored(name, embedding_parameter(config)), embedding):
+    embedding = stored(embedding_name, shared)
+
+    def is_embedding(name: str) -> bool:
+        return name == embedding_name or np.array_equal(stored(name, shared), embedding)
+
+    for name in found:
+        if name != hf_names.HEAD and not is_embedding(name):
             raise CheckpointError(
                 f"{directory}: {name} differs from {embedding_name}; T5 shares one embedding "
                 "between encoder and decoder, and a checkpoint with several cannot be loaded."
             )
     # A checkpoint without a head has the embedding for one.
-    head_name = HEAD if HEAD in files else embedding_name
-    head = stored(head_name, head_parameter(config), config.d_model**-0.5 if scaled else 1.0)
-    tied = scaled and _equal(stored(head_name, embedding_parameter(config)), embedding)
-    config = dataclasses.replace(config, tied_logits=tied)
+    head_name = hf_names.HEAD if hf_names.HEAD in files else embedding_name
+    config = dataclasses.replace(config, tied_logits=scaled and is_embedding(head_name))
 
-    flat: dict[str, Any] = {embedding.parameter.path: embedding}
-    if not tied:
-        flat[head.parameter.path] = head
+    flat: dict[str, Any] = {shared.path: embedding}
+    if not config.tied_logits:
+        scale = config.d_model**-0.5 if scaled else 1.0
+        flat[head.path] = stored(head_name, head, scale)
     flat |= {parameter.path: stored(name, parameter) for name, parameter in layers.items()}
     return config, unflatten_dict(flat, sep="/")
 
 
-def read_config(directory: str | Path) -> T5Config:
-    """The network that a directory's config.json describes, its weights unseen.
-
-    Scaled logits are taken to be tied to the embedding, as they are in every public checkpoint.
+def read_config(directory: Path) -> T5Config:
+    """The network that a directory's config.json describes: see :func:`hf_names.parse_config`.
 
     Raises:
       CheckpointError: a file is missing or damaged, or the model is no T5.
     """
-    config, scaled = _read_config(Path(directory))
-    return dataclasses.replace(config, tied_logits=scaled)
-
-
-def _read_config(directory: Path) -> tuple[T5Config, bool]:
-    """The config, with ``tied_logits`` left open, and whether the logits are scaled."""
-    raw = read_json(directory / CONFIG)
+    raw = _read_json(directory / CONFIG)
     if (directory / GENERATION_CONFIG).exists():
-        generation = read_json(directory / GENERATION_CONFIG)
+        generation = _read_json(directory / GENERATION_CONFIG)
         raw |= {name: value for name, value in generation.items() if value is not None}
-    return parse_config(raw, source=str(directory / CONFIG)), scales_logits(raw)
-
-
-def _equal(one: StoredTensor, other: StoredTensor) -> bool:
-    return one.name == other.name or np.array_equal(one, other)
+    return hf_names.parse_config(raw, source=str(directory / CONFIG))
 
 
 def save_huggingface(
-    directory: str | Path,
-    config: T5Config,
-    params: Mapping[str, Any],
-    vocabulary_file: str | Path | None = None,
-    dtype: str = "float32",
+    directory: str | Path, config: T5Config, params: Mapping[str, Any],
+    vocabulary_file: str | Path | None = None, dtype: str = "float32",
     max_shard_bytes: int = 5 * 10**9,
-) -> None:
+) -> None:  # fmt: skip
     """Writes a checkpoint that transformers' ``T5ForConditionalGeneration`` opens.
 
-    The directory appears only once it is complete. mT5 models are written as T5 v1.1, which
-    computes the same.
+    mT5 models are written as T5 v1.1, which computes the same.
 
     Args:
-      directory: where to write; must not exist, or be empty.
+      directory: must not exist, or be empty; appears only once it is complete.
       config: the network. ``dtype``, that of activations, is not stored.
-      params: as ``specdec.models.t5.network.init_params`` names and shapes them.
+      params: named and shaped as T5X's tree.
       vocabulary_file: a tokenizer.json, or a SentencePiece model, to go with it; the latter with up
         to 100 sentinel tokens after its pieces where the embedding has rows for them.
         ``T5Tokenizer`` opens the result, but knows no byte fallback: where the vocabulary has byte
         pieces, it gives <unk>.
-      dtype: of the stored weights: "float32", "bfloat16" or "float16".
+      dtype: of the stored weights, as in :func:`open_huggingface`.
       max_shard_bytes: weights are split over several files and an index above this size.
 
     Raises:
@@ -197,26 +162,17 @@ def save_huggingface(
     """
     stored_dtype = as_dtype(dtype)
     arrays = flatten_dict(params, sep="/")
-    check_parameters("params", parameter_shapes(config), arrays)
+    check_parameters("params", hf_names.parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
     with written_whole(Path(directory).absolute()) as partial:
-        write_weights(partial, all_parameters(config), arrays, stored_dtype, max_shard_bytes)
-        write_json(partial / CONFIG, format_config(config, dtype))
-        write_json(partial / GENERATION_CONFIG, format_generation_config(config))
+        _write_weights(partial, config, arrays, stored_dtype, max_shard_bytes)
+        write_json(partial / CONFIG, hf_names.format_config(config, dtype))
+        write_json(partial / GENERATION_CONFIG, hf_names.format_generation_config(config))
         if vocabulary_file is not None:
             own = Path(vocabulary_file).name == TOKENIZER
             shutil.copyfile(vocabulary_file, partial / (TOKENIZER if own else VOCABULARY))
             write_json(partial / TOKENIZER_CONFIG, tokenizer)
-
-
-def find_vocabulary(directory_or_hub_id: str | Path) -> Path | None:
-    """A checkpoint's spiece.model, else its tokenizer.json; None where it has neither.
-
-    Raises:
-      CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
-    """
-    return vocabulary_in(_local_directory(directory_or_hub_id))
 
 
 def vocabulary_in(*directories: Path) -> Path | None:
@@ -225,8 +181,12 @@ def vocabulary_in(*directories: Path) -> Path | None:
     return next(filter(Path.is_file, places), None)
 
 
-def _local_directory(directory_or_hub_id: str | Path) -> Path:
-    """The directory itself, or the local snapshot of a hub id (downloaded if need be)."""
+def local_directory(directory_or_hub_id: str | Path) -> Path:
+    """The directory itself, or the local snapshot of a hub id (downloaded if need be).
+
+    Raises:
+      CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
+    """
     path, name = Path(directory_or_hub_id), str(directory_or_hub_id)
     if path.is_dir():
         return path
@@ -246,6 +206,127 @@ def _local_directory(directory_or_hub_id: str | Path) -> Path:
             f"Face Hub: pass a local directory with {CONFIG} and {WEIGHTS}, or check the model id "
             f"and the network ({type(error).__name__}: {reason})"
         ) from error
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[safe_open]:
+    """A safetensors file to read; CheckpointError if it cannot be."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or corrupt, or cannot be read ({error}); "
+            "copy or download it again."
+        ) from None
+
+
+def _weight_files(directory: Path) -> dict[str, Path]:
+    """The safetensors file of a checkpoint that holds each tensor, by the tensor's name."""
+    if (directory / WEIGHTS).exists():
+        paths = [directory / WEIGHTS]
+    elif (directory / INDEX).exists():
+        weight_map = _read_json(directory / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise CheckpointError(
+                f"{directory / INDEX} has no weight_map; copy or download the checkpoint again."
+            )
+        paths = [directory / name for name in sorted(set(weight_map.values()))]
+    else:
+        pickles = sorted(path.name for path in directory.glob("pytorch_model*"))
+        found = f" (only {', '.join(pickles)})" if pickles else ""
+        raise CheckpointError(
+            f"{directory} has neither {WEIGHTS} nor {INDEX}{found}; a PyTorch checkpoint must be "
+            "converted first: load it with transformers and save_pretrained it again."
+        )
+    files = {}
+    for path in paths:
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} is missing, though {INDEX} lists it; copy or download that shard."
+            )
+        with opened(path) as file:
+            files.update(dict.fromkeys(file.keys(), path))
+    return files
+
+
+def _stored(
+    path: Path, name: str, parameter: hf_names.Parameter, dtype: np.dtype, scale: float
+) -> StoredArray:
+    """A tensor as T5X's tree has it (transposing is a view).
+
+    Its file is open only while it is read: an open one's pages would count as the process's memory.
+    """
+    label = f"{path.parent}: {name}"
+
+    def load(*parts: Index) -> np.ndarray:
+        with opened(path) as file:
+            stored = file.get_slice(name)
+            kind, shape = stored.get_dtype(), tuple(stored.get_shape())
+            if kind not in STORED_DTYPES:
+                raise CheckpointError(
+                    f"{label} is stored as {kind}, not as one of {', '.join(STORED_DTYPES)}; "
+                    "quantized checkpoints cannot be loaded."
+                )
+            if shape != parameter.stored_shape:
+                raise CheckpointError(
+                    f"{label} has shape {shape}, but {CONFIG} asks for {parameter.stored_shape}; "
+                    "check that they belong together."
+                )
+            return part_of(parameter.turned(file.get_tensor(name)), parts)
+
+    return StoredArray(label, parameter.shape, dtype, load, scale)
+
+
+def _write_weights(
+    directory: Path, config: T5Config, arrays: Mapping[str, Any], dtype: np.dtype,
+    max_shard_bytes: int,
+) -> None:  # fmt: skip
+    """Writes the tensors, a shard at a time, in as few shards as their order allows.
+
+    No shard is larger than ``max_shard_bytes``, unless a single tensor is. Several have an index.
+    """
+    table = hf_names.all_parameters(config)
+    sizes = {name: math.prod(table[name].shape) * dtype.itemsize for name in table}
+    shards, room = [[]], max_shard_bytes
+    for name, size in sizes.items():
+        if size > room and shards[-1]:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(name)
+        room -= size
+
+    weight_map = {}
+    for i, names in enumerate(shards, start=1):
+        single = len(shards) == 1
+        filename = WEIGHTS if single else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {}
+        for name in names:
+            path = table[name].path
+            tensor = cast(np.asarray(arrays[path]), dtype, f"params: {path}")
+            tensors[name] = np.ascontiguousarray(table[name].turned(tensor))
+        save_file(tensors, directory / filename, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(names, filename))
+    if len(shards) > 1:
+        metadata = {"total_size": sum(sizes.values())}
+        write_json(directory / INDEX, {"metadata": metadata, "weight_map": weight_map})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; a CheckpointError names a file that is absent or holds anything else."""
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path.parent} has no {path.name}; pass the directory of a T5 checkpoint."
+        ) from None
+    except ValueError as error:
+        problem = f"valid JSON ({error})"
+    else:
+        if isinstance(contents, dict):
+            return contents
+        problem = "a JSON object"
+    raise CheckpointError(f"{path} is not {problem}; copy or download it again.")
 
 
 def _tokenizer_config(vocabulary_file: str | Path, config: T5Config) -> dict[str, Any]:

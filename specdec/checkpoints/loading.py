@@ -28,13 +28,9 @@ BUNDLED = ("quickstart",)
 
 
 def load_t5(
-    config: T5Config,
-    params: Params,
-    source: str,
-    kernel_dtype: str | None = None,
-    partitioning: Partitioning | None = None,
-    output_tokens: Sequence[int] | None = None,
-) -> LoadedModel:
+    config: T5Config, params: Params, source: str, kernel_dtype: str | None = None,
+    partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None,
+) -> LoadedModel:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
 
     Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are stored
@@ -67,14 +63,15 @@ def checkpoint(folder: str, name: str) -> str:
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
     """A bundled model's directory; anything else as it is.
 
-    Args:
-      source: "quickstart" is its target or draft, as ``role`` says; "quickstart/target" and
-        "quickstart/draft" name one.
+    "quickstart" is its target or draft, as ``role`` says; "quickstart/draft" names one.
     """
     name, _, model = os.fspath(source).partition("/")
-    if name not in BUNDLED:
-        return os.fspath(source)
-    return str(importlib.resources.files("specdec") / "bundled" / name / (model or role))
+    return str(bundled(name) / (model or role)) if name in BUNDLED else os.fspath(source)
+
+
+def bundled(name: str) -> Path:
+    """The directory of a bundled pair."""
+    return Path(str(importlib.resources.files("specdec"))) / "bundled" / name
 
 
 def draft_kernel_dtype(dtype: str) -> str | None:
@@ -83,22 +80,16 @@ def draft_kernel_dtype(dtype: str) -> str | None:
 
 
 def load_model(
-    source: str,
-    dtype: str,
-    kernel_dtype: str | None = None,
-    partitioning: Partitioning | None = None,
-    *,
-    as_draft: bool = False,
+    source: str, dtype: str, kernel_dtype: str | None = None,
+    partitioning: Partitioning | None = None, *, as_draft: bool = False,
     vocab_size: int | None = None,
-) -> LoadedModel:
+) -> LoadedModel:  # fmt: skip
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
-      dtype: of weights, activations and cache.
-      kernel_dtype, partitioning: see :class:`specdec.models.t5.model.T5Model`.
-      as_draft: it may generate the tokens of its draft vocabulary only, where it has one beside
-        it; on a mesh it generates all.
+      dtype: of weights, activations and cache; for the rest see :func:`load_t5`.
+      as_draft: on one device it generates only the tokens of its draft vocabulary, if it has one.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
         generates the tokens that both have. Not on a mesh.
 
@@ -126,19 +117,12 @@ def load_model(
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoader:
-    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`.
-
-    Attributes:
-      target: what is drafted for.
-      vocabulary: its tokenizer's file; None where it has none.
-      dtype: see :func:`specdec.load_pair`.
-      partitioning: how a draft model lies on the target's mesh; None for one device. Tables are
-        whole on every device.
-    """
+    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`."""
 
     target: LoadedModel
-    vocabulary: Path | None
-    dtype: str
+    vocabulary: Path | None  # The target's tokenizer's file, if it has one.
+    dtype: str  # See specdec.load_pair.
+    # How a draft model lies on the target's mesh; None for one device. Tables are whole on each.
     partitioning: Partitioning | None = None
 
     def model(self, source: str) -> LoadedModel:
@@ -155,7 +139,7 @@ class DraftLoader:
             source, self.dtype, draft_kernel_dtype(self.dtype), self.partitioning, as_draft=True,
             vocab_size=self.target.model.vocab_size if same else None,
         )  # fmt: skip
-        check_same_tokens(self.target, loaded)
+        _check_same_tokens(self.target, loaded)
         width, given = loaded.reads_encoding, self.target.encoding_width
         if width not in (None, given):
             raise ValueError(
@@ -166,10 +150,7 @@ class DraftLoader:
         return loaded
 
     def ngrams(self, path: str) -> NgramTables:
-        place = path
-        if path in BUNDLED:
-            place = str(importlib.resources.files("specdec") / "bundled" / path)
-        tables, theirs = load_ngrams(place)
+        tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)
         size, ours = tables.unigram.shape[0], self.target.model.vocab_size
         other = theirs and self.vocabulary and vocabulary_hash(self.vocabulary) != theirs
         if size != ours or other:
@@ -181,10 +162,9 @@ class DraftLoader:
         return replicate(tables, self.partitioning)
 
 
-def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
+def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
     """Raises ValueError unless the models have the same number of tokens and special ids."""
-    for name, ours in _tokens(target).items():
-        theirs = _tokens(draft)[name]
+    for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
         if ours != theirs:
             raise ValueError(
                 f"Target and draft have different vocabularies: {name} is {ours} for the target "
@@ -196,10 +176,6 @@ def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
 
 def _tokens(loaded: LoadedModel) -> dict[str, int]:
     model = loaded.model
-    prompt = model.prompt(np.zeros((1, 1), np.int32), np.ones(1, np.int32))
-    return {
-        "vocab_size": model.vocab_size,
-        "pad_id": model.pad_id,
-        "eos_id": model.eos_id,
-        "decoder_start_id": int(prompt.prefix[0, 0]),
-    }
+    prefix = model.prompt(np.zeros((1, 1), np.int32), np.ones(1, np.int32)).prefix
+    names = ("vocab_size", "pad_id", "eos_id")
+    return {name: getattr(model, name) for name in names} | {"decoder_start_id": int(prefix[0, 0])}

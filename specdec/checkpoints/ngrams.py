@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.hf_files import opened
+from specdec.checkpoints.huggingface import opened
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.files import written
 from specdec.drafters.ngram_tables import NgramTables, make_level
 
@@ -42,35 +42,26 @@ def save_ngrams(
             f"{m}.successors": np.asarray(level.successors)[:size].astype(token),
             f"{m}.weights": np.asarray(level.weights)[:size],
         }
-    metadata = {
-        "format": _FORMAT,
-        "order": str(tables.order),
-        "vocabulary": vocabulary_hash(vocabulary) if vocabulary else "",
-    }
+    known = vocabulary_hash(vocabulary) if vocabulary else ""
+    metadata = {"format": _FORMAT, "order": str(tables.order), "vocabulary": known}
     with written(Path(path)) as partial:
         save_file(arrays, partial, metadata)
 
 
 def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
-    """Reads what :func:`save_ngrams` wrote.
-
-    Returns:
-      the tables, and the hash of their vocabulary ("" if there is none).
+    """The tables that :func:`save_ngrams` wrote, and their vocabulary's hash ("" without one).
 
     Raises:
       CheckpointError: there is no such file, or it holds no n-gram tables.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
+    path = Path(path, FILE_NAME) if Path(path).is_dir() else Path(path)
     if not path.is_file():
         raise CheckpointError(f"No n-gram tables at {path}.")
     with opened(path) as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:
             raise CheckpointError(f"{path} holds no n-gram tables.")
-        stored = file.keys()
-        arrays = {name: file.get_tensor(name) for name in stored}
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     names = ("contexts", "counts", "best", "successors", "weights")
     levels = tuple(
         make_level(**{name: arrays[f"{m}.{name}"] for name in names})

@@ -3,28 +3,67 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import ml_dtypes  # Registers bfloat16 with numpy, which safetensors' numpy reader relies on.
 import numpy as np
 
-from specdec.checkpoints.errors import CheckpointError
 from specdec.core.files import written
 
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+Index = tuple[slice | int, ...] | EllipsisType
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be read or written; the message names what is wrong and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StoredArray:
+    """A parameter still in its files; ``np.asarray`` and ``jnp.asarray`` read it, each anew."""
+
+    label: str  # Checkpoint and name, for messages.
+    shape: tuple[int, ...]
+    dtype: np.dtype  # To read it in. (JAX asks for an attribute of this name before it reads.)
+    load: Callable[..., np.ndarray]  # A part in the stored dtype, by indices as of part_of.
+    scale: float = 1.0  # Multiplied in.
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.read(), dtype)
+
+    def read(self, *parts: Index) -> np.ndarray:
+        """Reads a part of it, and of T5X's files no chunks but that part's.
+
+        Raises:
+          CheckpointError: its files are missing or damaged, of another shape than the checkpoint
+            lists, quantized, or hold values that are not finite in ``dtype``.
+        """
+        array = cast(self.load(*parts), self.dtype, self.label)
+        return array if self.scale == 1 else array * self.dtype.type(self.scale)
+
+    def layer(self, axis: int, i: int) -> StoredArray:
+        """One layer of several stacked along ``axis``."""
+        load = functools.partial(self.load, (*[slice(None)] * axis, i))
+        shape = self.shape[:axis] + self.shape[axis + 1 :]
+        return dataclasses.replace(self, shape=shape, load=load)
+
+
+def part_of(array: Any, parts: Iterable[Index]) -> Any:
+    """A part of a part of ... the array, by indices."""
+    return functools.reduce(operator.getitem, parts, array)
 
 
 def as_dtype(name: str) -> np.dtype:
     """A dtype that weights can have; a CheckpointError names them if this is none."""
     if name not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {name!r}.")
-    return DTYPES[name]
+    return np.dtype(DTYPES[name])
 
 
 def cast(array: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:
@@ -40,40 +79,31 @@ def cast(array: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:
 
 
 def check_names(
-    source: str | Path,
-    required: Iterable[str],
-    found: Iterable[str],
-    advice: str,
+    source: str | Path, required: Iterable[str], found: Iterable[str], together: str,
     optional: Iterable[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Raises CheckpointError for the first parameter, by name, that is missing or unknown."""
     required, found = set(required), set(found)
-    for problem, names in (
-        ("is missing", required - found),
-        ("has the unexpected", found - required - set(optional)),
-    ):
+    unknown = found - required - set(optional)
+    for problem, names in (("is missing", required - found), ("has the unexpected", unknown)):
         if names:
             first, *others = sorted(names)
             more = f" and {len(others)} more" if others else ""
-            raise CheckpointError(f"{source} {problem} parameter {first}{more}; {advice}.")
+            raise CheckpointError(
+                f"{source} {problem} parameter {first}{more}; check that {together} belong "
+                "together."
+            )
 
 
 def check_parameters(
-    source: str,
-    expected: Mapping[str, tuple[int, ...]],
-    arrays: Mapping[str, Any],
+    source: str, expected: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Any],
     origin: str = "the config",
-) -> None:
+) -> None:  # fmt: skip
     """Raises CheckpointError unless the arrays are those expected, by path and shape.
 
-    Args:
-      source: what holds the arrays, for messages.
-      expected: the shapes by path.
-      arrays: anything with a shape, by path.
-      origin: where the expectation is from, for messages.
+    ``source``, what holds them, and ``origin``, what asks for the expected ones, are for messages.
     """
-    advice = f"check that {origin} and the parameters belong together"
-    check_names(source, expected, arrays, advice)
+    check_names(source, expected, arrays, f"{origin} and the parameters")
     for path, shape in expected.items():
         found = tuple(np.shape(arrays[path]))
         if found != shape:

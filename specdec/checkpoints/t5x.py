@@ -7,7 +7,6 @@ single msgpack file, and Orbax as T5X uses it; each also of networks whose layer
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -18,17 +17,16 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints import t5x_files
 from specdec.checkpoints.hf_names import parameter_shapes
-from specdec.checkpoints.parameters import as_dtype, check_parameters, written_whole
-from specdec.checkpoints.t5x_arrays import StoredArray, is_remote, names_in
-from specdec.checkpoints.t5x_files import (
-    CHECKPOINT,
-    ORBAX_MARKS,
-    read_msgpack,
-    read_orbax,
-    write_arrays,
+from specdec.checkpoints.parameters import (
+    CheckpointError,
+    StoredArray,
+    as_dtype,
+    check_parameters,
+    written_whole,
 )
+from specdec.checkpoints.t5x_files import CHECKPOINT, is_remote, names_in
 from specdec.models.t5.config import T5Config
 
 STATE = "state"  # Where T5X's Orbax checkpoints, and some native ones, keep everything.
@@ -43,21 +41,17 @@ def is_t5x(source: str | Path) -> bool:
     if is_remote(location):
         return True
     if os.path.isfile(location):
-        return _STEP.fullmatch(os.path.basename(location)) is not None
+        return bool(_STEP.fullmatch(os.path.basename(location)))
     names = names_in(location)
     found = _is_checkpoint(names) or any(map(_STEP.fullmatch, names))
     return found and "config.json" not in names
 
 
 def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, int | None]:
-    """One checkpoint: what ``source`` is itself, or the ``checkpoint_<step>`` that it holds.
+    """One checkpoint's location, and its step where its name tells.
 
-    Args:
-      source: a directory, a single-file checkpoint, or gs://bucket/path.
-      step: which; None for the latest.
-
-    Returns:
-      Its location, and its step where its name tells.
+    It is ``source`` itself (a directory, a single file, or gs://bucket/path), or the
+    ``checkpoint_<step>`` that it holds: the latest where ``step`` is None.
 
     Raises:
       CheckpointError: there is none, or none of that step.
@@ -77,8 +71,7 @@ def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, i
             f"{location} holds no T5X checkpoint; pass a directory with a file named {CHECKPOINT}, "
             "or with directories named checkpoint_<step>."
         )
-    if step is None:
-        step = max(steps)
+    step = max(steps) if step is None else step
     if step not in steps:
         there = ", ".join(map(str, sorted(steps))) or "none"
         raise CheckpointError(f"{location} has no step {step}; the steps there are: {there}.")
@@ -90,29 +83,26 @@ def open_t5x(
 ) -> tuple[T5Config, dict[str, Any]]:
     """Opens a T5X checkpoint, whose parameters are read when used.
 
-    The network's shape is that of the arrays (see :func:`infer_config`). Layers that were scanned
-    over become ``layers_<i>``, each read as a slice; it decompresses the chunks it shares with the
-    other layers.
+    The network's shape is that of the arrays. T5X keeps the rest in gin files, so here it is T5's
+    own: gated feed-forwards have "gelu" and others "relu", ``relative_attention_max_distance`` is
+    128, the ids are T5's. Layers that were scanned over become ``layers_<i>``, each read as a
+    slice; it decompresses the chunks it shares with the other layers.
 
     Args:
-      source: a ``checkpoint_<step>``, a directory that holds some, a single-file checkpoint, or
-        gs://bucket/path of the first two.
+      source, step: see :func:`find_checkpoint`.
       dtype: of the parameters: "float32", "bfloat16" or "float16".
-      step: which of several; the latest if None.
 
     Returns:
-      The config and the parameters: nested dicts of
-      :class:`specdec.checkpoints.t5x_arrays.StoredArray`, named and shaped as in
-      ``specdec.models.t5.network.init_params``.
+      The config and nested dicts of :class:`specdec.checkpoints.parameters.StoredArray`.
 
     Raises:
-      CheckpointError: no such checkpoint, a damaged one, or no T5's; when a parameter is read: its
-        files are missing, damaged or not finite.
+      CheckpointError: no such checkpoint, a damaged one, or no T5's; see also
+        :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
     location, _ = find_checkpoint(source, step)
     arrays = _shared_biases(_unstack(_open_target(location, as_dtype(dtype)), location), location)
     shapes = {path: array.shape for path, array in arrays.items()}
-    config = infer_config(shapes, location)
+    config = _infer_config(shapes, location)
     check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
     return config, unflatten_dict(arrays, sep="/")
 
@@ -121,74 +111,19 @@ def read_sharded(array: StoredArray, sharding: jax.sharding.Sharding) -> jax.Arr
     """Reads a parameter onto devices, each its own part; no host reads what its devices lack.
 
     Raises:
-      CheckpointError: see :meth:`specdec.checkpoints.t5x_arrays.StoredArray.read`.
+      CheckpointError: see :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
-    return jax.make_array_from_callback(
-        array.shape, sharding, lambda index: array.read(index or ())
-    )
-
-
-def infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Config:
-    """The network that parameters of these shapes are of.
-
-    T5X keeps the rest in gin files, so here it is T5's own: gated feed-forwards have "gelu" and
-    others "relu", ``relative_attention_max_distance`` is 128, the ids are T5's.
-
-    Args:
-      shapes: by path.
-      source: the checkpoint, for messages.
-
-    Raises:
-      CheckpointError: a parameter that tells a size is missing, or sizes that no T5 has.
-    """
-    try:
-        vocab_size, d_model = shapes["token_embedder/embedding"]
-        num_heads, num_buckets = shapes["decoder/relpos_bias/rel_embedding"]
-        _, inner = shapes["decoder/layers_0/self_attention/query/kernel"]
-        d_ff, _ = shapes["decoder/layers_0/mlp/wo/kernel"]
-        gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
-        encoding_width, _ = shapes.get("encoder/input_projection/kernel", (None, None))
-        return T5Config(
-            vocab_size=vocab_size,
-            d_model=d_model,
-            num_encoder_layers=_depth("encoder", shapes),
-            num_decoder_layers=_depth("decoder", shapes),
-            num_heads=num_heads,
-            head_dim=inner // num_heads,
-            d_ff=d_ff,
-            activation="gelu" if gated else "relu",
-            gated=gated,
-            tied_logits="decoder/logits_dense/kernel" not in shapes,
-            relative_attention_num_buckets=num_buckets,
-            encoding_width=encoding_width,
-        )
-    except KeyError as error:
-        raise CheckpointError(
-            f"{source} is missing parameter {error.args[0]}; only T5s can be loaded."
-        ) from None
-    except ValueError as error:
-        raise CheckpointError(
-            f"{source} has parameters of shapes that no T5 has ({error})."
-        ) from None
+    return jax.make_array_from_callback(array.shape, sharding, lambda part: array.read(part or ()))
 
 
 def save_t5x(
-    directory: str | Path,
-    config: T5Config,
-    params: Mapping[str, Any],
-    step: int,
+    directory: str | Path, config: T5Config, params: Mapping[str, Any], step: int,
     dtype: str = "float32",
-) -> None:
+) -> None:  # fmt: skip
     """Writes ``checkpoint_<step>`` as T5X's version 3, which T5X opens for inference.
 
-    It appears only once it is complete. The config is not stored: T5X has it in gin files.
-
-    Args:
-      directory: a local directory, made if need be.
-      config: the network.
-      params: as ``specdec.models.t5.network.init_params`` names and shapes them.
-      step: the training step.
-      dtype: of the stored weights: "float32", "bfloat16" or "float16".
+    It appears only once it is complete, in a local directory, made if need be. The config is not
+    stored: T5X has it in gin files. ``dtype`` is the stored weights'.
 
     Raises:
       CheckpointError: the step is there already, or a parameter is missing, unknown, of another
@@ -201,56 +136,51 @@ def save_t5x(
     arrays = flatten_dict(params, sep="/")
     check_parameters("params", parameter_shapes(config), arrays)
     with written_whole(Path(location).absolute() / f"checkpoint_{step}") as partial:
-        write_arrays(partial, arrays, stored_dtype, step, "params")
+        t5x_files.write_arrays(partial, arrays, stored_dtype, step, "params")
 
 
 def _is_checkpoint(names: set[str]) -> bool:
-    return not names.isdisjoint({CHECKPOINT, STATE, *ORBAX_MARKS})
+    return not names.isdisjoint({CHECKPOINT, STATE, *t5x_files.ORBAX_MARKS})
 
 
 def _open_target(location: str, dtype: np.dtype) -> dict[str, StoredArray]:
     """The parameters as they are stored, by path."""
     if os.path.isfile(location):
-        return read_msgpack(*os.path.split(os.path.abspath(location)), dtype)
+        return t5x_files.read_msgpack(*os.path.split(os.path.abspath(location)), dtype)
     names = names_in(location)
     if STATE in names:
         location = f"{location}/{STATE}"
         names = names_in(location)
-    if names & ORBAX_MARKS:
-        return read_orbax(location, dtype, "target")
-    return read_msgpack(location, CHECKPOINT, dtype)
+    if names & t5x_files.ORBAX_MARKS:
+        return t5x_files.read_orbax(location, dtype, "target")
+    return t5x_files.read_msgpack(location, CHECKPOINT, dtype)
 
 
 def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, StoredArray]:
-    """Layers that were scanned over (``encoder/encoder/...``) as ``layers_<i>``; others as is."""
+    """Layers that were scanned over (``encoder/encoder/...``) as ``layers_<i>``; others as is.
+
+    Their axis and number are those of the norms: [D, layers] unless told otherwise.
+    """
     result = {}
     for path, array in arrays.items():
-        match = _SCANNED.fullmatch(path)
-        if match is None:
+        if not (match := _SCANNED.fullmatch(path)):
             result[path] = array
             continue
         stack, name = match.groups()
-        axis, depth = _layer_axis(stack, arrays, source)
-        if array.stored_shape[axis : axis + 1] != (depth,):
+        try:
+            width = arrays[f"{stack}/{stack}_norm/scale"].shape[0]
+            norms = arrays[f"{stack}/{stack}/pre_mlp_layer_norm/scale"].shape
+        except KeyError as error:
+            raise CheckpointError(f"{source} is missing parameter {error.args[0]}.") from None
+        axis = 1 if norms[0] == width else 0
+        depth = norms[axis]
+        if array.shape[axis : axis + 1] != (depth,):
             raise CheckpointError(
-                f"{source}: {path} has shape {array.stored_shape}, but the {stack}'s norms have "
-                f"{depth} layers along axis {axis}; check that they belong together."
+                f"{source}: {path} has shape {array.shape}, but the {stack}'s norms have {depth} "
+                f"layers along axis {axis}; check that they belong together."
             )
-        for i in range(depth):
-            layer = dataclasses.replace(array, layer=(axis, i))
-            result[f"{stack}/layers_{i}/{name}"] = layer
+        result |= {f"{stack}/layers_{i}/{name}": array.layer(axis, i) for i in range(depth)}
     return result
-
-
-def _layer_axis(stack: str, arrays: Mapping[str, StoredArray], source: str) -> tuple[int, int]:
-    """The axis of layers and their number, from the norms: [D, layers] unless told otherwise."""
-    try:
-        width = arrays[f"{stack}/{stack}_norm/scale"].stored_shape[0]
-        shape = arrays[f"{stack}/{stack}/pre_mlp_layer_norm/scale"].stored_shape
-    except KeyError as error:
-        raise CheckpointError(f"{source} is missing parameter {error.args[0]}.") from None
-    axis = 1 if shape[0] == width else 0
-    return axis, shape[axis]
 
 
 def _shared_biases(arrays: dict[str, StoredArray], source: str) -> dict[str, StoredArray]:
@@ -261,12 +191,8 @@ def _shared_biases(arrays: dict[str, StoredArray], source: str) -> dict[str, Sto
     result = {}
     for path, array in arrays.items():
         match = _LAYER_BIAS.fullmatch(path)
-        if match is None:
-            result[path] = array
-            continue
-        stack, name = match.groups()
-        shared = result.setdefault(f"{stack}/{name}", array)
-        if not np.array_equal(shared, array):
+        shared = result.setdefault("/".join(match.groups()) if match else path, array)
+        if shared is not array and not np.array_equal(shared, array):
             raise CheckpointError(
                 f"{source}: {path} differs from the first layer's; networks whose layers have "
                 "position biases of their own, as umT5's, cannot be loaded."
@@ -274,6 +200,30 @@ def _shared_biases(arrays: dict[str, StoredArray], source: str) -> dict[str, Sto
     return result
 
 
-def _depth(stack: str, shapes: Mapping[str, Any]) -> int:
-    pattern = re.compile(rf"{stack}/layers_(\d+)/")
-    return 1 + max((int(match[1]) for path in shapes if (match := pattern.match(path))), default=-1)
+def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Config:
+    """The network that parameters of these shapes, by path, are of."""
+
+    def depth(stack: str) -> int:
+        return len({path.split("/")[1] for path in shapes if path.startswith(f"{stack}/layers_")})
+
+    try:
+        vocab_size, d_model = shapes["token_embedder/embedding"]
+        num_heads, num_buckets = shapes["decoder/relpos_bias/rel_embedding"]
+        _, inner = shapes["decoder/layers_0/self_attention/query/kernel"]
+        d_ff, _ = shapes["decoder/layers_0/mlp/wo/kernel"]
+        gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
+        encoding_width, _ = shapes.get("encoder/input_projection/kernel", (None, None))
+        return T5Config(
+            vocab_size, d_model, depth("encoder"), depth("decoder"), num_heads,
+            head_dim=inner // num_heads, d_ff=d_ff,
+            activation="gelu" if gated else "relu", gated=gated,
+            tied_logits="decoder/logits_dense/kernel" not in shapes,
+            relative_attention_num_buckets=num_buckets, encoding_width=encoding_width,
+        )  # fmt: skip
+    except KeyError as error:
+        raise CheckpointError(
+            f"{source} is missing parameter {error.args[0]}; only T5s can be loaded."
+        ) from None
+    except ValueError as error:
+        problem = f"has parameters of shapes that no T5 has ({error})"
+        raise CheckpointError(f"{source} {problem}.") from None

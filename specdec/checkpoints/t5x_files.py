@@ -1,14 +1,20 @@
 """The files of a T5X checkpoint: msgpack, the TensorStore arrays beside it, Orbax.
 
+Locations are strings: a local path, or gs://bucket/path, which TensorStore reads itself. It is
+imported where it is used: a program that opens no T5X checkpoint need not wait for it.
+
 Source: ``t5x/checkpoints.py`` for what is written where.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import os
+import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax.numpy as jnp
 import msgpack
@@ -16,38 +22,46 @@ import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.parameters import cast
-from specdec.checkpoints.t5x_arrays import (
-    StoredArray,
-    array_spec,
-    keys_in,
-    kvstore,
-    names_in,
-    opened,
-    reason,
-)
+from specdec.checkpoints.parameters import CheckpointError, Index, StoredArray, cast, part_of
 
 CHECKPOINT = "checkpoint"  # The msgpack file of a native checkpoint.
 ORBAX_MARKS = {"_METADATA", "manifest.ocdbt"}
 CHUNK_BYTES = 64 * 2**20
+_REMOTE = re.compile(r"gs://([^/]+)/?(.*)", re.DOTALL)
+
+
+def is_remote(location: str) -> bool:
+    """Whether a location is in Google Cloud Storage."""
+    return location.startswith("gs://")
+
+
+def kvstore(location: str, path: str = "") -> dict[str, Any]:
+    """TensorStore's spec of a directory (``path`` empty or ending in "/") or of a file in one."""
+    if match := _REMOTE.fullmatch(location):
+        bucket, folder = match.groups()
+        return {"driver": "gcs", "bucket": bucket, "path": posixpath.join(folder, path)}
+    return {"driver": "file", "path": os.path.join(os.path.abspath(location), path)}
+
+
+def names_in(location: str) -> set[str]:
+    """What a directory holds; nothing if there is no such directory."""
+    if is_remote(location):
+        return {key.split("/")[0] for key in _keys_in(kvstore(location), location)}
+    return set(os.listdir(location)) if os.path.isdir(location) else set()
 
 
 def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredArray]:
     """The parameters of a native checkpoint, by path; the optimizer's state is passed over.
 
-    Args:
-      location: where the file is, and the arrays that it refers to, whatever store and folder they
-        were written to.
-      name: of the file.
-      dtype: to read parameters in.
+    The file ``name`` is in ``location``, and so are the arrays that it refers to, whatever store
+    and folder they were written to. ``dtype`` is what parameters are read in.
 
     Raises:
       CheckpointError: the file is damaged, or no T5X checkpoint.
     """
     source = f"{location}/{name}"
     try:
-        with opened(location, name) as file:
+        with _opened(location, name) as file:
             span = _target_span(msgpack.Unpacker(file, max_buffer_size=0))
             if span is not None:
                 file.seek(span[0])
@@ -63,42 +77,28 @@ def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredA
     def stored(path: str, leaf: Any) -> StoredArray:
         label = f"{location}: {path}"
         if isinstance(leaf, np.ndarray):
-            return StoredArray(label, leaf, leaf.shape, leaf.dtype, dtype)
+            return _stored(label, leaf, leaf.shape, leaf.dtype, dtype)
         try:  # TensorStore before 0.1.14 had the path beside the store, not in it.
             folder = leaf["kvstore"].get("path") or leaf["path"]
             metadata = leaf["metadata"]
             shape, kind = metadata["shape"], jnp.dtype(leaf.get("dtype") or metadata["dtype"])
-            spec = array_spec(leaf["driver"], kvstore(location, folder.rstrip("/") + "/"))
+            spec = _spec(leaf["driver"], kvstore(location, folder.rstrip("/") + "/"))
         except (KeyError, TypeError, AttributeError):
             raise CheckpointError(
                 f"{label} is neither an array nor the whole description of one in {source}; "
                 "copy or download the checkpoint again."
             ) from None
-        return StoredArray(label, spec, tuple(shape), kind, dtype)
+        return _stored(label, spec, tuple(shape), kind, dtype)
 
     leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
     return {path: stored(path, leaf) for path, leaf in leaves.items()}
 
 
-def _target_span(unpacker: msgpack.Unpacker) -> tuple[int, int] | None:
-    """Where the bytes of ``target`` begin and end, or None: skipped values are never built."""
-    for _ in range(unpacker.read_map_header()):
-        if (key := unpacker.unpack()) == "optimizer":  # Checkpoints of bare flax.optim lack it.
-            return _target_span(unpacker)
-        begin = unpacker.tell()
-        unpacker.skip()
-        if key == "target":
-            return begin, unpacker.tell()
-    return None
-
-
 def read_orbax(location: str, dtype: np.dtype, tree: str = "") -> dict[str, StoredArray]:
     """The arrays of an Orbax checkpoint, by path; of other subtrees nothing is opened.
 
-    Args:
-      location: the directory with Orbax's metadata and arrays.
-      dtype: to read parameters in.
-      tree: the subtree to read, such as "target"; all if empty.
+    ``tree`` is the subtree to read, such as "target", or empty for all; ``dtype`` what parameters
+    are read in.
 
     Raises:
       CheckpointError: an array's metadata cannot be read.
@@ -109,12 +109,10 @@ def read_orbax(location: str, dtype: np.dtype, tree: str = "") -> dict[str, Stor
     if "manifest.ocdbt" in names_in(location):
         store = {"driver": "ocdbt", "base": store, "path": ""}
     pattern = re.compile((f"{tree}\\." if tree else "") + r"([^/]+)/(\.zarray|zarr\.json)")
-    found = [match for key in keys_in(store, location) if (match := pattern.fullmatch(key))]
     specs = {}
-    for match in found:
-        folder, name = match[0][: match.start(2)], match[1].replace(".", "/")
-        driver = "zarr" if match[2] == ".zarray" else "zarr3"
-        specs[name] = array_spec(driver, store | {"path": store["path"] + folder})
+    for match in filter(None, map(pattern.fullmatch, _keys_in(store, location))):
+        folder, driver = match[0][: match.start(2)], "zarr" if match[2] == ".zarray" else "zarr3"
+        specs[match[1].replace(".", "/")] = _spec(driver, store | {"path": store["path"] + folder})
     stores = {name: ts.open(spec, open=True, read=True) for name, spec in specs.items()}
     arrays = {}
     for name, spec in specs.items():
@@ -123,10 +121,9 @@ def read_orbax(location: str, dtype: np.dtype, tree: str = "") -> dict[str, Stor
             array = stores[name].result()
         except Exception as error:  # Of many types, by the kind of what is wrong.
             raise CheckpointError(
-                f"{label} cannot be opened ({reason(error)}); copy or download it again."
+                f"{label} cannot be opened ({_reason(error)}); copy or download it again."
             ) from None
-        shape, kind = tuple(array.shape), array.dtype.numpy_dtype
-        arrays[name] = StoredArray(label, spec, shape, kind, dtype)
+        arrays[name] = _stored(label, spec, tuple(array.shape), array.dtype.numpy_dtype, dtype)
     return arrays
 
 
@@ -137,12 +134,8 @@ def write_arrays(
 
     Every parameter becomes a zarr array, as with T5X's partitioners, which know an axis for each.
 
-    Args:
-      directory: where.
-      arrays: by path.
-      dtype: of the stored weights.
-      step: the training step, the only state beside the parameters.
-      label: what the arrays are of, for messages.
+    The training step is the only state beside the parameters. ``arrays`` are by path; ``label``
+    says in messages what they are of.
 
     Raises:
       CheckpointError: a value is not finite in ``dtype``.
@@ -153,16 +146,13 @@ def write_arrays(
     for path, array in arrays.items():
         array = cast(np.asarray(array), dtype, f"{label}: {path}")
         name = f"target.{path.replace('/', '.')}"
-        spec = {
-            "driver": "zarr",
-            "dtype": dtype.name,
-            "kvstore": kvstore(str(directory), f"{name}/"),
-            "metadata": {
-                "shape": array.shape,
-                "chunks": chunk_shape(array.shape, CHUNK_BYTES // dtype.itemsize),
-                "compressor": {"id": "gzip", "level": 1},
-            },
+        metadata = {
+            "shape": array.shape,
+            "chunks": chunk_shape(array.shape, CHUNK_BYTES // dtype.itemsize),
+            "compressor": {"id": "gzip", "level": 1},
         }
+        place = kvstore(str(directory), f"{name}/")
+        spec = {"driver": "zarr", "dtype": dtype.name, "kvstore": place, "metadata": metadata}
         store = ts.open(spec, create=True).result()
         store.write(array).result()
         # What a reader finds: the store is named as T5X's are, relative to the checkpoint.
@@ -181,3 +171,81 @@ def chunk_shape(shape: tuple[int, ...], max_elements: int) -> list[int]:
         axis = int(np.argmax(chunk))
         chunk[axis] = next(n for n in range(chunk[axis] - 1, 0, -1) if shape[axis] % n == 0)
     return chunk
+
+
+def _stored(
+    label: str, source: Any, shape: tuple[int, ...], kind: np.dtype, dtype: np.dtype
+) -> StoredArray:
+    """A parameter of dtype ``kind``: TensorStore's spec of it, or the array itself."""
+    if not jnp.issubdtype(kind, jnp.floating):
+        raise CheckpointError(
+            f"{label} is stored as {kind}, not as floating point; "
+            "checkpoints of T5X before version 3, and quantized ones, cannot be loaded."
+        )
+
+    def load(*parts: Index) -> np.ndarray:
+        if isinstance(source, np.ndarray):
+            return part_of(source, parts)
+        import tensorstore as ts
+
+        try:
+            store = ts.open(source, open=True, read=True).result()
+            found = tuple(store.shape)
+            if found == shape:
+                return part_of(store, parts).read().result()
+        except Exception as error:  # Of many types, by the kind of what is wrong.
+            raise CheckpointError(
+                f"{label} cannot be read: its files are missing, truncated or corrupt "
+                f"({_reason(error)}); copy or download the checkpoint again."
+            ) from None
+        raise CheckpointError(
+            f"{label} has shape {found} in its files, but the checkpoint lists {shape}; its files "
+            "are another checkpoint's, copy it again."
+        )
+
+    return StoredArray(label, shape, dtype, load)
+
+
+def _spec(driver: str, store: dict[str, Any]) -> dict[str, Any]:
+    """TensorStore's spec of an array ("zarr", "zarr3") that is read whole or not at all."""
+    # A chunk that is not there would be read as zeros; T5X writes all of them.
+    return {"driver": driver, "kvstore": store, "fill_missing_data_reads": False}
+
+
+def _keys_in(store: dict[str, Any], location: str) -> list[str]:
+    """All keys of a TensorStore key-value store; ``location`` is for messages."""
+    import tensorstore as ts
+
+    try:
+        return [key.decode() for key in ts.KvStore.open(store).result().list().result()]
+    except Exception as error:  # Of many types, by the kind of what is wrong.
+        raise CheckpointError(
+            f"{location} cannot be listed ({_reason(error)}); check that it is there, whole, and "
+            "may be read."
+        ) from None
+
+
+def _opened(location: str, name: str) -> BinaryIO:
+    """A file to read."""
+    if not is_remote(location):
+        return open(os.path.join(location, name), "rb")
+    import tensorstore as ts
+
+    return io.BytesIO(ts.KvStore.open(kvstore(location)).result()[name])
+
+
+def _target_span(unpacker: msgpack.Unpacker) -> tuple[int, int] | None:
+    """Where the bytes of ``target`` begin and end, or None: skipped values are never built."""
+    for _ in range(unpacker.read_map_header()):
+        if (key := unpacker.unpack()) == "optimizer":  # Checkpoints of bare flax.optim lack it.
+            return _target_span(unpacker)
+        begin = unpacker.tell()
+        unpacker.skip()
+        if key == "target":
+            return begin, unpacker.tell()
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """TensorStore's message without the specs and source lines that follow it."""
+    return str(error).split(" [")[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from specdec.data.vocabulary import EOS_ID, PAD_ID, Vocabulary
+from specdec.data.vocabulary import EOS_ID, PAD_ID, Tokenizer
 
 
 class TokenBatch(NamedTuple):
@@ -28,21 +29,15 @@ class TokenPair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BatchingOptions:
-    """How sentences become batches.
+    """How sentences become batches."""
 
-    Attributes:
-      tokens_per_batch: of inputs, and of targets, about: what a batch of rows with (S, T) tokens
-        has is ``2 * tokens_per_batch // (S + T)`` rows.
-      lengths: the static lengths, EOS included, by ascending S + T: L where inputs and targets
-        share one, or (S, T). An example goes into the first that it fits.
-      join_weights: weight i is the share of examples made of i + 1 sentences joined.
-      seed: fixes the order, the joins and the shuffles.
-    """
-
+    # Of inputs, and of targets, about: rows of (S, T) are 2 * tokens_per_batch // (S + T).
     tokens_per_batch: int = 4096
+    # The static lengths, EOS included, by ascending S + T: L where inputs and targets share one, or
+    # (S, T). An example goes into the first that it fits.
     lengths: tuple[int | tuple[int, int], ...] = (16, 24, 32, 48, 64, 128)
-    join_weights: tuple[float, ...] = (1.0,)
-    seed: int = 0
+    join_weights: tuple[float, ...] = (1.0,)  # i: the share of i + 1 sentences joined.
+    seed: int = 0  # Fixes the order, the joins and the shuffles.
 
     def __post_init__(self):
         sums = [sum(shape) for shape in self.shapes]
@@ -66,7 +61,7 @@ class BatchingOptions:
         return 2 * self.tokens_per_batch // sum(shape)
 
 
-def tokenize_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> list[TokenPair]:
+def tokenize_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Tokenizer) -> list[TokenPair]:
     """Ids of (input, target) texts."""
     return [TokenPair(vocabulary.encode(a), vocabulary.encode(b)) for a, b in pairs]
 
@@ -108,18 +103,14 @@ class Batches:
 
     def from_step(self, step: int) -> Iterator[TokenBatch]:
         """Batches number ``step``, ``step + 1``, and so on without end."""
-        epoch = 0
-        while True:
+        for epoch in itertools.count():
             plan = self._plan(epoch)
-            for shape, groups in plan[step:]:
-                yield self._assemble(shape, groups)
+            yield from itertools.starmap(self._assemble, plan[step:])
             step = max(0, step - len(plan))
-            epoch += 1
 
     def epoch(self, epoch: int) -> Iterator[TokenBatch]:
         """The batches of one epoch."""
-        for shape, groups in self._plan(epoch):
-            yield self._assemble(shape, groups)
+        return itertools.starmap(self._assemble, self._plan(epoch))
 
     def _plan(self, epoch: int) -> list[tuple[tuple[int, int], list[np.ndarray]]]:
         """(shape, groups of pair indices) of every batch of an epoch."""
@@ -139,16 +130,13 @@ class Batches:
         weights = np.asarray(self._options.join_weights) / sum(self._options.join_weights)
         order = rng.permutation(len(self._pairs))
         counts = 1 + rng.choice(len(weights), size=len(order), p=weights)
-        start = 0
         for count in counts:
-            if start == len(order):
+            if not order.size:
                 return
-            group = order[start : start + count]
             # Sums grow, so the groups that fit come first; one pair alone always fits.
-            fitting = self._fits(np.cumsum(self._sizes[group], axis=0)).any(axis=1)
-            group = group[: int(np.sum(fitting))]
+            sums = np.cumsum(self._sizes[order[:count]], axis=0)
+            group, order = np.split(order, [int(self._fits(sums).any(axis=1).sum())])
             yield group
-            start += len(group)
 
     def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> TokenBatch:
         rows = self._options.rows(shape)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from specdec.data.tokenizer import Tokenizer
-from specdec.data.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, check_rows
+from specdec.data.vocabulary import EOS_ID, PAD_ID, UNK_ID, Tokenizer, Vocabulary, check_rows
 
 FILE_NAME = "tokenizer.json"
 
 
 class FastTokenizer:
-    """A :class:`~specdec.data.tokenizer.Tokenizer` that reads T5's form of ``tokenizer.json``.
+    """A :class:`~specdec.data.vocabulary.Tokenizer` that reads T5's form of ``tokenizer.json``.
 
     Args:
       path: the file.

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,32 +17,20 @@ Pairs = list[tuple[str, str]]
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’]?\s+(?=[\"'“‘]?[A-Z])")
 
 
-class Part(Protocol):
-    """One data set of a mixture."""
-
-    def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
-        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class PairsPart:
-    """``<directory>/<split>.tsv``, every input with ``prefix`` before it.
-
-    Attributes:
-      repeat: how often each training example occurs.
-      validation_examples: at most so many of them, evenly spread.
-    """
+    """``<directory>/<split>.tsv``, every input with ``prefix`` before it."""
 
     prefix: str
     directory: str
-    repeat: int = 1
-    validation_examples: int = 500
+    repeat: int = 1  # How often each training example occurs.
+    validation_examples: int = 500  # At most so many, evenly spread.
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
         del random
-        found = read_pairs(data / self.directory / f"{split}.tsv")
-        found = [(self.prefix + source, target) for source, target in found]
+        rows = read_pairs(data / self.directory / f"{split}.tsv")
+        found = [(self.prefix + source, target) for source, target in rows]
         if split == "validation":
             return list(evenly(found, self.validation_examples))
         return found * self.repeat
@@ -56,20 +43,16 @@ class RestorationPart:
     A denoising objective in the manner of BART's token masking and deletion (Lewis et al. 2020),
     with words instead of masks: of each sentence, ``corrupt`` of the words are dropped or replaced
     by others of the same sentence. For training only.
-
-    Attributes:
-      texts: plain text files, cut into sentences.
-      tables: ``.tsv`` files of pairs, of which the inputs are cut into sentences.
-      words: fewest and most words that a sentence may have.
     """
 
     prefix: str
-    texts: Sequence[str] = ()
-    tables: Sequence[str] = ()
-    words: tuple[int, int] = (8, 45)
+    texts: Sequence[str] = ()  # Plain text files, cut into sentences.
+    tables: Sequence[str] = ()  # ``.tsv`` files of pairs, of which the inputs are cut.
+    words: tuple[int, int] = (8, 45)  # Fewest and most that a sentence may have.
     corrupt: float = 0.15
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
+        """As :meth:`PairsPart.pairs`."""
         if split != "train":
             return []
         found = []
@@ -98,8 +81,9 @@ class RestorationPart:
 
 
 def mixture(
-    directory: str | os.PathLike, *, data: str | os.PathLike, parts: Sequence[Part], seed: int = 0
-) -> None:
+    directory: str | os.PathLike, *, data: str | os.PathLike,
+    parts: Sequence[PairsPart | RestorationPart], seed: int = 0,
+) -> None:  # fmt: skip
     """Writes ``train.tsv`` and ``validation.tsv`` with the examples of all parts, in their order.
 
     Raises:

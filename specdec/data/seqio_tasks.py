@@ -63,53 +63,40 @@ def _features(vocabulary: str) -> dict[str, Any]:
 
 
 def _task(
-    name: str, data: seqio.DataSource, text_to_text: Callable, vocabulary: str, metric: Callable
-) -> seqio.Task:
-    return seqio.Task(
-        name,
-        source=data,
-        preprocessors=[
-            text_to_text,
-            seqio.preprocessors.tokenize,
-            seqio.CacheDatasetPlaceholder(),
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features=_features(vocabulary),
-        metric_fns=[metric],
-    )
+    name: str, data: seqio.DataSource, prefix: str, source: str, target: str,
+    metric: Callable, vocabulary: str = T5_VOCABULARY,
+) -> seqio.Task:  # fmt: skip
+    """A task of ``data``'s columns ``source``, after the prefix, and ``target``."""
+    preprocessors = [
+        functools.partial(_text_to_text, prefix=prefix, source=source, target=target),
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+        seqio.preprocessors.append_eos_after_trim,
+    ]
+    return seqio.Task(name, data, _features(vocabulary), preprocessors, metric_fns=[metric])
 
 
-def _register(name: str, tfds_name: str, text_to_text: Callable, metric: Callable) -> None:
+def _register(
+    name: str, tfds_name: str, prefix: str, source: str, target: str, metric: Callable
+) -> None:
     if name not in seqio.TaskRegistry.names():  # It is if the t5 package was imported before.
-        data = seqio.TfdsDataSource(tfds_name)
-        task = _task(name, data, text_to_text, T5_VOCABULARY, metric)
+        task = _task(name, seqio.TfdsDataSource(tfds_name), prefix, source, target, metric)
         seqio.TaskRegistry.add_provider(name, task)
 
 
 _register(
-    "wmt_t2t_ende_v003",
-    "wmt_t2t_translate/de-en:1.0.0",
-    functools.partial(
-        _text_to_text, prefix="translate English to German: ", source="en", target="de"
-    ),
-    bleu,
-)
+    "wmt_t2t_ende_v003", "wmt_t2t_translate/de-en:1.0.0",
+    "translate English to German: ", "en", "de", bleu,
+)  # fmt: skip
 # T5 registers 3.4.0 since January 2023. Up to 3.1.0 a space preceded a summary's full stops: what
 # T5's models learnt to write, and where its ROUGE-Lsum splits.
 _register(
-    "cnn_dailymail_v002",
-    "cnn_dailymail:3.1.0",
-    functools.partial(_text_to_text, prefix="summarize: ", source="article", target="highlights"),
-    rouge,
+    "cnn_dailymail_v002", "cnn_dailymail:3.1.0", "summarize: ", "article", "highlights", rouge
 )
 
 
 def registered(name: str, vocabulary: str, tfds_version: str | None = None) -> seqio.Task:
-    """A task of seqio's registry with this vocabulary, and if asked for this version of its data.
-
-    Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_task`.
-    """
+    """:func:`specdec.data.tasks.seqio_task`'s task, before a split of it is read."""
     names = seqio.TaskRegistry.names()
     if name not in names:
         close = difflib.get_close_matches(name, names, cutoff=0.4)
@@ -128,11 +115,7 @@ def registered(name: str, vocabulary: str, tfds_version: str | None = None) -> s
 def pairs_task(
     name: str, directory: str | os.PathLike, vocabulary: str, prefix: str, metric: str
 ) -> seqio.Task:
-    """Files ``<directory>/<split>.tsv`` of ``input<TAB>target`` lines as a task.
-
-    Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_pairs_file`.
-    """
+    """:func:`specdec.data.tasks.seqio_pairs_file`'s task, before a split of it is read."""
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
     splits = sorted(path.stem for path in Path(directory).glob("*.tsv"))
@@ -150,21 +133,12 @@ def pairs_task(
             output_signature={"input": text, "target": text},
         )
 
-    return _task(
-        name,
-        seqio.FunctionDataSource(rows, splits),
-        functools.partial(_text_to_text, prefix=prefix, source="input", target="target"),
-        _readable(vocabulary),
-        METRICS[metric],
-    )
+    data = seqio.FunctionDataSource(rows, splits)
+    return _task(name, data, prefix, "input", "target", METRICS[metric], _readable(vocabulary))
 
 
 def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
-    """A split's examples, unshuffled; inputs cut to ``max_input_len`` tokens as seqio cuts them.
-
-    Raises:
-      FileNotFoundError, ValueError: see :func:`specdec.data.tasks.seqio_task`.
-    """
+    """A split's examples, unshuffled; inputs cut to ``max_input_len`` tokens as seqio cuts them."""
     if split not in task.splits:
         raise ValueError(
             f"{task.name} has no split {split!r}; it has {', '.join(sorted(task.splits))}."
@@ -172,14 +146,13 @@ def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
     name = f"{task.name}/{split}"
 
     def rows() -> Iterator[Example | BadRow]:
-        data = task.get_dataset(
-            {"inputs": max_input_len}, split, shuffle=False, try_in_mem_cache=False
-        )
+        lengths = {"inputs": max_input_len}
+        data = task.get_dataset(lengths, split, shuffle=False, try_in_mem_cache=False)
         for number, row in enumerate(data.as_numpy_iterator(), start=1):
             origin = f"{name}:{number}"
             try:
-                text = text_of(row["inputs_pretokenized"])
-                reference = text_of(row["targets_pretokenized"])
+                sides = ("inputs_pretokenized", "targets_pretokenized")
+                text, reference = (text_of(row[side]) for side in sides)
             except ValueError as error:
                 yield BadRow(origin, f"{origin}: {error}")
             else:

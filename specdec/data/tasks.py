@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.resources
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from specdec.checkpoints.loading import bundled
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
-from specdec.data.tokenizer import Tokenizer
+from specdec.data.vocabulary import Tokenizer
 
 T = TypeVar("T")
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
@@ -19,19 +19,12 @@ Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One text to decode.
+    """One text to decode."""
 
-    Attributes:
-      input: never blank.
-      reference: what a person would have written; None where nobody did.
-      origin: where it came from, for messages ("talk.txt:12").
-      tokens: the input's ids with EOS, where the task itself tokenizes and cuts; else None.
-    """
-
-    input: str
-    reference: str | None
-    origin: str
-    tokens: tuple[int, ...] | None = None
+    input: str  # Never blank.
+    reference: str | None  # What a person would have written; None where nobody did.
+    origin: str  # Where it came from, for messages ("talk.txt:12").
+    tokens: tuple[int, ...] | None = None  # With EOS, where the task itself tokenizes and cuts.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +50,7 @@ class Task:
 
     @functools.cached_property
     def examples(self) -> tuple[Example, ...]:
-        """All rows at once.
-
-        Raises:
-          ValueError: one is bad.
-        """
+        """All rows at once; raises ValueError where one is bad."""
         return tuple(map(good, self.read()))
 
 
@@ -105,13 +94,12 @@ def evenly(items: Sequence[T], count: int) -> Sequence[T]:
 
 def given_texts(texts: Sequence[str]) -> Task:
     """The task "text": each string is a row, a blank one is a bad row."""
-    return Task.of("text", (_given(text, f"text {i}") for i, text in enumerate(texts)))
 
+    def row(text: str, origin: str) -> Example | BadRow:
+        empty = not text.strip()
+        return BadRow(origin, f"{origin} is empty.") if empty else Example(text, None, origin)
 
-def _given(text: str, origin: str) -> Example | BadRow:
-    if not text.strip():
-        return BadRow(origin, f"{origin} is empty.")
-    return Example(text, None, origin)
+    return Task.of("text", [row(text, f"text {i}") for i, text in enumerate(texts)])
 
 
 def text_file(path: str | os.PathLike) -> Task:
@@ -120,17 +108,16 @@ def text_file(path: str | os.PathLike) -> Task:
     A line that is blank or not UTF-8 is a bad row.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it is empty.
+      FileNotFoundError, ValueError: there is no such file, or it is empty.
     """
     path = existing_file(path)
-    return Task(path.stem, lambda: _rows(path, lambda line: (_not_blank(line), None)))
 
+    def parse(line: str) -> tuple[str, None]:
+        if not line.strip():
+            raise ValueError("the line is blank.")
+        return line, None
 
-def _not_blank(line: str) -> str:
-    if not line.strip():
-        raise ValueError("the line is blank.")
-    return line
+    return Task(path.stem, lambda: _rows(path, parse))
 
 
 def _rows(path: Path, parse: Callable[[str], tuple[str, str | None]]) -> Iterator[Example | BadRow]:
@@ -140,8 +127,7 @@ def _rows(path: Path, parse: Callable[[str], tuple[str, str | None]]) -> Iterato
 
 def bundled_examples(name: str) -> Task:
     """The example texts that ship with a bundled pair."""
-    root = Path(str(importlib.resources.files("specdec")))
-    return dataclasses.replace(text_file(root / "bundled" / name / "examples.txt"), name=name)
+    return dataclasses.replace(text_file(bundled(name) / "examples.txt"), name=name)
 
 
 def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int = 1) -> Task:
@@ -176,11 +162,7 @@ def _paragraphs(path: Path, joined: int) -> list[Example]:
 
 
 def seqio_task(
-    name: str,
-    split: str,
-    vocabulary: str,
-    max_input_len: int,
-    tfds_version: str | None = None,
+    name: str, split: str, vocabulary: str, max_input_len: int, tfds_version: str | None = None
 ) -> Task:
     """A split of a task in seqio's registry, where T5's are: its prefix, cutting and metrics.
 
@@ -203,14 +185,9 @@ def seqio_task(
 
 
 def seqio_pairs_file(
-    name: str,
-    directory: str | os.PathLike,
-    split: str,
-    vocabulary: str,
-    max_input_len: int,
-    prefix: str = "",
-    metric: str = "bleu",
-) -> Task:
+    name: str, directory: str | os.PathLike, split: str, vocabulary: str, max_input_len: int,
+    prefix: str = "", metric: str = "bleu",
+) -> Task:  # fmt: skip
     """:func:`pairs_file` as a seqio task: with a prefix, cutting and a metric of T5's.
 
     Opening its rows checks every line first: tensorflow can neither name nor skip a bad one.

@@ -15,23 +15,17 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class BadRow:
-    """What stands in the place of a row that cannot be used.
+    """What stands in the place of a row that cannot be used."""
 
-    Attributes:
-      origin: where it came from ("talk.txt:12").
-      reason: a sentence that names it.
-    """
-
-    origin: str
-    reason: str
+    origin: str  # Where it came from ("talk.txt:12").
+    reason: str  # A sentence that names it.
 
 
 def existing_file(path: str | os.PathLike) -> Path:
     """The path of a file with something in it.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it is empty.
+      FileNotFoundError, ValueError: there is no such file, or it is empty.
     """
     path = Path(path)
     if not path.is_file():
@@ -42,11 +36,7 @@ def existing_file(path: str | os.PathLike) -> Path:
 
 
 def text_of(raw: bytes) -> str:
-    """What UTF-8 bytes say.
-
-    Raises:
-      ValueError: they are not UTF-8.
-    """
+    """What UTF-8 bytes say; raises ValueError for others."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -56,8 +46,7 @@ def text_of(raw: bytes) -> str:
 def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T] | BadRow]:
     """Origin and parsed text of each line of a UTF-8 file, or what is bad about it.
 
-    Args:
-      parse: gets a line without its end; raises ValueError for a bad one.
+    ``parse`` gets a line without its end and raises ValueError for a bad one.
     """
     with open(path, "rb") as file:
         for number, raw in enumerate(file, start=1):
@@ -70,11 +59,7 @@ def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T
 
 
 def pair_of(line: str) -> tuple[str, str]:
-    """The two fields of a line of parallel text.
-
-    Raises:
-      ValueError: it is not two non-empty fields around one tab.
-    """
+    """The two fields of a line; raises ValueError unless both are there, around one tab."""
     fields = line.split("\t")
     if len(fields) != 2 or not all(field.strip() for field in fields):
         raise ValueError(
@@ -88,8 +73,7 @@ def stream_pairs(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: a line is not UTF-8, or is not two non-empty fields around one tab; the message
-        names the file and the line. Also raised for a file without lines.
+      ValueError: it is empty, or a line (which is named) is not UTF-8 or not :func:`pair_of` two.
     """
     for row in stream_lines(existing_file(path), pair_of):
         if isinstance(row, BadRow):

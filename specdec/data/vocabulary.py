@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import sentencepiece as spm
 
@@ -21,8 +22,34 @@ MAX_EXTRA_IDS = 100  # T5's sentinels.
 _EXTRA_ID = "<extra_id_{}>"
 
 
+class Tokenizer(Protocol):
+    """Text to token ids and back: what is asked of it between a text and a model."""
+
+    @property
+    def path(self) -> Path:
+        """The file it was read from."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """Ends a text."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of tokens. A model's embedding may have more rows: they are padding."""
+        ...
+
+    def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
+        """Token ids of ``text``, without EOS unless asked for."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ``ids`` up to the first EOS."""
+        ...
+
+
 class Vocabulary:
-    """A :class:`~specdec.data.tokenizer.Tokenizer` that reads a SentencePiece model file.
+    """A :class:`Tokenizer` that reads a SentencePiece model file.
 
     In a text, ``</s>``, ``<pad>``, ``<unk>`` and T5's sentinels ``<extra_id_0>`` ... are one token
     each. What stands between them is cut into pieces on its own, as transformers does.
@@ -71,11 +98,9 @@ class Vocabulary:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, self._special))})")
 
     def __len__(self) -> int:
-        """Pieces and sentinels. A model's embedding may have more rows: they are padding."""
         return self._size
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        """Token ids of ``text``, without EOS unless asked for."""
         ids = []
         for part in self._pattern.split(text):
             special = self._special.get(part)
@@ -129,16 +154,10 @@ def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
-            vocab_size=size,
-            model_type="unigram",
-            pad_id=PAD_ID,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            bos_id=-1,
-            byte_fallback=True,
-            num_threads=1,
-            minloglevel=2,
-        )
+            vocab_size=size, model_type="unigram", byte_fallback=True,
+            pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1,
+            num_threads=1, minloglevel=2,
+        )  # fmt: skip
     except RuntimeError as error:
         raise ValueError(f"SentencePiece cannot make {size} pieces: {error}") from error
     with written(Path(path)) as partial:

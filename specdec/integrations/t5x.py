@@ -28,9 +28,8 @@ from specdec.checkpoints.loading import DraftLoader, loaded_t5
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
-from specdec.models.base import LoadedModel
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import PackedT5, T5Model
+from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right
 from specdec.types import Params, SamplingConfig
 from specdec.verifiers.base import Verifier
@@ -55,20 +54,12 @@ def t5_config(module: nn.Module, eos_id: int) -> T5Config:
             "mlp_activations must be one activation, or one and 'linear', got "
             f"{tuple(config.mlp_activations)}."
         )
+    same = ("vocab_size", "num_encoder_layers", "num_decoder_layers", "num_heads", "head_dim")
     return T5Config(
-        vocab_size=config.vocab_size,
-        d_model=config.emb_dim,
-        num_encoder_layers=config.num_encoder_layers,
-        num_decoder_layers=config.num_decoder_layers,
-        num_heads=config.num_heads,
-        head_dim=config.head_dim,
-        d_ff=config.mlp_dim,
-        activation=activation,
-        gated=bool(gate),
-        tied_logits=config.logits_via_embedding,
-        dtype=jnp.dtype(config.dtype).name,
-        eos_id=eos_id,
-    )
+        **{name: getattr(config, name) for name in same},
+        d_model=config.emb_dim, d_ff=config.mlp_dim, activation=activation, gated=bool(gate),
+        tied_logits=config.logits_via_embedding, dtype=jnp.dtype(config.dtype).name, eos_id=eos_id,
+    )  # fmt: skip
 
 
 class SpeculativeEncoderDecoderModel(
@@ -78,10 +69,8 @@ class SpeculativeEncoderDecoderModel(
 
     Predictions follow the target's own law under ``sampling`` (if the verifier is lossless), and
     are its argmax tokens at temperature 0. Loss, scores and parameters are T5X's. In bfloat16,
-    specdec's sums are rounded elsewhere than T5X's.
-
-    Each batch packs the target's decoder anew, a copy for as long as the batch is decoded; the
-    draft's parameters are constants of the compiled program.
+    specdec's sums are rounded elsewhere than T5X's. Each batch packs the target's decoder anew, a
+    copy for as long as it is decoded; the draft's parameters are the compiled program's constants.
 
     Args:
       module: a ``t5x.examples.t5.network.Transformer``.
@@ -125,27 +114,24 @@ class SpeculativeEncoderDecoderModel(
             raise ValueError(f"gamma must be a whole number of at least 1, got {gamma!r}.")
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
-        target = _without_weights(config)
+        # T5X compiles the program, without the options that the CPU's own layout needs.
+        model = self._target = T5Model(config, layout="in_out")
+        # Before a checkpoint is restored the parameters are shapes.
+        shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
+        target = loaded_t5(model, shapes, "T5X's module")
         spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
         vocabulary = _vocabulary_file(output_vocabulary)
         opened = spec.open(DraftLoader(target, vocabulary, config.dtype))
-        self._target = T5Model(config, layout="in_out")
         self._engine = Engine(self._target, opened.make(gamma, 0.0), verifier)
         self._draft_params, self._sampling = opened.params(sampling), sampling.traced()
 
     def predict_batch_with_aux(
-        self,
-        params: Params,
-        batch: Mapping[str, Shaped[Array, "b ..."]],
-        rng: Array | None = None,
+        self, params: Params, batch: Mapping[str, Shaped[Array, "b ..."]], rng: Array | None = None
     ) -> tuple[Int[Array, "b l"], dict[str, Shaped[Array, "b ..."]]]:
         """Decodes a batch, padded with 0 after EOS; part of the caller's compiled program.
 
-        Args:
-          params: the target's.
-          batch: "encoder_input_tokens" [B, S]; of "decoder_input_tokens" [B, L] the shape alone,
-            which is the length limit.
-          rng: key of the random numbers.
+        Of the batch are read "encoder_input_tokens" [B, S], and of "decoder_input_tokens" [B, L]
+        the shape, whose L is the length limit. ``params`` are the target's.
 
         Returns:
           The tokens, and for each row "scores", log p(tokens) under the target itself whatever the
@@ -163,10 +149,12 @@ class SpeculativeEncoderDecoderModel(
             )
         # Without a barrier XLA would compute with constants while it compiles.
         drafter = jax.lax.optimization_barrier(self._draft_params)
+        # The target's parameters; products with norm scales in float32.
+        packed = self._target.pack(jax.tree.map(lambda a: a.astype(jnp.float32), unfreeze(params)))
         # T5X pads with 0, and its network masks what is 0.
         lengths = jnp.sum(inputs != 0, axis=1)
         result = decode.function(
-            self._engine, EngineParams(self._pack(params), self._sampling, drafter),
+            self._engine, EngineParams(packed, self._sampling, drafter),
             self._target.prompt(inputs, lengths), jnp.arange(batch_size), limit,
             0 if rng is None else jax.random.bits(rng, dtype=jnp.uint32),
             output_bucket=limit,
@@ -174,39 +162,22 @@ class SpeculativeEncoderDecoderModel(
         scores = self._log_likelihood(params, inputs, result.tokens, result.num_tokens)
         return result.tokens, {"scores": scores, **vars(result.stats)}
 
-    def _pack(self, params: Params) -> PackedT5:
-        """The target's decode parameters; products with norm scales in float32."""
-        return self._target.pack(jax.tree.map(lambda a: a.astype(jnp.float32), unfreeze(params)))
-
     def _log_likelihood(
-        self,
-        params: Params,
-        inputs: Int[Array, "b s"],
-        tokens: Int[Array, "b l"],
+        self, params: Params, inputs: Int[Array, "b s"], tokens: Int[Array, "b l"],
         num_tokens: Int[Array, " b"],
-    ) -> Float[Array, " b"]:
+    ) -> Float[Array, " b"]:  # fmt: skip
         """log p of what was emitted; compiled away where nobody reads it, as in mode "predict"."""
-        logits = self._compute_logits(
-            params,
-            {
-                "encoder_input_tokens": inputs,
-                "decoder_input_tokens": shift_right(tokens, self._target.decoder_start_id),
-                # T5X would hide the places of targets that are 0, which may have been emitted.
-                "decoder_target_tokens": jnp.ones_like(tokens),
-            },
-        )
+        batch = {
+            "encoder_input_tokens": inputs,
+            "decoder_input_tokens": shift_right(tokens, self._target.decoder_start_id),
+            # T5X would hide the places of targets that are 0, which may have been emitted.
+            "decoder_target_tokens": jnp.ones_like(tokens),
+        }
+        logits = self._compute_logits(params, batch)
         log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
         taken = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
         emitted = jnp.arange(tokens.shape[1]) < num_tokens[:, None]
         return jnp.sum(jnp.where(emitted, taken, 0.0), axis=1)
-
-
-def _without_weights(config: T5Config) -> LoadedModel:
-    """The target before a checkpoint is restored: its parameters as shapes."""
-    # T5X compiles the program, without the options that the CPU's own layout needs.
-    model = T5Model(config, layout="in_out")
-    shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
-    return loaded_t5(model, shapes, "T5X's module")
 
 
 def _vocabulary_file(vocabulary: seqio.Vocabulary) -> Path | None:

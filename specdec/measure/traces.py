@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Literal
 
-from specdec.data.tokenizer import Tokenizer
+from specdec.data.vocabulary import Tokenizer
 from specdec.measure.decodes import Row
 
 Kind = Literal["accepted", "rejected", "correction", "bonus"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from specdec.core import theory
-from specdec.data.tokenizer import Tokenizer
+from specdec.data.vocabulary import Tokenizer
 from specdec.measure import traces
 from specdec.measure.decodes import Row
 from specdec.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW, saved

@@ -21,17 +21,16 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints import find_vocabulary, is_t5x
-from specdec.checkpoints.architectures import Config, config_of
+from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
-from specdec.checkpoints.hf_files import CONFIG
 from specdec.checkpoints.hf_names import parameter_shapes
+from specdec.checkpoints.huggingface import CONFIG
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
 from specdec.core.files import write_json
 from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.tokenizer import Tokenizer
-from specdec.data.vocabulary import FILE_NAME
+from specdec.data.vocabulary import FILE_NAME, Tokenizer
 
 MODEL = "model.json"
 SETTINGS = "run.json"
@@ -53,7 +52,7 @@ def prepare_directory(
     if (path := directory / SETTINGS).exists():
         found = json.loads(path.read_text())
         if "model" in found:  # Fields that the config has gained since then take their defaults.
-            found["model"] = dataclasses.asdict(config_of(found["model"]))
+            found["model"] = dataclasses.asdict(Config(**found["model"]))
         changes = "; ".join(
             f"{key}: {found.get(key)!r} there, {described.get(key)!r} here"
             for key in sorted(found.keys() | described.keys())
@@ -141,7 +140,7 @@ def open_params(
       CheckpointError: parameters are missing, unknown or of other shapes than the network's; when
         one is read: its files are damaged.
     """
-    config = config_of(json.loads((Path(directory) / MODEL).read_text()))
+    config = Config(**json.loads((Path(directory) / MODEL).read_text()))
     location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
     arrays = read_orbax(location, as_dtype(dtype))
     check_parameters(location, parameter_shapes(config), arrays, MODEL)

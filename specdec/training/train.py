@@ -17,7 +17,7 @@ from flax import linen as nn
 from specdec.checkpoints import architectures
 from specdec.data.batching import Batches, BatchingOptions, TokenBatch, tokenize_pairs
 from specdec.data.text import read_pairs
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.vocabulary import Tokenizer, Vocabulary
 from specdec.training.checkpointing import load_params, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
@@ -48,7 +48,7 @@ def train(
     loop: LoopOptions,
     z_loss: float = 0.0,
     initial: str | None = None,
-    make_translate: Callable[[architectures.Config, Vocabulary], Translate] | None = None,
+    make_translate: Callable[[architectures.Config, Tokenizer], Translate] | None = None,
     bleu_sentences: int = 200,
 ) -> dict:
     """Trains a T5 by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
@@ -129,7 +129,7 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
 def prepare(
     directory: str | os.PathLike,
     model: architectures.Config | None,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     files: TextFiles,
     batching: BatchingOptions,
     loop: LoopOptions,

@@ -8,9 +8,8 @@ from tiny import TINY, random_t5_params
 
 from specdec import DeviceMesh
 from specdec.checkpoints import save_huggingface, save_t5x
-from specdec.checkpoints.hf_files import StoredTensor
 from specdec.checkpoints.loading import load_model
-from specdec.checkpoints.t5x_arrays import StoredArray
+from specdec.checkpoints.parameters import StoredArray
 from specdec.models.t5 import packing
 
 
@@ -48,7 +47,6 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
 
     packing_place = packing.place
     monkeypatch.setattr(packing, "place", placing)
-    monkeypatch.setattr(StoredTensor, "__array__", counting(StoredTensor.__array__))
     monkeypatch.setattr(StoredArray, "read", counting(StoredArray.read))
     loaded = load_model(str(directory), "bfloat16", partitioning=mesh and mesh.target)
     assert len(reads) == len(jax.tree.leaves(params))

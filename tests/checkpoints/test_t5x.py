@@ -44,8 +44,7 @@ from specdec.checkpoints import (
     save_huggingface,
     save_t5x,
 )
-from specdec.checkpoints.t5x_arrays import kvstore
-from specdec.checkpoints.t5x_files import chunk_shape
+from specdec.checkpoints.t5x_files import chunk_shape, kvstore
 from specdec.models.t5.network import Transformer
 
 # Shapes as T5X can write them: it has no other max_distance than 128.
@@ -381,15 +380,15 @@ def test_sharded_over_devices_each_reads_its_part(tmp_path):
     import jax, numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     from specdec.checkpoints import open_t5x, read_sharded
-    from specdec.checkpoints.t5x_arrays import StoredArray
+    from specdec.checkpoints.parameters import StoredArray
 
     assert len(jax.devices()) == 4
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
     largest = 0
     plain = StoredArray.read
-    def measured(self, index):
+    def measured(self, *parts):
         global largest
-        part = plain(self, index)
+        part = plain(self, *parts)
         largest = max(largest, part.size)
         return part
     StoredArray.read = measured

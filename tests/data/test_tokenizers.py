@@ -67,9 +67,7 @@ def test_the_ids_of_transformers(spiece, saved, theirs, text):
         assert ours.encode(text, add_eos=True) == [*expected, ours.eos_id]
 
 
-@pytest.mark.parametrize(
-    "text", ["The <extra_id_0> sees <extra_id_12>", "<extra_id_99>", "The"]
-)
+@pytest.mark.parametrize("text", ["The <extra_id_0> sees <extra_id_12>", "<extra_id_99>", "The"])
 def test_sentinels_come_back(spiece, saved, text):
     for ours in (Vocabulary(spiece, ROWS), FastTokenizer(saved, ROWS)):
         assert ours.decode([0, *ours.encode(text, add_eos=True), 5]) == text

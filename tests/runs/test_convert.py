@@ -160,6 +160,7 @@ def test_shapes_that_do_not_fit_are_refused_by_name(form, sources, tmp_path):
 
     path = sources / "huggingface" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"d_ff": 25}))
+    (sources / "huggingface" / "spiece.model").unlink()
     with pytest.raises(CheckpointError, match=r"wi_0.* has shape \(24, 16\), but config.json asks"):
         convert(str(sources / "huggingface"), str(tmp_path / "out"), form)
     assert {path.name for path in tmp_path.iterdir()} == {"sources"}

@@ -15,42 +15,27 @@ class T5Config:
     v1.1 (Flan, mT5) is ``activation="gelu", gated=True, tied_logits=False``;
     v1.0 is ``activation="relu", gated=False, tied_logits=True``. Source: Raffel et al. 2020
     and the T5 v1.1 notes in the T5X repository.
-
-    Attributes:
-      vocab_size: rows of the embedding, V. May exceed the vocabulary's own size (padding rows).
-      d_model: width of the residual stream, D.
-      num_encoder_layers, num_decoder_layers: depths; need not be equal.
-      num_heads, head_dim: H and K. H * K need not equal D.
-      d_ff: hidden width of the feed-forward block, F.
-      activation: non-linearity of the feed-forward block; "gelu" is the tanh approximation.
-      gated: whether the feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
-      tied_logits: whether logits are h @ embedding.T scaled by D**-0.5 (v1.0) instead of a
-        separate ``logits_dense`` without scaling (v1.1).
-      relative_attention_num_buckets, relative_attention_max_distance: T5's position biases.
-      layer_norm_epsilon: added to the mean square in RMSNorm.
-      dropout_rate: used in training only; broadcast along length as T5X does.
-      dtype: activations in training and encoding, "float32" or "bfloat16".
-      encoding_width: of a draft that starts from its target's encoding of a text, that one's width:
-        its encoder, which may then have no layers, adds a projection of it to the embedded tokens.
-        None for a network that starts from tokens alone.
-      pad_id, eos_id, decoder_start_id: special token ids.
     """
 
-    vocab_size: int
-    d_model: int
+    vocab_size: int  # Rows of the embedding, V. May exceed the vocabulary's own size (padding).
+    d_model: int  # Width of the residual stream, D.
     num_encoder_layers: int
-    num_decoder_layers: int
-    num_heads: int
-    head_dim: int
-    d_ff: int
-    activation: Activation = "gelu"
-    gated: bool = True
+    num_decoder_layers: int  # Depths need not be equal.
+    num_heads: int  # H
+    head_dim: int  # K. H * K need not equal D.
+    d_ff: int  # Hidden width of the feed-forward block, F.
+    activation: Activation = "gelu"  # Of the feed-forward block; the tanh approximation.
+    gated: bool = True  # The feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
+    # Logits are h @ embedding.T scaled by D**-0.5 (v1.0) instead of a separate ``logits_dense``
+    # without scaling (v1.1).
     tied_logits: bool = False
-    relative_attention_num_buckets: int = 32
+    relative_attention_num_buckets: int = 32  # T5's position biases.
     relative_attention_max_distance: int = 128
-    layer_norm_epsilon: float = 1e-6
-    dropout_rate: float = 0.0
-    dtype: str = "float32"
+    layer_norm_epsilon: float = 1e-6  # Added to the mean square in RMSNorm.
+    dropout_rate: float = 0.0  # In training only; broadcast along length as T5X does.
+    dtype: str = "float32"  # Of activations in training and encoding; or "bfloat16".
+    # Of a draft that starts from its target's encoding of a text, that one's width: its encoder,
+    # which may then have no layers, adds a projection of it to the embedded tokens.
     encoding_width: int | None = None
     pad_id: int = 0
     eos_id: int = 1
@@ -60,32 +45,29 @@ class T5Config:
         least: dict[str, int] = dict.fromkeys(
             ("vocab_size", "d_model", "num_decoder_layers", "num_heads", "head_dim", "d_ff"), 1
         )
-        least["num_encoder_layers"] = 1 if self.encoding_width is None else 0
-        if self.encoding_width is not None:
-            least["encoding_width"] = 1
+        if self.encoding_width is None:
+            least["num_encoder_layers"] = 1
+        else:
+            least |= {"num_encoder_layers": 0, "encoding_width": 1}
         for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ValueError(
-                    f"T5Config.{name} must be at least {smallest}, got {getattr(self, name)}."
-                )
-        buckets, distance = (
-            self.relative_attention_num_buckets,
-            self.relative_attention_max_distance,
-        )
+            self._check(name, getattr(self, name) >= smallest, f"at least {smallest}")
+        buckets = self.relative_attention_num_buckets
+        distance = self.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or distance <= buckets // 2:
             raise ValueError(
                 "T5Config.relative_attention_num_buckets must be even, at least 4 and less than "
                 f"twice relative_attention_max_distance, got {buckets} and {distance}."
             )
-        if self.activation not in ("relu", "gelu", "silu"):
-            raise ValueError(
-                f"T5Config.activation must be 'relu', 'gelu' or 'silu', got {self.activation!r}."
-            )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"T5Config.dtype must be 'float32' or 'bfloat16', got {self.dtype!r}.")
+        known = self.activation in ("relu", "gelu", "silu")
+        self._check("activation", known, "'relu', 'gelu' or 'silu'")
+        self._check("dtype", self.dtype in ("float32", "bfloat16"), "'float32' or 'bfloat16'")
         for name in ("pad_id", "eos_id", "decoder_start_id"):
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise ValueError(
                     f"T5Config.{name}={getattr(self, name)} is outside the vocabulary "
                     f"[0, {self.vocab_size})."
                 )
+
+    def _check(self, name: str, valid: bool, asked: str) -> None:
+        if not valid:
+            raise ValueError(f"T5Config.{name} must be {asked}, got {getattr(self, name)!r}.")

@@ -1,8 +1,8 @@
 """A T5's decode parameters: a checkpoint's, fused and stored as a decode step reads them.
 
-One decode step is bound by reading the weights once, so query, key and value become one product,
-wi_0 and wi_1 another, every layer's cross-attention K/V a third, and norm scales are multiplied
-into the kernels that follow. The encoder is fused alike.
+A step is bound by reading the weights once, so query, key and value become one product, wi_0 and
+wi_1 another, every layer's cross-attention K/V a third, and norm scales go into the kernels that
+follow. The encoder is fused alike.
 
 Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,75 +27,48 @@ Kernel = Array  # As few_tokens.py or plain.py packs it.
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout.
+    """One layer; kernels in the model's layout. Those from D hold the scale of the norm before."""
 
-    Attributes:
-      self_qkv: D -> 3I; self_out: I -> D; wi: D -> F or 2F when gated; wo: F -> D.
-      cross_query: D -> I; cross_out: I -> D; both None in the encoder.
-        Those from D hold the scale of the norm before.
-    """
-
-    self_qkv: Kernel
-    self_out: Kernel
-    wi: Kernel
-    wo: Kernel
-    cross_query: Kernel | None = None
-    cross_out: Kernel | None = None
+    self_qkv: Kernel  # D -> 3I
+    self_out: Kernel  # I -> D
+    wi: Kernel  # D -> F, or 2F when gated
+    wo: Kernel  # F -> D
+    cross_query: Kernel | None = None  # D -> I; None in the encoder
+    cross_out: Kernel | None = None  # I -> D; None in the encoder
 
 
 @pytree
 class PackedEncoder:
-    """An encoder without its embedding.
-
-    Attributes:
-      layers: as the decoder's, without cross-attention.
-      relpos: [H, num_buckets], position biases; None without layers.
-      final_norm: [D].
-      input_projection: W -> D, for a draft that starts from its target's encoding of width W.
-    """
+    """An encoder without its embedding."""
 
     layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"] | None
+    relpos: Float[Array, "h r"] | None  # Position biases of each bucket; None without layers.
     final_norm: Float[Array, " d"]
+    # W -> D, for a draft that starts from its target's encoding of width W.
     input_projection: Kernel | None
 
 
 @pytree
 class PackedT5:
-    """Decode parameters.
+    """Decode parameters; those of no other part are the decoder's."""
 
-    Attributes:
-      encoder: None only in a part of the parameters, as :func:`logical_axes` takes one.
-      embedding: [V, D]; shared with the logits when they are tied.
-      cross_kv: D -> 2 * layers * I, every decoder layer's cross-attention keys and values.
-      layers: the decoder.
-      relpos: [H, num_buckets], the decoder's position biases.
-      final_norm: [D].
-      logits: D -> V, or D -> N for N output tokens; None when they are the embedding's.
-      output_tokens: [N], the tokens that logits are of, in order; None for all of them.
-    """
-
-    encoder: PackedEncoder | None
-    embedding: Float[Array, "v d"]
-    cross_kv: Kernel
+    encoder: PackedEncoder | None  # None only in a part of them, as logical_axes takes one.
+    embedding: Float[Array, "v d"]  # Shared with the logits when they are tied.
+    cross_kv: Kernel  # D -> 2 * layers * I, every layer's cross-attention keys and values.
     layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"]
+    relpos: Float[Array, "h r"]  # Position biases of each bucket.
     final_norm: Float[Array, " d"]
-    logits: Kernel | None
-    output_tokens: Int[Array, " n"] | None = None
+    logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
+    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
 
 
 # Logical axes; of a kernel before it is stacked with others.
-_INTO_HEADS, _FROM_HEADS = ("embed", "joined_kv"), ("joined_kv", "embed")
 AXES: dict[str, Axes] = {
-    "self_qkv": _INTO_HEADS,
-    "self_out": _FROM_HEADS,
-    "cross_query": _INTO_HEADS,
-    "cross_out": _FROM_HEADS,
+    **dict.fromkeys(("self_qkv", "cross_query", "cross_kv"), ("embed", "joined_kv")),
+    **dict.fromkeys(("self_out", "cross_out"), ("joined_kv", "embed")),
     "wi": ("embed", "mlp"),
     "wo": ("mlp", "embed"),
     "embedding": ("vocab", "embed"),
-    "cross_kv": _INTO_HEADS,
     "relpos": ("heads", "relpos_buckets"),
     "final_norm": ("embed",),
     "logits": ("embed", "vocab"),
@@ -113,28 +87,25 @@ def logical_axes(packed: PackedT5) -> PackedT5:
 
 
 def pack(
-    params: Params,
-    config: T5Config,
-    pack_kernel: Callable[[Array], Kernel],
-    pack_whole: Callable[[Array], Kernel],
-    stored: jnp.dtype,
-    partitioning: Partitioning | None,
+    params: Params, config: T5Config, pack_kernel: Callable[[Array], Kernel],
+    pack_whole: Callable[[Array], Kernel], stored: jnp.dtype, partitioning: Partitioning | None,
     output_tokens: Sequence[int] | None = None,
-) -> PackedT5:
+) -> PackedT5:  # fmt: skip
     """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out]).
 
     Every parameter is read, placed and fused on its own: little memory is needed beside the
     result's, and on a mesh no device ever holds more than its own part.
 
     Args:
-      pack_kernel: stores a kernel [in, out], or stacked ones [in, N, out], in a layout.
-      pack_whole: the same for the encoder's.
+      pack_kernel, pack_whole: store a kernel [in, out], or stacked ones [in, N, out], in a layout:
+        the decoder's, and the encoder's.
       stored: the dtype of kernels and embedding.
       partitioning: None for one device.
       output_tokens: those that the model is to say, on one device; None for all.
     """
-    encoder, decoder, dtype = params["encoder"], params["decoder"], jnp.dtype(config.dtype)
-    layers = [decoder[f"layers_{i}"] for i in range(config.num_decoder_layers)]
+    dtype = jnp.dtype(config.dtype)
+    depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+    layers = {name: [params[name][f"layers_{i}"] for i in range(n)] for name, n in depths.items()}
     wi = ("wi_0", "wi_1") if config.gated else ("wi",)
 
     def put(array, axes):
@@ -158,57 +129,53 @@ def pack(
     def vector(name, parameter, dtype=dtype):
         return put(parameter, AXES[name]).astype(dtype)
 
-    def pack_layer(layer, attention, fuse):
-        own, own_norm = layer[attention], layer[f"pre_{attention}_layer_norm"]
-        mlp, mlp_norm = layer["mlp"], layer["pre_mlp_layer_norm"]
+    def pack_layer(layer, fuse):
+        attention = "self_attention" if "self_attention" in layer else "attention"
+        own, mlp = layer[attention], layer["mlp"]
         qkv = [own[name] for name in ("query", "key", "value")]
-        return PackedLayer(
-            self_qkv=fuse("self_qkv", *qkv, norm=own_norm),
+        packed = PackedLayer(
+            self_qkv=fuse("self_qkv", *qkv, norm=layer[f"pre_{attention}_layer_norm"]),
             self_out=fuse("self_out", own["out"]),
-            wi=fuse("wi", *(mlp[name] for name in wi), norm=mlp_norm),
+            wi=fuse("wi", *(mlp[name] for name in wi), norm=layer["pre_mlp_layer_norm"]),
             wo=fuse("wo", mlp["wo"]),
         )
-
-    def pack_decoder_layer(layer):
+        if attention == "attention":
+            return packed
         cross, norm = layer["encoder_decoder_attention"], layer["pre_cross_attention_layer_norm"]
+        query = fuse("cross_query", cross["query"], norm=norm)
         return dataclasses.replace(
-            pack_layer(layer, "self_attention", fuse),
-            cross_query=fuse("cross_query", cross["query"], norm=norm),
-            cross_out=fuse("cross_out", cross["out"]),
+            packed, cross_query=query, cross_out=fuse("cross_out", cross["out"])
         )
 
-    def pack_encoder():
-        layers = [encoder[f"layers_{i}"] for i in range(config.num_encoder_layers)]
-        relpos = projection = None
-        if layers:
-            relpos = vector("relpos", encoder["relpos_bias"]["rel_embedding"], jnp.float32)
-        if config.encoding_width is not None:
-            projection = encode("input_projection", encoder["input_projection"])
-        return PackedEncoder(
-            layers=tuple(pack_layer(layer, "attention", encode) for layer in layers),
-            relpos=relpos,
-            final_norm=vector("final_norm", encoder["encoder_norm"]["scale"]),
-            input_projection=projection,
-        )
+    def pack_stack(name, fuse) -> dict[str, Any]:
+        """What encoder and decoder both have."""
+        relpos, stack = None, params[name]
+        packed = tuple(pack_layer(layer, fuse) for layer in layers[name])
+        if packed:
+            relpos = vector("relpos", stack["relpos_bias"]["rel_embedding"], jnp.float32)
+        final_norm = vector("final_norm", stack[f"{name}_norm"]["scale"])
+        return {"layers": packed, "relpos": relpos, "final_norm": final_norm}
 
     # The large ones first, while little else is in memory: packing needs a copy.
     said = None if output_tokens is None else jnp.asarray(output_tokens, jnp.int32)
     logits = None
     if not config.tied_logits:
-        kernel = put(decoder["logits_dense"]["kernel"], AXES["logits"])
+        kernel = put(params["decoder"]["logits_dense"]["kernel"], AXES["logits"])
         logits = pack_kernel((kernel if said is None else kernel[:, said]).astype(stored))
     embedding = put(params["token_embedder"]["embedding"], AXES["embedding"]).astype(stored)
     if config.tied_logits and said is not None:
         logits = pack_kernel(embedding[said].T)
-    crosses = [layer["encoder_decoder_attention"] for layer in layers]
+    crosses = [layer["encoder_decoder_attention"] for layer in layers["decoder"]]
     cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
+    projection = None
+    if config.encoding_width is not None:
+        projection = encode("input_projection", params["encoder"]["input_projection"])
+    encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
     return PackedT5(
-        encoder=pack_encoder(),
+        encoder=encoder,
         embedding=embedding,
         cross_kv=cross_kv,
-        layers=tuple(pack_decoder_layer(layer) for layer in layers),
-        relpos=vector("relpos", decoder["relpos_bias"]["rel_embedding"], jnp.float32),
-        final_norm=vector("final_norm", decoder["decoder_norm"]["scale"]),
+        **pack_stack("decoder", fuse),
         logits=logits,
         output_tokens=said,
     )

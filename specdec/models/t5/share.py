@@ -22,7 +22,6 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
 from specdec.models.t5.packing import PackedT5
-from specdec.types import Params
 
 # Axes that products sum over, and how many of a decoder layer's products do.
 _SUMMED = {"joined_kv": 2, "mlp": 1}
@@ -31,15 +30,10 @@ _FLOAT32 = jnp.dtype("float32").itemsize
 
 
 @functools.cache
-def parameter_shapes(config: T5Config) -> Params:
-    """The shapes of a checkpoint's parameters."""
-    return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
-
-
-@functools.cache
 def _packed(config: T5Config) -> PackedT5:
     """The shapes of a model's decode parameters, all devices' together."""
-    params = parameter_shapes(dataclasses.replace(config, dtype="float32"))
+    float32 = dataclasses.replace(config, dtype="float32")
+    params = jax.eval_shape(lambda: init_params(float32, jax.random.key(0)))
     return jax.eval_shape(T5Model(config, "in_out").pack, params)
 
 
@@ -54,27 +48,23 @@ def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
         part = partitioning.sharding(axes).shard_shape(array.shape)
         return math.prod(part) * array.dtype.itemsize
 
-    both = (jax.tree.map(held, arrays, packing.logical_axes(arrays)) for arrays in (packed, read))
-    whole, step = (sum(jax.tree.leaves(sizes)) for sizes in both)
-    return whole, step
+    def total(arrays: PackedT5) -> int:
+        return sum(jax.tree.leaves(jax.tree.map(held, arrays, packing.logical_axes(arrays))))
+
+    return total(packed), total(read)
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceShare:
     """One device's part of a model and of a batch.
 
-    Attributes:
-      config: the whole model's; its dtype is that of weights, activations and cache.
-      partitioning: how the model lies on the mesh.
-      batch_size: B, rows that all devices decode together.
-
     Raises:
       ValueError: the mesh does not divide the model or the batch.
     """
 
-    config: T5Config
-    partitioning: Partitioning
-    batch_size: int
+    config: T5Config  # The whole model's; its dtype is that of weights, activations and cache.
+    partitioning: Partitioning  # How the model lies on the mesh.
+    batch_size: int  # B, rows that all devices decode together.
 
     def __post_init__(self):
         T5Model(self.config, "in_out", partitioning=self.partitioning)  # Checks them.
@@ -110,11 +100,9 @@ class DeviceShare:
         Where d_model is cut by the data axis, for one, it gathers every kernel anew in each call.
         """
         cut = {axis: self.cut_over(axis) for axis, _ in T5X_RULES}
-        return [
-            axis
-            for axis, onto in cut.items()
-            if onto and axis != "batch" and (axis not in _PLANNED or onto == cut["batch"])
-        ] + ["heads and joined_kv apart"] * (cut["heads"] != cut["joined_kv"])
+        batch = cut.pop("batch")
+        odd = [a for a, onto in cut.items() if onto and (a not in _PLANNED or onto == batch)]
+        return odd + ["heads and joined_kv apart"] * (cut["heads"] != cut["joined_kv"])
 
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""

@@ -18,6 +18,12 @@ def version() -> str:
 
 
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+DOCS = [
+    "mkdocs>=1.6,<2",  # 2 takes no plugins.
+    "mkdocs-material>=9.5",
+    "mkdocstrings[python]>=0.29",
+    "ruff>=0.9",  # Formats signatures.
+]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
     "rouge_score>=0.1.2",
@@ -57,6 +63,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "docs": DOCS,
         "notebooks": NOTEBOOKS,
         "seqio": SEQIO,
         "bench": [
@@ -66,13 +73,13 @@ setup(
             "transformers>=4.50",
         ],
         "test": [
+            *DOCS,
             *NOTEBOOKS,
             *SEQIO,
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.400",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
-            "ruff>=0.9",
             "scipy>=1.13",
             "setuptools>=68",
             "torch>=2.6",

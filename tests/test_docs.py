@@ -1,0 +1,67 @@
+"""README and docs: the site builds, links lead somewhere, README is short."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+README = REPO / "README.md"
+PAGES = [README, *sorted((REPO / "docs").rglob("*.md"))]
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def links(page):
+    """The relative links of a page, without those inside code."""
+    found = _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8")))
+    return [link for link in found if "://" not in link]
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    for page in PAGES[1:]:
+        assert (tmp_path / page.relative_to(REPO / "docs")).with_suffix(".html").is_file()
+    reference = (tmp_path / "reference/specdec.html").read_text(encoding="utf-8")
+    assert 'id="specdec.Pair.generate"' in reference
+    # Files outside docs/ are in the site, and roles in docstrings are links.
+    assert (tmp_path / "repository/results/quickstart_ende/results.json").is_file()
+    assert ":class:`" not in reference
+    assert 'href="#specdec.Ngram"' in reference
+
+
+def test_every_page_is_in_the_navigation():
+    named = set(re.findall(r"([\w/]+\.md)$", (REPO / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert named == {page.relative_to(REPO / "docs").as_posix() for page in PAGES[1:]}
+
+
+def test_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").split()) <= 900
+
+
+def test_readme_begins_with_the_picture_of_all_systems():
+    beginning = README.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "](docs/images/performance_quickstart.svg)" in beginning
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPO).as_posix())
+def test_relative_links_lead_somewhere(page):
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), link
+
+
+def anchors(page):
+    """The headings of a page as GitHub names them; generated ones of the reference are unknown."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -20,11 +21,9 @@ class Roles(griffe.Extension):
             return
 
         def link(match: re.Match[str]) -> str:
-            name, path = match[2], match[2]
-            try:
+            name = path = match[2]
+            with contextlib.suppress(griffe.NameResolutionError):  # Then it is a path already.
                 path = obj.resolve(name)
-            except griffe.NameResolutionError:
-                pass  # A path already, or a member of the class itself.
             shown = name.rpartition(".")[2] if match[1] else name.removeprefix("specdec.")
             # Optional: what is not in the reference stays a word.
             return f'<autoref identifier="{path}" optional><code>{shown}</code></autoref>'

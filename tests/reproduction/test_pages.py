@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -196,7 +195,8 @@ def repo(tmp_path):
         write(tmp_path, f"{directory}/results.json", RESULT | speedups)
     write(tmp_path, SUMMARY, (REPO / SUMMARY).read_text())
     write(tmp_path, "README.md", section("results"))
-    write(tmp_path, "docs/performance.md", f"# P\n{section('one', 'old')}kept\n{section('all')}{section('runs')}")
+    some = f"# P\n{section('one', 'old')}kept\n{section('all')}{section('runs')}"
+    write(tmp_path, "docs/performance.md", some)
     write(tmp_path, "docs/reproduction.md", f"Head.\n\n{section('toy')}\nTail.\n")
     write(tmp_path, "docs/scaling.md", section("hardware"))
     (tmp_path / "docs/images").mkdir()
@@ -273,5 +273,3 @@ def test_figures_and_sizes_are_where_they_belong():
     )
     assert models[3].startswith("| T5 of 110 B | 60 + 60 | 8192 | 128 | 20480 |")
     assert len(scaling.section(committed, "meshes").splitlines()) == 2 + 2 * 3 * 2
-
-

@@ -8,7 +8,7 @@ from typing import Any
 
 import griffe
 
-_CODE_OR_BRACKET = re.compile(r"(`[^`]*`)|<")
+_CODE_OR_BRACKET = re.compile(r"(`+[^`]+`+)|<")
 _ROLE = re.compile(r":(?:class|func|meth|attr|mod|data|exc):`(~?)([\w.]+)`")
 
 

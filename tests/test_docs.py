@@ -28,6 +28,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert result.returncode == 0, result.stderr
     for page in PAGES[1:]:
         assert (tmp_path / page.relative_to(REPO / "docs")).with_suffix(".html").is_file()
+    # Brackets in docstrings are themselves, in code and outside of it.
+    training = (tmp_path / "reference/training.html").read_text(encoding="utf-8")
+    assert "<code>input&lt;TAB&gt;target</code>" in training
     reference = (tmp_path / "reference/specdec.html").read_text(encoding="utf-8")
     assert 'id="specdec.Pair.generate"' in reference
     # Files outside docs/ are in the site, and roles in docstrings are links.

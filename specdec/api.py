@@ -415,9 +415,7 @@ def check_arguments(
         raise ValueError(
             f"verifier must be an object such as specdec.BlockVerifier(), got {verifier!r}."
         )
-    stop_below = real("stop_below", stop_below, "in [0, 1]")
-    if not 0 <= stop_below <= 1:
-        raise ValueError(f"stop_below must be in [0, 1], got {stop_below}.")
+    stop_below = real("stop_below", stop_below, "in [0, 1]", 0, 1)
     return {
         "method": method, "gamma": gamma, "sampling": sampling, "max_decode_len": max_decode_len,
         "seed": whole("seed", seed, -(2**63), 2**64 - 1),

@@ -17,7 +17,7 @@ from specdec.models.t5.network import Transformer
 
 BUNDLED = Path(str(importlib.resources.files("specdec"))) / "bundled" / "quickstart"
 GAMMA, BATCH, MAX_LEN = 3, 16, 64
-TOKENS = 20_000
+TOKENS = 5_000
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def top_two_gap(pair, prompt, prefix):
 
 
 def test_greedy_over_real_text(pair, data_dir):
-    """At least 20,000 tokens of the test and validation splits, sentences joined by fours.
+    """At least 5,000 tokens of the test and validation splits, sentences joined by fours.
 
     Against the width-matched reference, whose calls have the same shapes: not one difference.
     Against the plain reference, arithmetic may differ in the last bits: every differing row must
@@ -81,7 +81,7 @@ def test_greedy_over_real_text(pair, data_dir):
         for split in ("test", "validation")
         for pair in read_pairs(data_dir / "ende_tatoeba" / f"{split}.tsv")
     ]
-    sources = [source for source, _ in pairs[:2600]]
+    sources = [source for source, _ in pairs[:2600:4]]
     texts = [" ".join(sources[i : i + 4]) for i in range(0, len(sources), 4)]
     ids = pair.token_ids(texts, max_input_len=256)
     common = dict(gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0)

@@ -102,7 +102,7 @@ def _token_id(raw: Mapping[str, Any], name: str, default: int, source: str) -> i
         value = value[0]
     elif value is None:
         value = default
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise CheckpointError(f"{source}: {name} must be one token id, got {value!r}.")
     return value
 

@@ -231,6 +231,13 @@ def _weight_files(directory: Path) -> dict[str, Path]:
             raise CheckpointError(
                 f"{directory / INDEX} has no weight_map; copy or download the checkpoint again."
             )
+        for tensor, name in weight_map.items():
+            inside = isinstance(name, str) and name and not Path(name).is_absolute()
+            if not inside or ".." in Path(name).parts:
+                raise CheckpointError(
+                    f"{directory / INDEX} gives {tensor} the file {name!r}, which is no name of a "
+                    "file in the checkpoint's directory; copy or download the checkpoint again."
+                )
         paths = [directory / name for name in sorted(set(weight_map.values()))]
     else:
         pickles = sorted(path.name for path in directory.glob("pytorch_model*"))

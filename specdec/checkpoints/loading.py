@@ -89,9 +89,9 @@ def load_model(
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache; for the rest see :func:`load_t5`.
-      as_draft: on one device it generates only the tokens of its draft vocabulary, if it has one.
+      as_draft: it generates only the tokens of its draft vocabulary, if it has one.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
-        generates the tokens that both have. Not on a mesh.
+        generates the tokens that both have.
 
     Raises:
       CheckpointError: it cannot be read.
@@ -101,7 +101,7 @@ def load_model(
     config, params = open_checkpoint(source)
     config = dataclasses.replace(config, dtype=dtype)
     generated = None
-    if as_draft and partitioning is None:
+    if as_draft:
         generated = load_draft_vocabulary(source, config.vocab_size)
         if vocab_size not in (None, config.vocab_size):
             common = range(min(vocab_size, config.vocab_size))
@@ -170,7 +170,7 @@ def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
                 f"Target and draft have different vocabularies: {name} is {ours} for the target "
                 f"({target.source}) and {theirs} for the draft ({draft.source}). A draft must have "
                 "the target's tokens; where only padding rows of the embedding differ, put the "
-                "same spiece.model beside both (and use no mesh)."
+                "same spiece.model beside both."
             )
 
 

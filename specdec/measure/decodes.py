@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,13 +72,12 @@ class Row:
         )
 
     @classmethod
-    def from_json(cls, line: str) -> Row:
-        """Inverse of :func:`specdec.measure.rows.line_of`.
+    def from_fields(cls, fields: dict[str, Any]) -> Row:
+        """A row of what its line of JSON holds.
 
         Raises:
-          ValueError, TypeError, KeyError: the line is no row.
+          TypeError, KeyError: these are no row's fields.
         """
-        fields = json.loads(line)
         fields["blocks"] = [Block(**block) for block in fields["blocks"]]
         for name in ("mismatch", "width_matched_mismatch"):
             fields[name] = fields[name] and Mismatch(**fields[name])
@@ -99,4 +97,4 @@ class Row:
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.rows.read_lines`."""
-    return read_lines(path, Row.from_json)
+    return read_lines(path, Row.from_fields)

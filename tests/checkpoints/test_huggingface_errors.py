@@ -132,6 +132,25 @@ def test_impossible_size_in_config(checkpoint):
     assert "config.json: T5Config.num_heads must be at least 1" in refusal(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("layer_norm_epsilon", "x", "T5Config.layer_norm_epsilon must be a number in [0, 1)"),
+        ("layer_norm_epsilon", True, "T5Config.layer_norm_epsilon must be a number in [0, 1)"),
+        ("d_model", "16", "T5Config.d_model must be a whole number, got '16'"),
+        ("num_heads", 2.0, "T5Config.num_heads must be a whole number"),
+        ("relative_attention_num_buckets", [8], "num_buckets must be a whole number"),
+        ("eos_token_id", True, "eos_token_id must be one token id, got True"),
+        ("pad_token_id", 10**6, "T5Config.pad_id must be in 0.."),
+    ],
+)
+def test_values_of_another_type_in_config(checkpoint, name, value, message):
+    edit_config(checkpoint, **{name: value})
+    if (checkpoint / "generation_config.json").exists():
+        (checkpoint / "generation_config.json").unlink()
+    assert message in refusal(checkpoint)
+
+
 @pytest.mark.parametrize("feed_forward", ["gelu", "gated-tanh"])
 def test_unsupported_activation(checkpoint, feed_forward):
     """Plain "gelu" is the error function in transformers, which T5Config cannot say."""
@@ -178,6 +197,15 @@ def test_listed_shard_is_absent(sharded):
     shard.unlink()
     message = refusal(sharded)
     assert f"{shard.name} is missing, though model.safetensors.index.json lists it" in message
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "/etc/passwd", "../other.safetensors"])
+def test_listed_file_is_outside_the_directory(sharded, name):
+    path = sharded / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["shared.weight"] = name
+    path.write_text(json.dumps(index))
+    assert f"gives shared.weight the file {name!r}" in refusal(sharded)
 
 
 def test_index_without_weight_map(sharded):

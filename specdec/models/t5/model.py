@@ -319,7 +319,8 @@ class T5Model:
             inverse = inverse * self.config.d_model**-0.5
         kernel = self._ops.tied(params.embedding) if params.logits is None else params.logits
         logits = self._ops.product(kernel, x, jnp.float32) * inverse
-        logits = constrain(logits, ("batch", "length", "vocab"))
+        cut = "vocab" if params.output_tokens is None else None
+        logits = constrain(logits, ("batch", "length", cut))
         # Gathered once: all that is made of them is small, and not cut by vocabulary.
         return constrain(logits, ("batch", "length", None))
 

@@ -95,7 +95,7 @@ def run(
             return script(Given(files, bindings, directory.value, shlex.join(called)))
         except (ValueError, OSError) as error:
             logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
-            if isinstance(error, OSError) and isinstance(error.__context__, OSError):
+            while isinstance(error.__context__, OSError) and getattr(error, "errno", 0) is None:
                 error = error.__context__  # What gin raises in its place has no number.
             code = told(error)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:

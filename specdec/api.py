@@ -336,7 +336,9 @@ def load_pair(
         decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
         what it generates are guesses.
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
-        for one device. Tokens do not depend on it.
+        for one device. Tokens do not depend on it, but for sums that are rounded in another order:
+        a token differs only where two were about as likely, or where a random number fell on the
+        boundary between two.
 
     Raises:
       ValueError: an unknown name, a missing argument, a draft of another vocabulary, or a mesh that

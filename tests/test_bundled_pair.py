@@ -102,6 +102,20 @@ def test_greedy_over_real_text(pair, data_dir):
     assert count >= TOKENS
 
 
+def test_a_mesh_changes_no_token(pair, data_dir):
+    """Of one device here: kernels are laid out as for any mesh. The draft is the same too."""
+    lines = read_pairs(data_dir / "ende_tatoeba" / "test.tsv")[::40]
+    common = dict(
+        gamma=GAMMA, sampling=specdec.SamplingConfig(1.0), max_decode_len=MAX_LEN, batch_size=BATCH
+    )
+    texts = [source for source, _ in lines]
+    expected = pair.generate(texts, **common)
+    found = specdec.load_pair("quickstart", mesh=specdec.DeviceMesh()).generate(texts, **common)
+    assert found.stats.accepted == expected.stats.accepted
+    for ours, theirs in zip(found.tokens, expected.tokens, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_the_network_and_the_packed_decoder_agree_on_real_weights(pair):
     config, params = load_huggingface(BUNDLED / "target")
     inputs = jnp.asarray(pair.token_ids(["The house is old."], max_input_len=32)[0])[None]

@@ -17,6 +17,7 @@ from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.measure import costs
+from specdec.measure.progress import Progress
 from specdec.measure.timing import time_interleaved
 
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15)
@@ -104,8 +105,16 @@ def choose_by_measurement(
     probe = min(PROBE, max_gamma)
     fast = decoder(probe)
     num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
-    stats = RunStats.total([fast.decode(batch).stats for batch in batches], num_rows, probe)
-    measured = measure(decoder, probe, batches[0], max_gamma)
+    with Progress(len(batches) + 1, "steps") as progress:
+        progress.begin("Choosing gamma: decoding, for alpha")
+        found = []
+        for batch in batches:
+            found.append(fast.decode(batch).stats)
+            progress.add(kind="decode")
+        stats = RunStats.total(found, num_rows, probe)
+        progress.begin("Choosing gamma: timing the parts of a block, for c and v")
+        measured = measure(decoder, probe, batches[0], max_gamma)
+        progress.add()
     return choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, measured)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import inspect
 import os
 import shlex
@@ -122,9 +123,9 @@ def _load_library() -> None:
     before = signal.signal(signal.SIGINT, leave)
     import jax
 
-    import specdec.api
     from specdec.core.machine import cache_directory
 
+    importlib.import_module("specdec.api")
     signal.signal(signal.SIGINT, before)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))

@@ -105,16 +105,16 @@ def test_greedy_over_real_text(pair, data_dir):
 def test_a_mesh_changes_no_token_but_by_rounding(pair, data_dir):
     """Of one device here: kernels are laid out as for any mesh, and sums rounded in another order.
 
-    Of 5,420 sampled tokens one differed so. With another draft a quarter of these rows do.
+    Of 5,420 sampled tokens one differed so. With another draft nine of these 200 rows do.
     """
-    texts = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")[:200:8]]
+    texts = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")[:200]]
     common = dict(
         gamma=GAMMA, sampling=specdec.SamplingConfig(1.0), max_decode_len=MAX_LEN, batch_size=BATCH
     )
     expected = pair.generate(texts, **common).tokens
     found = specdec.load_pair("quickstart", mesh=specdec.DeviceMesh()).generate(texts, **common)
     pairs = zip(found.tokens, expected, strict=True)
-    assert sum(ours.tolist() != theirs.tolist() for ours, theirs in pairs) <= 1
+    assert sum(ours.tolist() != theirs.tolist() for ours, theirs in pairs) <= 2
 
 
 def test_the_network_and_the_packed_decoder_agree_on_real_weights(pair):

@@ -136,11 +136,7 @@ def step_seconds(seconds: dict[str, float], gamma: int) -> dict[str, float]:
       between target calls, which flush the processor's caches of its weights and code.
     """
     plain, verified, block = (seconds[name] * PER_STEP for name in ("plain", "verified", "block"))
-    return {
-        "target_step": plain,
-        "verify_step": verified,
-        "draft_step": (block - verified) / gamma,
-    }
+    return {"target_step": plain, "verify_step": verified, "draft_step": (block - verified) / gamma}
 
 
 def encoder_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:

@@ -25,10 +25,7 @@ _STYLE: Any = {
 
 @contextmanager
 def saved(
-    directory: Path,
-    name: str,
-    size: tuple[float, float],
-    suffixes: Sequence[str] = ("svg", "png"),
+    directory: Path, name: str, size: tuple[float, float], suffixes: Sequence[str] = ("svg", "png")
 ) -> Iterator[Any]:
     """A figure of ``size`` inches to draw on, saved on leaving as ``name.svg`` and ``name.png``.
 

@@ -14,16 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.cache import block_mask, slot_positions
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Distribution,
-    Encoded,
-    Prompt,
-    Start,
-    pytree,
-)
+from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Encoded, Prompt, Start, pytree
 
 
 @pytree

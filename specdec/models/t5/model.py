@@ -36,16 +36,7 @@ from specdec.models.t5.network import (
     relative_position_buckets,
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Distribution,
-    Params,
-    Prompt,
-    Start,
-    pytree,
-)
+from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Params, Prompt, Start, pytree
 
 Layout = Literal["out_in", "in_out"]
 

@@ -16,20 +16,14 @@ from specdec.types import AnyArray, DecodeResult, DecodeState, Prompt
 
 @dataclasses.dataclass(frozen=True)
 class BatchDecoder:
-    """Decodes batches in one way.
+    """Decodes batches in one way."""
 
-    Attributes:
-      engine, params: see :class:`specdec.decoding.engine.Engine`.
-      target: the engine's, as it was loaded.
-      max_decode_len: tokens a row may emit, EOS included.
-      seed: of the random numbers; 64 bits.
-    """
-
+    # See `Engine`.
     engine: Engine
     params: EngineParams
-    target: LoadedModel
-    max_decode_len: int
-    seed: int
+    target: LoadedModel  # The engine's, as it was loaded.
+    max_decode_len: int  # Tokens a row may emit, EOS included.
+    seed: int  # Of the random numbers; 64 bits.
 
     @property
     def output_bucket(self) -> int:

@@ -55,34 +55,21 @@ TOKEN_VERIFIER = TokenVerifier()
 
 @pytree
 class EngineParams:
-    """The arrays an engine works with.
+    """The arrays an engine works with."""
 
-    Attributes:
-      target: the target's packed parameters.
-      sampling: how the target's logits become the law of the output.
-      drafter: the drafter's own; () for plain decoding.
-    """
-
-    target: Params
-    sampling: Sampling
-    drafter: Params = ()
+    target: Params  # The target's packed parameters.
+    sampling: Sampling  # How the target's logits become the law of the output.
+    drafter: Params = ()  # The drafter's own; () for plain decoding.
 
 
 @pytree
 class Scored:
-    """A target call.
+    """A target call."""
 
-    Attributes:
-      distribution: p after the last token and after every guess, N + 1.
-      hidden: [B, N+1, D] the target's last hidden states there.
-      nan: [B] whether logits were NaN anywhere in the block.
-      cache: the target's, with the whole block written and nothing committed.
-    """
-
-    distribution: Distribution
-    hidden: Float[Array, "b n1 d"]
-    nan: Bool[Array, " b"]
-    cache: Cache
+    distribution: Distribution  # p after the last token and after every guess, N + 1.
+    hidden: Float[Array, "b n1 d"]  # The target's last hidden states there.
+    nan: Bool[Array, " b"]  # Whether logits were NaN anywhere in the block.
+    cache: Cache  # The target's, with the whole block written and nothing committed.
 
 
 class Around(Protocol):
@@ -101,19 +88,13 @@ def named(name: str, phase: Callable[..., Any], *args: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A target, what drafts for it, and who accepts. Everything is pure; an engine is static.
+    """A target, what drafts for it, and who accepts. Everything is pure; an engine is static."""
 
-    Attributes:
-      target: the model whose law outputs follow.
-      drafter: None for plain decoding.
-      verifier: who accepts guesses; plain decoding has none to accept.
-      width: tokens in each target call, at least; what is missing is padding. With gamma + 1,
-        plain decoding is the width-matched reference: the speculative loop's own arithmetic.
-    """
-
-    target: Model
-    drafter: Drafter | None = None
-    verifier: Verifier = TOKEN_VERIFIER
+    target: Model  # The model whose law outputs follow.
+    drafter: Drafter | None = None  # None for plain decoding.
+    verifier: Verifier = TOKEN_VERIFIER  # Who accepts guesses; plain decoding has none to accept.
+    # Tokens in each target call, at least; what is missing is padding. With gamma + 1, plain
+    # decoding is the width-matched reference: the speculative loop's own arithmetic.
     width: int = 1
 
     @property

@@ -41,23 +41,18 @@ _INNER = {
 
 @pytree
 class HierarchicalState:
-    """A hierarchical drafter between blocks.
+    """A hierarchical drafter between blocks."""
 
-    Attributes:
-      start: the draft model's encoding; its cache, which holds every emitted token but the newest
-        (and what it says it lacks); and the newest token.
-      last_guess: [B] the last guess of the block under way.
-      fed: [B] tokens committed to the cache in the block under way: all guesses but the last, and
-        what came before them.
-      active: [B] whether the row emitted anything in the last block; one that did not is finished.
-      inner: the inner drafter's, as it was before the block.
-    """
-
+    # The draft model's encoding; its cache, which holds every emitted token but the newest (and
+    # what it says it lacks); and the newest token.
     start: Start
-    last_guess: Int[Array, " b"]
+    last_guess: Int[Array, " b"]  # The last guess of the block under way.
+    # Tokens committed to the cache in the block under way: all guesses but the last, and what came
+    # before them.
     fed: Int[Array, " b"]
+    # Whether the row emitted anything in the last block; one that did not is finished.
     active: Bool[Array, " b"]
-    inner: DrafterState
+    inner: DrafterState  # The inner drafter's, as it was before the block.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +80,15 @@ class HierarchicalDrafter:
     Source: Leviathan et al. 2023, section 6 (a hierarchical version of the method), with the
     negligible-cost drafts of section 3.6 at the bottom.
 
-    Attributes:
-      model: the draft model.
-      inner: guesses what it will generate, a chain. Its `observe` may depend on what was emitted
-        alone: it is shown each block twice, in the inner rounds and, from the block's start again,
-        as it ended.
-      gamma: guesses a block, >= 1.
-
     Raises:
       ValueError: gamma < 1.
     """
 
-    model: Model
+    model: Model  # The draft model.
+    # Guesses what it will generate, a chain. Its `observe` may depend on what was emitted alone: it
+    # is shown each block twice, in the inner rounds and, from the block's start again, as it ended.
     inner: Drafter
-    gamma: int
+    gamma: int  # Guesses a block, >= 1.
 
     def __post_init__(self):
         if self.gamma < 1:

@@ -69,21 +69,16 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class OpenDraft:
-    """A draft that was loaded for a target.
+    """A draft that was loaded for a target."""
 
-    Attributes:
-      make: (gamma, stop_below) -> a drafter of ``gamma`` guesses a block. Raises ValueError for a
-        gamma out of range, or where it cannot stop early.
-      params: how guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot
-        draw them so.
-      weights: what was loaded; () for a draft without parameters.
-      model: the draft model, if it is one.
-    """
-
+    # (gamma, stop_below) -> a drafter of ``gamma`` guesses a block. Raises ValueError for a gamma
+    # out of range, or where it cannot stop early.
     make: Callable[[int, float], Drafter]
+    # How guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot draw
+    # them so.
     params: Callable[[SamplingConfig], Params]
-    weights: Params = ()
-    model: LoadedModel | None = None
+    weights: Params = ()  # What was loaded; () for a draft without parameters.
+    model: LoadedModel | None = None  # The draft model, if it is one.
 
 
 class Opening(Protocol):

@@ -24,20 +24,14 @@ from specdec.types import (
 
 @pytree
 class CopyingState:
-    """The text that can be copied from.
+    """The text that can be copied from."""
 
-    Attributes:
-      text: [B, S + P + L + slack] a row's input (EOS included), then what the decoder has read and
-        emitted, without the start token that follows an input.
-      length: [B] tokens of it.
-      num_decoded: [B] how many of them are the decoder's: what is continued.
-      source: [B] where the last guesses were copied from.
-    """
-
+    # A row's input (EOS included), then what the decoder has read and emitted, without the start
+    # token that follows an input.
     text: Int[Array, "b m"]
-    length: Int[Array, " b"]
-    num_decoded: Int[Array, " b"]
-    source: Int[Array, " b"]
+    length: Int[Array, " b"]  # Tokens of it.
+    num_decoded: Int[Array, " b"]  # How many of them are the decoder's: what is continued.
+    source: Int[Array, " b"]  # Where the last guesses were copied from.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,16 +47,12 @@ class CopyingDrafter:
     Source: Leviathan et al. 2023, section 3.6 ("copying tokens from the context"); input-guided
     decoding (Yang et al. 2023, LLMA).
 
-    Attributes:
-      gamma: guesses a block, >= 1.
-      max_match: most tokens compared, >= 1.
-
     Raises:
       ValueError: gamma or max_match < 1.
     """
 
-    gamma: int
-    max_match: int = 8
+    gamma: int  # Guesses a block, >= 1.
+    max_match: int = 8  # Most tokens compared, >= 1.
 
     def __post_init__(self):
         for name in ("gamma", "max_match"):

@@ -32,24 +32,17 @@ from specdec.types import (
 
 @pytree
 class ModelDrafterState:
-    """A model drafter between blocks.
+    """A model drafter between blocks."""
 
-    Attributes:
-      encoded: the draft model's view of the inputs.
-      cache: holds every emitted token but the pending ones.
-      pending: [B, 2] tokens to feed first, left-aligned.
-      num_pending: [B] 2 after a fully accepted block, whose last guess was never fed; else 1.
-      last_guess: [B] the last guess of the block under way.
-      num_guesses: [B] guesses of the block under way; its cache holds all of them but the last.
-      active: [B] whether the row emitted anything in the last block; one that did not is finished.
-    """
-
-    encoded: Encoded
-    cache: Cache
-    pending: Int[Array, "b 2"]
+    encoded: Encoded  # The draft model's view of the inputs.
+    cache: Cache  # Holds every emitted token but the pending ones.
+    pending: Int[Array, "b 2"]  # Tokens to feed first, left-aligned.
+    # 2 after a fully accepted block, whose last guess was never fed; else 1.
     num_pending: Int[Array, " b"]
-    last_guess: Int[Array, " b"]
+    last_guess: Int[Array, " b"]  # The last guess of the block under way.
+    # Guesses of the block under way; its cache holds all of them but the last.
     num_guesses: Int[Array, " b"]
+    # Whether the row emitted anything in the last block; one that did not is finished.
     active: Bool[Array, " b"]
 
 
@@ -62,20 +55,16 @@ class ModelDrafter:
     more draft step each block. Parameters are :class:`~specdec.drafters.base.Sampled` ones of the
     model; how guesses are drawn may differ from the target's sampling and stay lossless.
 
-    Attributes:
-      model: the draft model.
-      gamma: guesses a block, >= 1.
-      stop_below: a row stops guessing after a guess whose own probability (of the model's most
-        likely token, when greedy) is below this. That unlikely guess is KEPT and verified: dropping
-        it would make likely tokens likelier than the target has them. A row also stops after
-        EOS then. 0 never stops: each block has gamma guesses.
-
     Raises:
       ValueError: if gamma < 1 or stop_below is outside [0, 1].
     """
 
-    model: Model
-    gamma: int
+    model: Model  # The draft model.
+    gamma: int  # Guesses a block, >= 1.
+    # A row stops guessing after a guess whose own probability (of the model's most likely token,
+    # when greedy) is below this. That unlikely guess is KEPT and verified: dropping it would make
+    # likely tokens likelier than the target has them. A row also stops after EOS then. 0 never
+    # stops: each block has gamma guesses.
     stop_below: float = 0.0
 
     def __post_init__(self):

@@ -34,16 +34,12 @@ class NgramDrafter:
     are point masses on the likeliest token; else they are drawn from the tables' distribution,
     which is returned as q.
 
-    Attributes:
-      gamma: guesses a block, >= 1.
-      order: n, that of the tables.
-
     Raises:
       ValueError: gamma < 1.
     """
 
-    gamma: int
-    order: int
+    gamma: int  # Guesses a block, >= 1.
+    order: int  # n, that of the tables.
 
     def __post_init__(self):
         if self.gamma < 1:

@@ -27,16 +27,12 @@ class RandomDrafter:
 
     Source: Leviathan et al. 2023, section 3.6: any distribution will do as a draft.
 
-    Attributes:
-      gamma: guesses a block, >= 1.
-      vocab_size: V.
-
     Raises:
       ValueError: gamma < 1.
     """
 
-    gamma: int
-    vocab_size: int
+    gamma: int  # Guesses a block, >= 1.
+    vocab_size: int  # V.
 
     def __post_init__(self):
         if self.gamma < 1:

@@ -30,19 +30,14 @@ _WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an
 
 @pytree
 class Acceptance:
-    """What would be accepted at each position of texts [B, L]; zero where there is no guess.
+    """What would be accepted at each position of texts [B, L]; zero where there is no guess."""
 
-    Attributes:
-      guessed: [B, L] whether the draft has a guess; nowhere beyond a text's end.
-      prob: [B, L] sum_x min(p, q).
-      ratio: [B, L] min(1, q(x) / p(x)) at the text's own token x: the chance that x, being what the
-        target generated, was an accepted guess.
-      lenient: [B, L, K] the acceptance probability at each lenience, sum_x min(q, p / l).
-    """
-
-    guessed: Bool[Array, "b l"]
-    prob: Float[Array, "b l"]
+    guessed: Bool[Array, "b l"]  # Whether the draft has a guess; nowhere beyond a text's end.
+    prob: Float[Array, "b l"]  # sum_x min(p, q).
+    # min(1, q(x) / p(x)) at the text's own token x: the chance that x, being what the target
+    # generated, was an accepted guess.
     ratio: Float[Array, "b l"]
+    # The acceptance probability at each lenience, sum_x min(q, p / l).
     lenient: Float[Array, "b l k"]
 
 
@@ -130,13 +125,9 @@ def _acceptance(
 
 @dataclasses.dataclass(frozen=True)
 class RowAcceptance:
-    """:class:`Acceptance` of one text, as lists over its positions; a line of a file.
+    """:class:`Acceptance` of one text, as lists over its positions; a line of a file."""
 
-    Attributes:
-      id: its place in the task.
-    """
-
-    id: int
+    id: int  # Its place in the task.
     guessed: list[bool]
     prob: list[float]
     ratio: list[float]

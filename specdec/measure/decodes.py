@@ -19,26 +19,15 @@ _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One decoded example; an object of ``decodes.jsonl`` has these keys.
+    """One decoded example; an object of ``decodes.jsonl`` has these keys."""
 
-    Attributes:
-      id: its place in the task.
-      input, output: texts; output is None without a vocabulary.
-      reference: the task's, or None.
-      tokens: the output, EOS included.
-      num_tokens, target_calls, proposed, examined, accepted, dropped, accepted_histogram,
-        acceptance_prob_sum: this row's counts; see :class:`specdec.types.Stats`.
-      blocks: what each block accepted, rejected and added.
-      mismatch: first difference from plain greedy decoding; None where there is none or when
-        sampling.
-      width_matched_mismatch: the same against the width-matched reference.
-    """
-
-    id: int
+    id: int  # Its place in the task.
+    # Texts; output is None without a vocabulary.
     input: str
     output: str | None
-    reference: str | None
-    tokens: list[int]
+    reference: str | None  # The task's, or None.
+    tokens: list[int]  # The output, EOS included.
+    # This row's counts; see `Stats`.
     num_tokens: int
     target_calls: int
     proposed: int
@@ -47,9 +36,10 @@ class Row:
     dropped: int
     accepted_histogram: list[int]
     acceptance_prob_sum: float
-    blocks: list[Block]
+    blocks: list[Block]  # What each block accepted, rejected and added.
+    # First difference from plain greedy decoding; None where there is none or when sampling.
     mismatch: Mismatch | None = None
-    width_matched_mismatch: Mismatch | None = None
+    width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
 
     @classmethod
     def of(

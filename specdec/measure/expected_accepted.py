@@ -31,14 +31,10 @@ from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
 
 @pytree
 class ExpectedAccepted:
-    """Sums over a row's blocks.
+    """Sums over a row's blocks."""
 
-    Attributes:
-      blocks: [B] how many.
-      token, block: [B] expected accepted guesses by either verification.
-    """
-
-    blocks: Float[Array, " b"]
+    blocks: Float[Array, " b"]  # How many.
+    # Expected accepted guesses by either verification.
     token: Float[Array, " b"]
     block: Float[Array, " b"]
 

@@ -15,18 +15,13 @@ from specdec.types import Prompt
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """How one row differs from a reference decode.
+    """How one row differs from a reference decode."""
 
-    Attributes:
-      position: of the first token that differs, from 0.
-      top2_gap: the target's largest logit there minus its second largest. A difference with a gap
-        near the arithmetic's own precision is a tie broken otherwise; any other is a bug.
-      expected: the reference's tokens.
-    """
-
-    position: int
+    position: int  # Of the first token that differs, from 0.
+    # The target's largest logit there minus its second largest. A difference with a gap near the
+    # arithmetic's own precision is a tie broken otherwise; any other is a bug.
     top2_gap: float
-    expected: list[int]
+    expected: list[int]  # The reference's tokens.
 
 
 def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | None:

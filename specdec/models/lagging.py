@@ -24,17 +24,11 @@ from specdec.types import (
 
 @pytree
 class LaggingCache:
-    """A cache, and the token it lacks before the newest.
+    """A cache, and the token it lacks before the newest."""
 
-    Attributes:
-      cache: the model's.
-      lacking: [B] that token, where there is one.
-      lag: [B] 1 where there is one, else 0.
-    """
-
-    cache: Cache
-    lacking: Int[Array, " b"]
-    lag: Int[Array, " b"]
+    cache: Cache  # The model's.
+    lacking: Int[Array, " b"]  # That token, where there is one.
+    lag: Int[Array, " b"]  # 1 where there is one, else 0.
 
 
 @dataclasses.dataclass(frozen=True)

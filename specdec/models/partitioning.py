@@ -136,15 +136,10 @@ def _mesh(data: int, model: int) -> Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Partitioning:
-    """How one model lies on a mesh.
+    """How one model lies on a mesh."""
 
-    Attributes:
-      mesh: with the axes "data" and "model".
-      rules: see :class:`DeviceMesh`.
-    """
-
-    mesh: Mesh | AbstractMesh
-    rules: Rules
+    mesh: Mesh | AbstractMesh  # With the axes "data" and "model".
+    rules: Rules  # See `DeviceMesh`.
 
     def sharding(self, axes: Axes) -> NamedSharding:
         """That of an array with these logical axes."""

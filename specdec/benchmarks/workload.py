@@ -88,14 +88,9 @@ class Workload:
 
 
 def text(
-    task: Task,
-    pair: str = "quickstart",
-    num_examples: int = 32,
-    max_decode_len: int = 64,
-    gamma: int = 3,
-    stop_below: float = 0.0,
-    temperature: float = 0.0,
-) -> list[Workload]:
+    task: Task, pair: str = "quickstart", num_examples: int = 32, max_decode_len: int = 64,
+    gamma: int = 3, stop_below: float = 0.0, temperature: float = 0.0,
+) -> list[Workload]:  # fmt: skip
     """A bundled pair on ``num_examples`` texts of a task, evenly spread, a row at a time.
 
     Rows end by themselves.
@@ -111,18 +106,11 @@ def text(
 
 
 def random_weights(
-    name: str,
-    target: T5Config,
-    draft: T5Config,
-    gamma: int,
-    forced_alphas: Sequence[float],
-    input_lens: Sequence[int] = (64,),
-    output_lens: Sequence[int] = (64,),
-    batch_sizes: Sequence[int] = (1,),
-    temperature: float = 0.0,
-    dtype: str = "float32",
+    name: str, target: T5Config, draft: T5Config, gamma: int, forced_alphas: Sequence[float],
+    input_lens: Sequence[int] = (64,), output_lens: Sequence[int] = (64,),
+    batch_sizes: Sequence[int] = (1,), temperature: float = 0.0, dtype: str = "float32",
     seed: int = 0,
-) -> list[Workload]:
+) -> list[Workload]:  # fmt: skip
     """A pair of random weights, whose acceptance must be forced; one workload a combination.
 
     ``input_lens`` and ``output_lens`` are tokens a row, EOS included.

@@ -108,16 +108,9 @@ class Engine:
         return self.drafter.topology.size if self.drafter else 0
 
     def start(
-        self,
-        params: EngineParams,
-        prompt: Prompt,
-        row_ids: Int[AnyArray, " b"],
-        limit: Int[Array, ""] | int,
-        seed: Seed,
-        *,
-        output_bucket: int,
-        trace: bool = False,
-    ) -> DecodeState:
+        self, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+        limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+    ) -> DecodeState:  # fmt: skip
         """The state before the first block: the prompt is encoded and prefilled.
 
         Args:
@@ -140,12 +133,9 @@ class Engine:
         )  # fmt: skip
 
     def step(
-        self,
-        params: EngineParams,
-        state: DecodeState,
-        random: RandomSource | None = None,
+        self, params: EngineParams, state: DecodeState, random: RandomSource | None = None,
         around: Around = named,
-    ) -> tuple[DecodeState, BlockInfo]:
+    ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
         """Runs one block: each unfinished row emits 1..depth + 1 tokens.
 
         Args:
@@ -217,16 +207,9 @@ class Engine:
 
 @decode_jit(static_argnames=("engine", "output_bucket", "trace"))
 def decode(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-    trace: bool = False,
-) -> DecodeResult:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+) -> DecodeResult:  # fmt: skip
     """Decodes a batch, the whole of it in one ``lax.while_loop``.
 
     Rows advance and end apart; a row's output does not depend on its neighbours. With a lossless

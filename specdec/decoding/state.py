@@ -25,18 +25,10 @@ from specdec.types import (
 
 
 def initial_state(
-    start: Start,
-    drafter_state: DrafterState,
-    *,
-    row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    output_bucket: int,
-    pad_id: int,
-    depth: int,
-    nodes: int,
-    trace: bool,
-) -> DecodeState:
+    start: Start, drafter_state: DrafterState, *, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int, depth: int,
+    nodes: int, trace: bool,
+) -> DecodeState:  # fmt: skip
     """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
     Args:
@@ -131,15 +123,9 @@ def count_block(
 
 
 def advance(
-    state: DecodeState,
-    verdict: Verdict,
-    *,
-    cache: Cache,
-    drafter_state: DrafterState,
-    stats: Stats,
-    nan: Bool[Array, " b"],
-    eos_id: int,
-) -> DecodeState:
+    state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
+    stats: Stats, nan: Bool[Array, " b"], eos_id: int,
+) -> DecodeState:  # fmt: skip
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
 
     Args:

@@ -97,12 +97,9 @@ def distribution(tables: NgramTables, context: Int[Array, "b m"]) -> Float[Array
 
 
 def make_level(
-    contexts: np.ndarray,
-    counts: np.ndarray,
-    best: np.ndarray,
-    successors: np.ndarray,
+    contexts: np.ndarray, counts: np.ndarray, best: np.ndarray, successors: np.ndarray,
     weights: np.ndarray,
-) -> NgramLevel:
+) -> NgramLevel:  # fmt: skip
     """Puts contexts [R, m] into a hash table.
 
     It is at most half full, or has a slot for each token if m is 1.

@@ -43,17 +43,10 @@ class Acceptance:
 
 @decode_jit(static_argnames=("engine", "leniences"))
 def replay(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    tokens: Int[Array, "b l"],
-    num_tokens: Int[Array, " b"],
-    *,
-    leniences: tuple[float, ...] = LENIENCES,
-) -> Acceptance:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, tokens: Int[Array, "b l"],
+    num_tokens: Int[Array, " b"], *, leniences: tuple[float, ...] = LENIENCES,
+) -> Acceptance:  # fmt: skip
     """Asks target and drafter at every position for their distributions, then emits the text.
 
     Args:

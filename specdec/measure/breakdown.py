@@ -109,14 +109,9 @@ class Breakdown:
 
 
 def measure(
-    plain: BatchDecoder,
-    fast: BatchDecoder,
-    batches: Sequence[Batch],
-    *,
-    repetitions: int,
-    forced_alpha: float | None,
-    parts_of: BatchDecoder | None = None,
-) -> Breakdown:
+    plain: BatchDecoder, fast: BatchDecoder, batches: Sequence[Batch], *, repetitions: int,
+    forced_alpha: float | None, parts_of: BatchDecoder | None = None,
+) -> Breakdown:  # fmt: skip
     """Measures every part, interleaved with whole decodes.
 
     Args:

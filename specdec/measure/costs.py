@@ -30,15 +30,9 @@ _ALL = ("draft", "target", "verify", "commit")
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
 def start(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-) -> DecodeState:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
+) -> DecodeState:  # fmt: skip
     """What each decode does once; see :meth:`specdec.decoding.engine.Engine.start`."""
     return engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
 

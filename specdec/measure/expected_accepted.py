@@ -69,15 +69,9 @@ def expected_accepted(
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
 def decode_and_expect(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-) -> ExpectedAccepted:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
+) -> ExpectedAccepted:  # fmt: skip
     """Decodes and adds up what either verification would keep, block by block.
 
     Arguments as in :func:`specdec.decoding.engine.decode`.

@@ -64,15 +64,9 @@ class Lagging:
         return dataclasses.replace(start, cache=cache)
 
     def extend(
-        self,
-        params: Params,
-        encoded: Encoded,
-        cache: LaggingCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], LaggingCache]:
+        self, params: Params, encoded: Encoded, cache: LaggingCache, tokens: Int[Array, "b t"],
+        topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], LaggingCache]:  # fmt: skip
         """See :meth:`specdec.models.base.Model.extend`; one chain, in one call."""
         assert topology.is_chain
         assert not after

@@ -45,12 +45,9 @@ class ToyModel:
         return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 
     def start(
-        self,
-        params: Float[Array, "c v"],
-        prompt: Prompt,
-        max_len: int,
+        self, params: Float[Array, "c v"], prompt: Prompt, max_len: int,
         target: Encoded | None = None,
-    ) -> Start:
+    ) -> Start:  # fmt: skip
         """Encoded is a hash of the inputs, [B]."""
         del target
         places = 1 + jnp.arange(prompt.inputs.shape[1])
@@ -65,15 +62,9 @@ class ToyModel:
         return Start(encoded, cache, prompt.last_token)
 
     def extend(
-        self,
-        params: Float[Array, "c v"],
-        encoded: Int[Array, " b"],
-        cache: ToyCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t 1"], ToyCache]:
+        self, params: Float[Array, "c v"], encoded: Int[Array, " b"], cache: ToyCache,
+        tokens: Int[Array, "b t"], topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t 1"], ToyCache]:  # fmt: skip
         """See :meth:`specdec.models.base.Model.extend`."""
         length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
         written = _write(cache.tokens, tokens, length + after)

@@ -154,15 +154,9 @@ class T5Model:
         return Start(encoded, cache, prompt.last_token)
 
     def extend(
-        self,
-        params: PackedT5,
-        encoded: EncodedT5,
-        cache: kv.KVCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:
+        self, params: PackedT5, encoded: EncodedT5, cache: kv.KVCache, tokens: Int[Array, "b t"],
+        topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         """See :meth:`specdec.models.base.Model.extend`."""
         with self._resolving(len(tokens)):
             return self._extend(params, encoded, cache, tokens, topology, after)

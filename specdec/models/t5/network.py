@@ -169,13 +169,9 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        inputs_q: Float[Array, "b q d"],
-        inputs_kv: Float[Array, "b k d"],
-        mask: Bool[Array, "b 1 #q k"],
-        bias: Float[Array, "1 h q k"] | None,
-        deterministic: bool,
-    ) -> Float[Array, "b q d"]:
+        self, inputs_q: Float[Array, "b q d"], inputs_kv: Float[Array, "b k d"],
+        mask: Bool[Array, "b 1 #q k"], bias: Float[Array, "1 h q k"] | None, deterministic: bool,
+    ) -> Float[Array, "b q d"]:  # fmt: skip
         cfg = self.config
         dtype = jnp.dtype(cfg.dtype)
         inner = cfg.num_heads * cfg.head_dim
@@ -326,12 +322,9 @@ class Transformer(nn.Module):
         self.decoder = Stack(cfg, cfg.num_decoder_layers, True, self.token_embedder)
 
     def encode(
-        self,
-        inputs: Int[Array, "b s"],
-        encoding: Float[Array, "b s w"] | None = None,
-        *,
+        self, inputs: Int[Array, "b s"], encoding: Float[Array, "b s w"] | None = None, *,
         deterministic: bool = True,
-    ) -> Float[Array, "b s d"]:
+    ) -> Float[Array, "b s d"]:  # fmt: skip
         """Encoder output; positions holding ``pad_id`` are never attended to.
 
         Args:
@@ -345,13 +338,9 @@ class Transformer(nn.Module):
         return self.encoder(inputs, mask, encoding, deterministic=deterministic)
 
     def decode(
-        self,
-        encoded: Float[Array, "b s d"],
-        inputs: Int[Array, "b s"],
-        decoder_inputs: Int[Array, "b t"],
-        *,
-        deterministic: bool = True,
-    ) -> Float[Array, "b t v"]:
+        self, encoded: Float[Array, "b s d"], inputs: Int[Array, "b s"],
+        decoder_inputs: Int[Array, "b t"], *, deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:  # fmt: skip
         """Float32 logits for every position of ``decoder_inputs`` under a causal mask."""
         length = decoder_inputs.shape[1]
         causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
@@ -359,13 +348,9 @@ class Transformer(nn.Module):
         return self.decoder(decoder_inputs, causal, encoded, cross_mask, deterministic)
 
     def __call__(
-        self,
-        inputs: Int[Array, "b s"],
-        decoder_inputs: Int[Array, "b t"],
-        encoding: Float[Array, "b s w"] | None = None,
-        *,
-        deterministic: bool = True,
-    ) -> Float[Array, "b t v"]:
+        self, inputs: Int[Array, "b s"], decoder_inputs: Int[Array, "b t"],
+        encoding: Float[Array, "b s w"] | None = None, *, deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:  # fmt: skip
         encoded = self.encode(inputs, encoding, deterministic=deterministic)
         return self.decode(encoded, inputs, decoder_inputs, deterministic=deterministic)
 

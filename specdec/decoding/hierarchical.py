@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.core.residuals import take_position
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
-from specdec.drafters.base import Drafter, OpenDraft, Opening, Sampled, never_stops
+from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled, never_stopping
 from specdec.drafters.copying import Copying
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.random import Random
@@ -27,7 +27,6 @@ from specdec.types import (
     RandomSource,
     SamplingConfig,
     Start,
-    Topology,
     Verdict,
     pytree,
 )
@@ -69,7 +68,7 @@ class _InnerRandom:
 
 
 @dataclasses.dataclass(frozen=True)
-class HierarchicalDrafter:
+class HierarchicalDrafter(Chain):
     """Draws gamma guesses from a draft model by speculative decoding with a cheaper inner drafter.
 
     Blocks of an engine, whose target is the draft model, run until every row has gamma guesses;
@@ -79,24 +78,13 @@ class HierarchicalDrafter:
 
     Source: Leviathan et al. 2023, section 6 (a hierarchical version of the method), with the
     negligible-cost drafts of section 3.6 at the bottom.
-
-    Raises:
-      ValueError: gamma < 1.
     """
 
     model: Model  # The draft model.
     # Guesses what it will generate, a chain. Its `observe` may depend on what was emitted alone: it
     # is shown each block twice, in the inner rounds and, from the block's start again, as it ended.
     inner: Drafter
-    gamma: int  # Guesses a block, >= 1.
-
-    def __post_init__(self):
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
+    gamma: int
 
     @property
     def _engine(self) -> Engine:
@@ -109,13 +97,9 @@ class HierarchicalDrafter:
         room = max_len + self.gamma
         own = room + self.inner.topology.size + 1
         start = self._engine.target.start(params[0].weights, prompt, own, target)
-        return HierarchicalState(
-            start=start,
-            last_guess=start.last_token,
-            fed=jnp.zeros_like(start.last_token),
-            active=jnp.ones((prompt.batch_size,), bool),
-            inner=self.inner.init(params[1], prompt, room, target),
-        )
+        last, active = start.last_token, jnp.ones((prompt.batch_size,), bool)
+        inner = self.inner.init(params[1], prompt, room, target)
+        return HierarchicalState(start, last, jnp.zeros_like(last), active, inner)
 
     def propose(
         self, params: tuple[Sampled, Params], state: HierarchicalState, random: RandomSource
@@ -153,12 +137,9 @@ class HierarchicalDrafter:
         tokens = rows.tokens[:, :gamma]
         draft = Draft(tokens, None if greedy else probs[:, :gamma], self.topology)
         given = state.start.cache.lag + gamma  # With the token before the first guess.
-        return draft, dataclasses.replace(
-            state,
-            start=dataclasses.replace(state.start, cache=rows.cache),
-            last_guess=tokens[:, -1],
-            fed=jnp.where(state.active, given, 0),
-        )
+        start = dataclasses.replace(state.start, cache=rows.cache)
+        fed = jnp.where(state.active, given, 0)
+        return draft, dataclasses.replace(state, start=start, last_guess=tokens[:, -1], fed=fed)
 
     def _numbers(self, random: RandomSource, i: Array) -> RandomSource:
         """Those of inner round i; a block has at most gamma rounds."""
@@ -176,12 +157,9 @@ class HierarchicalDrafter:
         cache = model.without(cache, state.last_guess, verdict.num_accepted == self.gamma)
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         newest = jnp.where(active, newest, state.start.last_token)
-        return dataclasses.replace(
-            state,
-            start=Start(state.start.encoded, cache, newest),
-            active=active,
-            inner=self.inner.observe(state.inner, verdict, hidden),
-        )
+        start = Start(state.start.encoded, cache, newest)
+        inner = self.inner.observe(state.inner, verdict, hidden)
+        return dataclasses.replace(state, start=start, active=active, inner=inner)
 
 
 def _write(rows: Array, new: Array, count: Int[Array, " b"], at: Int[Array, " b"]) -> Array:
@@ -215,11 +193,11 @@ class Hierarchical:
     def open(self, opening: Opening) -> OpenDraft:
         loaded, inner = opening.model(self.draft), self.inner.open(opening)
 
-        def make(gamma: int, stop_below: float) -> HierarchicalDrafter:
-            never_stops("A hierarchical", stop_below)
+        def make(gamma: int) -> HierarchicalDrafter:
             return HierarchicalDrafter(loaded.model, inner.make(self.gamma, 0.0), gamma)
 
         def params(sampling: SamplingConfig) -> tuple[Sampled, Params]:
             return Sampled(loaded.params, sampling.traced()), inner.params(sampling)
 
-        return OpenDraft(make, params, (loaded.params, inner.weights), loaded)
+        weights = (loaded.params, inner.weights)
+        return OpenDraft(never_stopping("A hierarchical", make), params, weights, loaded)

@@ -20,6 +20,7 @@ from specdec.types import (
     RandomSource,
     Sampling,
     SamplingConfig,
+    Topology,
     Verdict,
     pytree,
 )
@@ -111,9 +112,32 @@ class DraftSpec(Protocol):
         ...
 
 
-def never_stops(what: str, stop_below: float) -> None:
-    """Raises ValueError for a drafter that cannot end a block's guesses early."""
-    if stop_below:
-        raise ValueError(
-            f"{what} draft cannot stop early: stop_below must be 0 with it, got {stop_below}."
-        )
+class Chain:
+    """What drafters of gamma guesses, each after the one before, have in common.
+
+    Raises:
+      ValueError: gamma < 1.
+    """
+
+    gamma: int  # Guesses a block.
+
+    def __post_init__(self):
+        if self.gamma < 1:
+            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
+
+def never_stopping(what: str, make: Callable[[int], Drafter]) -> Callable[[int, float], Drafter]:
+    """:attr:`OpenDraft.make` of drafters by gamma that cannot end a block's guesses early."""
+
+    def checked(gamma: int, stop_below: float) -> Drafter:
+        if stop_below:
+            raise ValueError(
+                f"{what} draft cannot stop early: stop_below must be 0 with it, got {stop_below}."
+            )
+        return make(gamma)
+
+    return checked

@@ -12,7 +12,7 @@ from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import OpenDraft, Opening, Sampled
+from specdec.drafters.base import Chain, OpenDraft, Opening, Sampled
 from specdec.models.base import LoadedModel, Model
 from specdec.types import (
     Cache,
@@ -23,8 +23,6 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
-    SamplingConfig,
-    Topology,
     Verdict,
     pytree,
 )
@@ -47,7 +45,7 @@ class ModelDrafterState:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelDrafter:
+class ModelDrafter(Chain):
     """Drafts gamma tokens autoregressively from a model.
 
     The block's first call always feeds two tokens, of which one or two count: after a fully
@@ -60,7 +58,7 @@ class ModelDrafter:
     """
 
     model: Model  # The draft model.
-    gamma: int  # Guesses a block, >= 1.
+    gamma: int
     # A row stops guessing after a guess whose own probability (of the model's most likely token,
     # when greedy) is below this. That unlikely guess is KEPT and verified: dropping it would make
     # likely tokens likelier than the target has them. A row also stops after EOS then. 0 never
@@ -76,51 +74,36 @@ class ModelDrafter:
         if not 0 <= self.stop_below <= 1:
             raise ValueError(f"stop_below must be in [0, 1], got {self.stop_below}.")
 
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
-
     def init(
         self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
     ) -> ModelDrafterState:
         # gamma + 1: the block that crosses the limit is drafted whole.
         start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target)
-        ones = jnp.ones((prompt.batch_size,), jnp.int32)
+        last, ones = start.last_token, jnp.ones((prompt.batch_size,), jnp.int32)
+        pending = jnp.stack([last, last], axis=1)
         return ModelDrafterState(
-            encoded=start.encoded,
-            cache=start.cache,
-            pending=jnp.stack([start.last_token, start.last_token], axis=1),
-            num_pending=ones,
-            last_guess=start.last_token,
-            num_guesses=ones,
+            start.encoded, start.cache, pending, ones, last_guess=last, num_guesses=ones,
             active=ones > 0,
-        )
+        )  # fmt: skip
 
     def propose(
         self, params: Sampled, state: ModelDrafterState, random: RandomSource
     ) -> tuple[Draft, ModelDrafterState]:
         model, weights, sampling = self.model, params.weights, params.sampling
         batch = state.pending.shape[0]
-        uniforms = (
-            jnp.zeros((batch, self.gamma))
-            if sampling.greedy
-            else random.uniforms(Purpose.PROPOSAL, self.gamma)
-        )
+        uniforms = jnp.zeros((batch, self.gamma))
+        if not sampling.greedy:
+            uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
 
         def put(i, guesses, logits):
-            """Draws guess i and keeps it with its q, unless that is a point mass.
-
-            Returns:
-              the guesses, and which rows go on behind this one.
-            """
+            """Draws and keeps guess i with its q, if dense; also which rows go on behind it."""
             distribution = model.over_vocabulary(weights, standardize(logits, sampling))
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
-            new = (token, distribution)
-            guesses = jax.tree.map(
-                lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1),
-                guesses, new[: len(guesses)],
-            )  # fmt: skip
+            guesses = tuple(
+                jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1)
+                for all_, one in zip(guesses, (token, distribution), strict=False)
+            )
             return guesses, self._goes_on(logits, distribution, token)
 
         guesses = (jnp.zeros((batch, self.gamma), jnp.int32),)
@@ -194,12 +177,10 @@ class ModelDrafter:
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         first = jnp.where(all_accepted, state.last_guess, newest)
         pending = jnp.stack([first, newest], axis=1)
+        num_pending = jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending)
+        pending = jnp.where(active[:, None], pending, state.pending)
         return dataclasses.replace(
-            state,
-            cache=cache,
-            pending=jnp.where(active[:, None], pending, state.pending),
-            num_pending=jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending),
-            active=active,
+            state, cache=cache, pending=pending, num_pending=num_pending, active=active
         )
 
 
@@ -218,11 +199,7 @@ class Checkpoint:
 
 def model_draft(loaded: LoadedModel) -> OpenDraft:
     """A draft model that was loaded."""
-
-    def make(gamma: int, stop_below: float) -> ModelDrafter:
-        return ModelDrafter(loaded.model, gamma, stop_below)
-
-    def params(sampling: SamplingConfig) -> Sampled:
-        return Sampled(loaded.params, sampling.traced())
-
-    return OpenDraft(make, params, loaded.params, loaded)
+    return OpenDraft(
+        lambda gamma, stop_below: ModelDrafter(loaded.model, gamma, stop_below),
+        lambda sampling: Sampled(loaded.params, sampling.traced()), loaded.params, loaded,
+    )  # fmt: skip

@@ -150,16 +150,14 @@ def _measure(
         seconds = tuple(answer["seconds"] for answer in rest)
         same = (a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True))
         return Measurement(
-            name,
-            seconds=seconds,
+            name, seconds=seconds,
             first_token_seconds=tuple(answer["seconds"] for answer in first_tokens[name][1:]),
-            num_tokens=sum(len(row) for row in first["tokens"]),
-            same_rows=sum(same),
+            num_tokens=sum(map(len, first["tokens"])), same_rows=sum(same),
             load_seconds=loaded[name]["load_seconds"],
             compile_seconds=max(0.0, first["seconds"] - statistics.median(seconds)),
             memory_bytes=first_tokens[name][-1]["memory_bytes"],
             versions=loaded[name]["versions"],
-        )
+        )  # fmt: skip
 
     return [measurement(name) for name in processes]
 

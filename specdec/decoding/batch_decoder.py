@@ -11,7 +11,7 @@ from specdec.core.randomness import seed_words
 from specdec.decoding.batches import Batch, bucket
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import LoadedModel
-from specdec.types import AnyArray, DecodeResult, DecodeState, Prompt
+from specdec.types import AnyArray, DecodeResult, Prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,6 @@ class BatchDecoder:
         """What :meth:`Engine.start` takes after the engine: arrays on their devices."""
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
-
-    def start(self, batch: Batch) -> DecodeState:
-        """The state before the first block; traceable."""
-        return self.engine.start(*self.arguments(batch), output_bucket=self.output_bucket)
 
     def decode(self, batch: Batch, *, trace: bool = False) -> DecodeResult:
         """Decodes a batch and brings the result to the host as NumPy arrays.

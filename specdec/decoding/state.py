@@ -37,14 +37,9 @@ def initial_state(
     batch = row_ids.shape[0]
     zeros = jnp.zeros((batch,), jnp.int32)
     blocks = jnp.zeros((output_bucket, batch), jnp.int32)
-    empty = BlockInfo(
-        draft_tokens=jnp.zeros((output_bucket, batch, nodes), jnp.int32),
-        num_guesses=blocks,
-        tokens=jnp.zeros((output_bucket, batch, depth + 1), jnp.int32),
-        num_accepted=blocks,
-        num_emitted=blocks,
-    )
-    limit = jnp.asarray(limit, jnp.int32)
+    guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
+    said = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
+    limit, histogram = jnp.asarray(limit, jnp.int32), jnp.zeros((batch, depth + 1), jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
         tokens=jnp.full((batch, output_bucket + depth + 1), pad_id, jnp.int32),
@@ -58,17 +53,8 @@ def initial_state(
         encoded=start.encoded,
         cache=start.cache,
         drafter_state=drafter_state,
-        stats=Stats(
-            target_calls=zeros,
-            proposed=zeros,
-            examined=zeros,
-            accepted=zeros,
-            emitted=zeros,
-            dropped=zeros,
-            accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
-            acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
-        ),
-        trace=empty if trace else None,
+        stats=Stats(*[zeros] * 6, histogram, jnp.zeros((batch,), jnp.float32)),
+        trace=BlockInfo(guesses, blocks, said, blocks, blocks) if trace else None,
     )
 
 
@@ -88,11 +74,10 @@ def cut_at_end(
     emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), room)
     emitted = jnp.where(state.finished, 0, emitted).astype(jnp.int32)
     dropped = jnp.where(state.finished, 0, verdict.num_emitted - emitted)
+    accepted = jnp.minimum(verdict.num_accepted, emitted)
+    examined = jnp.minimum(verdict.examined, emitted)
     kept = dataclasses.replace(
-        verdict,
-        num_emitted=emitted,
-        num_accepted=jnp.minimum(verdict.num_accepted, emitted),
-        examined=jnp.minimum(verdict.examined, emitted),
+        verdict, num_emitted=emitted, num_accepted=accepted, examined=examined
     )
     return kept, dropped
 
@@ -100,11 +85,7 @@ def cut_at_end(
 def count_block(
     stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], num_guesses: Int[Array, " b"]
 ) -> Stats:
-    """Adds one block, after :func:`cut_at_end`.
-
-    Args:
-      num_guesses: [B] guesses that were made.
-    """
+    """Adds one block, after :func:`cut_at_end`, for which ``num_guesses`` were made."""
     active = (verdict.num_emitted > 0).astype(jnp.int32)
     depth = verdict.acceptance_prob.shape[1]
     histogram = jax.nn.one_hot(verdict.num_accepted, depth + 1, dtype=jnp.int32)
@@ -149,11 +130,8 @@ def advance(
         last_token=jnp.where(active, newest, state.last_token),
         finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit) | nan,
         nan=state.nan | nan,
-        block=state.block + 1,
-        cache=cache,
-        drafter_state=drafter_state,
-        stats=stats,
-    )
+        block=state.block + 1, cache=cache, drafter_state=drafter_state, stats=stats,
+    )  # fmt: skip
 
 
 def record(state: DecodeState, info: BlockInfo) -> DecodeState:

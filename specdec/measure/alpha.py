@@ -160,11 +160,8 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
     alpha, guess_rate = float(sums.sum() / counts.sum()), float(counts.sum() / num_tokens)
     lenient = sum(np.sum(row.lenient, axis=0) for row in rows if row.prob) / counts.sum()
     return {
-        "num_texts": len(rows),
-        "num_tokens": num_tokens,
-        "guess_rate": guess_rate,
-        "alpha": alpha,
-        "alpha_interval": theory_measured.cluster_interval(sums, counts),
+        "num_texts": len(rows), "num_tokens": num_tokens, "guess_rate": guess_rate,
+        "alpha": alpha, "alpha_interval": theory_measured.cluster_interval(sums, counts),
         "autocorrelation": {
             lag: theory_measured.autocorrelation(ratios, lag) for lag in LAGS if lag < longest
         },
@@ -177,10 +174,7 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
         },
         # A point of alpha gained is a point of distance where there is a guess.
         "lenience": {
-            lenience: {
-                "alpha": float(a),
-                "total_variation": float(max(0.0, a - alpha) * guess_rate),
-            }
-            for lenience, a in zip(LENIENCES, lenient, strict=True)
+            lenience: {"alpha": a, "total_variation": max(0.0, a - alpha) * guess_rate}
+            for lenience, a in zip(LENIENCES, map(float, lenient), strict=True)
         },
-    }
+    }  # fmt: skip

@@ -143,24 +143,17 @@ def measure(
     assert stats.block_efficiency is not None
     wholes = ("target_encode", "draft_encode", "speculative", "autoregressive")
     return Breakdown(
-        gamma=gamma,
-        **{name: ms[name] for name in wholes},
-        drafts=step["block"] - step["verified"],
-        scoring=step["scored"],
+        gamma, **{name: ms[name] for name in wholes},
+        drafts=step["block"] - step["verified"], scoring=step["scored"],
         verification=step["judged"] - step["scored"],
-        bookkeeping=step["verified"] - step["judged"],
-        plain_step=step["plain"],
+        bookkeeping=step["verified"] - step["judged"], plain_step=step["plain"],
         target_calls=sum(int(np.max(r.stats.target_calls)) for r in results),
-        tokens=stats.emitted,
-        plain_tokens=num_tokens["autoregressive"],
-        alpha=alpha,
-        block_efficiency=stats.block_efficiency,
-        guesses=stats.proposed / stats.target_calls,
-        decoder_bytes=fast.target.step_bytes,
+        tokens=stats.emitted, plain_tokens=num_tokens["autoregressive"],
+        alpha=alpha, block_efficiency=stats.block_efficiency,
+        guesses=stats.proposed / stats.target_calls, decoder_bytes=fast.target.step_bytes,
         bandwidth=_STREAM_BYTES / (1e-3 * ms["stream"]),
-        program_bytes=program_bytes,
-        needed_bytes=needed_bytes,
-    )
+        program_bytes=program_bytes, needed_bytes=needed_bytes,
+    )  # fmt: skip
 
 
 def memory(decoder: BatchDecoder, batch: Batch) -> tuple[int, int]:

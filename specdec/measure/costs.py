@@ -108,12 +108,8 @@ def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> C
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder, batch: Batch) -> list[Work]:
     """Loops that say what c and v are: "plain", "verified" (no draft) and "block"."""
-    loops = {
-        "plain": loop(plain, batch),
-        "verified": loop(without_draft(fast), batch),
-        "block": loop(fast, batch),
-    }
-    return works_of(loops)
+    decoders = {"plain": plain, "verified": without_draft(fast), "block": fast}
+    return works_of({name: loop(decoder, batch) for name, decoder in decoders.items()})
 
 
 def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:

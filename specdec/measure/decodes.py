@@ -50,17 +50,13 @@ class Row:
         assert result.trace is not None
         counts: dict[str, Any] = {name: int(getattr(stats, name)[place]) for name in _COUNTS}
         return cls(
-            id=id,
-            input=input,
-            output=None,
-            reference=reference,
+            id=id, input=input, output=None, reference=reference,
             tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
-            num_tokens=int(result.num_tokens[place]),
+            num_tokens=int(result.num_tokens[place]), **counts,
             accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
-            **counts,
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_json(cls, line: str) -> Row:
@@ -78,13 +74,10 @@ class Row:
     def stats(self, gamma: int) -> RunStats:
         """This row's counts, to be added to others'; ``gamma`` is 0 for plain decoding."""
         return RunStats(
-            gamma=gamma,
-            num_rows=1,
-            emitted=self.num_tokens,
-            **{name: getattr(self, name) for name in _COUNTS},
+            gamma, 1, emitted=self.num_tokens, **{name: getattr(self, name) for name in _COUNTS},
             accepted_histogram=tuple(self.accepted_histogram),
             acceptance_prob_sum=self.acceptance_prob_sum,
-        )
+        )  # fmt: skip
 
 
 def read_rows(path: Path) -> Iterator[Row]:

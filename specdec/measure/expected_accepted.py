@@ -125,10 +125,7 @@ def summary(rows: Sequence[RowExpectation]) -> dict[str, Any]:
         raise ValueError("There is no block to compare verifications on.")
     means = [float(1 + kept.sum() / blocks.sum()) for kept in (token, block)]
     return {
-        "token": means[0],
-        "block": means[1],
-        "difference": means[1] - means[0],
+        "token": means[0], "block": means[1], "difference": means[1] - means[0],
         "interval": cluster_interval(block - token, blocks),
-        "num_blocks": int(blocks.sum()),
-        "num_rows": len(rows),
-    }
+        "num_blocks": int(blocks.sum()), "num_rows": len(rows),
+    }  # fmt: skip

@@ -104,7 +104,7 @@ def summarize(timings: Timings) -> Speed:
         ms_per_token={m: spread(lambda s, m=m: 1e3 * s[m] / tokens[m]) for m in tokens},
         encode_ms={
             name: a_batch(lambda s, name=name: s[f"{name}_encode"])
-            for name in (("target", "draft") if speculative else ("target",))
+            for name in ("target", "draft")[: 1 + speculative]
         },
         decoder_ms=a_batch(plain_decoder),
     )
@@ -153,12 +153,10 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
     c, v = max(0.0, speed.cost_ratio.median), speed.verify_ratio.median
     decoder = theory.speedup(alpha, gamma, c, v)
     target, draft = speed.encode_ms["target"].median, speed.encode_ms["draft"].median
-    plain = speed.decoder_ms.median
+    plain, calls = speed.decoder_ms.median, stats.target_calls
     return Prediction(
-        decoder=decoder,
+        decoder,
         theorem_3_8=theory.speedup(alpha, gamma, c),
         whole=(target + plain) / (target + draft + plain / decoder),
-        counted=theory.block_speedup(
-            stats.emitted / stats.target_calls, stats.proposed / stats.target_calls, c, v
-        ),
+        counted=theory.block_speedup(stats.emitted / calls, stats.proposed / calls, c, v),
     )

@@ -28,17 +28,10 @@ Axes = tuple[str | None, ...]
 
 # Source: T5X, t5x/partitioning.py, standard_logical_axis_rules with 1D parameters and activations.
 T5X_RULES: Rules = (
-    ("batch", "data"),
-    ("vocab", "model"),
-    ("embed", None),
-    ("mlp", "model"),
-    ("heads", "model"),
-    ("kv", None),
-    ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
-    ("relpos_buckets", None),
-    ("length", None),
-    ("stack", None),  # Kernels that are read together.
-)
+    ("batch", "data"), ("vocab", "model"), ("embed", None), ("mlp", "model"), ("heads", "model"),
+    ("kv", None), ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
+    ("relpos_buckets", None), ("length", None), ("stack", None),  # Kernels read together.
+)  # fmt: skip
 # Every device of the model axis holds the whole model and computes the same.
 REPLICATED_RULES: Rules = (("batch", "data"),)
 _LOGICAL = [axis for axis, _ in T5X_RULES]
@@ -126,12 +119,8 @@ def _mesh(data: int, model: int) -> Mesh:
             f"mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count={data * model})"
         )
     # Auto: the compiler carries shardings on from where they are named.
-    return jax.make_mesh(
-        (data, model),
-        MESH_AXES,
-        axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=devices[: data * model],
-    )
+    auto, used = (AxisType.Auto, AxisType.Auto), devices[: data * model]
+    return jax.make_mesh((data, model), MESH_AXES, axis_types=auto, devices=used)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,10 +35,9 @@ SYSTEMS = {
     "specdec speculative": Entry("specdec_t5", "speculative", own=True),
     "transformers greedy": Entry("huggingface", "greedy", _HUGGINGFACE),
     "transformers assisted": Entry("huggingface", "assisted", _HUGGINGFACE),
-    "transformers assisted, constant gamma": Entry(
-        "huggingface", "assisted_constant", _HUGGINGFACE
-    ),
+    "transformers assisted, constant gamma":
+        Entry("huggingface", "assisted_constant", _HUGGINGFACE),
     "CTranslate2 float32": Entry("ct2", "float32", _CT2),
     "CTranslate2 int8": Entry("ct2", "int8", _CT2, exact=False),
     "T5X": Entry("t5x_greedy", "greedy"),
-}
+}  # fmt: skip

@@ -39,10 +39,8 @@ def relative_position_buckets(
     Source: Raffel et al. 2020, section 2.1; the constants follow Mesh TensorFlow's T5. The
     logarithms are taken once, at trace time, so that every backend rounds them alike.
     """
-    num_buckets, farthest = (
-        config.relative_attention_num_buckets,
-        config.relative_attention_max_distance,
-    )
+    num_buckets = config.relative_attention_num_buckets
+    farthest = config.relative_attention_max_distance
     if bidirectional:
         num_buckets //= 2
     max_exact = num_buckets // 2
@@ -174,18 +172,14 @@ class Attention(nn.Module):
     ) -> Float[Array, "b q d"]:  # fmt: skip
         cfg = self.config
         dtype = jnp.dtype(cfg.dtype)
-        inner = cfg.num_heads * cfg.head_dim
-        into = ("embed", "joined_kv")
-        project = functools.partial(
-            Dense, inner, axes=into, dtype=dtype, init_stddev=cfg.d_model**-0.5
-        )
-        split = (cfg.num_heads, cfg.head_dim)
+        inner, split = cfg.num_heads * cfg.head_dim, (cfg.num_heads, cfg.head_dim)
+
+        def project(name, x, fan_in=cfg.d_model):
+            return Dense(inner, fan_in**-0.5, ("embed", "joined_kv"), dtype, name=name)(x)
+
         # The query's 1/sqrt(K) lives in its initialisation, as in Mesh TensorFlow.
-        query = Dense(inner, (cfg.d_model * cfg.head_dim) ** -0.5, into, dtype, name="query")(
-            inputs_q
-        )
-        key = project(name="key")(inputs_kv)
-        value = project(name="value")(inputs_kv)
+        query = project("query", inputs_q, cfg.d_model * cfg.head_dim)
+        key, value = project("key", inputs_kv), project("value", inputs_kv)
         query, key, value = (
             constrain(a.reshape(*a.shape[:-1], *split), HEADS_AXES) for a in (query, key, value)
         )
@@ -267,14 +261,9 @@ class Stack(nn.Module):
             bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
         x = self.embedder(tokens)
         if not self.cross and cfg.encoding_width is not None:
-            project = Dense(
-                cfg.d_model,
-                cfg.encoding_width**-0.5,
-                ("encoding", "embed"),
-                jnp.dtype(cfg.dtype),
-                name="input_projection",
-            )
-            x += project(cast(Array, encoded))
+            axes, dtype = ("encoding", "embed"), jnp.dtype(cfg.dtype)
+            stddev, name = cfg.encoding_width**-0.5, "input_projection"
+            x += Dense(cfg.d_model, stddev, axes, dtype, name=name)(cast(Array, encoded))
         x = constrain(dropout(x), HIDDEN_AXES)
         for i in range(self.num_layers):
             layer = Layer(cfg, self.cross, name=f"layers_{i}")

@@ -171,11 +171,5 @@ def pack(
     if config.encoding_width is not None:
         projection = encode("input_projection", params["encoder"]["input_projection"])
     encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
-    return PackedT5(
-        encoder=encoder,
-        embedding=embedding,
-        cross_kv=cross_kv,
-        **pack_stack("decoder", fuse),
-        logits=logits,
-        output_tokens=said,
-    )
+    decoder = pack_stack("decoder", fuse)
+    return PackedT5(encoder, embedding, cross_kv, **decoder, logits=logits, output_tokens=said)

@@ -221,17 +221,14 @@ class TracedTopology:
         return self.parents.shape[1]
 
     def rooted(self) -> TracedTopology:
-        """See :meth:`Topology.rooted`."""
         return TracedTopology(
             jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1), self.depth + 1
         )
 
     def depths(self) -> Int[Array, "b n"]:
-        """See :meth:`Topology.depths`."""
         return jnp.sum(self.ancestors(), axis=-1) - 1
 
     def ancestors(self) -> Bool[Array, "b n n"]:
-        """See :meth:`Topology.ancestors`."""
         nodes = jnp.arange(self.size)
         family = jnp.broadcast_to(nodes[:, None] == nodes, (*self.parents.shape, self.size))
         at = jnp.broadcast_to(nodes, self.parents.shape)
@@ -298,7 +295,7 @@ class Purpose(enum.IntEnum):
     PROPOSAL = 0
     ACCEPTANCE = 1
     FINAL = 2
-    # The same for a drafter that is a speculative pair itself.
+    # The same, in the same order, for a drafter that is a speculative pair itself.
     INNER_PROPOSAL = 3
     INNER_ACCEPTANCE = 4
     INNER_FINAL = 5

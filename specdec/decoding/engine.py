@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,14 +70,6 @@ class Scored:
     hidden: Float[Array, "b n1 d"]  # The target's last hidden states there.
     nan: Bool[Array, " b"]  # Whether logits were NaN anywhere in the block.
     cache: Cache  # The target's, with the whole block written and nothing committed.
-
-
-class Around(Protocol):
-    """Calls a phase of a block; see :meth:`Engine.step`."""
-
-    def __call__(self, name: str, phase: Callable[..., Any], *args: Any) -> Any:
-        """phase(*args), or what is to stand in its place."""
-        ...
 
 
 def named(name: str, phase: Callable[..., Any], *args: Any) -> Any:
@@ -134,14 +126,14 @@ class Engine:
 
     def step(
         self, params: EngineParams, state: DecodeState, random: RandomSource | None = None,
-        around: Around = named,
+        around: Callable[..., Any] = named,
     ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
         """Runs one block: each unfinished row emits 1..depth + 1 tokens.
 
         Args:
           random: this block's numbers; those of the rows' keys if None.
-          around: calls each phase ("draft", "target", "verify", "commit"), so that a caller may
-            time it, look at what it gives, or put something else in its place.
+          around: calls each phase ("draft", "target", "verify", "commit") as around(name, phase,
+            *args), so that a caller may time it, look at what it gives, or replace it.
         """
         random = random or BlockRandom.of(state.row_keys, state.block)
         draft, state = around("draft", self._propose, params, state, random)

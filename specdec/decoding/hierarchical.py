@@ -31,12 +31,6 @@ from specdec.types import (
     pytree,
 )
 
-_INNER = {
-    Purpose.PROPOSAL: Purpose.INNER_PROPOSAL,
-    Purpose.ACCEPTANCE: Purpose.INNER_ACCEPTANCE,
-    Purpose.FINAL: Purpose.INNER_FINAL,
-}
-
 
 @pytree
 class HierarchicalState:
@@ -63,7 +57,8 @@ class _InnerRandom:
     rounds: int
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
-        numbers = self.outer.uniforms(_INNER[purpose], self.rounds * count)
+        inner = Purpose(purpose + Purpose.INNER_PROPOSAL)
+        numbers = self.outer.uniforms(inner, self.rounds * count)
         return jax.lax.dynamic_slice_in_dim(numbers, self.round * count, count, axis=1)
 
 

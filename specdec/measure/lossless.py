@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -26,10 +27,8 @@ class Mismatch:
 
 def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | None:
     """Index of the first token that differs; a missing token differs. None where all are equal."""
-    for i in range(max(len(tokens), len(expected))):
-        if list(tokens[i : i + 1]) != list(expected[i : i + 1]):
-            return i
-    return None
+    pairs = itertools.zip_longest(tokens, expected)
+    return next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
 
 
 def compare(

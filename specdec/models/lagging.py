@@ -52,7 +52,6 @@ class Lagging:
         return self.model.pad_id
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        """The model's."""
         return self.model.prompt(tokens, lengths)
 
     def start(
@@ -79,11 +78,9 @@ class Lagging:
         return hidden, dataclasses.replace(cache, cache=inner)
 
     def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """The model's."""
         return self.model.logits(params, hidden)
 
     def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """The model's."""
         return self.model.over_vocabulary(params, distribution)
 
     def commit(
@@ -102,6 +99,5 @@ class Lagging:
         return LaggingCache(cache.cache, token, lacks.astype(jnp.int32))
 
     def select(self, cache: LaggingCache, rows: Int[Array, " n"]) -> LaggingCache:
-        """See :meth:`specdec.models.base.Model.select`."""
         inner = self.model.select(cache.cache, rows)
         return LaggingCache(inner, cache.lacking[rows], cache.lag[rows])

@@ -70,43 +70,29 @@ class DeviceMesh:
                     f"No rule can map {axis!r} to {onto!r}: logical axes are "
                     f"{', '.join(_LOGICAL)}; they go to 'data', 'model' or None."
                 )
+        for name in ("target_rules", "draft_rules"):
+            # Lists, too, are rules in a configuration; but models are hashed.
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
 
     @property
     def target(self) -> Partitioning:
-        """The target's layout.
-
-        Raises:
-          ValueError: this process has fewer devices than the mesh.
-        """
-        return _laid_out(self._devices, self.target_rules)
+        """The target's layout; ValueError where this process has fewer devices than the mesh."""
+        return Partitioning(_mesh(self.data, self.model), self.target_rules)
 
     @property
     def draft(self) -> Partitioning:
         """The draft's; raises as :attr:`target` does."""
-        return _laid_out(self._devices, self.draft_rules)
+        return Partitioning(_mesh(self.data, self.model), self.draft_rules)
 
     @property
     def planned_target(self) -> Partitioning:
         """:attr:`target` as shapes go: no device needs to be there."""
-        return _laid_out(self._shape, self.target_rules)
+        return Partitioning(AbstractMesh((self.data, self.model), MESH_AXES), self.target_rules)
 
     @property
     def planned_draft(self) -> Partitioning:
         """:attr:`draft` as shapes go."""
-        return _laid_out(self._shape, self.draft_rules)
-
-    @property
-    def _devices(self) -> Mesh:
-        return _mesh(self.data, self.model)
-
-    @property
-    def _shape(self) -> AbstractMesh:
-        return AbstractMesh((self.data, self.model), MESH_AXES)
-
-
-def _laid_out(mesh: Mesh | AbstractMesh, rules: Rules) -> Partitioning:
-    # Lists, too, are rules in a configuration; but models are hashed.
-    return Partitioning(mesh, tuple((axis, onto) for axis, onto in rules))
+        return Partitioning(AbstractMesh((self.data, self.model), MESH_AXES), self.draft_rules)
 
 
 @functools.cache

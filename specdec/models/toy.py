@@ -65,7 +65,6 @@ class ToyModel:
         self, params: Float[Array, "c v"], encoded: Int[Array, " b"], cache: ToyCache,
         tokens: Int[Array, "b t"], topology: AnyTopology = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t 1"], ToyCache]:  # fmt: skip
-        """See :meth:`specdec.models.base.Model.extend`."""
         length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
         written = _write(cache.tokens, tokens, length + after)
         seen = block_mask(topology, length, max_len, count, after)
@@ -91,7 +90,6 @@ class ToyModel:
     def commit(
         self, cache: ToyCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> ToyCache:
-        """See :func:`specdec.models.cache.commit`."""
         tokens = cache.tokens
         if path is not None:
             slots = cache.length[:, None] + path
@@ -100,7 +98,6 @@ class ToyModel:
         return ToyCache(tokens, cache.length + count)
 
     def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
-        """See :meth:`specdec.models.base.Model.select`."""
         return ToyCache(cache.tokens[rows], cache.length[rows])
 
 

@@ -157,29 +157,24 @@ class T5Model:
         self, params: PackedT5, encoded: EncodedT5, cache: kv.KVCache, tokens: Int[Array, "b t"],
         topology: AnyTopology = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
-        """See :meth:`specdec.models.base.Model.extend`."""
         with self._resolving(len(tokens)):
             return self._extend(params, encoded, cache, tokens, topology, after)
 
     def logits(self, params: PackedT5, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """See :meth:`specdec.models.base.Model.logits`."""
         with self._resolving(len(hidden)):
             return self._logits(params, hidden)
 
     def commit(
         self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> kv.KVCache:
-        """See :func:`specdec.models.cache.commit`."""
         with self._resolving(len(count)):
             return kv.commit(cache, path, count)
 
     def select(self, cache: kv.KVCache, rows: Int[Array, " n"]) -> kv.KVCache:
-        """See :func:`specdec.models.cache.select`."""
         with self._resolving(len(rows)):
             return kv.select(cache, rows)
 
     def over_vocabulary(self, params: PackedT5, distribution: Distribution) -> Distribution:
-        """See :meth:`specdec.models.base.Model.over_vocabulary`."""
         if params.output_tokens is None:
             return distribution
         return spread(distribution, params.output_tokens, self.vocab_size)

@@ -59,13 +59,6 @@ def relative_position_buckets(
     return bucket
 
 
-def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
-    """x / rms(x) * scale, the mean square in float32; no mean subtraction, no bias."""
-    x32 = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
-    return (x32 * inverse).astype(x.dtype) * scale.astype(x.dtype)
-
-
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=True),
@@ -132,14 +125,16 @@ class Dense(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """T5's layer norm."""
+    """T5's layer norm: x / rms(x) * scale, the mean square in float32; no mean, no bias."""
 
     epsilon: float
 
     @nn.compact
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         scale = _param(self, "scale", nn.initializers.ones, (x.shape[-1],), ("embed",))
-        return rms_norm(x, scale, self.epsilon)
+        x32 = x.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
+        return (x32 * inverse).astype(x.dtype) * scale.astype(x.dtype)
 
 
 class RelativePositionBias(nn.Module):
@@ -352,7 +347,8 @@ def shift_right(targets: Int[Array, "b t"], decoder_start_id: int) -> Int[Array,
 def init_params(config: T5Config, key: jax.Array) -> dict:
     """Random parameters in T5X's tree, float32, unboxed (plain arrays)."""
     tokens = jnp.ones((1, 4), jnp.int32)
-    encoding = _some_encoding(config)
+    width = config.encoding_width
+    encoding = None if width is None else jnp.ones((1, 4, width))
     return nn.unbox(Transformer(config).init(key, tokens, tokens, encoding)["params"])
 
 
@@ -368,8 +364,3 @@ def check_encoding(config: T5Config, encoding: Float[Array, "b s w"] | None) -> 
             "This network's encoder starts from a target's encoding of width "
             f"{config.encoding_width}, but was given {width} (None: from tokens)."
         )
-
-
-def _some_encoding(config: T5Config) -> Float[Array, "1 4 w"] | None:
-    width = config.encoding_width
-    return None if width is None else jnp.ones((1, 4, width))

@@ -348,9 +348,8 @@ class DecodeState:
     block: Int[Array, ""]  # Scalar, how many blocks have run.
     limit: Int[Array, ""]  # Scalar, tokens a row may emit, EOS included.
     row_keys: Array  # [B] one key a row.
-    # The target's.
-    encoded: Encoded
-    cache: Cache
+    encoded: Encoded  # The target's.
+    cache: Cache  # The target's.
     drafter_state: DrafterState  # The drafter's own; None for plain decoding.
     stats: Stats  # Accumulated counts.
     trace: BlockInfo | None  # BlockInfo with a leading axis of blocks, or None.

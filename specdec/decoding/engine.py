@@ -158,8 +158,9 @@ class Engine:
         if self.width > size:
             tokens = jnp.pad(tokens, ((0, 0), (0, self.width - size)))
             topology = Topology.chain(self.width)
-        extended = (params.target, state.encoded, state.cache, tokens, topology)
-        hidden, cache = self.target.extend(*extended)
+        hidden, cache = self.target.extend(
+            params.target, state.encoded, state.cache, tokens, topology
+        )
         logits = self.target.logits(params.target, hidden)[:, :size]
         keep = self.verifier.needs_probs
         distribution = standardize(logits, params.sampling, keep_probs=keep)

@@ -35,7 +35,7 @@ def initial_state(
       depth, nodes: of each draft, 0 for plain decoding.
     """
     batch = row_ids.shape[0]
-    zeros = jnp.zeros((batch,), jnp.int32)
+    zeros, probs = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch,), jnp.float32)
     blocks = jnp.zeros((output_bucket, batch), jnp.int32)
     guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
     said = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
@@ -53,7 +53,7 @@ def initial_state(
         encoded=start.encoded,
         cache=start.cache,
         drafter_state=drafter_state,
-        stats=Stats(*[zeros] * 6, histogram, jnp.zeros((batch,), jnp.float32)),
+        stats=Stats(zeros, zeros, zeros, zeros, zeros, zeros, histogram, probs),
         trace=BlockInfo(guesses, blocks, said, blocks, blocks) if trace else None,
     )
 

@@ -100,10 +100,10 @@ class ModelDrafter(Chain):
             distribution = model.over_vocabulary(weights, standardize(logits, sampling))
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
-            guesses = tuple(
-                jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1)
-                for all_, one in zip(guesses, (token, distribution), strict=False)
-            )
+            guesses = jax.tree.map(
+                lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1),
+                guesses, (token, distribution)[: len(guesses)],
+            )  # fmt: skip
             return guesses, self._goes_on(logits, distribution, token)
 
         guesses = (jnp.zeros((batch, self.gamma), jnp.int32),)

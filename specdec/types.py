@@ -91,13 +91,17 @@ class SamplingConfig:
 
 @pytree
 class Sampling:
-    """A :class:`SamplingConfig` in a program: its numbers are traced, argmax or not is static."""
+    """A :class:`SamplingConfig` inside a program: its numbers are traced, argmax or not is static.
 
-    # Scalars; not looked at where ``greedy``.
+    Attributes:
+      temperature, top_k, top_p: scalars; not looked at where ``greedy``.
+      greedy: whether this is argmax.
+    """
+
     temperature: Float[AnyArray, ""]
     top_k: Int[AnyArray, ""]
     top_p: Float[AnyArray, ""]
-    greedy: bool = static_field()  # Whether this is argmax.
+    greedy: bool = static_field()
 
 
 @pytree
@@ -105,14 +109,19 @@ class Prompt:
     """What a batch of rows is decoded from.
 
     Lengths are told, never found by comparing with a padding id: some models pad with EOS.
+
+    Attributes:
+      inputs: [B, S] the encoder's tokens, S = 0 for a decoder-only model.
+      input_lengths: [B] how many of them a row has; the rest is filler.
+      prefix: [B, P] the decoder's first tokens, P >= 1: a start token, or a decoder-only model's
+        prompt. None of them is output.
+      prefix_lengths: [B], in 1..P.
     """
 
-    inputs: Int[AnyArray, "b s"]  # The encoder's tokens, S = 0 for a decoder-only model.
-    input_lengths: Int[AnyArray, " b"]  # How many of them a row has; the rest is filler.
-    # The decoder's first tokens, P >= 1: a start token, or a decoder-only model's prompt. None of
-    # them is output.
+    inputs: Int[AnyArray, "b s"]
+    input_lengths: Int[AnyArray, " b"]
     prefix: Int[AnyArray, "b p"]
-    prefix_lengths: Int[AnyArray, " b"]  # In 1..P.
+    prefix_lengths: Int[AnyArray, " b"]
 
     @property
     def batch_size(self) -> int:
@@ -133,24 +142,31 @@ class Prompt:
 
 @pytree
 class Start:
-    """What a model makes of a prompt."""
+    """What a model makes of a prompt.
 
-    # All that does not change while decoding (cross-attention K/V), computed once.
+    Attributes:
+      encoded: all that does not change while decoding (cross-attention K/V), computed once.
+      cache: holds every prefix token but the last.
+      last_token: [B] each row's last prefix token, not yet in the cache.
+    """
+
     encoded: Encoded
-    cache: Cache  # Holds every prefix token but the last.
-    last_token: Int[Array, " b"]  # Each row's last prefix token, not yet in the cache.
+    cache: Cache
+    last_token: Int[Array, " b"]
 
 
 @pytree
 class Topology:
     """Which token each token of a block follows, known when the program is compiled.
 
+    Attributes:
+      parents: ``parents[i] < i`` is the index of node i's parent; -1 means that it follows
+        the cache's last committed token.
+
     Raises:
       ValueError: if a parent does not come before its child.
     """
 
-    # ``parents[i] < i`` is the index of node i's parent; -1 means that it follows the cache's last
-    # committed token.
     parents: tuple[int, ...] = static_field()
 
     def __post_init__(self):
@@ -209,10 +225,14 @@ class TracedTopology:
 
     It has the methods of :class:`Topology`, with a leading axis of rows. Whoever makes one sees to
     it that a parent comes before its child.
+
+    Attributes:
+      parents: [B, N], in -1..i-1 for node i.
+      depth: D, which no node is deeper than.
     """
 
-    parents: Int[Array, "b n"]  # In -1..i-1 for node i.
-    depth: int = static_field()  # D, which no node is deeper than.
+    parents: Int[Array, "b n"]
+    depth: int = static_field()
     is_chain: bool = static_field(default=False)
 
     @property
@@ -221,14 +241,17 @@ class TracedTopology:
         return self.parents.shape[1]
 
     def rooted(self) -> TracedTopology:
+        """See :meth:`Topology.rooted`."""
         return TracedTopology(
             jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1), self.depth + 1
         )
 
     def depths(self) -> Int[Array, "b n"]:
+        """See :meth:`Topology.depths`."""
         return jnp.sum(self.ancestors(), axis=-1) - 1
 
     def ancestors(self) -> Bool[Array, "b n n"]:
+        """See :meth:`Topology.ancestors`."""
         nodes = jnp.arange(self.size)
         family = jnp.broadcast_to(nodes[:, None] == nodes, (*self.parents.shape, self.size))
         at = jnp.broadcast_to(nodes, self.parents.shape)
@@ -244,11 +267,15 @@ AnyTopology = Topology | TracedTopology
 
 @pytree
 class PointMass:
-    """Distributions that put all mass on one token each."""
+    """Distributions that put all mass on one token each.
+
+    Attributes:
+      tokens: [B, N].
+      relative: [B, N, V], p(x) / max p of the distributions whose argmax they are, for a verifier
+        that asks for it; else None.
+    """
 
     tokens: Int[Array, "b n"]
-    # p(x) / max p of the distributions whose argmax they are, for a verifier that asks for it; else
-    # None.
     relative: Float[Array, "b n v"] | None = None
 
 
@@ -258,34 +285,45 @@ Distribution = Array | PointMass
 
 @pytree
 class Draft:
-    """What a drafter proposes for one block."""
+    """What a drafter proposes for one block.
 
-    tokens: Int[Array, "b n"]  # Guesses, a node each.
-    # The exact q each token was drawn from given its earlier siblings, or None for point masses.
+    Attributes:
+      tokens: [B, N] guesses, a node each.
+      probs: [B, N, V], the exact q each token was drawn from given its earlier siblings, or None
+        for point masses.
+      topology: each node's parent; a chain is the tree with one branch.
+      num_guesses: [B], in 0..N: how many of a row's nodes are guesses, the rest being filler; None
+        when all are. It may depend on the guesses themselves and on what came before, for those
+        guesses are all verified.
+    """
+
+    tokens: Int[Array, "b n"]
     probs: Float[Array, "b n v"] | None
-    topology: AnyTopology  # Each node's parent; a chain is the tree with one branch.
-    # In 0..N: how many of a row's nodes are guesses, the rest being filler; None when all are. It
-    # may depend on the guesses themselves and on what came before, for those guesses are all
-    # verified.
+    topology: AnyTopology
     num_guesses: Int[Array, " b"] | None = None
 
 
 @pytree
 class Verdict:
-    """What verification made of a draft."""
+    """What verification made of a draft.
 
-    # The first ``num_emitted[b]`` of row b are its next tokens: the accepted guesses and then one
-    # correction (from the residual) or bonus token (from p).
+    Attributes:
+      tokens: [B, D+1]; the first ``num_emitted[b]`` of row b are its next tokens: the accepted
+        guesses and then one correction (from the residual) or bonus token (from p).
+      num_emitted: [B], in 1..D+1; 0 for a row that is finished.
+      num_accepted: [B], in 0..D: how many of them are guesses.
+      path: [B, D+1], nodes of the scored block (0 is the token before the draft) whose cache
+        entries are kept, in order; only the first ``num_emitted[b]`` count.
+      acceptance_prob: [B, D] the probability with which this verifier could have accepted a guess
+        at each level; for token verification sum_x min(p(x), q(x)).
+      examined: [B], in 0..D: the levels it looked at, of which ``acceptance_prob`` is counted.
+    """
+
     tokens: Int[Array, "b d1"]
-    num_emitted: Int[Array, " b"]  # In 1..D+1; 0 for a row that is finished.
-    num_accepted: Int[Array, " b"]  # In 0..D: how many of them are guesses.
-    # Nodes of the scored block (0 is the token before the draft) whose cache entries are kept, in
-    # order; only the first ``num_emitted[b]`` count.
+    num_emitted: Int[Array, " b"]
+    num_accepted: Int[Array, " b"]
     path: Int[Array, "b d1"]
-    # The probability with which this verifier could have accepted a guess at each level; for token
-    # verification sum_x min(p(x), q(x)).
     acceptance_prob: Float[Array, "b d"]
-    # In 0..D: the levels it looked at, of which ``acceptance_prob`` is counted.
     examined: Int[Array, " b"]
 
 
@@ -295,7 +333,7 @@ class Purpose(enum.IntEnum):
     PROPOSAL = 0
     ACCEPTANCE = 1
     FINAL = 2
-    # The same, in the same order, for a drafter that is a speculative pair itself.
+    # The same for a drafter that is a speculative pair itself.
     INNER_PROPOSAL = 3
     INNER_ACCEPTANCE = 4
     INNER_FINAL = 5
@@ -311,56 +349,97 @@ class RandomSource(Protocol):
 
 @pytree
 class Stats:
-    """Counts for each row, added up in the loop; dropped tokens enter none but ``dropped``."""
+    """Counts for each row, accumulated inside the loop; dropped tokens enter none but ``dropped``.
 
-    target_calls: Int[Array, " b"]  # Blocks run while the row was unfinished.
-    proposed: Int[Array, " b"]  # Guesses made, all nodes of a tree.
-    examined: Int[Array, " b"]  # Levels looked at: up to the first rejection, or the row's end.
-    accepted: Int[Array, " b"]  # Guesses emitted.
-    emitted: Int[Array, " b"]  # Tokens emitted, EOS included.
-    dropped: Int[Array, " b"]  # Tokens verified but past EOS or the length limit.
-    accepted_histogram: Int[Array, "b d1"]  # Blocks by the number of guesses accepted.
-    # Sum of the verifier's acceptance probabilities at the examined levels; divided by ``examined``
-    # it estimates alpha (Leviathan et al. 2023, Corollary 3.6).
+    Attributes:
+      target_calls: [B] blocks run while the row was unfinished.
+      proposed: [B] guesses made, all nodes of a tree.
+      examined: [B] levels looked at: up to the first rejection, or the row's end.
+      accepted: [B] guesses emitted.
+      emitted: [B] tokens emitted, EOS included.
+      dropped: [B] tokens verified but past EOS or the length limit.
+      accepted_histogram: [B, D+1] blocks by the number of guesses accepted.
+      acceptance_prob_sum: [B] sum of the verifier's acceptance probabilities at the examined
+        levels; divided by ``examined`` it estimates alpha (Leviathan et al. 2023, Corollary 3.6).
+    """
+
+    target_calls: Int[Array, " b"]
+    proposed: Int[Array, " b"]
+    examined: Int[Array, " b"]
+    accepted: Int[Array, " b"]
+    emitted: Int[Array, " b"]
+    dropped: Int[Array, " b"]
+    accepted_histogram: Int[Array, "b d1"]
     acceptance_prob_sum: Float[Array, " b"]
 
 
 @pytree
 class BlockInfo:
-    """One block's diagnostics."""
+    """One block's diagnostics.
 
-    draft_tokens: Int[Array, "b n"]  # The guesses.
-    num_guesses: Int[Array, " b"]  # How many of them are guesses.
-    tokens: Int[Array, "b d1"]  # The verdict's tokens.
-    num_accepted: Int[Array, " b"]  # Guesses emitted (after EOS and the length limit).
-    num_emitted: Int[Array, " b"]  # Tokens emitted; 0 for a finished row.
+    Attributes:
+      draft_tokens: [B, N] the guesses.
+      num_guesses: [B] how many of them are guesses.
+      tokens: [B, D+1] the verdict's tokens.
+      num_accepted: [B] guesses emitted (after EOS and the length limit).
+      num_emitted: [B] tokens emitted; 0 for a finished row.
+    """
+
+    draft_tokens: Int[Array, "b n"]
+    num_guesses: Int[Array, " b"]
+    tokens: Int[Array, "b d1"]
+    num_accepted: Int[Array, " b"]
+    num_emitted: Int[Array, " b"]
 
 
 @pytree
 class DecodeState:
-    """What the next step needs."""
+    """What the next step needs.
 
-    tokens: Int[Array, "b l"]  # Output so far; beyond ``num_tokens`` is garbage.
-    num_tokens: Int[Array, " b"]  # Tokens emitted, EOS included.
-    last_token: Int[Array, " b"]  # Emitted but not yet in the target's cache.
-    finished: Bool[Array, " b"]  # EOS emitted, limit reached, or ``nan``.
-    nan: Bool[Array, " b"]  # A distribution of the target or the draft was NaN.
-    block: Int[Array, ""]  # Scalar, how many blocks have run.
-    limit: Int[Array, ""]  # Scalar, tokens a row may emit, EOS included.
-    row_keys: Array  # [B] one key a row.
-    encoded: Encoded  # The target's.
-    cache: Cache  # The target's.
-    drafter_state: DrafterState  # The drafter's own; None for plain decoding.
-    stats: Stats  # Accumulated counts.
-    trace: BlockInfo | None  # BlockInfo with a leading axis of blocks, or None.
+    Attributes:
+      tokens: [B, L + slack] output so far; beyond ``num_tokens`` is garbage.
+      num_tokens: [B] tokens emitted, EOS included.
+      last_token: [B] emitted but not yet in the target's cache.
+      finished: [B] EOS emitted, limit reached, or ``nan``.
+      nan: [B] a distribution of the target or the draft was NaN.
+      block: scalar, how many blocks have run.
+      limit: scalar, tokens a row may emit, EOS included.
+      row_keys: [B] one key a row.
+      encoded, cache: the target's.
+      drafter_state: the drafter's own; None for plain decoding.
+      stats: accumulated counts.
+      trace: BlockInfo with a leading axis of blocks, or None.
+    """
+
+    tokens: Int[Array, "b l"]
+    num_tokens: Int[Array, " b"]
+    last_token: Int[Array, " b"]
+    finished: Bool[Array, " b"]
+    nan: Bool[Array, " b"]
+    block: Int[Array, ""]
+    limit: Int[Array, ""]
+    row_keys: Array
+    encoded: Encoded
+    cache: Cache
+    drafter_state: DrafterState
+    stats: Stats
+    trace: BlockInfo | None
 
 
 @pytree
 class DecodeResult:
-    """A finished decode."""
+    """A finished decode.
 
-    tokens: Int[Array, "b l"]  # With ``pad_id`` after the end.
-    num_tokens: Int[Array, " b"]  # EOS included.
-    nan: Bool[Array, " b"]  # See `DecodeState`; such a row's last block is garbage.
-    stats: Stats  # See `Stats`.
-    trace: BlockInfo | None  # See `BlockInfo`, leading axis of blocks; None unless asked for.
+    Attributes:
+      tokens: [B, L] with ``pad_id`` after the end.
+      num_tokens: [B] EOS included.
+      nan: [B] see :class:`DecodeState`; such a row's last block is garbage.
+      stats: see :class:`Stats`.
+      trace: see :class:`BlockInfo`, leading axis of blocks; None unless asked for.
+    """
+
+    tokens: Int[Array, "b l"]
+    num_tokens: Int[Array, " b"]
+    nan: Bool[Array, " b"]
+    stats: Stats
+    trace: BlockInfo | None

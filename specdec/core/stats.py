@@ -14,20 +14,27 @@ _COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropp
 
 @dataclasses.dataclass(frozen=True)
 class RunStats:
-    """Totals over rows. The rates' names and meanings are those of docs/notation.md."""
+    """Totals over rows. The rates' names and meanings are those of docs/notation.md.
 
-    gamma: int  # Guesses a block; 0 for plain decoding.
-    num_rows: int  # Rows decoded.
-    # See `Stats`.
+    Attributes:
+      gamma: guesses a block; 0 for plain decoding.
+      num_rows: rows decoded.
+      target_calls, proposed, examined, accepted, emitted, dropped: see
+        :class:`specdec.types.Stats`.
+      accepted_histogram: blocks by the number of guesses accepted, gamma + 1 counts.
+      acceptance_prob_sum: sum of sum_x min(p(x), q(x)) over examined positions.
+    """
+
+    gamma: int
+    num_rows: int
     target_calls: int
     proposed: int
     examined: int
     accepted: int
     emitted: int
     dropped: int
-    # Blocks by the number of guesses accepted, gamma + 1 counts.
     accepted_histogram: tuple[int, ...]
-    acceptance_prob_sum: float  # Sum of sum_x min(p(x), q(x)) over examined positions.
+    acceptance_prob_sum: float
 
     @classmethod
     def total(cls, parts: Iterable[Stats], num_rows: int, gamma: int) -> RunStats:

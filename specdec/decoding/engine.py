@@ -80,13 +80,19 @@ def named(name: str, phase: Callable[..., Any], *args: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A target, what drafts for it, and who accepts. Everything is pure; an engine is static."""
+    """A target, what drafts for it, and who accepts. Everything is pure; an engine is static.
 
-    target: Model  # The model whose law outputs follow.
-    drafter: Drafter | None = None  # None for plain decoding.
-    verifier: Verifier = TOKEN_VERIFIER  # Who accepts guesses; plain decoding has none to accept.
-    # Tokens in each target call, at least; what is missing is padding. With gamma + 1, plain
-    # decoding is the width-matched reference: the speculative loop's own arithmetic.
+    Attributes:
+      target: the model whose law outputs follow.
+      drafter: None for plain decoding.
+      verifier: who accepts guesses; plain decoding has none to accept.
+      width: tokens in each target call, at least; what is missing is padding. With gamma + 1,
+        plain decoding is the width-matched reference: the speculative loop's own arithmetic.
+    """
+
+    target: Model
+    drafter: Drafter | None = None
+    verifier: Verifier = TOKEN_VERIFIER
     width: int = 1
 
     @property

@@ -35,11 +35,12 @@ def initial_state(
       depth, nodes: of each draft, 0 for plain decoding.
     """
     batch = row_ids.shape[0]
-    zeros, probs = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch,), jnp.float32)
+    zeros = jnp.zeros((batch,), jnp.int32)
+    counts = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
     blocks = jnp.zeros((output_bucket, batch), jnp.int32)
     guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
     said = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
-    limit, histogram = jnp.asarray(limit, jnp.int32), jnp.zeros((batch, depth + 1), jnp.int32)
+    limit = jnp.asarray(limit, jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
         tokens=jnp.full((batch, output_bucket + depth + 1), pad_id, jnp.int32),
@@ -53,7 +54,11 @@ def initial_state(
         encoded=start.encoded,
         cache=start.cache,
         drafter_state=drafter_state,
-        stats=Stats(zeros, zeros, zeros, zeros, zeros, zeros, histogram, probs),
+        stats=Stats(
+            **dict.fromkeys(counts, zeros),
+            accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
+            acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
+        ),
         trace=BlockInfo(guesses, blocks, said, blocks, blocks) if trace else None,
     )
 

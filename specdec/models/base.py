@@ -119,18 +119,25 @@ class Model(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model with its packed parameters and where it came from."""
+    """A model with its packed parameters and where it came from.
 
-    # Of any architecture.
+    Attributes:
+      model, params: of any architecture.
+      source: the checkpoint's name, for messages.
+      partitioning: how it lies on a mesh; None for one device.
+      encoding_width: of what its encoder gives a draft; None without an encoder.
+      reads_encoding: width of the target's encoding that it starts from; None for a model that
+        needs none, as each target does.
+      step_bytes: of the weights that a decode step reads.
+    """
+
     model: Model
     params: Params
-    source: str  # The checkpoint's name, for messages.
-    partitioning: Partitioning | None = None  # How it lies on a mesh; None for one device.
-    encoding_width: int | None = None  # Of what its encoder gives a draft; None without an encoder.
-    # Width of the target's encoding that it starts from; None for a model that needs none, as each
-    # target does.
+    source: str
+    partitioning: Partitioning | None = None
+    encoding_width: int | None = None
     reads_encoding: int | None = None
-    step_bytes: int = 0  # Of the weights that a decode step reads.
+    step_bytes: int = 0
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raises ValueError for a batch that the mesh cannot cut into equal parts."""

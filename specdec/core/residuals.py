@@ -25,9 +25,7 @@ def take_position(values: Shaped[Array, "b n ..."], at: Int[Array, " b"]) -> Sha
 
 
 def residual_weights(
-    target: Float[Array, "b v"],
-    draft: Float[Array, "b v"] | None,
-    rejected: Int[Array, " b"],
+    target: Float[Array, "b v"], draft: Float[Array, "b v"] | None, rejected: Int[Array, " b"]
 ) -> Float[Array, "b v"]:
     """Unnormalised residual: max(0, p - q), or p without the rejected token for a point mass.
 

@@ -25,18 +25,10 @@ from specdec.types import (
 
 
 def initial_state(
-    start: Start,
-    drafter_state: DrafterState,
-    *,
-    row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    output_bucket: int,
-    pad_id: int,
-    depth: int,
-    nodes: int,
-    trace: bool,
-) -> DecodeState:
+    start: Start, drafter_state: DrafterState, *, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int, depth: int,
+    nodes: int, trace: bool,
+) -> DecodeState:  # fmt: skip
     """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
     Args:
@@ -44,14 +36,10 @@ def initial_state(
     """
     batch = row_ids.shape[0]
     zeros = jnp.zeros((batch,), jnp.int32)
+    counts = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
     blocks = jnp.zeros((output_bucket, batch), jnp.int32)
-    empty = BlockInfo(
-        draft_tokens=jnp.zeros((output_bucket, batch, nodes), jnp.int32),
-        num_guesses=blocks,
-        tokens=jnp.zeros((output_bucket, batch, depth + 1), jnp.int32),
-        num_accepted=blocks,
-        num_emitted=blocks,
-    )
+    guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
+    said = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
     limit = jnp.asarray(limit, jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
@@ -67,16 +55,11 @@ def initial_state(
         cache=start.cache,
         drafter_state=drafter_state,
         stats=Stats(
-            target_calls=zeros,
-            proposed=zeros,
-            examined=zeros,
-            accepted=zeros,
-            emitted=zeros,
-            dropped=zeros,
+            **dict.fromkeys(counts, zeros),
             accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
             acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
         ),
-        trace=empty if trace else None,
+        trace=BlockInfo(guesses, blocks, said, blocks, blocks) if trace else None,
     )
 
 
@@ -96,11 +79,10 @@ def cut_at_end(
     emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), room)
     emitted = jnp.where(state.finished, 0, emitted).astype(jnp.int32)
     dropped = jnp.where(state.finished, 0, verdict.num_emitted - emitted)
+    accepted = jnp.minimum(verdict.num_accepted, emitted)
+    examined = jnp.minimum(verdict.examined, emitted)
     kept = dataclasses.replace(
-        verdict,
-        num_emitted=emitted,
-        num_accepted=jnp.minimum(verdict.num_accepted, emitted),
-        examined=jnp.minimum(verdict.examined, emitted),
+        verdict, num_emitted=emitted, num_accepted=accepted, examined=examined
     )
     return kept, dropped
 
@@ -108,11 +90,7 @@ def cut_at_end(
 def count_block(
     stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], num_guesses: Int[Array, " b"]
 ) -> Stats:
-    """Adds one block, after :func:`cut_at_end`.
-
-    Args:
-      num_guesses: [B] guesses that were made.
-    """
+    """Adds one block, after :func:`cut_at_end`, for which ``num_guesses`` were made."""
     active = (verdict.num_emitted > 0).astype(jnp.int32)
     depth = verdict.acceptance_prob.shape[1]
     histogram = jax.nn.one_hot(verdict.num_accepted, depth + 1, dtype=jnp.int32)
@@ -131,15 +109,9 @@ def count_block(
 
 
 def advance(
-    state: DecodeState,
-    verdict: Verdict,
-    *,
-    cache: Cache,
-    drafter_state: DrafterState,
-    stats: Stats,
-    nan: Bool[Array, " b"],
-    eos_id: int,
-) -> DecodeState:
+    state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
+    stats: Stats, nan: Bool[Array, " b"], eos_id: int,
+) -> DecodeState:  # fmt: skip
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
 
     Args:
@@ -163,11 +135,8 @@ def advance(
         last_token=jnp.where(active, newest, state.last_token),
         finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit) | nan,
         nan=state.nan | nan,
-        block=state.block + 1,
-        cache=cache,
-        drafter_state=drafter_state,
-        stats=stats,
-    )
+        block=state.block + 1, cache=cache, drafter_state=drafter_state, stats=stats,
+    )  # fmt: skip
 
 
 def record(state: DecodeState, info: BlockInfo) -> DecodeState:

@@ -31,14 +31,10 @@ from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
 
 @pytree
 class ExpectedAccepted:
-    """Sums over a row's blocks.
+    """Sums over a row's blocks."""
 
-    Attributes:
-      blocks: [B] how many.
-      token, block: [B] expected accepted guesses by either verification.
-    """
-
-    blocks: Float[Array, " b"]
+    blocks: Float[Array, " b"]  # How many.
+    # Expected accepted guesses by either verification.
     token: Float[Array, " b"]
     block: Float[Array, " b"]
 
@@ -73,15 +69,9 @@ def expected_accepted(
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
 def decode_and_expect(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-) -> ExpectedAccepted:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
+) -> ExpectedAccepted:  # fmt: skip
     """Decodes and adds up what either verification would keep, block by block.
 
     Arguments as in :func:`specdec.decoding.engine.decode`.
@@ -135,10 +125,7 @@ def summary(rows: Sequence[RowExpectation]) -> dict[str, Any]:
         raise ValueError("There is no block to compare verifications on.")
     means = [float(1 + kept.sum() / blocks.sum()) for kept in (token, block)]
     return {
-        "token": means[0],
-        "block": means[1],
-        "difference": means[1] - means[0],
+        "token": means[0], "block": means[1], "difference": means[1] - means[0],
         "interval": cluster_interval(block - token, blocks),
-        "num_blocks": int(blocks.sum()),
-        "num_rows": len(rows),
-    }
+        "num_blocks": int(blocks.sum()), "num_rows": len(rows),
+    }  # fmt: skip

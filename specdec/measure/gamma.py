@@ -28,29 +28,20 @@ _FILE = "gamma.json"
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Measured on this machine.
+    """Measured on this machine."""
 
-    Attributes:
-      cost_ratio: c.
-      verify_ratio: v by gamma.
-      encoders: both encoders' time for a batch over a plain step, (target, draft).
-    """
-
-    cost_ratio: float
-    verify_ratio: Mapping[int, float]
+    cost_ratio: float  # c.
+    verify_ratio: Mapping[int, float]  # v by gamma.
+    # Both encoders' time for a batch over a plain step, (target, draft).
     encoders: tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class GammaChoice:
-    """The gamma with the highest predicted speedup; 0 is plain decoding.
-
-    Attributes:
-      predicted: speedup of a whole decode, encoders included, by gamma; from the other fields.
-    """
+    """The gamma with the highest predicted speedup; 0 is plain decoding."""
 
     gamma: int
-    predicted: Mapping[int, float]
+    predicted: Mapping[int, float]  # Speedup of a whole decode, with encoders, by gamma.
     alpha: float
     cost_ratio: float
     verify_ratio: Mapping[int, float]

@@ -104,12 +104,9 @@ def line_of(row: Any) -> str:
 
 
 def append_missing(
-    writer: LineWriter,
-    batches: Iterable[T],
-    done: int,
-    size: Callable[[T], int],
+    writer: LineWriter, batches: Iterable[T], done: int, size: Callable[[T], int],
     measure: Callable[[T], Iterable[Any]],
-) -> Iterator[tuple[int, T, list[Any]]]:
+) -> Iterator[tuple[int, T, list[Any]]]:  # fmt: skip
     """Appends the rows that follow the first ``done`` ones, a batch at a time.
 
     Args:
@@ -133,11 +130,9 @@ def append_missing(
 
 
 def measure_rows(
-    path: Path,
-    batches: Sequence[Batch],
-    row_type: type[R],
+    path: Path, batches: Sequence[Batch], row_type: type[R],
     measure: Callable[[Batch, Mapping[int, int]], Iterable[R]],
-) -> list[R]:
+) -> list[R]:  # fmt: skip
     """Reads the rows of a file of JSON lines, and measures and appends those it lacks.
 
     Args:

@@ -68,15 +68,9 @@ class Model(Protocol):
         ...
 
     def extend(
-        self,
-        params: Params,
-        encoded: Encoded,
-        cache: Cache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], Cache]:
+        self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b t"],
+        topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], Cache]:  # fmt: skip
         """Scores T >= 1 tokens that follow each row's committed ones.
 
         SETS cache entries at each row's own places but does not count them as committed:

@@ -14,16 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.cache import block_mask, slot_positions
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Distribution,
-    Encoded,
-    Prompt,
-    Start,
-    pytree,
-)
+from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Encoded, Prompt, Start, pytree
 
 
 @pytree
@@ -54,12 +45,9 @@ class ToyModel:
         return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 
     def start(
-        self,
-        params: Float[Array, "c v"],
-        prompt: Prompt,
-        max_len: int,
+        self, params: Float[Array, "c v"], prompt: Prompt, max_len: int,
         target: Encoded | None = None,
-    ) -> Start:
+    ) -> Start:  # fmt: skip
         """Encoded is a hash of the inputs, [B]."""
         del target
         places = 1 + jnp.arange(prompt.inputs.shape[1])
@@ -74,16 +62,9 @@ class ToyModel:
         return Start(encoded, cache, prompt.last_token)
 
     def extend(
-        self,
-        params: Float[Array, "c v"],
-        encoded: Int[Array, " b"],
-        cache: ToyCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t 1"], ToyCache]:
-        """See :meth:`specdec.models.base.Model.extend`."""
+        self, params: Float[Array, "c v"], encoded: Int[Array, " b"], cache: ToyCache,
+        tokens: Int[Array, "b t"], topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t 1"], ToyCache]:  # fmt: skip
         length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
         written = _write(cache.tokens, tokens, length + after)
         seen = block_mask(topology, length, max_len, count, after)
@@ -109,7 +90,6 @@ class ToyModel:
     def commit(
         self, cache: ToyCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> ToyCache:
-        """See :func:`specdec.models.cache.commit`."""
         tokens = cache.tokens
         if path is not None:
             slots = cache.length[:, None] + path
@@ -118,7 +98,6 @@ class ToyModel:
         return ToyCache(tokens, cache.length + count)
 
     def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
-        """See :meth:`specdec.models.base.Model.select`."""
         return ToyCache(cache.tokens[rows], cache.length[rows])
 
 

@@ -188,19 +188,15 @@ def block_table(studies: Sequence[Content]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A printed number and its calculation.
+    """A printed number and its calculation."""
 
-    Attributes:
-      setting, quantity: what it is of, in words; "operations" or "speed", as factors.
-      digits: how many the paper prints behind the point.
-      low, high: the calculation over all inputs that round to the printed ones.
-    """
-
+    # What it is of, in words; "operations" or "speed", as factors.
     setting: str
     quantity: str
     paper: float
     calc: float
-    digits: int
+    digits: int  # How many the paper prints behind the point.
+    # The calculation over all inputs that round to the printed ones.
     low: float
     high: float
 

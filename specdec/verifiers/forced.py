@@ -20,14 +20,11 @@ class ForcedAcceptance(TokenVerifier):
     that alpha (i.i.d., as in Leviathan et al. 2023, Equation 1), with random weights too. All else
     is token verification, with its cost; only the comparison of gamma numbers differs.
 
-    Attributes:
-      alpha: in [0, 1].
-
     Raises:
       ValueError: alpha outside [0, 1]; a draft that is not a chain.
     """
 
-    alpha: float
+    alpha: float  # In [0, 1].
     lossless: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self):

@@ -69,12 +69,9 @@ class TokenVerifier:
         return random.uniforms(Purpose.ACCEPTANCE, gamma) * q < p
 
     def _final_token(
-        self,
-        random: RandomSource,
-        target: Float[Array, "b n1 v"],
-        draft: Draft,
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft,
         num_accepted: Int[Array, " b"],
-    ) -> Int[Array, " b"]:
+    ) -> Int[Array, " b"]:  # fmt: skip
         gamma = draft.tokens.shape[1]
         p = take_position(target, num_accepted)
         uniform = random.uniforms(Purpose.FINAL, 1)[:, 0]
@@ -97,11 +94,9 @@ def check_chain(draft: Draft) -> None:
 
 
 def chain_verdict(
-    draft: Draft,
-    num_accepted: Int[Array, " b"],
-    final: Int[Array, " b"],
+    draft: Draft, num_accepted: Int[Array, " b"], final: Int[Array, " b"],
     probs: Float[Array, "b n"],
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """The first ``num_accepted`` guesses of each row, and then ``final``.
 
     Args:

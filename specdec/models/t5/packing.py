@@ -174,11 +174,6 @@ def pack(
     if config.encoding_width is not None:
         projection = encode("input_projection", params["encoder"]["input_projection"])
     encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
-    return PackedT5(
-        encoder=encoder,
-        embedding=embedding,
-        cross_kv=cross_kv,
-        **pack_stack("decoder", fuse),
-        logits=logits,
-        output_tokens=generated,
-    )
+    decoder = pack_stack("decoder", fuse)
+    whole = {"logits": logits, "output_tokens": generated}
+    return PackedT5(encoder, embedding, cross_kv, **decoder, **whole)

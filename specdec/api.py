@@ -309,10 +309,12 @@ class Pair:
         return ids
 
     def text(self, tokens: Sequence[np.ndarray]) -> list[str] | None:
-        """Detokenized rows, or None without a vocabulary."""
+        """Detokenized rows without what ends them, or None without a vocabulary."""
         if self.vocabulary is None:
             return None
-        return [self.vocabulary.decode(row) for row in tokens]
+        ends = self.target.model.eos_ids
+        ended = (row[:-1] if len(row) and row[-1] in ends else row for row in tokens)
+        return list(map(self.vocabulary.decode, ended))
 
 
 def load_pair(

@@ -163,9 +163,13 @@ class DraftLoader:
 
 
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
-    """Raises ValueError unless the models have the same number of tokens and special ids."""
+    """Raises ValueError unless the models have the same number of tokens and special ids.
+
+    Of several EOS ids one in common is enough: what ends a row is the target's to say.
+    """
     for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
-        if ours != theirs:
+        if not set(ours) & set(theirs):
+            ours, theirs = (" or ".join(map(str, tokens)) for tokens in (ours, theirs))
             raise ValueError(
                 f"Target and draft have different vocabularies: {name} is {ours} for the target "
                 f"({target.source}) and {theirs} for the draft ({draft.source}). A draft must have "
@@ -174,8 +178,10 @@ def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
             )
 
 
-def _tokens(loaded: LoadedModel) -> dict[str, int]:
+def _tokens(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     model = loaded.model
     prefix = model.prompt(np.zeros((1, 1), np.int32), np.ones(1, np.int32)).prefix
-    names = ("vocab_size", "pad_id", "eos_id")
-    return {name: getattr(model, name) for name in names} | {"decoder_start_id": int(prefix[0, 0])}
+    return {
+        "vocab_size": (model.vocab_size,), "pad_id": (model.pad_id,), "eos_id": model.eos_ids,
+        "decoder_start_id": (int(prefix[0, 0]),),
+    }  # fmt: skip

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
+
+
+def one_of(tokens: Array, ids: tuple[int, ...]) -> Array:
+    """Whether each token is one of a few known ids."""
+    nowhere = jnp.zeros_like(tokens, bool)
+    return functools.reduce(operator.or_, (tokens == each for each in ids), nowhere)
 
 
 def take(probs: Float[Array, "b n v"], tokens: Int[Array, "b n"]) -> Float[Array, "b n"]:

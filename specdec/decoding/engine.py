@@ -183,8 +183,8 @@ class Engine:
         self, state: DecodeState, draft: Draft, scored: Scored, verdict: Verdict
     ) -> tuple[DecodeState, BlockInfo]:
         """Takes in what is kept of a verdict."""
-        eos_id = self.target.eos_id
-        verdict, dropped = st.cut_at_end(verdict, state, eos_id)
+        eos_ids = self.target.eos_ids
+        verdict, dropped = st.cut_at_end(verdict, state, eos_ids)
         path = None if draft.topology.is_chain else verdict.path
         cache = self.target.commit(scored.cache, path, verdict.num_emitted)
         drafter_state = None
@@ -197,7 +197,7 @@ class Engine:
             draft.tokens, guesses, verdict.tokens, verdict.num_accepted, verdict.num_emitted
         )
         state = st.advance(
-            state, verdict, cache=cache, drafter_state=drafter_state, eos_id=eos_id, nan=nan,
+            state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids, nan=nan,
             stats=st.count_block(state.stats, verdict, dropped, guesses),
         )  # fmt: skip
         return state, info

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
-from specdec.core.residuals import take_position
+from specdec.core.residuals import one_of, take_position
 from specdec.types import (
     AnyArray,
     BlockInfo,
@@ -64,7 +64,7 @@ def initial_state(
 
 
 def cut_at_end(
-    verdict: Verdict, state: DecodeState, eos_id: int
+    verdict: Verdict, state: DecodeState, eos_ids: tuple[int, ...]
 ) -> tuple[Verdict, Int[Array, " b"]]:
     """The verdict without what follows EOS or the limit, and how many tokens that dropped, [B].
 
@@ -73,7 +73,7 @@ def cut_at_end(
     """
     slots = jnp.arange(verdict.tokens.shape[1])
     valid = slots < verdict.num_emitted[:, None]
-    is_eos = (verdict.tokens == eos_id) & valid
+    is_eos = one_of(verdict.tokens, eos_ids) & valid
     until_eos = jnp.min(jnp.where(is_eos, slots + 1, slots.size), axis=1)
     room = state.limit - state.num_tokens
     emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), room)
@@ -110,7 +110,7 @@ def count_block(
 
 def advance(
     state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
-    stats: Stats, nan: Bool[Array, " b"], eos_id: int,
+    stats: Stats, nan: Bool[Array, " b"], eos_ids: tuple[int, ...],
 ) -> DecodeState:  # fmt: skip
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
 
@@ -133,7 +133,10 @@ def advance(
         tokens=jnp.where(active[:, None], tokens, state.tokens),
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
-        finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit) | nan,
+        finished=state.finished
+        | (active & one_of(newest, eos_ids))
+        | (num_tokens >= state.limit)
+        | nan,
         nan=state.nan | nan,
         block=state.block + 1, cache=cache, drafter_state=drafter_state, stats=stats,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
-from specdec.core.residuals import guess_counts, take, take_position
+from specdec.core.residuals import guess_counts, one_of, take, take_position
 from specdec.core.standardize import standardize
 from specdec.drafters.base import Chain, OpenDraft, Opening, Sampled
 from specdec.models.base import LoadedModel, Model
@@ -160,7 +160,7 @@ class ModelDrafter(Chain):
             probability = 1 / total[:, 0, 0]  # The largest numerator is 1.
         else:
             probability = take(distribution, token)[:, 0]
-        return (probability >= self.stop_below) & (token[:, 0] != self.model.eos_id)
+        return (probability >= self.stop_below) & ~one_of(token[:, 0], self.model.eos_ids)
 
     def observe(
         self, state: ModelDrafterState, verdict: Verdict, hidden: Float[Array, "b n1 d"]

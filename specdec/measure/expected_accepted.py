@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
-from specdec.core.residuals import guess_counts, take
+from specdec.core.residuals import guess_counts, one_of, take
 from specdec.core.theory_measured import cluster_interval
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
@@ -40,7 +40,7 @@ class ExpectedAccepted:
 
 
 def expected_accepted(
-    target: Distribution, draft: Draft, eos_id: int
+    target: Distribution, draft: Draft, eos_ids: tuple[int, ...]
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
     """Expected accepted guesses of a block by token and by block verification, given its guesses.
 
@@ -56,7 +56,8 @@ def expected_accepted(
         if draft.probs is not None:
             q = take(draft.probs, draft.tokens)
             ratios = ratios / jnp.where(q > 0, q, 1.0)
-    ended = jnp.cumsum(draft.tokens == eos_id, axis=1) - (draft.tokens == eos_id) > 0
+    ends = one_of(draft.tokens, eos_ids)
+    ended = jnp.cumsum(ends, axis=1) - ends > 0
     guessed = jnp.arange(gamma) < guess_counts(draft)[:, None]
     ratios = jnp.where(guessed & ~ended, ratios, 0.0)
     token = jnp.cumprod(jnp.minimum(1.0, ratios), axis=1).sum(axis=1)
@@ -86,7 +87,7 @@ def decode_and_expect(
         def look(name, phase, *args):
             if name == "verify":
                 scored, draft, _ = args
-                seen.append(expected_accepted(scored.distribution, draft, engine.target.eos_id))
+                seen.append(expected_accepted(scored.distribution, draft, engine.target.eos_ids))
             return phase(*args)
 
         after, _ = engine.step(params, state, around=look)

@@ -44,8 +44,8 @@ class Model(Protocol):
         ...
 
     @property
-    def eos_id(self) -> int:
-        """Ends a row."""
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens of which each ends a row; the first is the usual one."""
         ...
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:

@@ -41,7 +41,7 @@ class Lagging:
     """
 
     model: Model
-    eos_id: int = dataclasses.field(default=-1, init=False)
+    eos_ids: tuple[int, ...] = dataclasses.field(default=(), init=False)
 
     @property
     def vocab_size(self) -> int:

@@ -35,7 +35,7 @@ class ToyModel:
 
     vocab_size: int
     pad_id: int = 0
-    eos_id: int = 1
+    eos_ids: tuple[int, ...] = (1,)
     decoder_start_id: int = 0
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:

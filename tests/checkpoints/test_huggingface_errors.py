@@ -140,7 +140,7 @@ def test_impossible_size_in_config(checkpoint):
         ("d_model", "16", "T5Config.d_model must be a whole number, got '16'"),
         ("num_heads", 2.0, "T5Config.num_heads must be a whole number"),
         ("relative_attention_num_buckets", [8], "num_buckets must be a whole number"),
-        ("eos_token_id", True, "eos_token_id must be one token id, got True"),
+        ("eos_token_id", True, "eos_token_id must be one token id, or a list of them, got True"),
         ("pad_token_id", 10**6, "T5Config.pad_id must be in 0.."),
     ],
 )
@@ -158,9 +158,17 @@ def test_unsupported_activation(checkpoint, feed_forward):
     assert f"feed_forward_proj '{feed_forward}' is not supported" in refusal(checkpoint)
 
 
-def test_several_end_tokens(checkpoint):
-    (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 3]}')
-    assert "eos_token_id must be one token id, got [1, 3]" in refusal(checkpoint)
+def test_several_end_tokens(checkpoint, tmp_path):
+    path = checkpoint / "generation_config.json"
+    path.write_text('{"eos_token_id": [1, 3]}')
+    config, params = load_huggingface(checkpoint)
+    assert (config.eos_id, config.more_eos_ids) == (1, (3,))
+    save_huggingface(tmp_path / "again", config, params)
+    assert load_huggingface(tmp_path / "again")[0] == config
+    path.write_text('{"eos_token_id": [1, "x"]}')
+    assert "eos_token_id must be one token id, or a list of them, got" in refusal(checkpoint)
+    path.write_text('{"pad_token_id": [0, 2]}')
+    assert "pad_token_id must be one token id, got [0, 2]" in refusal(checkpoint)
 
 
 def test_special_tokens_come_from_the_generation_config(checkpoint):

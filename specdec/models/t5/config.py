@@ -41,6 +41,7 @@ class T5Config:
     encoding_width: int | None = None
     pad_id: int = 0
     eos_id: int = 1
+    more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
     decoder_start_id: int = 0
 
     def __post_init__(self):
@@ -66,8 +67,10 @@ class T5Config:
         known = self.activation in ("relu", "gelu", "silu")
         self._check("activation", known, "'relu', 'gelu' or 'silu'")
         self._check("dtype", self.dtype in ("float32", "bfloat16"), "'float32' or 'bfloat16'")
-        for name in ("pad_id", "eos_id", "decoder_start_id"):
-            whole(f"T5Config.{name}", getattr(self, name), 0, self.vocab_size - 1)
+        object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
+        tokens = {name: getattr(self, name) for name in ("pad_id", "eos_id", "decoder_start_id")}
+        for name, token in [*tokens.items(), *(("eos_id", token) for token in self.more_eos_ids)]:
+            whole(f"T5Config.{name}", token, 0, self.vocab_size - 1)
 
     def _check(self, name: str, valid: bool, asked: str) -> None:
         if not valid:

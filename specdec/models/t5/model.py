@@ -102,8 +102,8 @@ class T5Model:
         return self.config.pad_id
 
     @property
-    def eos_id(self) -> int:
-        return self.config.eos_id
+    def eos_ids(self) -> tuple[int, ...]:
+        return (self.config.eos_id, *self.config.more_eos_ids)
 
     @property
     def decoder_start_id(self) -> int:

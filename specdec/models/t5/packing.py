@@ -175,5 +175,4 @@ def pack(
         projection = encode("input_projection", params["encoder"]["input_projection"])
     encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
     decoder = pack_stack("decoder", fuse)
-    whole = {"logits": logits, "output_tokens": generated}
-    return PackedT5(encoder, embedding, cross_kv, **decoder, **whole)
+    return PackedT5(encoder, embedding, cross_kv, **decoder, logits=logits, output_tokens=generated)

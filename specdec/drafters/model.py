@@ -91,8 +91,9 @@ class ModelDrafter(Chain):
     ) -> tuple[Draft, ModelDrafterState]:
         model, weights, sampling = self.model, params.weights, params.sampling
         batch = state.pending.shape[0]
-        uniforms = jnp.zeros((batch, self.gamma))
-        if not sampling.greedy:
+        if sampling.greedy:
+            uniforms = jnp.zeros((batch, self.gamma))
+        else:
             uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
 
         def put(i, guesses, logits):

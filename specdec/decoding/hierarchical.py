@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.residuals import take_position
+from specdec.core.residuals import take_position, write_at
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled, never_stopping
@@ -123,7 +123,7 @@ class HierarchicalDrafter(Chain):
             after, _ = engine.step(drawn, rows, numbers, around=look)
             if not greedy:
                 emitted = after.num_tokens - rows.num_tokens
-                probs = _write(probs, laws[0], emitted, rows.num_tokens)
+                probs = write_at(probs, laws[0], rows.num_tokens, emitted)
             return after, probs
 
         rows, probs = jax.lax.while_loop(
@@ -155,17 +155,6 @@ class HierarchicalDrafter(Chain):
         start = Start(state.start.encoded, cache, newest)
         inner = self.inner.observe(state.inner, verdict, hidden)
         return dataclasses.replace(state, start=start, active=active, inner=inner)
-
-
-def _write(rows: Array, new: Array, count: Int[Array, " b"], at: Int[Array, " b"]) -> Array:
-    """Puts the first ``count`` of each row's new entries at its place ``at``."""
-
-    def write(row, new, count, at):
-        keep = (jnp.arange(len(new)) < count).reshape(-1, *[1] * (new.ndim - 1))
-        old = jax.lax.dynamic_slice_in_dim(row, at, len(new))
-        return jax.lax.dynamic_update_slice_in_dim(row, jnp.where(keep, new, old), at, axis=0)
-
-    return jax.vmap(write)(rows, new, count, at)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
-from specdec.core.residuals import one_of, take_position
+from specdec.core.residuals import one_of, take_position, write_at
 from specdec.types import (
     AnyArray,
     BlockInfo,
@@ -118,11 +118,7 @@ def advance(
       nan: [B] rows whose distributions are NaN; they end too.
     """
     emitted = verdict.num_emitted
-
-    def write(row, new, at):
-        return jax.lax.dynamic_update_slice(row, new, (at,))
-
-    tokens = jax.vmap(write)(state.tokens, verdict.tokens, state.num_tokens)
+    tokens = write_at(state.tokens, verdict.tokens, state.num_tokens)
     newest = take_position(verdict.tokens, jnp.maximum(emitted - 1, 0))
     active = emitted > 0
     num_tokens = state.num_tokens + emitted

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.residuals import write_at
 from specdec.drafters.base import Chain, OpenDraft, Opening, never_stopping
 from specdec.types import (
     Draft,
@@ -66,7 +66,7 @@ class CopyingDrafter(Chain):
         room = prefix.shape[1] + max_len + self.gamma + 1
         text = jnp.pad(prompt.inputs, ((0, 0), (0, room)))
         if prefix.shape[1]:
-            text = jax.vmap(_write)(text, prefix, prompt.input_lengths)
+            text = write_at(text, prefix, prompt.input_lengths)
         length = prompt.input_lengths + known
         return CopyingState(text, length, known, jnp.zeros_like(length))
 
@@ -100,20 +100,11 @@ class CopyingDrafter(Chain):
         del hidden
         slots = jnp.arange(verdict.tokens.shape[1])
         emitted = slots < verdict.num_emitted[:, None]
-
-        def write(row, new, keep, at):
-            old = jax.lax.dynamic_slice(row, (at,), new.shape)
-            return _write(row, jnp.where(keep, new, old), at)
-
-        text = jax.vmap(write)(state.text, verdict.tokens, emitted, state.length)
+        text = write_at(state.text, verdict.tokens, state.length, verdict.num_emitted)
         copied = jnp.take_along_axis(state.text, state.source[:, None] + slots, axis=1, mode="clip")
         agreed = jnp.cumprod(emitted & (copied == verdict.tokens), axis=1)
         more, source = verdict.num_emitted, state.source + jnp.sum(agreed, axis=1)
         return CopyingState(text, state.length + more, state.num_decoded + more, source)
-
-
-def _write(row: Int[Array, " m"], new: Int[Array, " t"], at: Int[Array, ""]) -> Int[Array, " m"]:
-    return jax.lax.dynamic_update_slice(row, new, (at,))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,17 +131,14 @@ def make_level(
         table[slots] = values
         return jnp.asarray(table)
 
+    # A whole window is read at each place.
+    tokens = jnp.asarray(np.pad(successors, (0, width)), jnp.int32)
+    shares = jnp.asarray(np.pad(weights, (0, width)), jnp.float32)
+    begin = place(np.cumsum(counts) - counts, 0)
     return NgramLevel(
-        contexts=place(contexts, -1),
-        begin=place(np.cumsum(counts) - counts, 0),
-        count=place(counts, 0),
-        best=place(best, 0),
-        # A whole window is read at each place.
-        successors=jnp.asarray(np.pad(successors, (0, width)), jnp.int32),
-        weights=jnp.asarray(np.pad(weights, (0, width)), jnp.float32),
-        probes=probes,
-        width=width,
-    )
+        place(contexts, -1), begin, place(counts, 0), place(best, 0), tokens, shares,
+        probes=probes, width=width,
+    )  # fmt: skip
 
 
 def of_order(tables: NgramTables, order: int) -> NgramTables:

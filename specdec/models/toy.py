@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.residuals import write_at
 from specdec.models.cache import block_mask, slot_positions
 from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Encoded, Prompt, Start, pytree
 
@@ -66,7 +66,7 @@ class ToyModel:
         tokens: Int[Array, "b t"], topology: AnyTopology = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t 1"], ToyCache]:  # fmt: skip
         length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
-        written = _write(cache.tokens, tokens, length + after)
+        written = write_at(cache.tokens, tokens, length + after)
         seen = block_mask(topology, length, max_len, count, after)
         positions = slot_positions(topology, length, max_len, after + count)
         weights = (written + 1) * (3 * positions + 1)
@@ -94,16 +94,8 @@ class ToyModel:
         if path is not None:
             slots = cache.length[:, None] + path
             kept = jnp.take_along_axis(tokens, slots, axis=1, mode="clip")
-            tokens = _write(tokens, kept, cache.length)
+            tokens = write_at(tokens, kept, cache.length)
         return ToyCache(tokens, cache.length + count)
 
     def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
         return ToyCache(cache.tokens[rows], cache.length[rows])
-
-
-def _write(
-    tokens: Int[Array, "b m"], new: Int[Array, "b t"], at: Int[Array, " b"]
-) -> Int[Array, "b m"]:
-    return jax.vmap(lambda row, part, place: jax.lax.dynamic_update_slice(row, part, (place,)))(
-        tokens, new, at
-    )

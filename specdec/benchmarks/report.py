@@ -46,7 +46,7 @@ def numbers(
     }  # fmt: skip
 
 
-# What a system's table says, by formats of its numbers and of ``same``.
+# The columns of a system's table, by formats of its numbers and of ``same``.
 _CELLS = (
     ("system", "{system}"), ("ms per token", "{ms_per_token[median]:.3f}"),
     ("(range)", "{ms_per_token[low]:.3f} to {ms_per_token[high]:.3f}"),

@@ -47,8 +47,8 @@ class Workload:
     temperature: float = 0.0  # 0 for greedy.
     # Of weights and arithmetic, where a system's method does not say its own.
     dtype: str = "float32"
-    # Accept guesses with this probability whatever the target says (see `ForcedAcceptance`); None
-    # for real acceptance.
+    # Accept guesses with this probability, not by the target's distribution (see
+    # `ForcedAcceptance`); None for real acceptance.
     forced_alpha: float | None = None
     seed: int = 0  # Of random weights and of sampling.
 

@@ -55,8 +55,8 @@ UNUSED_NAMES = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias
 def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     """The network that a config.json describes.
 
-    ``tied_logits`` says whether logits are scaled by d_model**-0.5. Those are tied to the embedding
-    in every public checkpoint, but whether they are is a matter of the weights.
+    ``tied_logits`` tells whether logits are scaled by d_model**-0.5. Those are tied to the
+    embedding in every public checkpoint, but whether they are is a matter of the weights.
     ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
 
     Raises:
@@ -81,7 +81,7 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     eos = _token_ids(raw, "eos_token_id", 1, source, several=True)
     tokens: dict[str, Any] = {"pad_id": pad[0], "decoder_start_id": start[0], "eos_id": eos[0]}
     # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
-    # Its mT5 never scales, whatever ``tie_word_embeddings`` says.
+    # Its mT5 never scales, whatever ``tie_word_embeddings`` is.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
     try:
         return T5Config(

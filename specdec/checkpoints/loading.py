@@ -31,7 +31,7 @@ def load_t5(
     config: T5Config, params: Params, source: str, kernel_dtype: str | None = None,
     partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None,
 ) -> LoadedModel:  # fmt: skip
-    """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
+    """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
     Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are stored
     in ``config.dtype`` after all.
@@ -63,7 +63,7 @@ def checkpoint(folder: str, name: str) -> str:
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
     """A bundled model's directory; anything else as it is.
 
-    "quickstart" is its target or draft, as ``role`` says; "quickstart/draft" names one.
+    "quickstart" is its target or draft, by ``role``; "quickstart/draft" names one.
     """
     name, _, model = os.fspath(source).partition("/")
     return str(bundled(name) / (model or role)) if name in BUNDLED else os.fspath(source)
@@ -165,7 +165,7 @@ class DraftLoader:
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
     """Raises ValueError unless the models have the same number of tokens and special ids.
 
-    Of several EOS ids one in common is enough: what ends a row is the target's to say.
+    Of several EOS ids one in common is enough: the target's end a row.
     """
     for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
         if not set(ours) & set(theirs):

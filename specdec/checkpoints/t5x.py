@@ -49,7 +49,7 @@ def is_t5x(source: str | Path) -> bool:
 
 
 def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, int | None]:
-    """One checkpoint's location, and its step where its name tells.
+    """One checkpoint's location, and its step if its name has one.
 
     It is ``source`` itself (a directory, a single file, or gs://bucket/path), or the
     ``checkpoint_<step>`` that it holds: the latest where ``step`` is None.
@@ -128,7 +128,7 @@ def save_t5x(
 
     Raises:
       CheckpointError: the step is there already, or a parameter is missing, unknown, of another
-        shape than ``config`` says or not finite in ``dtype``.
+        shape than ``config`` has or not finite in ``dtype``.
     """
     location = os.fspath(directory)
     if is_remote(location):

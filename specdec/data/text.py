@@ -101,7 +101,7 @@ def stream_pairs(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
 
 
 def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
-    """All of :func:`stream_pairs`, which says what it raises."""
+    """All of :func:`stream_pairs`, which lists what it raises."""
     return list(stream_pairs(path))
 
 

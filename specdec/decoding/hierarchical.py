@@ -37,7 +37,7 @@ class HierarchicalState:
     """A hierarchical drafter between blocks."""
 
     # The draft model's encoding; its cache, which holds every emitted token but the newest (and
-    # what it says it lacks); and the newest token.
+    # what it notes that it lacks); and the newest token.
     start: Start
     last_guess: Int[Array, " b"]  # The last guess of the block under way.
     # Tokens committed to the cache in the block under way: all guesses but the last, and what came

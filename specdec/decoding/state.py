@@ -39,7 +39,7 @@ def initial_state(
     counts = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
     blocks = jnp.zeros((output_bucket, batch), jnp.int32)
     guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
-    said = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
+    emitted = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
     limit = jnp.asarray(limit, jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
@@ -59,7 +59,7 @@ def initial_state(
             accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
             acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
         ),
-        trace=BlockInfo(guesses, blocks, said, blocks, blocks) if trace else None,
+        trace=BlockInfo(guesses, blocks, emitted, blocks, blocks) if trace else None,
     )
 
 

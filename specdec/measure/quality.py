@@ -27,7 +27,7 @@ class Quality:
     """
 
     def __init__(self):
-        # Of one sentence it has the counts too, and says so unless it is told of its order.
+        # Of one sentence it has the counts too, and warns unless its order is given.
         self._bleu = BLEU(effective_order=True)
         self._num_rows = 0
         self._matches, self._ngrams, self._lengths = np.zeros(4, int), np.zeros(4, int), (0, 0)

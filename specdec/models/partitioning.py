@@ -180,7 +180,7 @@ _in_force: contextvars.ContextVar[Partitioning | None] = contextvars.ContextVar(
 
 
 def constrain(x: jax.Array, axes: Axes) -> jax.Array:
-    """x, laid out as :meth:`Partitioning.resolving` says; as it is outside of that."""
+    """x, laid out by :meth:`Partitioning.resolving`; unchanged outside of it."""
     partitioning = _in_force.get()
     if partitioning is None:
         return x

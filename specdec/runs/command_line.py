@@ -25,7 +25,7 @@ flags.disclaim_key_flags()  # They are listed as the command's own.
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the command line says: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
+    """What the command line gave: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
 
     gin_files: Sequence[str]
     bindings: Sequence[str]

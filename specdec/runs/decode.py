@@ -78,7 +78,7 @@ class PreparedRun:
         if run.gamma == "auto":
             self._choose_gamma()
         target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
-        # With the weights: a draft trained anew under the same name is another run.
+        # With the weights: a draft trained again under the same name is another run.
         self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"

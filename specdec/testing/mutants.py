@@ -42,7 +42,7 @@ class WrongResidualRow(TokenVerifier):
 
 
 class InclusiveAccept(TokenVerifier):
-    """Accepts while u <= p/q: now and then a token that the target never says."""
+    """Accepts while u <= p/q: now and then a token that the target never generates."""
 
     def _accepts(self, random, target, draft):
         p, q = guess_probs(target, draft)

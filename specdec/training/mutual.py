@@ -1,12 +1,12 @@
 """Mutual learning: a trained target and its draft learn to agree with each other.
 
 Where several tokens are about as good, the target can come nearer as well. With p0 what the target
-said before, p and q what target and draft say now, position by position, both minimize
+gave before, p and q what target and draft give now, position by position, both minimize
 
     KL(p0 || p) + w TV(p, q)
 
 where 1 - TV(p, q) is the probability of acceptance (Leviathan et al. 2023, corollary 3.6). Decoding
-stays exact: it follows p, the target that comes out of this, whose quality is to be measured anew.
+stays exact: it follows p, the target that comes out of this, whose quality must be measured again.
 
 Source: Zhang et al. 2018 ("Deep Mutual Learning"), where two models learn from each other; holding
 one near p0 and total variation are ours.

@@ -108,7 +108,7 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
     """Random parameters, or those that :func:`load_params` finds in ``initial``.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
-    that it lacks is random and small, so that it says at first what the other says.
+    that it lacks is random and small, so that it starts as the other one.
 
     Raises ValueError if they are of another network.
     """

@@ -14,7 +14,7 @@ from specdec.verifiers.token import TokenVerifier
 
 @dataclasses.dataclass(frozen=True)
 class ForcedAcceptance(TokenVerifier):
-    """Accepts each guess with probability ``alpha``, whatever the target says. NOT lossless.
+    """Accepts each guess with probability ``alpha``, whatever the target gives. NOT lossless.
 
     A measuring tool: with it a decode of any shape takes the time it would take with a draft of
     that alpha (i.i.d., as in Leviathan et al. 2023, Equation 1), with random weights too. All else

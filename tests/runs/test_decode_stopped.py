@@ -201,7 +201,7 @@ def test_a_bad_row_is_skipped_by_rule(tiny, tmp_path, capsys, kind):
     assert f"Skipped: {skipped['reason']}" in shown.err
     results, decoded = read(out)
     assert (results["num_examples"], results["num_skipped"]) == (4, 1)
-    assert "SKIPPED: 1 of 5 rows; skipped.jsonl says why." in shown.out
+    assert "SKIPPED: 1 of 5 rows; the reasons are in skipped.jsonl." in shown.out
     file.write_bytes(b"\n".join([*rows[:2], b"good", *rows[3:]]))
     assert main(tiny, tmp_path / "good", *SETTINGS, input_file=str(file)) == 0
     # The other rows say what they say without it.

@@ -5,7 +5,7 @@ Each file has a class ``System(workload, method, options)``, of one library with
     decode(rows, lengths) -> a list of token ids for each row (without the decoder's start token)
     versions: names and versions of what ran
 
-``rows`` are row numbers of the workload; ``lengths`` says how many tokens to emit for each of them,
+``rows`` are row numbers of the workload; ``lengths`` is how many tokens to emit for each of them,
 or is None where rows end by themselves. ``options`` has the number of "threads" and, for T5X,
 "t5x_path". An ImportError makes the system absent.
 """

@@ -30,6 +30,7 @@ def version() -> str:
 
 
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
     "rouge_score>=0.1.2",
@@ -76,6 +77,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "docs": DOCS,
         "notebooks": NOTEBOOKS,
         "seqio": SEQIO,
         "bench": [
@@ -85,6 +87,7 @@ setup(
             "transformers>=4.50",
         ],
         "test": [
+            *DOCS,
             *NOTEBOOKS,
             *SEQIO,
             "import-linter>=2.1",

@@ -123,6 +123,35 @@ def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str
     return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
 
 
+# The same of README's short table, in which each cell has the pair before and after.
+_SHORT_ROWS = (
+    ("α", "alpha", "{:.2f}"),
+    ("decoder, predicted", "predicted_speedup", "{:.2f}×"),
+    ("decoder, measured", "measured_speedup_decoder", "{:.2f}×"),
+    ("whole decode", "measured_speedup", "{:.2f}×"),
+    ("BLEU", "quality.bleu", "{:.1f}"),
+)
+
+
+def short_table(root: Path) -> str:
+    """The runs of the bundled pair before mutual learning and after, a row each.
+
+    Raises:
+      PageError: as :func:`runs_table`.
+    """
+    found = {
+        directory: {run: read_json(root, f"{directory}/{run}/results.json") for run in RUNS}
+        for directory in ("results/before_mutual", "results")
+    }
+
+    def cell(run: str, key: str, form: str) -> str:
+        before, after = (_shown(found[d][run], key, f"{d}/{run}", form) for d in found)
+        return after if before == after else f"{before} → **{after}**"
+
+    rows = [[title, *(cell(run, *row[1:]) for row in _SHORT_ROWS)] for run, title in RUNS.items()]
+    return markdown(["", *(row[0] for row in _SHORT_ROWS)], rows, numbers=True)
+
+
 _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
     "batch size": lambda w: w["batch_size"],
     "input tokens a row": lambda w: w["input_tokens"] // w["num_rows"],
@@ -189,13 +218,14 @@ def sections(
     """
 
     def performance(name: str) -> str:
-        if name == "before-mutual-learning":
-            return runs_table(root, "results/before_mutual", "../")
+        if name in ("runs", "before-mutual-learning"):
+            directory = "results" if name == "runs" else "results/before_mutual"
+            return runs_table(root, directory, "../")
         return benchmark(root, name, draw=draw)
 
     computed = functools.cache(numbers)
     return {
-        "README.md": lambda name: runs_table(root),
+        "README.md": lambda name: short_table(root),
         "docs/performance.md": performance,
         "docs/reproduction.md": lambda name: reproduction(root, name),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),

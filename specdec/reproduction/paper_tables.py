@@ -22,7 +22,7 @@ def page(content: Content) -> str:
         "## Table 1: operations and speed", comparison_table(table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
-        "Quality of what the targets say, which lossless decoding leaves as it is:",
+        "Quality of the targets' outputs, which lossless decoding does not change:",
         quality_table(studies),
         "## Table 4: expected speedups", comparison_table(table_4()),
         "## Table 5: lenience", table_5(studies),

@@ -53,7 +53,8 @@ def prepare_directory(
     if (path := directory / SETTINGS).exists():
         found = json.loads(path.read_text())
         if "model" in found:  # Fields that the config has gained since then take their defaults.
-            found["model"] = dataclasses.asdict(Config(**found["model"]))
+            known = dataclasses.asdict(Config(**found["model"]))
+            found["model"] = json.loads(json.dumps(known))  # Lists, as JSON has them.
         changes = "; ".join(
             f"{key}: {found.get(key)!r} there, {described.get(key)!r} here"
             for key in sorted(found.keys() | described.keys())

@@ -331,8 +331,8 @@ def load_pair(
       name: a bundled pair ("quickstart"); or give both target and draft.
       target, draft: a directory with config.json and safetensors, a T5X checkpoint (a
         ``checkpoint_<step>``, or a directory that holds some, for its latest; gs://bucket/path
-        too), a hub id, or the name of a bundled pair for its target or draft. A draft may also be one of
-        :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
+        too), a hub id, or the name of a bundled pair for its target or draft. A draft may also be
+        one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
         :class:`specdec.Hierarchical`.
       dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
         decoder keeps its weights in float16 beside "float32": reading them is most of its work, and

@@ -169,9 +169,9 @@ def speed_remarks(r: dict[str, Any]) -> list[str]:
         side = "below" if measured < predicted else "above"
         remarks.append(
             f"The measured speedup of the decoder is {abs(measured / predicted - 1):.0%} {side} "
-            "the predicted one. The counted blocks, with rows that end inside a block and acceptances "
-            f"that come in runs, predict {r['predicted_speedup_counted']:.2f}. Look at the ranges too: "
-            "they are wide on a busy machine."
+            "the predicted one. The counted blocks, with rows that end inside a block and "
+            f"acceptances that come in runs, predict {r['predicted_speedup_counted']:.2f}. Look at "
+            "the ranges too: they are wide on a busy machine."
             + (" A batch also waits for its slowest row." if r["batch_size"] > 1 else "")
         )
     return remarks

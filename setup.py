@@ -30,7 +30,12 @@ def version() -> str:
 
 
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
-DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
+DOCS = [
+    "mkdocs>=1.6,<2",  # 2 takes no plugins.
+    "mkdocs-material>=9.5",
+    "mkdocstrings[python]>=0.29",
+    "ruff>=0.9",  # Formats signatures.
+]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
     "rouge_score>=0.1.2",
@@ -94,7 +99,6 @@ setup(
             "pyright[nodejs]>=1.1.400",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
-            "ruff>=0.9",
             "scipy>=1.13",
             "setuptools>=68",
             "torch>=2.6",

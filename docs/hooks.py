@@ -1,47 +1,33 @@
-"""What the site needs beside the pages: the files outside docs/ that they link to."""
+"""Hooks of mkdocs: files outside docs/ that pages link to become part of the site."""
 
+from __future__ import annotations
+
+import os
+import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 
-ROOT = Path(__file__).resolve().parent.parent
-# A link to a file of the repository, such as ](../results/scaling/summary.json).
-_OUTSIDE = re.compile(r"\]\(((?:\.\./)+)((?:configs|notebooks|results|specdec|tests)/[^)#]+)\)")
-# Sphinx's roles, as docstrings have them: :class:`specdec.types.Draft`.
-_ROLE = re.compile(r":(?:class|func|meth|mod|attr):<code>~?([^<]+)</code>")
+_LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
+_PLACE = "repository"  # Where in the site such files are.
 
 
-def on_files(files, config):
-    """Adds the repository's files that pages link to."""
-    pages = [Path(file.abs_src_path) for file in files.documentation_pages()]
-    named = {
-        (page.parent / match[1] / match[2]).resolve()
-        for page in pages
-        for match in _OUTSIDE.finditer(page.read_text(encoding="utf-8"))
-    }
-    for path in sorted(named):
-        if path.is_file():
-            name = _served(path.relative_to(ROOT).as_posix())
-            files.append(File.generated(config, name, abs_src_path=str(path)))
-    return files
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Adds each file to the site that a page links to, and puts its place there into the link."""
+    root, folder = Path(config.config_file_path).parent, posixpath.dirname(page.file.src_uri)
 
+    def moved(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", folder, match[2]))
+        if path.startswith("docs/"):
+            return match[0]
+        name = f"{_PLACE}/{path}"
+        if (root / path).suffix == ".md":  # As it is, not as a page of the site.
+            name += ".txt"
+        if files.get_file_from_path(name) is None and (root / path).is_file():
+            found = {"inclusion": InclusionLevel.NOT_IN_NAV, "abs_src_path": str(root / path)}
+            files.append(File.generated(config, name, **found))
+        return match[1] + os.path.relpath(name, folder or ".").replace(os.sep, "/")
 
-def _served(name):
-    """Where a file is on the site. A .md would become a page."""
-    return f"files/{name}" + (".txt" if name.endswith(".md") else "")
-
-
-def on_page_markdown(markdown, page, config, files):
-    """Points links out of docs/ to the copies."""
-    depth = page.file.src_uri.count("/")
-
-    def copied(match):
-        return f"]({'../' * depth}{_served(match[2])})"
-
-    return _OUTSIDE.sub(copied, markdown)
-
-
-def on_page_content(html, page, config, files):
-    """Docstrings' roles as code."""
-    return _ROLE.sub(r"<code>\1</code>", html)
+    return _LINK.sub(moved, markdown)

@@ -95,6 +95,45 @@ def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
     return "–" if value is None else form.format(value)
 
 
+_BEFORE = "results/before_mutual"
+# README's columns (before and after in turn), and its rows in the form of _ROWS.
+_COMPARED = {
+    "greedy, before": f"{_BEFORE}/ende_tatoeba_test",
+    "greedy, after": "results/ende_tatoeba_test",
+    "sampled, before": f"{_BEFORE}/ende_tatoeba_test_t1",
+    "sampled, after": "results/ende_tatoeba_test_t1",
+}
+_COMPARED_ROWS = (
+    ("α", "alpha", "{:.3f}"),
+    ("c", "cost_ratio", "{:.3f}"),
+    ("v", "verify_ratio", "{:.2f}"),
+    ("decoder speedup, predicted", "predicted_speedup", "{:.2f}×"),
+    ("decoder speedup, measured", "measured_speedup_decoder", "{:.2f}×"),
+    ("whole speedup, measured", "measured_speedup", "**{:.2f}×**"),
+    ("BLEU", "quality.bleu", "{:.1f}"),
+)
+
+
+def comparison(root: Path) -> str:
+    """The bundled pair on its test split, before and after mutual learning, with the machines.
+
+    Raises:
+      PageError: results or a key of them are missing, or a file is damaged.
+    """
+    results = {}
+    for directory in _COMPARED.values():
+        name = f"{directory}/results.json"
+        results[name] = read_json(root, name)
+    rows = [
+        [name, *(_shown(result, key, source, form) for source, result in results.items())]
+        for name, key, form in _COMPARED_ROWS
+    ]
+    devices = [_shown(result, "device", source) for source, result in results.items()]
+    before, after = set(devices[::2]), set(devices[1::2])
+    machines = f"Before: {'; '.join(sorted(before))}. After: {'; '.join(sorted(after))}."
+    return f"{markdown(['', *_COMPARED], rows, numbers=True)}\n\n{machines}"
+
+
 def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str:
     """The bundled pair's runs, a column each, and where their numbers come from.
 
@@ -121,35 +160,6 @@ def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str
         for source, result in results.items()
     }
     return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
-
-
-# The same of README's short table, in which each cell has the pair before and after.
-_SHORT_ROWS = (
-    ("α", "alpha", "{:.2f}"),
-    ("decoder, predicted", "predicted_speedup", "{:.2f}×"),
-    ("decoder, measured", "measured_speedup_decoder", "{:.2f}×"),
-    ("whole decode", "measured_speedup", "{:.2f}×"),
-    ("BLEU", "quality.bleu", "{:.1f}"),
-)
-
-
-def short_table(root: Path) -> str:
-    """The runs of the bundled pair before mutual learning and after, a row each.
-
-    Raises:
-      PageError: as :func:`runs_table`.
-    """
-    found = {
-        directory: {run: read_json(root, f"{directory}/{run}/results.json") for run in RUNS}
-        for directory in ("results/before_mutual", "results")
-    }
-
-    def cell(run: str, key: str, form: str) -> str:
-        before, after = (_shown(found[d][run], key, f"{d}/{run}", form) for d in found)
-        return after if before == after else f"{before} → **{after}**"
-
-    rows = [[title, *(cell(run, *row[1:]) for row in _SHORT_ROWS)] for run, title in RUNS.items()]
-    return markdown(["", *(row[0] for row in _SHORT_ROWS)], rows, numbers=True)
 
 
 _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
@@ -209,6 +219,10 @@ def reproduction(root: Path, name: str) -> str:
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
 
 
+# Sections of docs/performance.md with the bundled pair's runs, and where these are.
+_RUNS_SECTIONS = {"runs": "results", "before-mutual-learning": _BEFORE}
+
+
 def sections(
     root: Path, numbers: Callable[[], Result], *, draw: bool
 ) -> dict[str, Callable[[str], str]]:
@@ -218,14 +232,13 @@ def sections(
     """
 
     def performance(name: str) -> str:
-        if name in ("runs", "before-mutual-learning"):
-            directory = "results" if name == "runs" else "results/before_mutual"
-            return runs_table(root, directory, "../")
+        if name in _RUNS_SECTIONS:
+            return runs_table(root, _RUNS_SECTIONS[name], "../")
         return benchmark(root, name, draw=draw)
 
     computed = functools.cache(numbers)
     return {
-        "README.md": lambda name: short_table(root),
+        "README.md": lambda name: comparison(root),
         "docs/performance.md": performance,
         "docs/reproduction.md": lambda name: reproduction(root, name),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),

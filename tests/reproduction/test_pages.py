@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -96,6 +95,28 @@ def test_another_directory_and_a_page_below_the_root(tmp_path):
     assert lines[-1].startswith(f"From [quickstart_ende](../{source}). ")
 
 
+COMPARED = [
+    "results/before_mutual/ende_tatoeba_test", "results/ende_tatoeba_test",
+    "results/before_mutual/ende_tatoeba_test_t1", "results/ende_tatoeba_test_t1",
+]  # fmt: skip
+
+
+def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
+    speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
+    for number, directory in enumerate(COMPARED):
+        bleu = {"quality": {"bleu": 30.0 + number}, "device": f"CPU {number % 2}"}
+        write(tmp_path, f"{directory}/results.json", RESULT | speedups | bleu)
+    lines = pages.comparison(tmp_path).splitlines()
+    names = "greedy, before | greedy, after | sampled, before | sampled, after"
+    assert lines[0] == f"|  | {names} |"
+    assert "| whole speedup, measured | **1.50×** | **1.50×** | **1.50×** | **1.50×** |" in lines
+    assert "| BLEU | 30.0 | 31.0 | 32.0 | 33.0 |" in lines
+    assert lines[-1] == "Before: CPU 0. After: CPU 1."
+    (tmp_path / COMPARED[0] / "results.json").unlink()
+    with pytest.raises(pages.PageError, match=r"before_mutual/.*results\.json is missing"):
+        pages.comparison(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -169,10 +190,13 @@ def repo(tmp_path):
     write(tmp_path, "results/benchmark_one/results.json", _results(WORKLOAD))
     write(tmp_path, "results/benchmark_all/results.json", _results(WORKLOAD, larger))
     write(tmp_path, "results/reproduction_toy/summary.json", CONTENT)
-    write(tmp_path, "results/quickstart_ende/results.json", RESULT)
+    speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
+    for directory in [*COMPARED, "results/quickstart_ende"]:
+        write(tmp_path, f"{directory}/results.json", RESULT | speedups)
     write(tmp_path, SUMMARY, (REPO / SUMMARY).read_text())
     write(tmp_path, "README.md", section("results"))
-    write(tmp_path, "docs/performance.md", f"# P\n{section('one', 'old')}kept\n{section('all')}")
+    some = f"# P\n{section('one', 'old')}kept\n{section('all')}{section('runs')}"
+    write(tmp_path, "docs/performance.md", some)
     write(tmp_path, "docs/reproduction.md", f"Head.\n\n{section('toy')}\nTail.\n")
     write(tmp_path, "docs/scaling.md", section("hardware"))
     (tmp_path / "docs/images").mkdir()
@@ -190,6 +214,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     page = (repo / "docs/performance.md").read_text()
     assert "old" not in page
     assert "kept" in page
+    assert "| tokens | 12,345 |" in page
     assert "| specdec speculative | 1.000 | 0.900 to 1.100 | 1000 |" in page
     assert "| T5X | absent: give --t5x_path |" in page
     row = "3 | 0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 | 2.00 | 1.95 | 1.90 | 1.17 |"
@@ -248,14 +273,3 @@ def test_figures_and_sizes_are_where_they_belong():
     )
     assert models[3].startswith("| T5 of 110 B | 60 + 60 | 8192 | 128 | 20480 |")
     assert len(scaling.section(committed, "meshes").splitlines()) == 2 + 2 * 3 * 2
-
-
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/architecture.md", "docs/notation.md", "docs/performance.md"]
-)
-def test_relative_links_lead_somewhere(name):
-    page = REPO / name
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    for target in targets:
-        if "://" not in target:
-            assert (page.parent / target).exists(), target

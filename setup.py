@@ -1,11 +1,23 @@
 """Packaging of specdec; tool settings are in pyproject.toml, pinned versions in constraints.txt."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
+
+
+class BuildWithConfigs(build_py):
+    """Puts configs/ into the package: who installs it alone has them too."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            configs = Path(self.build_lib) / "specdec" / "configs"
+            shutil.copytree(HERE / "configs", configs, dirs_exist_ok=True)
 
 
 def version() -> str:
@@ -42,6 +54,13 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["specdec", "specdec.*"]),
+    cmdclass={"build_py": BuildWithConfigs},
+    entry_points={
+        "console_scripts": [
+            f"specdec-{name} = specdec.runs.commands:{name}"
+            for name in ("decode", "train", "benchmark", "convert", "reproduce")
+        ]
+    },
     package_data={"specdec": ["bundled/**/*", "py.typed"]},
     install_requires=[
         "absl-py>=2.1",

@@ -7,13 +7,12 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
-core=(  # Oracle, contracts, verifiers, loops.
-  tests/test_oracle*.py tests/models/test_contract.py tests/verifiers tests/drafters
-  tests/decoding/test_loops.py tests/core
-)
-# With the core, what is about programs themselves is compiled as it is for users. All other tests
-# are mostly compilation, which takes half the time without optimization.
+# The core: oracle, verifiers, loops; contracts and drafters.
+oracle=(tests/test_oracle*.py tests/verifiers tests/decoding/test_loops.py tests/core)
+contracts=(tests/models/test_contract.py tests/drafters)
 programs=(tests/models/test_few_tokens.py tests/decoding/test_programs.py tests/test_bundled_pair.py)
+# What runs for long, or is about programs themselves, is compiled as it is for users. All other
+# tests are mostly compilation, which takes half the time without optimization.
 quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
@@ -41,14 +40,17 @@ run() {
   # Most of a test is compilation, which keeps a core busy; who has no tests left steals some.
   python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
 }
+run_quickly() {
+  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "$@"
+}
 if [ "${1:-}" = --core ]; then
-  run "${core[@]}" "${@:2}"
+  run "${oracle[@]}" "${@:2}"
+  run_quickly "${contracts[@]}" "${@:2}"
 elif [ $# -gt 0 ]; then
   run "$@"
 else
-  run "${core[@]}" "${programs[@]}"
-  others=("${core[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests)
-  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "${others[@]}"
+  run "${oracle[@]}" "${programs[@]}"
+  run_quickly "${oracle[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests
 fi
 wait
 cat "$checked/log"

@@ -1,17 +1,36 @@
 """specdec: faster sampling from large Transformers with the same output distribution."""
 
-from specdec.api import GenerateOutput, Pair, load_pair
-from specdec.decoding.hierarchical import Hierarchical
-from specdec.drafters.copying import Copying
-from specdec.drafters.ngram import Ngram
-from specdec.drafters.random import Random
-from specdec.models.partitioning import DeviceMesh
-from specdec.types import SamplingConfig
-from specdec.verifiers.block import BlockVerifier
-from specdec.verifiers.lenient import LenientVerifier
-from specdec.verifiers.token import TokenVerifier
+import importlib
+from typing import TYPE_CHECKING
+
 from specdec.version import __version__
 
+if TYPE_CHECKING:
+    from specdec.api import GenerateOutput, Pair, load_pair
+    from specdec.decoding.hierarchical import Hierarchical
+    from specdec.drafters.copying import Copying
+    from specdec.drafters.ngram import Ngram
+    from specdec.drafters.random import Random
+    from specdec.models.partitioning import DeviceMesh
+    from specdec.types import SamplingConfig
+    from specdec.verifiers.block import BlockVerifier
+    from specdec.verifiers.lenient import LenientVerifier
+    from specdec.verifiers.token import TokenVerifier
+
+_HOMES = {
+    "BlockVerifier": "verifiers.block",
+    "Copying": "drafters.copying",
+    "DeviceMesh": "models.partitioning",
+    "GenerateOutput": "api",
+    "Hierarchical": "decoding.hierarchical",
+    "LenientVerifier": "verifiers.lenient",
+    "Ngram": "drafters.ngram",
+    "Pair": "api",
+    "Random": "drafters.random",
+    "SamplingConfig": "types",
+    "TokenVerifier": "verifiers.token",
+    "load_pair": "api",
+}
 __all__ = [
     "BlockVerifier",
     "Copying",
@@ -27,3 +46,10 @@ __all__ = [
     "__version__",
     "load_pair",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Imported when it is used: a command's help need not wait for JAX."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'specdec' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"specdec.{_HOMES[name]}"), name)

@@ -22,15 +22,18 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     return value
 
 
-def real(name: str, value: Any, meaning: str) -> float:
+def real(
+    name: str, value: Any, meaning: str, least: float = -math.inf, most: float = math.inf
+) -> float:
     """``value`` as a float.
 
     Args:
       meaning: what it must be, for the message.
 
     Raises:
-      ValueError: it is no finite number.
+      ValueError: it is no finite number, or not in least..most.
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or not least <= number <= most:
         raise ValueError(f"{name} must be {meaning}, got {value!r}.")
-    return float(value)
+    return number

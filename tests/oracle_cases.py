@@ -68,14 +68,16 @@ def distances(
     )  # fmt: skip
 
 
-def distances_of(drafter, drafter_params, case, target, *, limit, verifier=None, model=ToyModel):
-    """The same for any drafter, and any table for the target."""
+def distances_of(
+    drafter, drafter_params, case, target, *, limit, verifier=None, model=ToyModel, truth_of=None
+):
+    """The same for any drafter, any table for the target, and the law of ``truth_of``."""
     law = exact_law(
         Engine(model(case.vocab_size), drafter, verifier or TokenVerifier()),
         EngineParams(target, case.sampling.traced(), drafter_params), PROMPT,
         limit=limit, grid=case.grid,
     )  # fmt: skip
-    truth = target_law(case, target, limit)
+    truth = target_law(case, target, limit, truth_of or ToyModel(case.vocab_size))
     assert truth[0] != truth[1], "both rows have the same law; swapped rows would go unseen"
     assert [pytest.approx(1) == sum(row.values()) for row in law] == [True, True]
     return [total_variation(a, b) for a, b in zip(law, truth, strict=True)]
@@ -84,12 +86,12 @@ def distances_of(drafter, drafter_params, case, target, *, limit, verifier=None,
 _laws = {}
 
 
-def target_law(case, target, limit):
+def target_law(case, target, limit, model):
     """The target's own law, walked once for each table."""
-    key = case.sampling, np.asarray(target).tobytes(), limit
+    key = case.sampling, np.asarray(target).tobytes(), limit, model
     if key not in _laws:
         _laws[key] = model_law(
-            ToyModel(case.vocab_size), target, PROMPT,
+            model, target, PROMPT,
             lambda x: reference_distribution(x, case.sampling), limit=limit,
         )  # fmt: skip
     return _laws[key]

@@ -130,6 +130,24 @@ def test_broken_verifiers_are_caught(verifier):
     assert max(distances(CASES["temperature 1"], gamma=2, limit=3, verifier=verifier())) > CAUGHT
 
 
+def several_ends(model):
+    """Distances from the law of a target of which tokens 1 and 2 each end a row."""
+    case = CASES["top-k"]
+    target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
+    return distances_of(
+        ModelDrafter(ToyModel(4), 2), Sampled(draft, case.sampling.traced()), case, target,
+        limit=3, model=model, truth_of=ToyModel(4, eos_ids=(1, 2)),
+    )  # fmt: skip
+
+
+def test_lossless_with_several_end_tokens():
+    assert max(several_ends(functools.partial(ToyModel, eos_ids=(1, 2)))) < LOSSLESS
+
+
+def test_an_end_token_that_is_passed_over_is_caught():
+    assert max(several_ends(ToyModel)) > CAUGHT
+
+
 @pytest.mark.parametrize("verifier", [mutants.SwappedRows, mutants.OffByOne])
 def test_broken_verifiers_are_caught_when_greedy(verifier):
     assert max(distances(CASES["greedy"], gamma=2, limit=3, verifier=verifier())) > CAUGHT

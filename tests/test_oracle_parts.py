@@ -221,7 +221,7 @@ def lenient_laws(verifier, name):
     drafter, params = make(name, 1, SamplingConfig(1.0))
     params = EngineParams(LENIENT_TARGET, SAMPLED.sampling.traced(), params)
     law = exact_law(Engine(TOY, drafter, verifier), params, PROMPT, limit=2, grid=grid)
-    return law, target_law(SAMPLED, LENIENT_TARGET, 2)
+    return law, target_law(SAMPLED, LENIENT_TARGET, 2, ToyModel(SAMPLED.vocab_size))
 
 
 def excess(law, truth):

@@ -28,32 +28,22 @@ Answer = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one system did with one workload; of an absent one only the first two say something.
+    """What one system did with one workload; of an absent one only the first two say something."""
 
-    Attributes:
-      system: its name.
-      absent: why it did not run; None if it did.
-      seconds: of each repetition, all rows, encoders included.
-      first_token_seconds: of each repetition, decodes of one token a row.
-      num_tokens: emitted in one repetition.
-      same_rows: rows with the reference's tokens but for the last, which some cannot let be EOS.
-      load_seconds: to read the weights, with what the library converts or packs.
-      compile_seconds: what the first run took longer than the median of the later ones.
-      memory_bytes: most that was in use beyond the imported libraries, loading included; of the
-        accelerator where there is one.
-      versions: of what ran.
-    """
-
-    system: str
-    absent: str | None = None
-    seconds: tuple[float, ...] = ()
-    first_token_seconds: tuple[float, ...] = ()
-    num_tokens: int = 0
+    system: str  # Its name.
+    absent: str | None = None  # Why it did not run; None if it did.
+    seconds: tuple[float, ...] = ()  # Of each repetition, all rows, encoders included.
+    first_token_seconds: tuple[float, ...] = ()  # Of each repetition, decodes of one token a row.
+    num_tokens: int = 0  # Emitted in one repetition.
+    # Rows with the reference's tokens but for the last, which some cannot let be EOS.
     same_rows: int = 0
-    load_seconds: float = 0.0
+    load_seconds: float = 0.0  # To read the weights, with what the library converts or packs.
+    # What the first run took longer than the median of the later ones.
     compile_seconds: float = 0.0
+    # Most that was in use beyond the imported libraries, loading included; of the accelerator where
+    # there is one.
     memory_bytes: int = 0
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # Of what ran.
 
     def ms_per_token(self) -> Spread:
         """Whole decodes, over the repetitions."""
@@ -160,16 +150,14 @@ def _measure(
         seconds = tuple(answer["seconds"] for answer in rest)
         same = (a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True))
         return Measurement(
-            name,
-            seconds=seconds,
+            name, seconds=seconds,
             first_token_seconds=tuple(answer["seconds"] for answer in first_tokens[name][1:]),
-            num_tokens=sum(len(row) for row in first["tokens"]),
-            same_rows=sum(same),
+            num_tokens=sum(map(len, first["tokens"])), same_rows=sum(same),
             load_seconds=loaded[name]["load_seconds"],
             compile_seconds=max(0.0, first["seconds"] - statistics.median(seconds)),
             memory_bytes=first_tokens[name][-1]["memory_bytes"],
             versions=loaded[name]["versions"],
-        )
+        )  # fmt: skip
 
     return [measurement(name) for name in processes]
 

@@ -31,11 +31,9 @@ def systems(result: Mapping[str, Any], path: Path) -> None:
 
 
 def sweep(
-    results: Sequence[Mapping[str, Any]],
-    x: Callable[[Mapping[str, Any]], int],
-    label: str,
+    results: Sequence[Mapping[str, Any]], x: Callable[[Mapping[str, Any]], int], label: str,
     path: Path,
-) -> None:
+) -> None:  # fmt: skip
     """Tokens a second of plain and speculative decoding, and v, against ``x`` of a workload."""
     at = [x(result) for result in results]
     with figures.saved(path.parent, path.stem, (7.0, 3.4), ["svg"]) as figure:

@@ -29,41 +29,33 @@ def numbers(
             return {"system": m.system, "absent": m.absent}
         per_token, batches = m.ms_per_token(), len(workload.batches())
         first = Spread.of(1e3 * seconds / batches for seconds in m.first_token_seconds)
-        return {
-            **dataclasses.asdict(m),
+        return dataclasses.asdict(m) | {
             "ms_per_token": dataclasses.asdict(per_token),
             "tokens_per_second": 1e3 / per_token.median,
             "first_token_ms": dataclasses.asdict(first),
             "speedup": dataclasses.asdict(m.speedup_over(measurements[0])),
         }
 
+    parts = breakdown and dataclasses.asdict(breakdown)
     return {
-        "workload": workload.name,
-        "label": workload.label,
-        "forced_alpha": workload.forced_alpha,
-        "num_rows": len(workload.inputs),
-        "input_tokens": sum(len(row) for row in workload.inputs),
+        "workload": workload.name, "label": workload.label, "forced_alpha": workload.forced_alpha,
+        "num_rows": len(workload.inputs), "input_tokens": sum(map(len, workload.inputs)),
         **{name: getattr(workload, name) for name in _SETTINGS},
         "systems": [system(m) for m in measurements],
-        "breakdown": breakdown
-        and dataclasses.asdict(breakdown) | {name: getattr(breakdown, name) for name in _DERIVED},
-    }
+        "breakdown": parts and parts | {name: getattr(breakdown, name) for name in _DERIVED},
+    }  # fmt: skip
 
 
-# What a system's table says, by formats of its numbers and of ``same``.
+# The columns of a system's table, by formats of its numbers and of ``same``.
 _CELLS = (
-    ("system", "{system}"),
-    ("ms per token", "{ms_per_token[median]:.3f}"),
+    ("system", "{system}"), ("ms per token", "{ms_per_token[median]:.3f}"),
     ("(range)", "{ms_per_token[low]:.3f} to {ms_per_token[high]:.3f}"),
-    ("tokens/s", "{tokens_per_second:.0f}"),
-    ("first token, ms", "{first_token_ms[median]:.1f}"),
+    ("tokens/s", "{tokens_per_second:.0f}"), ("first token, ms", "{first_token_ms[median]:.1f}"),
     ("speedup", "{speedup[median]:.2f}"),
     ("(range)", "{speedup[low]:.2f} to {speedup[high]:.2f}"),
-    ("load, s", "{load_seconds:.1f}"),
-    ("compile, s", "{compile_seconds:.1f}"),
-    ("memory, MB", "{megabytes:.0f}"),
-    ("same rows", "{same}"),
-)
+    ("load, s", "{load_seconds:.1f}"), ("compile, s", "{compile_seconds:.1f}"),
+    ("memory, MB", "{megabytes:.0f}"), ("same rows", "{same}"),
+)  # fmt: skip
 COLUMNS = [title for title, _ in _CELLS]
 
 

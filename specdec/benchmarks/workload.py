@@ -27,40 +27,30 @@ class WorkloadError(ValueError):
 class Workload:
     """Rows to decode, in batches of consecutive rows.
 
-    Attributes:
-      name: for tables.
-      target, draft: a checkpoint's directory in Hugging Face format, or a shape whose weights are
-        drawn at random.
-      inputs: token ids of each row, EOS included; rows of a batch are equally long.
-      lengths: tokens to emit for each row, no more and no less; None where rows end by themselves
-        (then the first system, which must be specdec's plain decoding, sets them for the others).
-      max_decode_len: no row is longer.
-      batch_size: rows decoded together; divides the number of rows.
-      gamma: guesses a block.
-      stop_below: see :class:`specdec.drafters.model.ModelDrafter`; specdec's own systems only.
-      temperature: 0 for greedy.
-      dtype: of weights and arithmetic, where a system's method does not say its own.
-      forced_alpha: accept guesses with this probability whatever the target says (see
-        :class:`specdec.verifiers.forced.ForcedAcceptance`); None for real acceptance.
-      seed: of random weights and of sampling.
-
     Raises:
       WorkloadError: values that contradict each other.
     """
 
-    name: str
+    name: str  # For tables.
+    # A checkpoint's directory in Hugging Face format, or a shape whose weights are drawn at random.
     target: str | T5Config
     draft: str | T5Config
+    # Token ids of each row, EOS included; rows of a batch are equally long.
     inputs: tuple[tuple[int, ...], ...]
+    # Tokens to emit for each row, no more and no less; None where rows end by themselves (then the
+    # first system, which must be specdec's plain decoding, sets them for the others).
     lengths: tuple[int, ...] | None
-    max_decode_len: int
-    batch_size: int = 1
-    gamma: int = 4
-    stop_below: float = 0.0
-    temperature: float = 0.0
+    max_decode_len: int  # No row is longer.
+    batch_size: int = 1  # Rows decoded together; divides the number of rows.
+    gamma: int = 4  # Guesses a block.
+    stop_below: float = 0.0  # See `ModelDrafter`; specdec's own systems only.
+    temperature: float = 0.0  # 0 for greedy.
+    # Of weights and arithmetic, where a system's method does not say its own.
     dtype: str = "float32"
+    # Accept guesses with this probability, not by the target's distribution (see
+    # `ForcedAcceptance`); None for real acceptance.
     forced_alpha: float | None = None
-    seed: int = 0
+    seed: int = 0  # Of random weights and of sampling.
 
     def __post_init__(self):
         size, limit, count = self.batch_size, self.max_decode_len, len(self.inputs)
@@ -98,14 +88,9 @@ class Workload:
 
 
 def text(
-    task: Task,
-    pair: str = "quickstart",
-    num_examples: int = 32,
-    max_decode_len: int = 64,
-    gamma: int = 3,
-    stop_below: float = 0.0,
-    temperature: float = 0.0,
-) -> list[Workload]:
+    task: Task, pair: str = "quickstart", num_examples: int = 32, max_decode_len: int = 64,
+    gamma: int = 3, stop_below: float = 0.0, temperature: float = 0.0,
+) -> list[Workload]:  # fmt: skip
     """A bundled pair on ``num_examples`` texts of a task, evenly spread, a row at a time.
 
     Rows end by themselves.
@@ -121,18 +106,11 @@ def text(
 
 
 def random_weights(
-    name: str,
-    target: T5Config,
-    draft: T5Config,
-    gamma: int,
-    forced_alphas: Sequence[float],
-    input_lens: Sequence[int] = (64,),
-    output_lens: Sequence[int] = (64,),
-    batch_sizes: Sequence[int] = (1,),
-    temperature: float = 0.0,
-    dtype: str = "float32",
+    name: str, target: T5Config, draft: T5Config, gamma: int, forced_alphas: Sequence[float],
+    input_lens: Sequence[int] = (64,), output_lens: Sequence[int] = (64,),
+    batch_sizes: Sequence[int] = (1,), temperature: float = 0.0, dtype: str = "float32",
     seed: int = 0,
-) -> list[Workload]:
+) -> list[Workload]:  # fmt: skip
     """A pair of random weights, whose acceptance must be forced; one workload a combination.
 
     ``input_lens`` and ``output_lens`` are tokens a row, EOS included.

@@ -1,4 +1,4 @@
-"""The tokens that a draft says, in a file beside its weights.
+"""The tokens that a draft generates, in a file beside its weights.
 
 A draft that does not say what its task never asks for, the other language's tokens, is as lossless
 and cheaper. Targets, and other tools that open the checkpoint, do not read the file.
@@ -43,7 +43,7 @@ def load_draft_vocabulary(source: str | os.PathLike, vocab_size: int) -> list[in
     if not valid or not tokens or tokens[0] < 0 or tokens[-1] >= vocab_size:
         raise CheckpointError(
             f'{path} must hold {{"tokens": [...]}}, ascending ids below the vocabulary\'s size, '
-            f"{vocab_size}. Make it anew (configs/training/quickstart_draft_vocabulary.gin), or "
-            "remove it: the draft then says every token."
+            f"{vocab_size}. Make it again (configs/training/quickstart_draft_vocabulary.gin), or "
+            "remove it: the draft then generates every token."
         )
     return tokens

@@ -55,8 +55,8 @@ UNUSED_NAMES = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias
 def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     """The network that a config.json describes.
 
-    ``tied_logits`` says whether logits are scaled by d_model**-0.5. Those are tied to the embedding
-    in every public checkpoint, but whether they are is a matter of the weights.
+    ``tied_logits`` tells whether logits are scaled by d_model**-0.5. Those are tied to the
+    embedding in every public checkpoint, but whether they are is a matter of the weights.
     ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
 
     Raises:
@@ -75,17 +75,19 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
             f"it must be one of {', '.join(FEED_FORWARDS)}."
         )
     activation, gated = FEED_FORWARDS[feed_forward]
-    tokens: dict[str, Any] = {"pad_id": 0, "eos_id": 1}
-    for ours, theirs in TOKENS.items():  # A decoder starts from the pad unless told otherwise.
-        tokens[ours] = _token_id(raw, theirs, tokens.get(ours, tokens["pad_id"]), source)
+    # A decoder starts from the pad unless told otherwise.
+    pad = _token_ids(raw, "pad_token_id", 0, source)
+    start = _token_ids(raw, "decoder_start_token_id", pad[0], source)
+    eos = _token_ids(raw, "eos_token_id", 1, source, several=True)
+    tokens: dict[str, Any] = {"pad_id": pad[0], "decoder_start_id": start[0], "eos_id": eos[0]}
     # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
-    # Its mT5 never scales, whatever ``tie_word_embeddings`` says.
+    # Its mT5 never scales, whatever ``tie_word_embeddings`` is.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
     try:
         return T5Config(
             **{ours: raw[theirs] for ours, theirs in SIZES.items()},
             **{name: raw.get(name, default) for name, default in OPTIONS.items()},
-            **tokens,
+            **tokens, more_eos_ids=tuple(eos[1:]),
             num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
             activation=activation, gated=gated, tied_logits=scaled and model_type != "mt5",
             encoding_width=raw.get("encoding_width"),
@@ -96,15 +98,17 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
         raise CheckpointError(f"{source}: {error}") from None
 
 
-def _token_id(raw: Mapping[str, Any], name: str, default: int, source: str) -> int:
-    value = raw.get(name)
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    elif value is None:
-        value = default
-    if not isinstance(value, int):
-        raise CheckpointError(f"{source}: {name} must be one token id, got {value!r}.")
-    return value
+def _token_ids(
+    raw: Mapping[str, Any], name: str, default: int, source: str, several: bool = False
+) -> list[int]:
+    """Token ids by name: one, unless there may be ``several``."""
+    value = default if raw.get(name) is None else raw[name]
+    values = value if isinstance(value, list) else [value]
+    numbers = all(isinstance(each, int) and not isinstance(each, bool) for each in values)
+    if not values or not numbers or (len(values) > 1 and not several):
+        asked = "one token id, or a list of them" if several else "one token id"
+        raise CheckpointError(f"{source}: {name} must be {asked}, got {value!r}.")
+    return values
 
 
 def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
@@ -132,7 +136,10 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
 
 def format_generation_config(config: T5Config) -> dict[str, Any]:
     """The generation_config.json that goes with ``format_config``: the special tokens."""
-    return {theirs: getattr(config, ours) for ours, theirs in TOKENS.items()}
+    tokens: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in TOKENS.items()}
+    if config.more_eos_ids:
+        tokens["eos_token_id"] = [config.eos_id, *config.more_eos_ids]
+    return tokens
 
 
 class Parameter(NamedTuple):

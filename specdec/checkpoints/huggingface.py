@@ -67,7 +67,7 @@ def open_huggingface(
     """Opens a T5, T5 v1.1, Flan-T5 or mT5 checkpoint, whose parameters are read when used.
 
     Logits follow transformers 5: they come from ``lm_head.weight`` where the file has one and from
-    the embedding otherwise, scaled by d_model**-0.5 as config.json says. A head that is both
+    the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is both
     separate and scaled has the factor multiplied into its kernel.
 
     Args:
@@ -158,7 +158,7 @@ def save_huggingface(
 
     Raises:
       CheckpointError: the directory is not empty, a parameter is missing, unknown, of another shape
-        than ``config`` says or not finite in ``dtype``, or the vocabulary does not fit the model.
+        than ``config`` has or not finite in ``dtype``, or the vocabulary does not fit the model.
     """
     stored_dtype = as_dtype(dtype)
     arrays = flatten_dict(params, sep="/")
@@ -231,6 +231,13 @@ def _weight_files(directory: Path) -> dict[str, Path]:
             raise CheckpointError(
                 f"{directory / INDEX} has no weight_map; copy or download the checkpoint again."
             )
+        for tensor, name in weight_map.items():
+            inside = isinstance(name, str) and name and not Path(name).is_absolute()
+            if not inside or ".." in Path(name).parts:
+                raise CheckpointError(
+                    f"{directory / INDEX} gives {tensor} the file {name!r}, which is no name of a "
+                    "file in the checkpoint's directory; copy or download the checkpoint again."
+                )
         paths = [directory / name for name in sorted(set(weight_map.values()))]
     else:
         pickles = sorted(path.name for path in directory.glob("pytorch_model*"))

@@ -31,7 +31,7 @@ def load_t5(
     config: T5Config, params: Params, source: str, kernel_dtype: str | None = None,
     partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None,
 ) -> LoadedModel:  # fmt: skip
-    """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` says.
+    """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
     Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are stored
     in ``config.dtype`` after all.
@@ -63,7 +63,7 @@ def checkpoint(folder: str, name: str) -> str:
 def resolve(source: str | os.PathLike, role: Literal["target", "draft"]) -> str:
     """A bundled model's directory; anything else as it is.
 
-    "quickstart" is its target or draft, as ``role`` says; "quickstart/draft" names one.
+    "quickstart" is its target or draft, by ``role``; "quickstart/draft" names one.
     """
     name, _, model = os.fspath(source).partition("/")
     return str(bundled(name) / (model or role)) if name in BUNDLED else os.fspath(source)
@@ -89,9 +89,9 @@ def load_model(
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of weights, activations and cache; for the rest see :func:`load_t5`.
-      as_draft: on one device it generates only the tokens of its draft vocabulary, if it has one.
+      as_draft: it generates only the tokens of its draft vocabulary, if it has one.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
-        generates the tokens that both have. Not on a mesh.
+        generates the tokens that both have.
 
     Raises:
       CheckpointError: it cannot be read.
@@ -101,7 +101,7 @@ def load_model(
     config, params = open_checkpoint(source)
     config = dataclasses.replace(config, dtype=dtype)
     generated = None
-    if as_draft and partitioning is None:
+    if as_draft:
         generated = load_draft_vocabulary(source, config.vocab_size)
         if vocab_size not in (None, config.vocab_size):
             common = range(min(vocab_size, config.vocab_size))
@@ -163,19 +163,25 @@ class DraftLoader:
 
 
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
-    """Raises ValueError unless the models have the same number of tokens and special ids."""
+    """Raises ValueError unless the models have the same number of tokens and special ids.
+
+    Of several EOS ids one in common is enough: the target's end a row.
+    """
     for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
-        if ours != theirs:
+        if not set(ours) & set(theirs):
+            ours, theirs = (" or ".join(map(str, tokens)) for tokens in (ours, theirs))
             raise ValueError(
                 f"Target and draft have different vocabularies: {name} is {ours} for the target "
                 f"({target.source}) and {theirs} for the draft ({draft.source}). A draft must have "
                 "the target's tokens; where only padding rows of the embedding differ, put the "
-                "same spiece.model beside both (and use no mesh)."
+                "same spiece.model beside both."
             )
 
 
-def _tokens(loaded: LoadedModel) -> dict[str, int]:
+def _tokens(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     model = loaded.model
     prefix = model.prompt(np.zeros((1, 1), np.int32), np.ones(1, np.int32)).prefix
-    names = ("vocab_size", "pad_id", "eos_id")
-    return {name: getattr(model, name) for name in names} | {"decoder_start_id": int(prefix[0, 0])}
+    return {
+        "vocab_size": (model.vocab_size,), "pad_id": (model.pad_id,), "eos_id": model.eos_ids,
+        "decoder_start_id": (int(prefix[0, 0]),),
+    }  # fmt: skip

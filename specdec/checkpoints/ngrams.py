@@ -32,7 +32,7 @@ def save_ngrams(
     arrays = {"unigram": np.asarray(tables.unigram), "best": np.asarray(tables.best)}
     for m, level in enumerate(tables.levels, start=1):
         counts = np.asarray(level.count)
-        used = np.flatnonzero(counts)  # The hash table is made anew when it is read.
+        used = np.flatnonzero(counts)  # The hash table is made again when it is read.
         used = used[np.argsort(np.asarray(level.begin)[used])]
         size = int(counts.sum())
         arrays |= {

@@ -26,7 +26,7 @@ class CheckpointError(ValueError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredArray:
-    """A parameter still in its files; ``np.asarray`` and ``jnp.asarray`` read it, each anew."""
+    """A parameter still in its files; ``np.asarray`` and ``jnp.asarray`` read it each time."""
 
     label: str  # Checkpoint and name, for messages.
     shape: tuple[int, ...]

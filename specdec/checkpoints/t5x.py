@@ -31,6 +31,7 @@ from specdec.models.t5.config import T5Config
 
 STATE = "state"  # Where T5X's Orbax checkpoints, and some native ones, keep everything.
 _STEP = re.compile(r"checkpoint_(\d+)")
+_STEP_FILE = re.compile(r"(?:.*[._-])?checkpoint_(\d+)")  # Such as test_t5_tiny.checkpoint_0.
 _SCANNED = re.compile(r"(encoder|decoder)/\1/(.+)")
 _LAYER_BIAS = re.compile(r"(encoder|decoder)/layers_\d+/(relpos_bias/rel_embedding)")
 
@@ -41,14 +42,14 @@ def is_t5x(source: str | Path) -> bool:
     if is_remote(location):
         return True
     if os.path.isfile(location):
-        return bool(_STEP.fullmatch(os.path.basename(location)))
+        return bool(_STEP_FILE.fullmatch(os.path.basename(location)))
     names = names_in(location)
     found = _is_checkpoint(names) or any(map(_STEP.fullmatch, names))
     return found and "config.json" not in names
 
 
 def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, int | None]:
-    """One checkpoint's location, and its step where its name tells.
+    """One checkpoint's location, and its step if its name has one.
 
     It is ``source`` itself (a directory, a single file, or gs://bucket/path), or the
     ``checkpoint_<step>`` that it holds: the latest where ``step`` is None.
@@ -59,7 +60,7 @@ def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, i
     location = os.fspath(source).rstrip("/")
     names = names_in(location)
     if os.path.isfile(location) or _is_checkpoint(names):
-        named = _STEP.fullmatch(os.path.basename(os.path.abspath(location)))
+        named = _STEP_FILE.fullmatch(os.path.basename(os.path.abspath(location)))
         steps = {int(named[1]): location} if named else {}
         if step is None:
             return location, next(iter(steps), None)
@@ -127,7 +128,7 @@ def save_t5x(
 
     Raises:
       CheckpointError: the step is there already, or a parameter is missing, unknown, of another
-        shape than ``config`` says or not finite in ``dtype``.
+        shape than ``config`` has or not finite in ``dtype``.
     """
     location = os.fspath(directory)
     if is_remote(location):

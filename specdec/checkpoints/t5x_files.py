@@ -135,7 +135,7 @@ def write_arrays(
     Every parameter becomes a zarr array, as with T5X's partitioners, which know an axis for each.
 
     The training step is the only state beside the parameters. ``arrays`` are by path; ``label``
-    says in messages what they are of.
+    names them in messages.
 
     Raises:
       CheckpointError: a value is not finite in ``dtype``.

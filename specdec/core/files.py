@@ -32,14 +32,26 @@ def written(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{mine}{os.getpid()}.partial")
     _remove(partial)
     try:
-        yield partial
-        for file in [partial, *partial.rglob("*")]:
-            if file.is_file():
-                with open(file, "rb") as opened:
-                    os.fsync(opened)  # A machine that is taken away keeps the whole file too.
-        partial.replace(path)
+        with naming(path):
+            yield partial
+            for file in [partial, *partial.rglob("*")]:
+                if file.is_file():
+                    with open(file, "rb") as opened:
+                        os.fsync(opened)  # A machine that is taken away keeps the whole file too.
+            partial.replace(path)
     finally:
         _remove(partial)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError that names no file, as one of a full disk while it is written, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
 def _runs(process: int) -> bool:
@@ -102,4 +114,4 @@ def check_writable(directory: Path) -> None:
             pass
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
-        raise OSError(f"Cannot write to {directory}: {existing}: {reason}.") from None
+        raise type(error)(f"Cannot write to {directory}: {existing}: {reason}.") from None

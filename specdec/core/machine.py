@@ -40,7 +40,7 @@ def _cpu_name() -> str:
 
 
 def _cpu_info(name: str) -> str:
-    """What Linux says of the first processor; empty elsewhere."""
+    """Linux's entry for the first processor; empty elsewhere."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(name):
@@ -51,7 +51,7 @@ def _cpu_info(name: str) -> str:
 
 
 def fingerprint(params: Params) -> str:
-    """Eight hex digits that change when the parameters are trained anew.
+    """Eight hex digits that change when the parameters are trained again.
 
     Of each array only the first entries count, on a mesh those of its first part: reading a large
     model whole takes a while.

@@ -33,14 +33,8 @@ def min_last(x: Array) -> Array:
     return _reduce(x, jnp.min, jnp.minimum, jnp.asarray(highest, x.dtype))
 
 
-def softmax(logits: Array) -> Array:
-    """exp(x) / sum exp(x) over the last axis, of finite numbers and -inf."""
-    weights, total = softmax_parts(logits)
-    return weights / total
-
-
 def softmax_parts(logits: Array) -> tuple[Array, Array]:
-    """A softmax's numerators [..., N] and their sum [..., 1], for those who divide later."""
+    """A softmax's numerators [..., N] and their sum [..., 1], of finite numbers and -inf."""
     return sum_parts(jnp.exp(logits - max_last(logits)[..., None]))
 
 

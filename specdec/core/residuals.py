@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
+
+
+def one_of(tokens: Array, ids: tuple[int, ...]) -> Array:
+    """Whether each token is one of a few known ids."""
+    nowhere = jnp.zeros_like(tokens, bool)
+    return functools.reduce(operator.or_, (tokens == each for each in ids), nowhere)
 
 
 def take(probs: Float[Array, "b n v"], tokens: Int[Array, "b n"]) -> Float[Array, "b n"]:
@@ -24,10 +33,29 @@ def take_position(values: Shaped[Array, "b n ..."], at: Int[Array, " b"]) -> Sha
     return jnp.take_along_axis(values, index, axis=1, mode="promise_in_bounds")[:, 0]
 
 
+def write_at(
+    rows: Shaped[Array, "b m ..."], new: Shaped[Array, "b t ..."], at: Int[Array, " b"],
+    count: Int[Array, " b"] | None = None,
+) -> Shaped[Array, "b m ..."]:  # fmt: skip
+    """The rows with new[b], or only its first count[b] entries, set at at[b] of each."""
+
+    def write(row, new, at, count):
+        if count is not None:
+            keep = (jnp.arange(len(new)) < count).reshape(-1, *[1] * (new.ndim - 1))
+            new = jnp.where(keep, new, jax.lax.dynamic_slice_in_dim(row, at, len(new)))
+        return jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=0)
+
+    return jax.vmap(write)(rows, new, at, count)
+
+
+def guess_probs(target: Float[Array, "b n1 v"], draft: Draft) -> tuple[Array, Array | float]:
+    """p and q of each guess, [B, N]; q is 1 for guesses that are point masses."""
+    p = take(target[:, : draft.tokens.shape[1]], draft.tokens)
+    return p, 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
+
+
 def residual_weights(
-    target: Float[Array, "b v"],
-    draft: Float[Array, "b v"] | None,
-    rejected: Int[Array, " b"],
+    target: Float[Array, "b v"], draft: Float[Array, "b v"] | None, rejected: Int[Array, " b"]
 ) -> Float[Array, "b v"]:
     """Unnormalised residual: max(0, p - q), or p without the rejected token for a point mass.
 

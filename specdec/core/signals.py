@@ -9,13 +9,9 @@ from contextlib import contextmanager
 
 
 class StopRequest:
-    """What :func:`stop_request` noted.
+    """What :func:`stop_request` noted."""
 
-    Attributes:
-      by: the signal that came last; None while there was none.
-    """
-
-    by: signal.Signals | None = None
+    by: signal.Signals | None = None  # The signal that came last; None while there was none.
 
     @property
     def exit_code(self) -> int:

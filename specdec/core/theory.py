@@ -1,4 +1,4 @@
-"""What theory says of speed, given alpha.
+"""The speedup in theory, given alpha.
 
 Notation: alpha, gamma, c (``cost_ratio``), v (``verify_ratio``); "the paper" is Leviathan, Kalman
 and Matias 2023. Improvements and factors are over plain decoding of the same text.

@@ -1,4 +1,4 @@
-"""What theory says where acceptances are measured along texts and are not independent.
+"""Theory where acceptances are measured along texts and are not independent.
 
 Everything here starts from ratios r_t = min(1, q(x_t)/p(x_t)) at the tokens x of texts that follow
 the target's law p (with what the draft assigns, q, after the same prefix). Given that the target's

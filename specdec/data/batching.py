@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specdec.arguments import real, whole
 from specdec.data.vocabulary import EOS_ID, PAD_ID, Tokenizer
 
 
@@ -40,6 +41,14 @@ class BatchingOptions:
     seed: int = 0  # Fixes the order, the joins and the shuffles.
 
     def __post_init__(self):
+        whole("tokens_per_batch", self.tokens_per_batch, 1)
+        whole("seed", self.seed, 0)
+        if not isinstance(self.lengths, Sequence) or isinstance(self.lengths, str):
+            raise ValueError(f"lengths must be a list of whole numbers, got {self.lengths!r}.")
+        for length in (size for shape in self.shapes for size in shape):
+            whole("lengths: a length", length, 2)
+        for weight in self.join_weights:
+            real("join_weights: a weight", weight, "a number of at least 0", 0)
         sums = [sum(shape) for shape in self.shapes]
         if not sums or sums != sorted(sums) or len(set(self.shapes)) < len(sums):
             raise ValueError(f"lengths must be ascending, got {self.lengths}.")
@@ -48,13 +57,13 @@ class BatchingOptions:
                 f"tokens_per_batch={self.tokens_per_batch} is less than one row of "
                 f"{self.lengths[-1]} tokens."
             )
-        if not self.join_weights or min(self.join_weights) < 0 or not sum(self.join_weights):
+        if not sum(self.join_weights):
             raise ValueError(f"join_weights must be shares, got {self.join_weights}.")
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """``lengths`` as (S, T)."""
-        return [(n, n) if isinstance(n, int) else (n[0], n[1]) for n in self.lengths]
+        return [(n[0], n[1]) if isinstance(n, Sequence) else (n, n) for n in self.lengths]
 
     def rows(self, shape: tuple[int, int]) -> int:
         """B of a batch of this (S, T)."""

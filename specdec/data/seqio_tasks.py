@@ -164,7 +164,7 @@ def read(task: seqio.Task, split: str, max_input_len: int) -> Task:
 def _metrics(task: seqio.Task) -> Metrics | None:
     if task.postprocessor is not None:
         raise ValueError(
-            f"{task.name} post-processes outputs with its examples at hand; specdec decodes only "
+            f"{task.name} post-processes outputs with its examples; specdec decodes only "
             "tasks whose metrics compare texts."
         )
 

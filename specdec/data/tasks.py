@@ -32,7 +32,7 @@ class Task:
     """Named rows, in order; a row's id is its place, bad ones counted.
 
     Attributes:
-      read: opens the rows anew, the same ones in the same order each time, and holds none of them.
+      read: opens the rows, the same ones in the same order each time, and holds none of them.
       metrics: from outputs and references to scores, for a task that has its own.
     """
 
@@ -44,7 +44,7 @@ class Task:
     def of(
         cls, name: str, rows: Iterable[Example | BadRow], metrics: Metrics | None = None
     ) -> Task:
-        """A task whose rows are at hand."""
+        """A task of these rows."""
         held = tuple(rows)
         return cls(name, lambda: iter(held), metrics)
 

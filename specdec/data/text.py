@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -25,34 +26,52 @@ def existing_file(path: str | os.PathLike) -> Path:
     """The path of a file with something in it.
 
     Raises:
-      FileNotFoundError, ValueError: there is no such file, or it is empty.
+      FileNotFoundError, ValueError: there is no such file, it is empty, or it is UTF-16.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"No data file at {path}.")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty.")
+    with open(path, "rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f"{path} is UTF-16; save it as UTF-8.")
     return path
 
 
 def text_of(raw: bytes) -> str:
-    """What UTF-8 bytes say; raises ValueError for others."""
+    """The text of UTF-8 bytes; raises ValueError for others."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 ({error.reason}).") from None
 
 
+def _line_of(raw: bytes) -> str:
+    """A line without its end; raises ValueError if it is no UTF-8, or none that has one line."""
+    line = text_of(raw).rstrip("\r\n")
+    if "\r" in line:
+        raise ValueError(
+            "a carriage return inside the line. Lines must end with a line feed: convert the file."
+        )
+    if "\0" in line:
+        raise ValueError("a NUL character. If the file is UTF-16, save it as UTF-8.")
+    return line
+
+
 def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T] | BadRow]:
     """Origin and parsed text of each line of a UTF-8 file, or what is bad about it.
 
-    ``parse`` gets a line without its end and raises ValueError for a bad one.
+    A byte order mark at the file's start is left out. ``parse`` gets a line without its end and
+    raises ValueError for a bad one.
     """
     with open(path, "rb") as file:
         for number, raw in enumerate(file, start=1):
             origin = f"{path}:{number}"
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             try:
-                row = origin, parse(text_of(raw).rstrip("\r\n"))
+                row = origin, parse(_line_of(raw))
             except ValueError as error:
                 row = BadRow(origin, f"{origin}: {error}")
             yield row
@@ -82,7 +101,7 @@ def stream_pairs(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
 
 
 def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
-    """All of :func:`stream_pairs`, which says what it raises."""
+    """All of :func:`stream_pairs`, which lists what it raises."""
     return list(stream_pairs(path))
 
 

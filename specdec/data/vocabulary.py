@@ -159,7 +159,9 @@ def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -
             num_threads=1, minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
-        raise ValueError(f"SentencePiece cannot make {size} pieces: {error}") from error
+        # "...cc(12) [condition] Vocabulary size too high (900). Please set it to a value <= 313."
+        reason = str(error).rpartition("]")[2].strip()
+        raise ValueError(f"size = {size} pieces cannot be made of this text: {reason}") from None
     with written(Path(path)) as partial:
         partial.write_bytes(model.getvalue())
     return Vocabulary(path)

@@ -11,25 +11,19 @@ from specdec.core.randomness import seed_words
 from specdec.decoding.batches import Batch, bucket
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import LoadedModel
-from specdec.types import AnyArray, DecodeResult, DecodeState, Prompt
+from specdec.types import AnyArray, DecodeResult, Prompt
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchDecoder:
-    """Decodes batches in one way.
+    """Decodes batches in one way."""
 
-    Attributes:
-      engine, params: see :class:`specdec.decoding.engine.Engine`.
-      target: the engine's, as it was loaded.
-      max_decode_len: tokens a row may emit, EOS included.
-      seed: of the random numbers; 64 bits.
-    """
-
+    # See `Engine`.
     engine: Engine
     params: EngineParams
-    target: LoadedModel
-    max_decode_len: int
-    seed: int
+    target: LoadedModel  # The engine's, as it was loaded.
+    max_decode_len: int  # Tokens a row may emit, EOS included.
+    seed: int  # Of the random numbers; 64 bits.
 
     @property
     def output_bucket(self) -> int:
@@ -40,10 +34,6 @@ class BatchDecoder:
         """What :meth:`Engine.start` takes after the engine: arrays on their devices."""
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
-
-    def start(self, batch: Batch) -> DecodeState:
-        """The state before the first block; traceable."""
-        return self.engine.start(*self.arguments(batch), output_bucket=self.output_bucket)
 
     def decode(self, batch: Batch, *, trace: bool = False) -> DecodeResult:
         """Decodes a batch and brings the result to the host as NumPy arrays.

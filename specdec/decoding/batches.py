@@ -25,15 +25,10 @@ def bucket(length: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Rows that are decoded together.
+    """Rows that are decoded together."""
 
-    Attributes:
-      prompt: NumPy arrays, padded to a bucket.
-      row_ids: [B] indices into the texts; -1 for rows that only fill the batch up.
-    """
-
-    prompt: Prompt
-    row_ids: np.ndarray
+    prompt: Prompt  # NumPy arrays, padded to a bucket.
+    row_ids: np.ndarray  # [B] indices into the texts; -1 for rows that only fill the batch up.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,16 +71,11 @@ def commonest(batches: Sequence[Batch]) -> list[Batch]:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """One block of one row, for people to look at.
+    """One block of one row, for people to look at."""
 
-    Attributes:
-      accepted: guesses kept.
-      rejected: guesses thrown away (after the end of the row: not looked at).
-      correction: the verifier's own token, or None where the row ended inside the guesses.
-    """
-
-    accepted: list[int]
-    rejected: list[int]
+    accepted: list[int]  # Guesses kept.
+    rejected: list[int]  # Guesses thrown away (after the end of the row: not looked at).
+    # The verifier's own token, or None where the row ended inside the guesses.
     correction: int | None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,42 +55,21 @@ TOKEN_VERIFIER = TokenVerifier()
 
 @pytree
 class EngineParams:
-    """The arrays an engine works with.
+    """The arrays an engine works with."""
 
-    Attributes:
-      target: the target's packed parameters.
-      sampling: how the target's logits become the law of the output.
-      drafter: the drafter's own; () for plain decoding.
-    """
-
-    target: Params
-    sampling: Sampling
-    drafter: Params = ()
+    target: Params  # The target's packed parameters.
+    sampling: Sampling  # How the target's logits become the law of the output.
+    drafter: Params = ()  # The drafter's own; () for plain decoding.
 
 
 @pytree
 class Scored:
-    """A target call.
+    """A target call."""
 
-    Attributes:
-      distribution: p after the last token and after every guess, N + 1.
-      hidden: [B, N+1, D] the target's last hidden states there.
-      nan: [B] whether logits were NaN anywhere in the block.
-      cache: the target's, with the whole block written and nothing committed.
-    """
-
-    distribution: Distribution
-    hidden: Float[Array, "b n1 d"]
-    nan: Bool[Array, " b"]
-    cache: Cache
-
-
-class Around(Protocol):
-    """Calls a phase of a block; see :meth:`Engine.step`."""
-
-    def __call__(self, name: str, phase: Callable[..., Any], *args: Any) -> Any:
-        """phase(*args), or what is to stand in its place."""
-        ...
+    distribution: Distribution  # p after the last token and after every guess, N + 1.
+    hidden: Float[Array, "b n1 d"]  # The target's last hidden states there.
+    nan: Bool[Array, " b"]  # Whether logits were NaN anywhere in the block.
+    cache: Cache  # The target's, with the whole block written and nothing committed.
 
 
 def named(name: str, phase: Callable[..., Any], *args: Any) -> Any:
@@ -127,16 +106,9 @@ class Engine:
         return self.drafter.topology.size if self.drafter else 0
 
     def start(
-        self,
-        params: EngineParams,
-        prompt: Prompt,
-        row_ids: Int[AnyArray, " b"],
-        limit: Int[Array, ""] | int,
-        seed: Seed,
-        *,
-        output_bucket: int,
-        trace: bool = False,
-    ) -> DecodeState:
+        self, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+        limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+    ) -> DecodeState:  # fmt: skip
         """The state before the first block: the prompt is encoded and prefilled.
 
         Args:
@@ -159,18 +131,15 @@ class Engine:
         )  # fmt: skip
 
     def step(
-        self,
-        params: EngineParams,
-        state: DecodeState,
-        random: RandomSource | None = None,
-        around: Around = named,
-    ) -> tuple[DecodeState, BlockInfo]:
+        self, params: EngineParams, state: DecodeState, random: RandomSource | None = None,
+        around: Callable[..., Any] = named,
+    ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
         """Runs one block: each unfinished row emits 1..depth + 1 tokens.
 
         Args:
           random: this block's numbers; those of the rows' keys if None.
-          around: calls each phase ("draft", "target", "verify", "commit"), so that a caller may
-            time it, look at what it gives, or put something else in its place.
+          around: calls each phase ("draft", "target", "verify", "commit") as around(name, phase,
+            *args), so that a caller may time it, look at what it gives, or replace it.
         """
         random = random or BlockRandom.of(state.row_keys, state.block)
         draft, state = around("draft", self._propose, params, state, random)
@@ -214,8 +183,8 @@ class Engine:
         self, state: DecodeState, draft: Draft, scored: Scored, verdict: Verdict
     ) -> tuple[DecodeState, BlockInfo]:
         """Takes in what is kept of a verdict."""
-        eos_id = self.target.eos_id
-        verdict, dropped = st.cut_at_end(verdict, state, eos_id)
+        eos_ids = self.target.eos_ids
+        verdict, dropped = st.cut_at_end(verdict, state, eos_ids)
         path = None if draft.topology.is_chain else verdict.path
         cache = self.target.commit(scored.cache, path, verdict.num_emitted)
         drafter_state = None
@@ -228,7 +197,7 @@ class Engine:
             draft.tokens, guesses, verdict.tokens, verdict.num_accepted, verdict.num_emitted
         )
         state = st.advance(
-            state, verdict, cache=cache, drafter_state=drafter_state, eos_id=eos_id, nan=nan,
+            state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids, nan=nan,
             stats=st.count_block(state.stats, verdict, dropped, guesses),
         )  # fmt: skip
         return state, info
@@ -236,16 +205,9 @@ class Engine:
 
 @decode_jit(static_argnames=("engine", "output_bucket", "trace"))
 def decode(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-    trace: bool = False,
-) -> DecodeResult:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+) -> DecodeResult:  # fmt: skip
     """Decodes a batch, the whole of it in one ``lax.while_loop``.
 
     Rows advance and end apart; a row's output does not depend on its neighbours. With a lossless

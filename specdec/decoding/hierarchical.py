@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.residuals import take_position
+from specdec.core.residuals import take_position, write_at
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
-from specdec.drafters.base import Drafter, OpenDraft, Opening, Sampled, never_stops
+from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled, never_stopping
 from specdec.drafters.copying import Copying
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.random import Random
@@ -27,37 +27,25 @@ from specdec.types import (
     RandomSource,
     SamplingConfig,
     Start,
-    Topology,
     Verdict,
     pytree,
 )
 
-_INNER = {
-    Purpose.PROPOSAL: Purpose.INNER_PROPOSAL,
-    Purpose.ACCEPTANCE: Purpose.INNER_ACCEPTANCE,
-    Purpose.FINAL: Purpose.INNER_FINAL,
-}
-
 
 @pytree
 class HierarchicalState:
-    """A hierarchical drafter between blocks.
+    """A hierarchical drafter between blocks."""
 
-    Attributes:
-      start: the draft model's encoding; its cache, which holds every emitted token but the newest
-        (and what it says it lacks); and the newest token.
-      last_guess: [B] the last guess of the block under way.
-      fed: [B] tokens committed to the cache in the block under way: all guesses but the last, and
-        what came before them.
-      active: [B] whether the row emitted anything in the last block; one that did not is finished.
-      inner: the inner drafter's, as it was before the block.
-    """
-
+    # The draft model's encoding; its cache, which holds every emitted token but the newest (and
+    # what it notes that it lacks); and the newest token.
     start: Start
-    last_guess: Int[Array, " b"]
+    last_guess: Int[Array, " b"]  # The last guess of the block under way.
+    # Tokens committed to the cache in the block under way: all guesses but the last, and what came
+    # before them.
     fed: Int[Array, " b"]
+    # Whether the row emitted anything in the last block; one that did not is finished.
     active: Bool[Array, " b"]
-    inner: DrafterState
+    inner: DrafterState  # The inner drafter's, as it was before the block.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +57,13 @@ class _InnerRandom:
     rounds: int
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
-        numbers = self.outer.uniforms(_INNER[purpose], self.rounds * count)
+        inner = Purpose(purpose + Purpose.INNER_PROPOSAL)
+        numbers = self.outer.uniforms(inner, self.rounds * count)
         return jax.lax.dynamic_slice_in_dim(numbers, self.round * count, count, axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class HierarchicalDrafter:
+class HierarchicalDrafter(Chain):
     """Draws gamma guesses from a draft model by speculative decoding with a cheaper inner drafter.
 
     Blocks of an engine, whose target is the draft model, run until every row has gamma guesses;
@@ -84,29 +73,13 @@ class HierarchicalDrafter:
 
     Source: Leviathan et al. 2023, section 6 (a hierarchical version of the method), with the
     negligible-cost drafts of section 3.6 at the bottom.
-
-    Attributes:
-      model: the draft model.
-      inner: guesses what it will generate, a chain. Its `observe` may depend on what was emitted
-        alone: it is shown each block twice, in the inner rounds and, from the block's start again,
-        as it ended.
-      gamma: guesses a block, >= 1.
-
-    Raises:
-      ValueError: gamma < 1.
     """
 
-    model: Model
+    model: Model  # The draft model.
+    # Guesses what it will generate, a chain. Its `observe` may depend on what was emitted alone: it
+    # is shown each block twice, in the inner rounds and, from the block's start again, as it ended.
     inner: Drafter
     gamma: int
-
-    def __post_init__(self):
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
 
     @property
     def _engine(self) -> Engine:
@@ -119,13 +92,9 @@ class HierarchicalDrafter:
         room = max_len + self.gamma
         own = room + self.inner.topology.size + 1
         start = self._engine.target.start(params[0].weights, prompt, own, target)
-        return HierarchicalState(
-            start=start,
-            last_guess=start.last_token,
-            fed=jnp.zeros_like(start.last_token),
-            active=jnp.ones((prompt.batch_size,), bool),
-            inner=self.inner.init(params[1], prompt, room, target),
-        )
+        last, active = start.last_token, jnp.ones((prompt.batch_size,), bool)
+        inner = self.inner.init(params[1], prompt, room, target)
+        return HierarchicalState(start, last, jnp.zeros_like(last), active, inner)
 
     def propose(
         self, params: tuple[Sampled, Params], state: HierarchicalState, random: RandomSource
@@ -154,7 +123,7 @@ class HierarchicalDrafter:
             after, _ = engine.step(drawn, rows, numbers, around=look)
             if not greedy:
                 emitted = after.num_tokens - rows.num_tokens
-                probs = _write(probs, laws[0], emitted, rows.num_tokens)
+                probs = write_at(probs, laws[0], rows.num_tokens, emitted)
             return after, probs
 
         rows, probs = jax.lax.while_loop(
@@ -163,12 +132,9 @@ class HierarchicalDrafter:
         tokens = rows.tokens[:, :gamma]
         draft = Draft(tokens, None if greedy else probs[:, :gamma], self.topology)
         given = state.start.cache.lag + gamma  # With the token before the first guess.
-        return draft, dataclasses.replace(
-            state,
-            start=dataclasses.replace(state.start, cache=rows.cache),
-            last_guess=tokens[:, -1],
-            fed=jnp.where(state.active, given, 0),
-        )
+        start = dataclasses.replace(state.start, cache=rows.cache)
+        fed = jnp.where(state.active, given, 0)
+        return draft, dataclasses.replace(state, start=start, last_guess=tokens[:, -1], fed=fed)
 
     def _numbers(self, random: RandomSource, i: Array) -> RandomSource:
         """Those of inner round i; a block has at most gamma rounds."""
@@ -186,23 +152,9 @@ class HierarchicalDrafter:
         cache = model.without(cache, state.last_guess, verdict.num_accepted == self.gamma)
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         newest = jnp.where(active, newest, state.start.last_token)
-        return dataclasses.replace(
-            state,
-            start=Start(state.start.encoded, cache, newest),
-            active=active,
-            inner=self.inner.observe(state.inner, verdict, hidden),
-        )
-
-
-def _write(rows: Array, new: Array, count: Int[Array, " b"], at: Int[Array, " b"]) -> Array:
-    """Puts the first ``count`` of each row's new entries at its place ``at``."""
-
-    def write(row, new, count, at):
-        keep = (jnp.arange(len(new)) < count).reshape(-1, *[1] * (new.ndim - 1))
-        old = jax.lax.dynamic_slice_in_dim(row, at, len(new))
-        return jax.lax.dynamic_update_slice_in_dim(row, jnp.where(keep, new, old), at, axis=0)
-
-    return jax.vmap(write)(rows, new, count, at)
+        start = Start(state.start.encoded, cache, newest)
+        inner = self.inner.observe(state.inner, verdict, hidden)
+        return dataclasses.replace(state, start=start, active=active, inner=inner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,11 +177,11 @@ class Hierarchical:
     def open(self, opening: Opening) -> OpenDraft:
         loaded, inner = opening.model(self.draft), self.inner.open(opening)
 
-        def make(gamma: int, stop_below: float) -> HierarchicalDrafter:
-            never_stops("A hierarchical", stop_below)
+        def make(gamma: int) -> HierarchicalDrafter:
             return HierarchicalDrafter(loaded.model, inner.make(self.gamma, 0.0), gamma)
 
         def params(sampling: SamplingConfig) -> tuple[Sampled, Params]:
             return Sampled(loaded.params, sampling.traced()), inner.params(sampling)
 
-        return OpenDraft(make, params, (loaded.params, inner.weights), loaded)
+        weights = (loaded.params, inner.weights)
+        return OpenDraft(never_stopping("A hierarchical", make), params, weights, loaded)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
-from specdec.core.residuals import take_position
+from specdec.core.residuals import one_of, take_position, write_at
 from specdec.types import (
     AnyArray,
     BlockInfo,
@@ -25,18 +25,10 @@ from specdec.types import (
 
 
 def initial_state(
-    start: Start,
-    drafter_state: DrafterState,
-    *,
-    row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    output_bucket: int,
-    pad_id: int,
-    depth: int,
-    nodes: int,
-    trace: bool,
-) -> DecodeState:
+    start: Start, drafter_state: DrafterState, *, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int, depth: int,
+    nodes: int, trace: bool,
+) -> DecodeState:  # fmt: skip
     """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
     Args:
@@ -44,14 +36,10 @@ def initial_state(
     """
     batch = row_ids.shape[0]
     zeros = jnp.zeros((batch,), jnp.int32)
+    counts = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
     blocks = jnp.zeros((output_bucket, batch), jnp.int32)
-    empty = BlockInfo(
-        draft_tokens=jnp.zeros((output_bucket, batch, nodes), jnp.int32),
-        num_guesses=blocks,
-        tokens=jnp.zeros((output_bucket, batch, depth + 1), jnp.int32),
-        num_accepted=blocks,
-        num_emitted=blocks,
-    )
+    guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
+    emitted = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
     limit = jnp.asarray(limit, jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
@@ -67,21 +55,16 @@ def initial_state(
         cache=start.cache,
         drafter_state=drafter_state,
         stats=Stats(
-            target_calls=zeros,
-            proposed=zeros,
-            examined=zeros,
-            accepted=zeros,
-            emitted=zeros,
-            dropped=zeros,
+            **dict.fromkeys(counts, zeros),
             accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
             acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
         ),
-        trace=empty if trace else None,
+        trace=BlockInfo(guesses, blocks, emitted, blocks, blocks) if trace else None,
     )
 
 
 def cut_at_end(
-    verdict: Verdict, state: DecodeState, eos_id: int
+    verdict: Verdict, state: DecodeState, eos_ids: tuple[int, ...]
 ) -> tuple[Verdict, Int[Array, " b"]]:
     """The verdict without what follows EOS or the limit, and how many tokens that dropped, [B].
 
@@ -90,17 +73,16 @@ def cut_at_end(
     """
     slots = jnp.arange(verdict.tokens.shape[1])
     valid = slots < verdict.num_emitted[:, None]
-    is_eos = (verdict.tokens == eos_id) & valid
+    is_eos = one_of(verdict.tokens, eos_ids) & valid
     until_eos = jnp.min(jnp.where(is_eos, slots + 1, slots.size), axis=1)
     room = state.limit - state.num_tokens
     emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), room)
     emitted = jnp.where(state.finished, 0, emitted).astype(jnp.int32)
     dropped = jnp.where(state.finished, 0, verdict.num_emitted - emitted)
+    accepted = jnp.minimum(verdict.num_accepted, emitted)
+    examined = jnp.minimum(verdict.examined, emitted)
     kept = dataclasses.replace(
-        verdict,
-        num_emitted=emitted,
-        num_accepted=jnp.minimum(verdict.num_accepted, emitted),
-        examined=jnp.minimum(verdict.examined, emitted),
+        verdict, num_emitted=emitted, num_accepted=accepted, examined=examined
     )
     return kept, dropped
 
@@ -108,11 +90,7 @@ def cut_at_end(
 def count_block(
     stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], num_guesses: Int[Array, " b"]
 ) -> Stats:
-    """Adds one block, after :func:`cut_at_end`.
-
-    Args:
-      num_guesses: [B] guesses that were made.
-    """
+    """Adds one block, after :func:`cut_at_end`, for which ``num_guesses`` were made."""
     active = (verdict.num_emitted > 0).astype(jnp.int32)
     depth = verdict.acceptance_prob.shape[1]
     histogram = jax.nn.one_hot(verdict.num_accepted, depth + 1, dtype=jnp.int32)
@@ -131,26 +109,16 @@ def count_block(
 
 
 def advance(
-    state: DecodeState,
-    verdict: Verdict,
-    *,
-    cache: Cache,
-    drafter_state: DrafterState,
-    stats: Stats,
-    nan: Bool[Array, " b"],
-    eos_id: int,
-) -> DecodeState:
+    state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
+    stats: Stats, nan: Bool[Array, " b"], eos_ids: tuple[int, ...],
+) -> DecodeState:  # fmt: skip
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
 
     Args:
       nan: [B] rows whose distributions are NaN; they end too.
     """
     emitted = verdict.num_emitted
-
-    def write(row, new, at):
-        return jax.lax.dynamic_update_slice(row, new, (at,))
-
-    tokens = jax.vmap(write)(state.tokens, verdict.tokens, state.num_tokens)
+    tokens = write_at(state.tokens, verdict.tokens, state.num_tokens)
     newest = take_position(verdict.tokens, jnp.maximum(emitted - 1, 0))
     active = emitted > 0
     num_tokens = state.num_tokens + emitted
@@ -161,13 +129,13 @@ def advance(
         tokens=jnp.where(active[:, None], tokens, state.tokens),
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
-        finished=state.finished | (active & (newest == eos_id)) | (num_tokens >= state.limit) | nan,
+        finished=state.finished
+        | (active & one_of(newest, eos_ids))
+        | (num_tokens >= state.limit)
+        | nan,
         nan=state.nan | nan,
-        block=state.block + 1,
-        cache=cache,
-        drafter_state=drafter_state,
-        stats=stats,
-    )
+        block=state.block + 1, cache=cache, drafter_state=drafter_state, stats=stats,
+    )  # fmt: skip
 
 
 def record(state: DecodeState, info: BlockInfo) -> DecodeState:

@@ -20,6 +20,7 @@ from specdec.types import (
     RandomSource,
     Sampling,
     SamplingConfig,
+    Topology,
     Verdict,
     pytree,
 )
@@ -69,21 +70,16 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class OpenDraft:
-    """A draft that was loaded for a target.
+    """A draft that was loaded for a target."""
 
-    Attributes:
-      make: (gamma, stop_below) -> a drafter of ``gamma`` guesses a block. Raises ValueError for a
-        gamma out of range, or where it cannot stop early.
-      params: how guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot
-        draw them so.
-      weights: what was loaded; () for a draft without parameters.
-      model: the draft model, if it is one.
-    """
-
+    # (gamma, stop_below) -> a drafter of ``gamma`` guesses a block. Raises ValueError for a gamma
+    # out of range, or where it cannot stop early.
     make: Callable[[int, float], Drafter]
+    # How guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot draw
+    # them so.
     params: Callable[[SamplingConfig], Params]
-    weights: Params = ()
-    model: LoadedModel | None = None
+    weights: Params = ()  # What was loaded; () for a draft without parameters.
+    model: LoadedModel | None = None  # The draft model, if it is one.
 
 
 class Opening(Protocol):
@@ -116,9 +112,32 @@ class DraftSpec(Protocol):
         ...
 
 
-def never_stops(what: str, stop_below: float) -> None:
-    """Raises ValueError for a drafter that cannot end a block's guesses early."""
-    if stop_below:
-        raise ValueError(
-            f"{what} draft cannot stop early: stop_below must be 0 with it, got {stop_below}."
-        )
+class Chain:
+    """What drafters of gamma guesses, each after the one before, have in common.
+
+    Raises:
+      ValueError: gamma < 1.
+    """
+
+    gamma: int  # Guesses a block.
+
+    def __post_init__(self):
+        if self.gamma < 1:
+            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.chain(self.gamma)
+
+
+def never_stopping(what: str, make: Callable[[int], Drafter]) -> Callable[[int, float], Drafter]:
+    """:attr:`OpenDraft.make` of drafters by gamma that cannot end a block's guesses early."""
+
+    def checked(gamma: int, stop_below: float) -> Drafter:
+        if stop_below:
+            raise ValueError(
+                f"{what} draft cannot stop early: stop_below must be 0 with it, got {stop_below}."
+            )
+        return make(gamma)
+
+    return checked

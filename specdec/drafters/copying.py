@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.drafters.base import OpenDraft, Opening, never_stops
+from specdec.core.residuals import write_at
+from specdec.drafters.base import Chain, OpenDraft, Opening, never_stopping
 from specdec.types import (
     Draft,
     Encoded,
     Params,
     Prompt,
     RandomSource,
-    SamplingConfig,
-    Topology,
     Verdict,
     pytree,
 )
@@ -24,24 +22,18 @@ from specdec.types import (
 
 @pytree
 class CopyingState:
-    """The text that can be copied from.
+    """The text that can be copied from."""
 
-    Attributes:
-      text: [B, S + P + L + slack] a row's input (EOS included), then what the decoder has read and
-        emitted, without the start token that follows an input.
-      length: [B] tokens of it.
-      num_decoded: [B] how many of them are the decoder's: what is continued.
-      source: [B] where the last guesses were copied from.
-    """
-
+    # A row's input (EOS included), then what the decoder has read and emitted, without the start
+    # token that follows an input.
     text: Int[Array, "b m"]
-    length: Int[Array, " b"]
-    num_decoded: Int[Array, " b"]
-    source: Int[Array, " b"]
+    length: Int[Array, " b"]  # Tokens of it.
+    num_decoded: Int[Array, " b"]  # How many of them are the decoder's: what is continued.
+    source: Int[Array, " b"]  # Where the last guesses were copied from.
 
 
 @dataclasses.dataclass(frozen=True)
-class CopyingDrafter:
+class CopyingDrafter(Chain):
     """Finds the last emitted tokens earlier in the text and guesses that the same follows.
 
     The place whose preceding tokens agree with the most of the last ``max_match`` emitted tokens
@@ -53,25 +45,17 @@ class CopyingDrafter:
     Source: Leviathan et al. 2023, section 3.6 ("copying tokens from the context"); input-guided
     decoding (Yang et al. 2023, LLMA).
 
-    Attributes:
-      gamma: guesses a block, >= 1.
-      max_match: most tokens compared, >= 1.
-
     Raises:
-      ValueError: gamma or max_match < 1.
+      ValueError: max_match < 1.
     """
 
     gamma: int
-    max_match: int = 8
+    max_match: int = 8  # Most tokens compared, >= 1.
 
     def __post_init__(self):
-        for name in ("gamma", "max_match"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
+        super().__post_init__()
+        if self.max_match < 1:
+            raise ValueError(f"max_match must be at least 1, got {self.max_match}.")
 
     def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> CopyingState:
         del params, target
@@ -82,7 +66,7 @@ class CopyingDrafter:
         room = prefix.shape[1] + max_len + self.gamma + 1
         text = jnp.pad(prompt.inputs, ((0, 0), (0, room)))
         if prefix.shape[1]:
-            text = jax.vmap(_write)(text, prefix, prompt.input_lengths)
+            text = write_at(text, prefix, prompt.input_lengths)
         length = prompt.input_lengths + known
         return CopyingState(text, length, known, jnp.zeros_like(length))
 
@@ -116,24 +100,11 @@ class CopyingDrafter:
         del hidden
         slots = jnp.arange(verdict.tokens.shape[1])
         emitted = slots < verdict.num_emitted[:, None]
-
-        def write(row, new, keep, at):
-            old = jax.lax.dynamic_slice(row, (at,), new.shape)
-            return _write(row, jnp.where(keep, new, old), at)
-
-        text = jax.vmap(write)(state.text, verdict.tokens, emitted, state.length)
+        text = write_at(state.text, verdict.tokens, state.length, verdict.num_emitted)
         copied = jnp.take_along_axis(state.text, state.source[:, None] + slots, axis=1, mode="clip")
         agreed = jnp.cumprod(emitted & (copied == verdict.tokens), axis=1)
-        return CopyingState(
-            text,
-            state.length + verdict.num_emitted,
-            state.num_decoded + verdict.num_emitted,
-            state.source + jnp.sum(agreed, axis=1),
-        )
-
-
-def _write(row: Int[Array, " m"], new: Int[Array, " t"], at: Int[Array, ""]) -> Int[Array, " m"]:
-    return jax.lax.dynamic_update_slice(row, new, (at,))
+        more, source = verdict.num_emitted, state.source + jnp.sum(agreed, axis=1)
+        return CopyingState(text, state.length + more, state.num_decoded + more, source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,13 +122,5 @@ class Copying:
 
     def open(self, opening: Opening) -> OpenDraft:
         del opening
-
-        def make(gamma: int, stop_below: float) -> CopyingDrafter:
-            never_stops("A copying", stop_below)
-            return CopyingDrafter(gamma, self.max_match)
-
-        def params(sampling: SamplingConfig) -> Params:
-            del sampling  # What is copied is not drawn.
-            return ()
-
-        return OpenDraft(make, params)
+        make = never_stopping("A copying", lambda gamma: CopyingDrafter(gamma, self.max_match))
+        return OpenDraft(make, lambda sampling: ())  # What is copied is not drawn.

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
-from specdec.core.residuals import guess_counts, take, take_position
+from specdec.core.residuals import guess_counts, one_of, take, take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import OpenDraft, Opening, Sampled
+from specdec.drafters.base import Chain, OpenDraft, Opening, Sampled
 from specdec.models.base import LoadedModel, Model
 from specdec.types import (
     Cache,
@@ -23,8 +23,6 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
-    SamplingConfig,
-    Topology,
     Verdict,
     pytree,
 )
@@ -32,29 +30,22 @@ from specdec.types import (
 
 @pytree
 class ModelDrafterState:
-    """A model drafter between blocks.
+    """A model drafter between blocks."""
 
-    Attributes:
-      encoded: the draft model's view of the inputs.
-      cache: holds every emitted token but the pending ones.
-      pending: [B, 2] tokens to feed first, left-aligned.
-      num_pending: [B] 2 after a fully accepted block, whose last guess was never fed; else 1.
-      last_guess: [B] the last guess of the block under way.
-      num_guesses: [B] guesses of the block under way; its cache holds all of them but the last.
-      active: [B] whether the row emitted anything in the last block; one that did not is finished.
-    """
-
-    encoded: Encoded
-    cache: Cache
-    pending: Int[Array, "b 2"]
+    encoded: Encoded  # The draft model's view of the inputs.
+    cache: Cache  # Holds every emitted token but the pending ones.
+    pending: Int[Array, "b 2"]  # Tokens to feed first, left-aligned.
+    # 2 after a fully accepted block, whose last guess was never fed; else 1.
     num_pending: Int[Array, " b"]
-    last_guess: Int[Array, " b"]
+    last_guess: Int[Array, " b"]  # The last guess of the block under way.
+    # Guesses of the block under way; its cache holds all of them but the last.
     num_guesses: Int[Array, " b"]
+    # Whether the row emitted anything in the last block; one that did not is finished.
     active: Bool[Array, " b"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelDrafter:
+class ModelDrafter(Chain):
     """Drafts gamma tokens autoregressively from a model.
 
     The block's first call always feeds two tokens, of which one or two count: after a fully
@@ -62,20 +53,16 @@ class ModelDrafter:
     more draft step each block. Parameters are :class:`~specdec.drafters.base.Sampled` ones of the
     model; how guesses are drawn may differ from the target's sampling and stay lossless.
 
-    Attributes:
-      model: the draft model.
-      gamma: guesses a block, >= 1.
-      stop_below: a row stops guessing after a guess whose own probability (of the model's most
-        likely token, when greedy) is below this. That unlikely guess is KEPT and verified: dropping
-        it would make likely tokens likelier than the target has them. A row also stops after
-        EOS then. 0 never stops: each block has gamma guesses.
-
     Raises:
       ValueError: if gamma < 1 or stop_below is outside [0, 1].
     """
 
-    model: Model
+    model: Model  # The draft model.
     gamma: int
+    # A row stops guessing after a guess whose own probability (of the model's most likely token,
+    # when greedy) is below this. That unlikely guess is KEPT and verified: dropping it would make
+    # likely tokens likelier than the target has them. A row also stops after EOS then. 0 never
+    # stops: each block has gamma guesses.
     stop_below: float = 0.0
 
     def __post_init__(self):
@@ -87,50 +74,36 @@ class ModelDrafter:
         if not 0 <= self.stop_below <= 1:
             raise ValueError(f"stop_below must be in [0, 1], got {self.stop_below}.")
 
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
-
     def init(
         self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
     ) -> ModelDrafterState:
         # gamma + 1: the block that crosses the limit is drafted whole.
         start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target)
-        ones = jnp.ones((prompt.batch_size,), jnp.int32)
+        last, ones = start.last_token, jnp.ones((prompt.batch_size,), jnp.int32)
+        pending = jnp.stack([last, last], axis=1)
         return ModelDrafterState(
-            encoded=start.encoded,
-            cache=start.cache,
-            pending=jnp.stack([start.last_token, start.last_token], axis=1),
-            num_pending=ones,
-            last_guess=start.last_token,
-            num_guesses=ones,
+            start.encoded, start.cache, pending, ones, last_guess=last, num_guesses=ones,
             active=ones > 0,
-        )
+        )  # fmt: skip
 
     def propose(
         self, params: Sampled, state: ModelDrafterState, random: RandomSource
     ) -> tuple[Draft, ModelDrafterState]:
         model, weights, sampling = self.model, params.weights, params.sampling
         batch = state.pending.shape[0]
-        uniforms = (
-            jnp.zeros((batch, self.gamma))
-            if sampling.greedy
-            else random.uniforms(Purpose.PROPOSAL, self.gamma)
-        )
+        if sampling.greedy:
+            uniforms = jnp.zeros((batch, self.gamma))
+        else:
+            uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
 
         def put(i, guesses, logits):
-            """Draws guess i and keeps it with its q, unless that is a point mass.
-
-            Returns:
-              the guesses, and which rows go on behind this one.
-            """
+            """Draws and keeps guess i with its q, if dense; also which rows go on behind it."""
             distribution = model.over_vocabulary(weights, standardize(logits, sampling))
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
-            new = (token, distribution)
             guesses = jax.tree.map(
                 lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1),
-                guesses, new[: len(guesses)],
+                guesses, (token, distribution)[: len(guesses)],
             )  # fmt: skip
             return guesses, self._goes_on(logits, distribution, token)
 
@@ -188,7 +161,7 @@ class ModelDrafter:
             probability = 1 / total[:, 0, 0]  # The largest numerator is 1.
         else:
             probability = take(distribution, token)[:, 0]
-        return (probability >= self.stop_below) & (token[:, 0] != self.model.eos_id)
+        return (probability >= self.stop_below) & ~one_of(token[:, 0], self.model.eos_ids)
 
     def observe(
         self, state: ModelDrafterState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
@@ -205,12 +178,10 @@ class ModelDrafter:
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         first = jnp.where(all_accepted, state.last_guess, newest)
         pending = jnp.stack([first, newest], axis=1)
+        num_pending = jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending)
+        pending = jnp.where(active[:, None], pending, state.pending)
         return dataclasses.replace(
-            state,
-            cache=cache,
-            pending=jnp.where(active[:, None], pending, state.pending),
-            num_pending=jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending),
-            active=active,
+            state, cache=cache, pending=pending, num_pending=num_pending, active=active
         )
 
 
@@ -229,11 +200,7 @@ class Checkpoint:
 
 def model_draft(loaded: LoadedModel) -> OpenDraft:
     """A draft model that was loaded."""
-
-    def make(gamma: int, stop_below: float) -> ModelDrafter:
-        return ModelDrafter(loaded.model, gamma, stop_below)
-
-    def params(sampling: SamplingConfig) -> Sampled:
-        return Sampled(loaded.params, sampling.traced())
-
-    return OpenDraft(make, params, loaded.params, loaded)
+    return OpenDraft(
+        lambda gamma, stop_below: ModelDrafter(loaded.model, gamma, stop_below),
+        lambda sampling: Sampled(loaded.params, sampling.traced()), loaded.params, loaded,
+    )  # fmt: skip

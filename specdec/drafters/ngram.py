@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.core.randomness import draw
-from specdec.drafters.base import OpenDraft, Opening, Sampled, never_stops
+from specdec.drafters.base import Chain, OpenDraft, Opening, Sampled, never_stopping
 from specdec.drafters.ngram_tables import distribution, likeliest, of_order
 from specdec.types import (
     Draft,
@@ -17,7 +17,6 @@ from specdec.types import (
     Purpose,
     RandomSource,
     SamplingConfig,
-    Topology,
     Verdict,
 )
 
@@ -25,7 +24,7 @@ _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramDrafter:
+class NgramDrafter(Chain):
     """Drafts from an n-gram model of the decoder's tokens alone.
 
     Source: Leviathan et al. 2023, section 3.6 (negligible-cost approximation models). Parameters
@@ -33,25 +32,10 @@ class NgramDrafter:
     [B, n - 1]; a prefix that is shorter is preceded by its first token. At temperature 0 guesses
     are point masses on the likeliest token; else they are drawn from the tables' distribution,
     which is returned as q.
-
-    Attributes:
-      gamma: guesses a block, >= 1.
-      order: n, that of the tables.
-
-    Raises:
-      ValueError: gamma < 1.
     """
 
     gamma: int
-    order: int
-
-    def __post_init__(self):
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
+    order: int  # n, that of the tables.
 
     def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> Array:
         del params, max_len, target
@@ -103,10 +87,6 @@ class Ngram:
         if self.order is not None:
             tables = of_order(tables, self.order)
 
-        def make(gamma: int, stop_below: float) -> NgramDrafter:
-            never_stops("An n-gram", stop_below)
-            return NgramDrafter(gamma, tables.order)
-
         def params(sampling: SamplingConfig) -> Sampled:
             if sampling not in (SamplingConfig(0.0), SamplingConfig(1.0)):
                 raise ValueError(
@@ -116,4 +96,5 @@ class Ngram:
                 )
             return Sampled(tables, sampling.traced())
 
+        make = never_stopping("An n-gram", lambda gamma: NgramDrafter(gamma, tables.order))
         return OpenDraft(make, params, tables)

@@ -16,28 +16,19 @@ _FACTOR = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing.
 
 @pytree
 class NgramLevel:
-    """Contexts of m tokens, in a hash table with linear probing, and what followed them.
+    """Contexts of m tokens, in a hash table with linear probing, and what followed them."""
 
-    Attributes:
-      contexts: [S, m] the context in each slot, oldest token first; -1 in an empty one. S is a
-        power of two.
-      begin: [S] where the context's successors start in the flat arrays.
-      count: [S] how many there are.
-      best: [S] the most likely token after it.
-      successors: [E] tokens.
-      weights: [E] what they get; a context's weights sum to less than 1, and the rest goes to the
-        context without its oldest token.
-      probes: slots in which a context may be.
-      width: the largest ``count``; the flat arrays have so many entries to spare at their end.
-    """
-
+    # The context in each slot, oldest token first; -1 in an empty one. S is a power of two.
     contexts: Int[Array, "s m"]
-    begin: Int[Array, " s"]
-    count: Int[Array, " s"]
-    best: Int[Array, " s"]
-    successors: Int[Array, " e"]
+    begin: Int[Array, " s"]  # Where the context's successors start in the flat arrays.
+    count: Int[Array, " s"]  # How many there are.
+    best: Int[Array, " s"]  # The most likely token after it.
+    successors: Int[Array, " e"]  # Tokens.
+    # What they get; a context's weights sum to less than 1, and the rest goes to the context
+    # without its oldest token.
     weights: Float[Array, " e"]
-    probes: int = static_field()
+    probes: int = static_field()  # Slots in which a context may be.
+    # The largest ``count``; the flat arrays have so many entries to spare at their end.
     width: int = static_field()
 
 
@@ -47,16 +38,11 @@ class NgramTables:
 
     c' is c without its oldest token; a context that was never seen has no weights. Source: absolute
     discounting (Ney, Essen, Kneser 1994), made by :func:`specdec.training.ngrams.count_ngrams`.
-
-    Attributes:
-      unigram: [V] probabilities.
-      best: the likeliest token of them, [].
-      levels: contexts of 1, 2, ... tokens; none for a unigram model.
     """
 
-    unigram: Float[Array, " v"]
-    best: Int[Array, ""]
-    levels: tuple[NgramLevel, ...]
+    unigram: Float[Array, " v"]  # Probabilities.
+    best: Int[Array, ""]  # The likeliest token of them.
+    levels: tuple[NgramLevel, ...]  # Contexts of 1, 2, ... tokens; none for a unigram model.
 
     @property
     def order(self) -> int:
@@ -111,12 +97,9 @@ def distribution(tables: NgramTables, context: Int[Array, "b m"]) -> Float[Array
 
 
 def make_level(
-    contexts: np.ndarray,
-    counts: np.ndarray,
-    best: np.ndarray,
-    successors: np.ndarray,
+    contexts: np.ndarray, counts: np.ndarray, best: np.ndarray, successors: np.ndarray,
     weights: np.ndarray,
-) -> NgramLevel:
+) -> NgramLevel:  # fmt: skip
     """Puts contexts [R, m] into a hash table.
 
     It is at most half full, or has a slot for each token if m is 1.
@@ -148,17 +131,14 @@ def make_level(
         table[slots] = values
         return jnp.asarray(table)
 
+    # A whole window is read at each place.
+    tokens = jnp.asarray(np.pad(successors, (0, width)), jnp.int32)
+    shares = jnp.asarray(np.pad(weights, (0, width)), jnp.float32)
+    begin = place(np.cumsum(counts) - counts, 0)
     return NgramLevel(
-        contexts=place(contexts, -1),
-        begin=place(np.cumsum(counts) - counts, 0),
-        count=place(counts, 0),
-        best=place(best, 0),
-        # A whole window is read at each place.
-        successors=jnp.asarray(np.pad(successors, (0, width)), jnp.int32),
-        weights=jnp.asarray(np.pad(weights, (0, width)), jnp.float32),
-        probes=probes,
-        width=width,
-    )
+        place(contexts, -1), begin, place(counts, 0), place(best, 0), tokens, shares,
+        probes=probes, width=width,
+    )  # fmt: skip
 
 
 def of_order(tables: NgramTables, order: int) -> NgramTables:

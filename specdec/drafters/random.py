@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.drafters.base import OpenDraft, Opening, never_stops
+from specdec.drafters.base import Chain, OpenDraft, Opening, never_stopping
 from specdec.types import (
     Draft,
     Encoded,
@@ -15,36 +15,19 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
-    SamplingConfig,
-    Topology,
     Verdict,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomDrafter:
+class RandomDrafter(Chain):
     """Draws every guess uniformly from the vocabulary: q = 1 / V.
 
     Source: Leviathan et al. 2023, section 3.6: any distribution will do as a draft.
-
-    Attributes:
-      gamma: guesses a block, >= 1.
-      vocab_size: V.
-
-    Raises:
-      ValueError: gamma < 1.
     """
 
     gamma: int
-    vocab_size: int
-
-    def __post_init__(self):
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
+    vocab_size: int  # V.
 
     def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> Array:
         del params, max_len, target
@@ -73,13 +56,5 @@ class Random:
 
     def open(self, opening: Opening) -> OpenDraft:
         vocab_size = opening.target.model.vocab_size
-
-        def make(gamma: int, stop_below: float) -> RandomDrafter:
-            never_stops("A random", stop_below)
-            return RandomDrafter(gamma, vocab_size)
-
-        def params(sampling: SamplingConfig) -> Params:
-            del sampling
-            return ()
-
-        return OpenDraft(make, params)
+        make = never_stopping("A random", lambda gamma: RandomDrafter(gamma, vocab_size))
+        return OpenDraft(make, lambda sampling: ())

@@ -69,7 +69,7 @@ class SpeculativeEncoderDecoderModel(
 
     Predictions follow the target's own law under ``sampling`` (if the verifier is lossless), and
     are its argmax tokens at temperature 0. Loss, scores and parameters are T5X's. In bfloat16,
-    specdec's sums are rounded elsewhere than T5X's. Each batch packs the target's decoder anew, a
+    specdec's sums are rounded elsewhere than T5X's. Each batch packs the target's decoder again, a
     copy for as long as it is decoded; the draft's parameters are the compiled program's constants.
 
     Args:

@@ -30,35 +30,23 @@ _WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an
 
 @pytree
 class Acceptance:
-    """What would be accepted at each position of texts [B, L]; zero where there is no guess.
+    """What would be accepted at each position of texts [B, L]; zero where there is no guess."""
 
-    Attributes:
-      guessed: [B, L] whether the draft has a guess; nowhere beyond a text's end.
-      prob: [B, L] sum_x min(p, q).
-      ratio: [B, L] min(1, q(x) / p(x)) at the text's own token x: the chance that x, being what the
-        target generated, was an accepted guess.
-      lenient: [B, L, K] the acceptance probability at each lenience, sum_x min(q, p / l).
-    """
-
-    guessed: Bool[Array, "b l"]
-    prob: Float[Array, "b l"]
+    guessed: Bool[Array, "b l"]  # Whether the draft has a guess; nowhere beyond a text's end.
+    prob: Float[Array, "b l"]  # sum_x min(p, q).
+    # min(1, q(x) / p(x)) at the text's own token x: the chance that x, being what the target
+    # generated, was an accepted guess.
     ratio: Float[Array, "b l"]
+    # The acceptance probability at each lenience, sum_x min(q, p / l).
     lenient: Float[Array, "b l k"]
 
 
 @decode_jit(static_argnames=("engine", "leniences"))
 def replay(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    tokens: Int[Array, "b l"],
-    num_tokens: Int[Array, " b"],
-    *,
-    leniences: tuple[float, ...] = LENIENCES,
-) -> Acceptance:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, tokens: Int[Array, "b l"],
+    num_tokens: Int[Array, " b"], *, leniences: tuple[float, ...] = LENIENCES,
+) -> Acceptance:  # fmt: skip
     """Asks target and drafter at every position for their distributions, then emits the text.
 
     Args:
@@ -130,13 +118,9 @@ def _acceptance(
 
 @dataclasses.dataclass(frozen=True)
 class RowAcceptance:
-    """:class:`Acceptance` of one text, as lists over its positions; a line of a file.
+    """:class:`Acceptance` of one text, as lists over its positions; a line of a file."""
 
-    Attributes:
-      id: its place in the task.
-    """
-
-    id: int
+    id: int  # Its place in the task.
     guessed: list[bool]
     prob: list[float]
     ratio: list[float]
@@ -176,11 +160,8 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
     alpha, guess_rate = float(sums.sum() / counts.sum()), float(counts.sum() / num_tokens)
     lenient = sum(np.sum(row.lenient, axis=0) for row in rows if row.prob) / counts.sum()
     return {
-        "num_texts": len(rows),
-        "num_tokens": num_tokens,
-        "guess_rate": guess_rate,
-        "alpha": alpha,
-        "alpha_interval": theory_measured.cluster_interval(sums, counts),
+        "num_texts": len(rows), "num_tokens": num_tokens, "guess_rate": guess_rate,
+        "alpha": alpha, "alpha_interval": theory_measured.cluster_interval(sums, counts),
         "autocorrelation": {
             lag: theory_measured.autocorrelation(ratios, lag) for lag in LAGS if lag < longest
         },
@@ -193,10 +174,7 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
         },
         # A point of alpha gained is a point of distance where there is a guess.
         "lenience": {
-            lenience: {
-                "alpha": float(a),
-                "total_variation": float(max(0.0, a - alpha) * guess_rate),
-            }
-            for lenience, a in zip(LENIENCES, lenient, strict=True)
+            lenience: {"alpha": a, "total_variation": max(0.0, a - alpha) * guess_rate}
+            for lenience, a in zip(LENIENCES, map(float, lenient), strict=True)
         },
-    }
+    }  # fmt: skip

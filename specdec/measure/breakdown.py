@@ -29,46 +29,33 @@ _STREAM_WIDTH = 512
 
 @dataclasses.dataclass(frozen=True)
 class Breakdown:
-    """Milliseconds, medians over the repetitions; those of a part are for one occurrence.
-
-    Attributes:
-      target_encode, draft_encode: of all batches together.
-      drafts: gamma guesses, measured between target calls.
-      scoring: a target call on gamma + 1 tokens, up to the distributions.
-      verification: accepting, drawing.
-      bookkeeping: all else in a block: cutting at the end, rolling back, counting, writing.
-      plain_step: a whole step of plain decoding.
-      speculative, autoregressive: whole decodes of all batches.
-      target_calls: blocks run, over all batches; a batch's slowest row counts.
-      tokens, plain_tokens: emitted by speculative and by plain decoding.
-      alpha: mean of sum min(p, q), or the forced one.
-      block_efficiency, guesses: a row's tokens and guesses per target call of its own.
-      decoder_bytes: what a plain step must read of the weights.
-      bandwidth: bytes a second, read by one large product of a token in the same run.
-      program_bytes: what the compiled speculative decode needs: its arguments and all it allocates.
-      needed_bytes: of both models' weights, encodings and caches, and a block's logits.
-    """
+    """Milliseconds, medians over the repetitions; those of a part are for one occurrence."""
 
     gamma: int
+    # Of all batches together.
     target_encode: float
     draft_encode: float
-    drafts: float
-    scoring: float
-    verification: float
-    bookkeeping: float
-    plain_step: float
+    drafts: float  # gamma guesses, measured between target calls.
+    scoring: float  # A target call on gamma + 1 tokens, up to the distributions.
+    verification: float  # Accepting, drawing.
+    bookkeeping: float  # All else in a block: cutting at the end, rolling back, counting, writing.
+    plain_step: float  # A whole step of plain decoding.
+    # Whole decodes of all batches.
     speculative: float
     autoregressive: float
-    target_calls: int
+    target_calls: int  # Blocks run, over all batches; a batch's slowest row counts.
+    # Emitted by speculative and by plain decoding.
     tokens: int
     plain_tokens: int
-    alpha: float
+    alpha: float  # Mean of sum min(p, q), or the forced one.
+    # A row's tokens and guesses per target call of its own.
     block_efficiency: float
     guesses: float
-    decoder_bytes: int
-    bandwidth: float
+    decoder_bytes: int  # What a plain step must read of the weights.
+    bandwidth: float  # Bytes a second, read by one large product of a token in the same run.
+    # What the compiled speculative decode needs: its arguments and all it allocates.
     program_bytes: int
-    needed_bytes: int
+    needed_bytes: int  # Of both models' weights, encodings and caches, and a block's logits.
 
     @property
     def block(self) -> float:
@@ -122,14 +109,9 @@ class Breakdown:
 
 
 def measure(
-    plain: BatchDecoder,
-    fast: BatchDecoder,
-    batches: Sequence[Batch],
-    *,
-    repetitions: int,
-    forced_alpha: float | None,
-    parts_of: BatchDecoder | None = None,
-) -> Breakdown:
+    plain: BatchDecoder, fast: BatchDecoder, batches: Sequence[Batch], *, repetitions: int,
+    forced_alpha: float | None, parts_of: BatchDecoder | None = None,
+) -> Breakdown:  # fmt: skip
     """Measures every part, interleaved with whole decodes.
 
     Args:
@@ -161,24 +143,17 @@ def measure(
     assert stats.block_efficiency is not None
     wholes = ("target_encode", "draft_encode", "speculative", "autoregressive")
     return Breakdown(
-        gamma=gamma,
-        **{name: ms[name] for name in wholes},
-        drafts=step["block"] - step["verified"],
-        scoring=step["scored"],
+        gamma, **{name: ms[name] for name in wholes},
+        drafts=step["block"] - step["verified"], scoring=step["scored"],
         verification=step["judged"] - step["scored"],
-        bookkeeping=step["verified"] - step["judged"],
-        plain_step=step["plain"],
+        bookkeeping=step["verified"] - step["judged"], plain_step=step["plain"],
         target_calls=sum(int(np.max(r.stats.target_calls)) for r in results),
-        tokens=stats.emitted,
-        plain_tokens=num_tokens["autoregressive"],
-        alpha=alpha,
-        block_efficiency=stats.block_efficiency,
-        guesses=stats.proposed / stats.target_calls,
-        decoder_bytes=fast.target.step_bytes,
+        tokens=stats.emitted, plain_tokens=num_tokens["autoregressive"],
+        alpha=alpha, block_efficiency=stats.block_efficiency,
+        guesses=stats.proposed / stats.target_calls, decoder_bytes=fast.target.step_bytes,
         bandwidth=_STREAM_BYTES / (1e-3 * ms["stream"]),
-        program_bytes=program_bytes,
-        needed_bytes=needed_bytes,
-    )
+        program_bytes=program_bytes, needed_bytes=needed_bytes,
+    )  # fmt: skip
 
 
 def memory(decoder: BatchDecoder, batch: Batch) -> tuple[int, int]:

@@ -30,15 +30,9 @@ _ALL = ("draft", "target", "verify", "commit")
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
 def start(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-) -> DecodeState:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
+) -> DecodeState:  # fmt: skip
     """What each decode does once; see :meth:`specdec.decoding.engine.Engine.start`."""
     return engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
 
@@ -114,12 +108,8 @@ def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> C
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder, batch: Batch) -> list[Work]:
     """Loops that say what c and v are: "plain", "verified" (no draft) and "block"."""
-    loops = {
-        "plain": loop(plain, batch),
-        "verified": loop(without_draft(fast), batch),
-        "block": loop(fast, batch),
-    }
-    return works_of(loops)
+    decoders = {"plain": plain, "verified": without_draft(fast), "block": fast}
+    return works_of({name: loop(decoder, batch) for name, decoder in decoders.items()})
 
 
 def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:
@@ -136,11 +126,7 @@ def step_seconds(seconds: dict[str, float], gamma: int) -> dict[str, float]:
       between target calls, which flush the processor's caches of its weights and code.
     """
     plain, verified, block = (seconds[name] * PER_STEP for name in ("plain", "verified", "block"))
-    return {
-        "target_step": plain,
-        "verify_step": verified,
-        "draft_step": (block - verified) / gamma,
-    }
+    return {"target_step": plain, "verify_step": verified, "draft_step": (block - verified) / gamma}
 
 
 def encoder_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:

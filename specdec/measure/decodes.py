@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,15 @@ _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One decoded example; an object of ``decodes.jsonl`` has these keys.
+    """One decoded example; an object of ``decodes.jsonl`` has these keys."""
 
-    Attributes:
-      id: its place in the task.
-      input, output: texts; output is None without a vocabulary.
-      reference: the task's, or None.
-      tokens: the output, EOS included.
-      num_tokens, target_calls, proposed, examined, accepted, dropped, accepted_histogram,
-        acceptance_prob_sum: this row's counts; see :class:`specdec.types.Stats`.
-      blocks: what each block accepted, rejected and added.
-      mismatch: first difference from plain greedy decoding; None where there is none or when
-        sampling.
-      width_matched_mismatch: the same against the width-matched reference.
-    """
-
-    id: int
+    id: int  # Its place in the task.
+    # Texts; output is None without a vocabulary.
     input: str
     output: str | None
-    reference: str | None
-    tokens: list[int]
+    reference: str | None  # The task's, or None.
+    tokens: list[int]  # The output, EOS included.
+    # This row's counts; see `Stats`.
     num_tokens: int
     target_calls: int
     proposed: int
@@ -47,9 +35,10 @@ class Row:
     dropped: int
     accepted_histogram: list[int]
     acceptance_prob_sum: float
-    blocks: list[Block]
+    blocks: list[Block]  # What each block accepted, rejected and added.
+    # First difference from plain greedy decoding; None where there is none or when sampling.
     mismatch: Mismatch | None = None
-    width_matched_mismatch: Mismatch | None = None
+    width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
 
     @classmethod
     def of(
@@ -60,26 +49,21 @@ class Row:
         assert result.trace is not None
         counts: dict[str, Any] = {name: int(getattr(stats, name)[place]) for name in _COUNTS}
         return cls(
-            id=id,
-            input=input,
-            output=None,
-            reference=reference,
+            id=id, input=input, output=None, reference=reference,
             tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
-            num_tokens=int(result.num_tokens[place]),
+            num_tokens=int(result.num_tokens[place]), **counts,
             accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
-            **counts,
-        )
+        )  # fmt: skip
 
     @classmethod
-    def from_json(cls, line: str) -> Row:
-        """Inverse of :func:`specdec.measure.rows.line_of`.
+    def from_fields(cls, fields: dict[str, Any]) -> Row:
+        """A row of what its line of JSON holds.
 
         Raises:
-          ValueError, TypeError, KeyError: the line is no row.
+          TypeError, KeyError: these are no row's fields.
         """
-        fields = json.loads(line)
         fields["blocks"] = [Block(**block) for block in fields["blocks"]]
         for name in ("mismatch", "width_matched_mismatch"):
             fields[name] = fields[name] and Mismatch(**fields[name])
@@ -88,15 +72,12 @@ class Row:
     def stats(self, gamma: int) -> RunStats:
         """This row's counts, to be added to others'; ``gamma`` is 0 for plain decoding."""
         return RunStats(
-            gamma=gamma,
-            num_rows=1,
-            emitted=self.num_tokens,
-            **{name: getattr(self, name) for name in _COUNTS},
+            gamma, 1, emitted=self.num_tokens, **{name: getattr(self, name) for name in _COUNTS},
             accepted_histogram=tuple(self.accepted_histogram),
             acceptance_prob_sum=self.acceptance_prob_sum,
-        )
+        )  # fmt: skip
 
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.rows.read_lines`."""
-    return read_lines(path, Row.from_json)
+    return read_lines(path, Row.from_fields)

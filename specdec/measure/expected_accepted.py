@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
-from specdec.core.residuals import guess_counts, take
+from specdec.core.residuals import guess_counts, one_of, take
 from specdec.core.theory_measured import cluster_interval
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
@@ -31,20 +31,16 @@ from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
 
 @pytree
 class ExpectedAccepted:
-    """Sums over a row's blocks.
+    """Sums over a row's blocks."""
 
-    Attributes:
-      blocks: [B] how many.
-      token, block: [B] expected accepted guesses by either verification.
-    """
-
-    blocks: Float[Array, " b"]
+    blocks: Float[Array, " b"]  # How many.
+    # Expected accepted guesses by either verification.
     token: Float[Array, " b"]
     block: Float[Array, " b"]
 
 
 def expected_accepted(
-    target: Distribution, draft: Draft, eos_id: int
+    target: Distribution, draft: Draft, eos_ids: tuple[int, ...]
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
     """Expected accepted guesses of a block by token and by block verification, given its guesses.
 
@@ -60,7 +56,8 @@ def expected_accepted(
         if draft.probs is not None:
             q = take(draft.probs, draft.tokens)
             ratios = ratios / jnp.where(q > 0, q, 1.0)
-    ended = jnp.cumsum(draft.tokens == eos_id, axis=1) - (draft.tokens == eos_id) > 0
+    ends = one_of(draft.tokens, eos_ids)
+    ended = jnp.cumsum(ends, axis=1) - ends > 0
     guessed = jnp.arange(gamma) < guess_counts(draft)[:, None]
     ratios = jnp.where(guessed & ~ended, ratios, 0.0)
     token = jnp.cumprod(jnp.minimum(1.0, ratios), axis=1).sum(axis=1)
@@ -73,15 +70,9 @@ def expected_accepted(
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
 def decode_and_expect(
-    engine: Engine,
-    params: EngineParams,
-    prompt: Prompt,
-    row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int,
-    seed: Seed,
-    *,
-    output_bucket: int,
-) -> ExpectedAccepted:
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
+) -> ExpectedAccepted:  # fmt: skip
     """Decodes and adds up what either verification would keep, block by block.
 
     Arguments as in :func:`specdec.decoding.engine.decode`.
@@ -96,7 +87,7 @@ def decode_and_expect(
         def look(name, phase, *args):
             if name == "verify":
                 scored, draft, _ = args
-                seen.append(expected_accepted(scored.distribution, draft, engine.target.eos_id))
+                seen.append(expected_accepted(scored.distribution, draft, engine.target.eos_ids))
             return phase(*args)
 
         after, _ = engine.step(params, state, around=look)
@@ -135,10 +126,7 @@ def summary(rows: Sequence[RowExpectation]) -> dict[str, Any]:
         raise ValueError("There is no block to compare verifications on.")
     means = [float(1 + kept.sum() / blocks.sum()) for kept in (token, block)]
     return {
-        "token": means[0],
-        "block": means[1],
-        "difference": means[1] - means[0],
+        "token": means[0], "block": means[1], "difference": means[1] - means[0],
         "interval": cluster_interval(block - token, blocks),
-        "num_blocks": int(blocks.sum()),
-        "num_rows": len(rows),
-    }
+        "num_blocks": int(blocks.sum()), "num_rows": len(rows),
+    }  # fmt: skip

@@ -11,24 +11,16 @@ from typing import Any
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 VERMILION, PURPLE, YELLOW = "#D55E00", "#CC79A7", "#F0E442"
 _STYLE: Any = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "lines.linewidth": 2,
+    "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": "#e4e4e4", "lines.linewidth": 2,
     "text.hinting": "none",  # Else letters are as wide as pixels allow, other than in the SVG.
     "svg.hashsalt": "specdec",  # Else identifiers in the file are random.
-}
+}  # fmt: skip
 
 
 @contextmanager
 def saved(
-    directory: Path,
-    name: str,
-    size: tuple[float, float],
-    suffixes: Sequence[str] = ("svg", "png"),
+    directory: Path, name: str, size: tuple[float, float], suffixes: Sequence[str] = ("svg", "png")
 ) -> Iterator[Any]:
     """A figure of ``size`` inches to draw on, saved on leaving as ``name.svg`` and ``name.png``.
 

@@ -17,6 +17,7 @@ from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.measure import costs
+from specdec.measure.progress import Progress
 from specdec.measure.timing import time_interleaved
 
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15)
@@ -27,29 +28,20 @@ _FILE = "gamma.json"
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Measured on this machine.
+    """Measured on this machine."""
 
-    Attributes:
-      cost_ratio: c.
-      verify_ratio: v by gamma.
-      encoders: both encoders' time for a batch over a plain step, (target, draft).
-    """
-
-    cost_ratio: float
-    verify_ratio: Mapping[int, float]
+    cost_ratio: float  # c.
+    verify_ratio: Mapping[int, float]  # v by gamma.
+    # Both encoders' time for a batch over a plain step, (target, draft).
     encoders: tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class GammaChoice:
-    """The gamma with the highest predicted speedup; 0 is plain decoding.
-
-    Attributes:
-      predicted: speedup of a whole decode, encoders included, by gamma; from the other fields.
-    """
+    """The gamma with the highest predicted speedup; 0 is plain decoding."""
 
     gamma: int
-    predicted: Mapping[int, float]
+    predicted: Mapping[int, float]  # Speedup of a whole decode, with encoders, by gamma.
     alpha: float
     cost_ratio: float
     verify_ratio: Mapping[int, float]
@@ -104,8 +96,16 @@ def choose_by_measurement(
     probe = min(PROBE, max_gamma)
     fast = decoder(probe)
     num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
-    stats = RunStats.total([fast.decode(batch).stats for batch in batches], num_rows, probe)
-    measured = measure(decoder, probe, batches[0], max_gamma)
+    with Progress(len(batches) + 1, "steps") as progress:
+        progress.begin("Choosing gamma: decoding, for alpha")
+        found = []
+        for batch in batches:
+            found.append(fast.decode(batch).stats)
+            progress.add(kind="decode")
+        stats = RunStats.total(found, num_rows, probe)
+        progress.begin("Choosing gamma: timing the parts of a block, for c and v")
+        measured = measure(decoder, probe, batches[0], max_gamma)
+        progress.add()
     return choose(stats.alpha or 0.0, stats.emitted / stats.num_rows, measured)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -15,26 +16,19 @@ from specdec.types import Prompt
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """How one row differs from a reference decode.
+    """How one row differs from a reference decode."""
 
-    Attributes:
-      position: of the first token that differs, from 0.
-      top2_gap: the target's largest logit there minus its second largest. A difference with a gap
-        near the arithmetic's own precision is a tie broken otherwise; any other is a bug.
-      expected: the reference's tokens.
-    """
-
-    position: int
+    position: int  # Of the first token that differs, from 0.
+    # The target's largest logit there minus its second largest. A difference with a gap near the
+    # arithmetic's own precision is a tie broken otherwise; any other is a bug.
     top2_gap: float
-    expected: list[int]
+    expected: list[int]  # The reference's tokens.
 
 
 def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | None:
     """Index of the first token that differs; a missing token differs. None where all are equal."""
-    for i in range(max(len(tokens), len(expected))):
-        if list(tokens[i : i + 1]) != list(expected[i : i + 1]):
-            return i
-    return None
+    pairs = itertools.zip_longest(tokens, expected)
+    return next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""What a run tells the person who waits for it."""
+"""Messages and progress of a run, for who waits for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Progress(tqdm):
         )  # fmt: skip
 
     def begin(self, what: str) -> None:
-        """Says at once what is under way; ``set_description`` says it when it is time to."""
+        """Shows at once what is under way; ``set_description`` waits for the next line."""
         self._shown = -self._gap
         self.set_description(what)
 

@@ -1,9 +1,11 @@
-"""How good outputs are: scores of a whole corpus, from its rows one after another."""
+"""How good outputs are: scores of a whole corpus, from its rows one after another.
+
+Scorers take rows, an output and its reference each, and give scores by name, None without a row.
+"""
 
 from __future__ import annotations
 
 import statistics
-from typing import Protocol
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -12,18 +14,6 @@ from sacrebleu.metrics.helpers import extract_all_char_ngrams
 from specdec.data.tasks import Metrics
 
 _CHARS, _BETA = 6, 2
-
-
-class Scorer(Protocol):
-    """Scores outputs against one reference each."""
-
-    def add(self, output: str, reference: str) -> None:
-        """Takes a row."""
-        ...
-
-    def scores(self) -> dict[str, float] | None:
-        """By name; None if there was no row."""
-        ...
 
 
 class Quality:
@@ -37,14 +27,13 @@ class Quality:
     """
 
     def __init__(self):
-        # Of one sentence it has the counts too, and says so unless it is told of its order.
+        # Of one sentence it has the counts too, and warns unless its order is given.
         self._bleu = BLEU(effective_order=True)
         self._num_rows = 0
         self._matches, self._ngrams, self._lengths = np.zeros(4, int), np.zeros(4, int), (0, 0)
         self._chrf = np.zeros((_CHARS, 3), int)
 
     def add(self, output: str, reference: str) -> None:
-        """See :class:`Scorer`."""
         self._num_rows += 1
         score = self._bleu.sentence_score(output, [reference])
         self._matches += score.counts
@@ -56,7 +45,6 @@ class Quality:
             sums += ours.total() * bool(theirs), theirs.total(), (ours & theirs).total()
 
     def scores(self) -> dict[str, float] | None:
-        """See :class:`Scorer`."""
         if not self._num_rows:
             return None
         counts = self._matches.tolist(), self._ngrams.tolist()
@@ -84,10 +72,8 @@ class TaskQuality:
         self._references: list[str] = []
 
     def add(self, output: str, reference: str) -> None:
-        """See :class:`Scorer`."""
         self._outputs.append(output)
         self._references.append(reference)
 
     def scores(self) -> dict[str, float] | None:
-        """See :class:`Scorer`."""
         return self._metrics(self._outputs, self._references) if self._outputs else None

@@ -7,25 +7,30 @@ import fcntl
 import json
 import mmap
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from specdec.core.files import to_json
+from specdec.core.files import naming, to_json
 from specdec.decoding.batches import Batch
 from specdec.measure.progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Any)  # A dataclass with an ``id``, its place in the task.
+_CHECKSUM = b', "checksum": '
 
 
-def read_lines(path: Path, parse: Callable[[str], T]) -> Iterator[T]:
+def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[T]:
     """Complete lines of a file one at a time, none if there is no file.
 
     A last line without an end was cut off by a kill and is left out.
 
+    Args:
+      parse: makes a row of the fields that :func:`line_of` wrote.
+
     Raises:
-      ValueError: ``parse`` fails on a complete line.
+      ValueError: a complete line is not as it was written, or ``parse`` fails on it.
     """
     if not path.exists():
         return
@@ -33,13 +38,21 @@ def read_lines(path: Path, parse: Callable[[str], T]) -> Iterator[T]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
+            content, found, checksum = line.rstrip(b"\n").rpartition(_CHECKSUM)
             try:
-                parsed = parse(line.decode("utf-8"))
+                if not found:
+                    raise ValueError("no checksum")
+                parsed = parse(json.loads(content + b"}"))
             except (ValueError, TypeError, KeyError):
                 raise ValueError(
                     f"{path}:{number} is not a row of this program; remove the file to start "
-                    "afresh."
+                    "again from the first row."
                 ) from None
+            if checksum != b'"%08x"}' % zlib.crc32(content):
+                raise ValueError(
+                    f"{path}:{number} was changed after it was written: its checksum differs. "
+                    "Remove the file to start again from the first row."
+                )
             yield parsed
 
 
@@ -70,9 +83,10 @@ class LineWriter:
 
     def append(self, *lines: str) -> None:
         """Writes lines and flushes them to the disk together."""
-        self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
@@ -84,17 +98,15 @@ def _end_of_lines(file: IO[bytes]) -> int:
 
 
 def line_of(row: Any) -> str:
-    """A dataclass as a line of JSON, without the line's end."""
-    return to_json(dataclasses.asdict(row))
+    """A dataclass as a line of JSON, without the line's end; its last field is a checksum."""
+    content = to_json(dataclasses.asdict(row)).removesuffix("}")
+    return f'{content}{_CHECKSUM.decode()}"{zlib.crc32(content.encode("utf-8")):08x}"}}'
 
 
 def append_missing(
-    writer: LineWriter,
-    batches: Iterable[T],
-    done: int,
-    size: Callable[[T], int],
+    writer: LineWriter, batches: Iterable[T], done: int, size: Callable[[T], int],
     measure: Callable[[T], Iterable[Any]],
-) -> Iterator[tuple[int, T, list[Any]]]:
+) -> Iterator[tuple[int, T, list[Any]]]:  # fmt: skip
     """Appends the rows that follow the first ``done`` ones, a batch at a time.
 
     Args:
@@ -118,11 +130,9 @@ def append_missing(
 
 
 def measure_rows(
-    path: Path,
-    batches: Sequence[Batch],
-    row_type: type[R],
+    path: Path, batches: Sequence[Batch], row_type: type[R],
     measure: Callable[[Batch, Mapping[int, int]], Iterable[R]],
-) -> list[R]:
+) -> list[R]:  # fmt: skip
     """Reads the rows of a file of JSON lines, and measures and appends those it lacks.
 
     Args:
@@ -138,7 +148,7 @@ def measure_rows(
     """
     ids = [row for batch in batches for row in _places(batch)]
     with LineWriter(path) as writer:
-        rows = list(read_lines(path, lambda line: row_type(**json.loads(line))))
+        rows = list(read_lines(path, lambda fields: row_type(**fields)))
         if [row.id for row in rows] != ids[: len(rows)]:
             raise ValueError(f"{path} holds other rows than are measured now; remove it.")
         if len(rows) < len(ids):

@@ -18,43 +18,29 @@ from specdec.measure.timing import Spread, Work, time_interleaved
 
 @dataclasses.dataclass(frozen=True)
 class Timings:
-    """Raw measurements.
+    """Raw measurements."""
 
-    Attributes:
-      seconds: for each repetition, by name: "autoregressive" and "speculative" are whole decodes
-        of all batches, "target_encode" and "draft_encode" what both do first with the same inputs;
-        "target_step", "verify_step" and "draft_step" are of one step (:func:`costs.step_seconds`).
-      num_batches: how many were timed.
-      num_tokens: emitted in one repetition, by method.
-    """
-
+    # For each repetition, by name: "autoregressive" and "speculative" are whole decodes of all
+    # batches, "target_encode" and "draft_encode" what both do first with the same inputs;
+    # "target_step", "verify_step" and "draft_step" are of one step (`step_seconds`).
     seconds: list[dict[str, float]]
-    num_batches: int
-    num_tokens: dict[str, int]
+    num_batches: int  # How many were timed.
+    num_tokens: dict[str, int]  # Emitted in one repetition, by method.
 
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """What the timings say; the speculative part is None for a plain decoding run.
+    """What the timings say; the speculative part is None for a plain decoding run."""
 
-    Attributes:
-      repetitions: how often everything was measured.
-      ms_per_token: whole decode, encoders included, by method.
-      encode_ms: of a batch, "target" and "draft".
-      decoder_ms: of a batch, plain decoding without its encoder.
-      measured_speedup: ratio of the two ms_per_token, repetition by repetition.
-      measured_speedup_decoder: the same without the encoders' time.
-      cost_ratio: c, draft step over target step.
-      verify_ratio: v, a block without its draft over a step of plain decoding.
-    """
-
-    repetitions: int
-    ms_per_token: dict[str, Spread]
-    encode_ms: dict[str, Spread]
-    decoder_ms: Spread
+    repetitions: int  # How often everything was measured.
+    ms_per_token: dict[str, Spread]  # Whole decode, encoders included, by method.
+    encode_ms: dict[str, Spread]  # Of a batch, "target" and "draft".
+    decoder_ms: Spread  # Of a batch, plain decoding without its encoder.
+    # Ratio of the two ms_per_token, repetition by repetition.
     measured_speedup: Spread | None = None
-    measured_speedup_decoder: Spread | None = None
-    cost_ratio: Spread | None = None
+    measured_speedup_decoder: Spread | None = None  # The same without the encoders' time.
+    cost_ratio: Spread | None = None  # c, draft step over target step.
+    # v, a block without its draft over a step of plain decoding.
     verify_ratio: Spread | None = None
 
 
@@ -118,7 +104,7 @@ def summarize(timings: Timings) -> Speed:
         ms_per_token={m: spread(lambda s, m=m: 1e3 * s[m] / tokens[m]) for m in tokens},
         encode_ms={
             name: a_batch(lambda s, name=name: s[f"{name}_encode"])
-            for name in (("target", "draft") if speculative else ("target",))
+            for name in ("target", "draft")[: 1 + speculative]
         },
         decoder_ms=a_batch(plain_decoder),
     )
@@ -141,20 +127,14 @@ def summarize(timings: Timings) -> Speed:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What theory makes of a measured alpha, c and v.
+    """What theory makes of a measured alpha, c and v."""
 
-    Attributes:
-      decoder: expected_tokens / (gamma c + v), encoders left out.
-      theorem_3_8: the same with v = 1.
-      whole: ``decoder`` with the measured time of both encoders put back.
-      counted: tokens a block / (guesses a block * c + v) as they were counted. Unlike the others it
-        knows of blocks that a row's end cuts short, of acceptances that are not independent, and
-        of a draft that stops.
-    """
-
-    decoder: float
-    theorem_3_8: float
-    whole: float
+    decoder: float  # expected_tokens / (gamma c + v), encoders left out.
+    theorem_3_8: float  # The same with v = 1.
+    whole: float  # ``decoder`` with the measured time of both encoders put back.
+    # Tokens a block / (guesses a block * c + v) as they were counted. Unlike the others it knows of
+    # blocks that a row's end cuts short, of acceptances that are not independent, and of a draft
+    # that stops.
     counted: float
 
 
@@ -173,12 +153,10 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
     c, v = max(0.0, speed.cost_ratio.median), speed.verify_ratio.median
     decoder = theory.speedup(alpha, gamma, c, v)
     target, draft = speed.encode_ms["target"].median, speed.encode_ms["draft"].median
-    plain = speed.decoder_ms.median
+    plain, calls = speed.decoder_ms.median, stats.target_calls
     return Prediction(
-        decoder=decoder,
+        decoder,
         theorem_3_8=theory.speedup(alpha, gamma, c),
         whole=(target + plain) / (target + draft + plain / decoder),
-        counted=theory.block_speedup(
-            stats.emitted / stats.target_calls, stats.proposed / stats.target_calls, c, v
-        ),
+        counted=theory.block_speedup(stats.emitted / calls, stats.proposed / calls, c, v),
     )

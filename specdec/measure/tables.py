@@ -20,11 +20,9 @@ def markdown(
 
 
 def table(
-    columns: Sequence[tuple[str, str | Callable[[Any], str]]],
-    rows: Iterable[Any],
-    *,
+    columns: Sequence[tuple[str, str | Callable[[Any], str]]], rows: Iterable[Any], *,
     numbers: bool = False,
-) -> str:
+) -> str:  # fmt: skip
     """:func:`markdown` of columns with what makes a row's cell: a function, or a format of it."""
 
     def cell(form: str | Callable[[Any], str], row: Any) -> str:

@@ -24,19 +24,15 @@ REPETITIONS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One call from start to result, in milliseconds since the decode began.
+    """One call from start to result, in milliseconds since the decode began."""
 
-    Attributes:
-      kind: "draft_encoder" is what a draft does once an input, be it a model or not; "draft", all
-        gamma guesses of a block; "target", a target call with verification and bookkeeping, or a
-        step of plain decoding.
-      emitted: tokens that a target call emitted; 0 for other kinds.
-    """
-
+    # "draft_encoder" is what a draft does once an input, be it a model or not; "draft", all gamma
+    # guesses of a block; "target", a target call with verification and bookkeeping, or a step of
+    # plain decoding.
     kind: Kind
     start_ms: float
     end_ms: float
-    emitted: int = 0
+    emitted: int = 0  # Tokens that a target call emitted; 0 for other kinds.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,17 +12,11 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Something to be timed.
+    """Something to be timed."""
 
-    Attributes:
-      name: times of the same name in one repetition are added up.
-      run: does it; its result is waited for.
-      program: works of the same name and program share compiled code.
-    """
-
-    name: str
-    run: Callable[[], object]
-    program: Hashable
+    name: str  # Times of the same name in one repetition are added up.
+    run: Callable[[], object]  # Does it; its result is waited for.
+    program: Hashable  # Works of the same name and program share compiled code.
 
 
 @dataclasses.dataclass(frozen=True)

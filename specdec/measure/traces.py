@@ -31,15 +31,10 @@ _VISIBLE = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A run of tokens of one kind.
+    """A run of tokens of one kind."""
 
-    Attributes:
-      kind: what became of them.
-      text: theirs, with the space before it where there is one.
-    """
-
-    kind: Kind
-    text: str
+    kind: Kind  # What became of them.
+    text: str  # Theirs, with the space before it where there is one.
 
 
 def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:

@@ -44,8 +44,8 @@ class Model(Protocol):
         ...
 
     @property
-    def eos_id(self) -> int:
-        """Ends a row."""
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens of which each ends a row; the first is the usual one."""
         ...
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
@@ -68,15 +68,9 @@ class Model(Protocol):
         ...
 
     def extend(
-        self,
-        params: Params,
-        encoded: Encoded,
-        cache: Cache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], Cache]:
+        self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b t"],
+        topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], Cache]:  # fmt: skip
         """Scores T >= 1 tokens that follow each row's committed ones.
 
         SETS cache entries at each row's own places but does not count them as committed:

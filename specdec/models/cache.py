@@ -18,17 +18,14 @@ CACHE_AXES = ("batch", "heads", "length", "kv")
 
 @pytree
 class KVCache:
-    """Keys and values of the committed tokens, and of the last block extended after them.
+    """Keys and values of the committed tokens, and of the last block extended after them."""
 
-    Attributes:
-      keys, values: one [B, H, M, K] array a layer. (One array for all layers would be copied
-        whole at each write on CPU.)
-      length: [B] tokens committed. Entries at and beyond it are dead: never attended to by a later
-        block before they are written again.
-    """
-
+    # One [B, H, M, K] array a layer. (One array for all layers would be copied whole at each write
+    # on CPU.)
     keys: tuple[Float[Array, "b h m k"], ...]
     values: tuple[Float[Array, "b h m k"], ...]
+    # Tokens committed. Entries at and beyond it are dead: never attended to by a later block before
+    # they are written again.
     length: Int[Array, " b"]
 
     def map(self, change: Callable[[Array], Array], length: Int[Array, " b"]) -> KVCache:

@@ -24,17 +24,11 @@ from specdec.types import (
 
 @pytree
 class LaggingCache:
-    """A cache, and the token it lacks before the newest.
+    """A cache, and the token it lacks before the newest."""
 
-    Attributes:
-      cache: the model's.
-      lacking: [B] that token, where there is one.
-      lag: [B] 1 where there is one, else 0.
-    """
-
-    cache: Cache
-    lacking: Int[Array, " b"]
-    lag: Int[Array, " b"]
+    cache: Cache  # The model's.
+    lacking: Int[Array, " b"]  # That token, where there is one.
+    lag: Int[Array, " b"]  # 1 where there is one, else 0.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Lagging:
     """
 
     model: Model
-    eos_id: int = dataclasses.field(default=-1, init=False)
+    eos_ids: tuple[int, ...] = dataclasses.field(default=(), init=False)
 
     @property
     def vocab_size(self) -> int:
@@ -58,7 +52,6 @@ class Lagging:
         return self.model.pad_id
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        """The model's."""
         return self.model.prompt(tokens, lengths)
 
     def start(
@@ -70,15 +63,9 @@ class Lagging:
         return dataclasses.replace(start, cache=cache)
 
     def extend(
-        self,
-        params: Params,
-        encoded: Encoded,
-        cache: LaggingCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], LaggingCache]:
+        self, params: Params, encoded: Encoded, cache: LaggingCache, tokens: Int[Array, "b t"],
+        topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], LaggingCache]:  # fmt: skip
         """See :meth:`specdec.models.base.Model.extend`; one chain, in one call."""
         assert topology.is_chain
         assert not after
@@ -91,11 +78,9 @@ class Lagging:
         return hidden, dataclasses.replace(cache, cache=inner)
 
     def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """The model's."""
         return self.model.logits(params, hidden)
 
     def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """The model's."""
         return self.model.over_vocabulary(params, distribution)
 
     def commit(
@@ -114,6 +99,5 @@ class Lagging:
         return LaggingCache(cache.cache, token, lacks.astype(jnp.int32))
 
     def select(self, cache: LaggingCache, rows: Int[Array, " n"]) -> LaggingCache:
-        """See :meth:`specdec.models.base.Model.select`."""
         inner = self.model.select(cache.cache, rows)
         return LaggingCache(inner, cache.lacking[rows], cache.lag[rows])

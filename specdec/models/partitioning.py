@@ -28,17 +28,10 @@ Axes = tuple[str | None, ...]
 
 # Source: T5X, t5x/partitioning.py, standard_logical_axis_rules with 1D parameters and activations.
 T5X_RULES: Rules = (
-    ("batch", "data"),
-    ("vocab", "model"),
-    ("embed", None),
-    ("mlp", "model"),
-    ("heads", "model"),
-    ("kv", None),
-    ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
-    ("relpos_buckets", None),
-    ("length", None),
-    ("stack", None),  # Kernels that are read together.
-)
+    ("batch", "data"), ("vocab", "model"), ("embed", None), ("mlp", "model"), ("heads", "model"),
+    ("kv", None), ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
+    ("relpos_buckets", None), ("length", None), ("stack", None),  # Kernels read together.
+)  # fmt: skip
 # Every device of the model axis holds the whole model and computes the same.
 REPLICATED_RULES: Rules = (("batch", "data"),)
 _LOGICAL = [axis for axis, _ in T5X_RULES]
@@ -77,43 +70,29 @@ class DeviceMesh:
                     f"No rule can map {axis!r} to {onto!r}: logical axes are "
                     f"{', '.join(_LOGICAL)}; they go to 'data', 'model' or None."
                 )
+        for name in ("target_rules", "draft_rules"):
+            # Lists, too, are rules in a configuration; but models are hashed.
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
 
     @property
     def target(self) -> Partitioning:
-        """The target's layout.
-
-        Raises:
-          ValueError: this process has fewer devices than the mesh.
-        """
-        return _laid_out(self._devices, self.target_rules)
+        """The target's layout; ValueError where this process has fewer devices than the mesh."""
+        return Partitioning(_mesh(self.data, self.model), self.target_rules)
 
     @property
     def draft(self) -> Partitioning:
         """The draft's; raises as :attr:`target` does."""
-        return _laid_out(self._devices, self.draft_rules)
+        return Partitioning(_mesh(self.data, self.model), self.draft_rules)
 
     @property
     def planned_target(self) -> Partitioning:
         """:attr:`target` as shapes go: no device needs to be there."""
-        return _laid_out(self._shape, self.target_rules)
+        return Partitioning(AbstractMesh((self.data, self.model), MESH_AXES), self.target_rules)
 
     @property
     def planned_draft(self) -> Partitioning:
         """:attr:`draft` as shapes go."""
-        return _laid_out(self._shape, self.draft_rules)
-
-    @property
-    def _devices(self) -> Mesh:
-        return _mesh(self.data, self.model)
-
-    @property
-    def _shape(self) -> AbstractMesh:
-        return AbstractMesh((self.data, self.model), MESH_AXES)
-
-
-def _laid_out(mesh: Mesh | AbstractMesh, rules: Rules) -> Partitioning:
-    # Lists, too, are rules in a configuration; but models are hashed.
-    return Partitioning(mesh, tuple((axis, onto) for axis, onto in rules))
+        return Partitioning(AbstractMesh((self.data, self.model), MESH_AXES), self.draft_rules)
 
 
 @functools.cache
@@ -126,25 +105,16 @@ def _mesh(data: int, model: int) -> Mesh:
             f"mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count={data * model})"
         )
     # Auto: the compiler carries shardings on from where they are named.
-    return jax.make_mesh(
-        (data, model),
-        MESH_AXES,
-        axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=devices[: data * model],
-    )
+    auto, used = (AxisType.Auto, AxisType.Auto), devices[: data * model]
+    return jax.make_mesh((data, model), MESH_AXES, axis_types=auto, devices=used)
 
 
 @dataclasses.dataclass(frozen=True)
 class Partitioning:
-    """How one model lies on a mesh.
+    """How one model lies on a mesh."""
 
-    Attributes:
-      mesh: with the axes "data" and "model".
-      rules: see :class:`DeviceMesh`.
-    """
-
-    mesh: Mesh | AbstractMesh
-    rules: Rules
+    mesh: Mesh | AbstractMesh  # With the axes "data" and "model".
+    rules: Rules  # See `DeviceMesh`.
 
     def sharding(self, axes: Axes) -> NamedSharding:
         """That of an array with these logical axes."""
@@ -210,7 +180,7 @@ _in_force: contextvars.ContextVar[Partitioning | None] = contextvars.ContextVar(
 
 
 def constrain(x: jax.Array, axes: Axes) -> jax.Array:
-    """x, laid out as :meth:`Partitioning.resolving` says; as it is outside of that."""
+    """x, laid out by :meth:`Partitioning.resolving`; unchanged outside of it."""
     partitioning = _in_force.get()
     if partitioning is None:
         return x

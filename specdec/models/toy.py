@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.residuals import write_at
 from specdec.models.cache import block_mask, slot_positions
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Distribution,
-    Encoded,
-    Prompt,
-    Start,
-    pytree,
-)
+from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Encoded, Prompt, Start, pytree
 
 
 @pytree
@@ -44,7 +35,7 @@ class ToyModel:
 
     vocab_size: int
     pad_id: int = 0
-    eos_id: int = 1
+    eos_ids: tuple[int, ...] = (1,)
     decoder_start_id: int = 0
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
@@ -54,12 +45,9 @@ class ToyModel:
         return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 
     def start(
-        self,
-        params: Float[Array, "c v"],
-        prompt: Prompt,
-        max_len: int,
+        self, params: Float[Array, "c v"], prompt: Prompt, max_len: int,
         target: Encoded | None = None,
-    ) -> Start:
+    ) -> Start:  # fmt: skip
         """Encoded is a hash of the inputs, [B]."""
         del target
         places = 1 + jnp.arange(prompt.inputs.shape[1])
@@ -74,18 +62,11 @@ class ToyModel:
         return Start(encoded, cache, prompt.last_token)
 
     def extend(
-        self,
-        params: Float[Array, "c v"],
-        encoded: Int[Array, " b"],
-        cache: ToyCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t 1"], ToyCache]:
-        """See :meth:`specdec.models.base.Model.extend`."""
+        self, params: Float[Array, "c v"], encoded: Int[Array, " b"], cache: ToyCache,
+        tokens: Int[Array, "b t"], topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t 1"], ToyCache]:  # fmt: skip
         length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
-        written = _write(cache.tokens, tokens, length + after)
+        written = write_at(cache.tokens, tokens, length + after)
         seen = block_mask(topology, length, max_len, count, after)
         positions = slot_positions(topology, length, max_len, after + count)
         weights = (written + 1) * (3 * positions + 1)
@@ -109,22 +90,12 @@ class ToyModel:
     def commit(
         self, cache: ToyCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> ToyCache:
-        """See :func:`specdec.models.cache.commit`."""
         tokens = cache.tokens
         if path is not None:
             slots = cache.length[:, None] + path
             kept = jnp.take_along_axis(tokens, slots, axis=1, mode="clip")
-            tokens = _write(tokens, kept, cache.length)
+            tokens = write_at(tokens, kept, cache.length)
         return ToyCache(tokens, cache.length + count)
 
     def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
-        """See :meth:`specdec.models.base.Model.select`."""
         return ToyCache(cache.tokens[rows], cache.length[rows])
-
-
-def _write(
-    tokens: Int[Array, "b m"], new: Int[Array, "b t"], at: Int[Array, " b"]
-) -> Int[Array, "b m"]:
-    return jax.vmap(lambda row, part, place: jax.lax.dynamic_update_slice(row, part, (place,)))(
-        tokens, new, at
-    )

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, and plans for devices that are not at hand."""
+"""The paper's tables and figures, and plans for devices that need not be there."""

@@ -35,22 +35,18 @@ def floor(parts: Sequence[BlockPart], hardware: Hardware) -> float:
 class BlockPlan:
     """A pair on a mesh.
 
-    Attributes:
-      target, draft: the models' shapes; no draft if it is no model, which costs nothing here.
-      mesh: of how many devices, and how the models are cut. No device needs to be there.
-      batch_size: rows decoded together, on all devices.
-      gamma: guesses a block; 0 for plain decoding.
-      input_len, output_len: S and L, the buckets.
-
     Raises:
       ValueError: the mesh does not divide a model or the batch (when it is asked for a share).
     """
 
+    # The models' shapes; no draft if it is no model, which costs nothing here.
     target: Config
     draft: Config | None
+    # Of how many devices, and how the models are cut. No device needs to be there.
     mesh: DeviceMesh
-    batch_size: int
-    gamma: int
+    batch_size: int  # Rows decoded together, on all devices.
+    gamma: int  # Guesses a block; 0 for plain decoding.
+    # S and L, the buckets.
     input_len: int
     output_len: int
 

@@ -22,7 +22,7 @@ def page(content: Content) -> str:
         "## Table 1: operations and speed", comparison_table(table_1()),
         "## Table 2: measured speedups", table_2(studies),
         "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
-        "Quality of what the targets say, which lossless decoding leaves as it is:",
+        "Quality of the targets' outputs, which lossless decoding does not change:",
         quality_table(studies),
         "## Table 4: expected speedups", comparison_table(table_4()),
         "## Table 5: lenience", table_5(studies),
@@ -188,19 +188,15 @@ def block_table(studies: Sequence[Content]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A printed number and its calculation.
+    """A printed number and its calculation."""
 
-    Attributes:
-      setting, quantity: what it is of, in words; "operations" or "speed", as factors.
-      digits: how many the paper prints behind the point.
-      low, high: the calculation over all inputs that round to the printed ones.
-    """
-
+    # What it is of, in words; "operations" or "speed", as factors.
     setting: str
     quantity: str
     paper: float
     calc: float
-    digits: int
+    digits: int  # How many the paper prints behind the point.
+    # The calculation over all inputs that round to the printed ones.
     low: float
     high: float
 

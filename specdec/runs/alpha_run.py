@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,12 @@ class AlphaRun:
                 given, names = model_inputs(examples, pair.vocabulary), [e.origin for e in examples]
                 ids = pair.token_ids(given, max_input_len=self.max_input_len, names=names)
                 batches = list(make_batches(ids, self.batch_size, pair.target.model))
-                self._claim(directory, pair)
+                self._claim(directory, pair, ids)
                 rows = self._texts(directory, pair, batches)
-            lines = directory / f"{slug(str(spec))}.jsonl"
+            # Of these weights and these texts: a draft that was trained again is measured again.
+            key = zlib.crc32(repr(sorted(rows.items())).encode())
+            weights = fingerprint(pair.draft.weights)
+            lines = directory / f"{slug(str(spec))}-{weights}-{key:08x}.jsonl"
             found[str(spec)] = alpha.summary(self._replay(lines, pair, batches, rows))
         content = {
             "task": self.task.name, "target": self.target, "seed": self.seed,
@@ -76,12 +80,13 @@ class AlphaRun:
         files.write_json(directory / RESULTS, content)
         return content
 
-    def _claim(self, directory: Path, pair: Pair) -> None:
-        """Says whose directory this is, or finds that it is another's."""
+    def _claim(self, directory: Path, pair: Pair, ids: Sequence[np.ndarray]) -> None:
+        """Writes which measurement the directory holds, or finds that it holds another."""
         settings = {name: str(value) for name, value in vars(self).items()}
         del settings["task"], settings["drafts"]
-        weights = fingerprint(pair.target.params)
-        identity = json.dumps({"task": self.task.name, "weights": weights, **settings}, indent=1)
+        inputs = f"{zlib.crc32(b' '.join(row.tobytes() for row in ids)):08x}"
+        known = {"task": self.task.name, "inputs": inputs, **settings}
+        identity = json.dumps({"weights": fingerprint(pair.target.params), **known}, indent=1)
         path = directory / IDENTITY
         if path.exists() and path.read_text(encoding="utf-8") != identity:
             raise ValueError(

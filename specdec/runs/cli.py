@@ -10,7 +10,7 @@ from pathlib import Path
 import gin
 
 from specdec.measure import traces
-from specdec.measure.table import format_table
+from specdec.measure.run_table import format_table
 from specdec.reproduction import paper_tables
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, told
@@ -33,7 +33,7 @@ def decode(
     Args:
       root: where ``configs/`` is; included files are named from there.
       texts, input_file: decoded instead of the configuration's task.
-      dry_run: only print what :func:`specdec.runs.dry_run.report` says of it.
+      dry_run: only print what :func:`specdec.runs.dry_run.report` prints.
       processes: those that do the run together, all with the same arguments but for output_dir.
 
     Returns:
@@ -85,7 +85,7 @@ def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:
 def reproduce(given: Given, root: Path, *, dry_run: bool = False) -> int:
     """Runs a configuration and prints its tables; returns the exit code, as :func:`decode`.
 
-    ``dry_run`` only prints what :meth:`specdec.runs.reproduce.Reproduction.plan` says of it.
+    ``dry_run`` only prints what :meth:`specdec.runs.reproduce.Reproduction.plan` prints.
     """
     directory = given.directory("reproduce")
     try:

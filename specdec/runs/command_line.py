@@ -1,26 +1,31 @@
-"""What the scripts' command lines share: gin files and bindings, a directory, kept programs."""
+"""What the commands share: gin files and bindings, a directory, kept programs, exit codes."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
+import importlib
+import inspect
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax
-from absl import app, flags
+from absl import app, flags, logging
 
-from specdec.core.machine import cache_directory
-
-USER_ERROR = 2
-flags.disclaim_key_flags()  # They are listed as the script's own.
+_STOPPED = "Interrupted. Run the same command again to go on."
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_HELP = {"-h", "-help", "--help", "--helpshort", "-helpshort", "--helpfull", "-helpfull", "-?"}
+_GIVEN = (FileNotFoundError, NotADirectoryError, PermissionError)
+flags.disclaim_key_flags()  # They are listed as the command's own.
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the command line says: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
+    """What the command line gave: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
 
     gin_files: Sequence[str]
     bindings: Sequence[str]
@@ -33,33 +38,94 @@ class Given:
 
 
 def told(error: Exception | str) -> int:
-    """Tells of a user's mistake in one line, without gin's account of calls; the exit code."""
-    message = str(error).split("\n  In call to configurable")[0]
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return USER_ERROR
+    """Prints an error in one line on stderr, without gin's account of calls; the exit code.
 
-
-def run(script: Callable[[Given], int], output_dir: str, required: bool = False) -> None:
-    """Exits with what ``script`` returns; with 2 if an argument is no flag.
-
-    ``output_dir`` says what --output_dir is for; it may be ``required``.
+    It is 2 for a mistake in what was given, 1 for what went wrong in a run, such as a full disk.
     """
-    about = "Gin configuration; may be repeated."
-    gin_file = flags.DEFINE_multi_string("gin_file", None, about, required=True)
+    message = str(error).split("\n  In call to configurable")[0]
+    if isinstance(error, OSError) and error.errno is not None:
+        file = error.filename2 or error.filename
+        message = f"{error.strerror}: {file}" if file else message
+        if error.errno in _NO_ROOM:
+            message += ". Make room, then run the same command again: it goes on where it stopped."
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    given = isinstance(error, (str, ValueError, *_GIVEN))
+    return USAGE_ERROR if given else FAILURE
+
+
+def run(
+    script: Callable[[Given], int], command: Callable[[], None], output_dir: str, *,
+    required: bool = False, configured: bool = True,
+) -> None:  # fmt: skip
+    """Exits with what ``script`` returns, or as :func:`told`; with 130 on Ctrl-C.
+
+    Args:
+      command: the function whose docstring is the help.
+      output_dir: what --output_dir is for; it may be ``required``.
+      configured: whether there are gin files.
+    """
+    gin_file, bindings, argv = None, [], sys.argv
+    if configured:
+        about = "Gin configuration; may be repeated."
+        gin_file = flags.DEFINE_multi_string("gin_file", None, about, required=True)
+        bindings = [a.removeprefix("--gin.") for a in sys.argv if a.startswith("--gin.")]
+        argv = [a for a in sys.argv if not a.startswith("--gin.")]
     directory = flags.DEFINE_string("output_dir", None, output_dir, required=required)
-    bindings = [a.removeprefix("--gin.") for a in sys.argv if a.startswith("--gin.")]
+    if _HELP & set(argv):
+        own = flags.FLAGS.module_help(command.__module__)
+        print(f"{inspect.getdoc(command)}\n{own}", file=sys.stdout)
+        sys.exit(0)
 
-    def main(argv: list[str]) -> int:
-        if len(argv) > 1:
-            return told(f"unknown argument {argv[1]!r}.")
-        command = shlex.join(["python", *sys.argv])
-        return script(Given(gin_file.value, bindings, directory.value, command))
+    def parse(argv: list[str]) -> list[str]:
+        try:
+            rest = flags.FLAGS(argv)
+        except flags.Error as error:
+            sys.exit(told(f"{error} See --help."))
+        if flags.FLAGS["verbosity"].using_default_value:
+            logging.set_verbosity(logging.WARNING)  # JAX and Orbax report each step they take.
+        if len(rest) > 1:
+            sys.exit(told(f"unknown argument {rest[1]!r}. See --help."))
+        return rest
 
-    # absl refuses flags that were not defined.
-    app.run(main, [a for a in sys.argv if not a.startswith("--gin.")])
+    def main(_: list[str]) -> int:
+        program = Path(sys.argv[0])
+        called = ["python", *sys.argv] if program.suffix else [program.name, *sys.argv[1:]]
+        files = gin_file.value if gin_file is not None else []
+        try:
+            _load_library()
+            return script(Given(files, bindings, directory.value, shlex.join(called)))
+        except (ValueError, OSError) as error:
+            logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
+            while isinstance(error.__context__, OSError) and getattr(error, "errno", 0) is None:
+                error = error.__context__  # What gin raises in its place has no number.
+            code = told(error)
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                os._exit(code)  # Threads that still write would print below the message.
+            return code
+        except KeyboardInterrupt:
+            print(_STOPPED, file=sys.stderr)
+            return INTERRUPTED
+
+    app.run(main, argv, flags_parser=parse)
 
 
-def use_compilation_cache() -> None:
-    """Turns on JAX's persistent cache, in specdec's cache directory unless JAX was told another."""
+def _load_library() -> None:
+    """Imports JAX and specdec, and turns on JAX's persistent cache.
+
+    The cache is in specdec's cache directory unless JAX was told another.
+    """
+
+    def leave(*_: object) -> None:
+        os.write(2, f"{_STOPPED}\n".encode())
+        os._exit(INTERRUPTED)
+
+    # An interrupted import of a C library may end as any error; nothing is written yet.
+    before = signal.signal(signal.SIGINT, leave)
+    import jax
+
+    from specdec.core.machine import cache_directory
+
+    importlib.import_module("specdec.api")
+    signal.signal(signal.SIGINT, before)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))

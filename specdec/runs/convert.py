@@ -14,8 +14,8 @@ import numpy as np
 from specdec import checkpoints
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.architectures import Config, decoder_inputs, network
+from specdec.checkpoints.huggingface import vocabulary_in
 from specdec.checkpoints.parameters import written_whole
-from specdec.data.vocabulary import FILE_NAME
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
 FORMATS = ("huggingface", "t5x", "orbax")
@@ -86,8 +86,7 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
         config, params = open_params(source, dtype, step)
         # What the weights are used in is the reader's choice, not the training run's.
         found = dataclasses.replace(config, dtype="float32"), params
-        vocabulary = Path(source) / FILE_NAME
-        return found, step, vocabulary if vocabulary.is_file() else None
+        return found, step, vocabulary_in(Path(source))
     if checkpoints.is_t5x(source):
         location, step = checkpoints.find_checkpoint(source, step)
         found = checkpoints.open_t5x(location, dtype)

@@ -23,7 +23,7 @@ from specdec.decoding.batches import Batch, make_batches
 from specdec.measure import lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
-from specdec.measure.rows import LineWriter, append_missing, line_of
+from specdec.measure.rows import LineWriter, append_missing
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
@@ -78,7 +78,7 @@ class PreparedRun:
         if run.gamma == "auto":
             self._choose_gamma()
         target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
-        # With the weights: a draft trained anew under the same name is another run.
+        # With the weights: a draft trained again under the same name is another run.
         self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
         if self._choice:
             self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
@@ -178,7 +178,7 @@ class PreparedRun:
                 files.write_text(self._directory / CONFIG, header + _END + self._identity)
                 if self.run.bad_rows == "skip":
                     skipped = (row for row in self._inputs if isinstance(row, Skipped))
-                    lines = (line_of(row) + "\n" for row in skipped)
+                    lines = (files.to_json(dataclasses.asdict(row)) + "\n" for row in skipped)
                     files.write_parts(self._directory / SKIPPED, lines)
                 self._decode_rows(writer, done)
         programs = num_programs() - before

@@ -1,4 +1,4 @@
-"""``--dry_run``: what a decoding run would keep in memory, and how fast theory says it is.
+"""``--dry_run``: what a decoding run would keep in memory, and how fast it is in theory.
 
 Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 """

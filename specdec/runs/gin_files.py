@@ -13,21 +13,29 @@ from gin import config_parser
 _REQUIRED = "gin.REQUIRED"
 
 
+def root() -> Path:
+    """Where ``configs/`` is: a checkout, or the installed package, which has a copy."""
+    package = Path(__file__).resolve().parents[1]
+    return package if (package / "configs").is_dir() else package.parent
+
+
 def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
     """Replaces gin's configuration by that of ``files`` and then ``bindings``, as "NAME=value".
 
-    Included files are named from ``root``.
+    Included files are named from ``root``, and so are files that are not in the current directory.
 
     Raises:
       FileNotFoundError, OSError: a file, or one that it includes, is not there.
       ValueError: a syntax error, an unknown name, a macro that nothing uses or nobody set.
     """
     gin.clear_config()
+    paths = []
     for file in files:
-        if not Path(file).is_file():
-            near = _similar(Path(file).name, [p.name for p in Path(file).parent.glob("*.gin")])
+        path = Path(file) if Path(file).is_file() else root / file
+        if not path.is_file():
+            near = _similar(path.name, [p.name for p in path.parent.glob("*.gin")])
             raise FileNotFoundError(f"No config file at {file}.{near}")
-    paths = [str(Path(file).absolute()) for file in files]
+        paths.append(str(path.absolute()))
     try:
         with contextlib.chdir(root):
             gin.parse_config_files_and_bindings(paths, [], finalize_config=False)

@@ -58,7 +58,7 @@ class Survey:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The first rows of a task, in its order, read anew by each iteration.
+    """The first rows of a task, in its order; each iteration reads them again.
 
     Attributes:
       num_examples: how many rows, bad ones counted; None for all.

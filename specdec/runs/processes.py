@@ -110,7 +110,7 @@ def join(
     Args:
       coordinator_address, num_processes, process_id: "host:port" of process 0, and so on; None
         where JAX detects it, as on TPU pods and under SLURM and Open MPI.
-      timeout_seconds: to wait for a process that does not come, or says nothing.
+      timeout_seconds: to wait for a process that does not come, or does not answer.
 
     Raises:
       ValueError: an argument is missing or wrong.
@@ -120,7 +120,7 @@ def join(
     def give_up() -> None:
         print(
             f"error: the processes of this run did not meet within {timeout_seconds} s. Start as "
-            "many as --num_processes says, each with its own --process_id, all with the same "
+            "many as --num_processes asks for, each with its own --process_id, all with the same "
             "--coordinator_address, which must be reachable from each; or raise --process_timeout.",
             file=sys.stderr, flush=True,
         )  # fmt: skip
@@ -149,7 +149,7 @@ class Parts:
 
     Attributes:
       directory: of this process's output; it may be the others' too.
-      num_rows, sizes: how many rows the whole run has; and how many each batch, read anew.
+      num_rows, sizes: how many rows the whole run has; and how many each batch, read again.
 
     Raises:
       ValueError: the directory holds parts of a run by another number of processes.

@@ -1,4 +1,4 @@
-"""The paper's tables and figures with the models at hand.
+"""The paper's tables and figures with the models of a configuration.
 
 A reproduction is a list of pieces, each in a directory of its own: a decode with its timing, or a
 measurement of alpha. What is on disk is not done again, so a run that was killed goes on.

@@ -1,18 +1,19 @@
-"""Training runs, which gin files bind by import; ``scripts/train.py`` is their command line."""
+"""Training runs, which gin files bind by import; ``specdec-train`` is their command line."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import gin
 
-from specdec.core.files import write_text
+from specdec.core.files import check_writable, write_text
 from specdec.data.vocabulary import FILE_NAME, train_vocabulary
 from specdec.measure.progress import say
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given
+from specdec.runs.command_line import FAILURE, Given, told
 from specdec.training.train import TextFiles
 
 
@@ -28,10 +29,27 @@ def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
     say(f"Wrote {Path(directory) / FILE_NAME}.")
 
 
-def main(given: Given, root: Path) -> None:
-    """Parses the configuration, saves it in the directory as ``config.gin``, runs its recipe."""
-    gin_files.parse(given.gin_files, given.bindings, root)
-    configured = gin.get_configurable(run)
+def main(given: Given, root: Path) -> int:
+    """Parses the configuration and runs its recipe; returns the exit code.
+
+    The directory's ``config.gin`` is there from the start, but not of a run that was refused.
+    """
     directory = given.directory("train")
-    write_text(directory / "config.gin", gin.config_str())
-    configured(str(directory))
+    config = directory / "config.gin"
+    try:
+        check_writable(directory)
+        gin_files.parse(given.gin_files, given.bindings, root)
+        before = config.read_text(encoding="utf-8") if config.exists() else None
+        write_text(config, gin.config_str())
+        try:
+            gin.get_configurable(run)(str(directory))
+        except (ValueError, FileNotFoundError):
+            if before is not None:
+                write_text(config, before)
+            elif [path.name for path in directory.iterdir()] == [config.name]:
+                shutil.rmtree(directory)
+            raise
+    except FloatingPointError as error:
+        told(error)
+        return FAILURE
+    return 0

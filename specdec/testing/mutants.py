@@ -12,25 +12,17 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import guess_counts, leading_true, take, take_position
+from specdec.core.residuals import guess_counts, guess_probs, leading_true, take_position
 from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.types import CHAIN, Draft, Purpose
+from specdec.types import CHAIN, Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier
-
-
-def _p(target: jax.Array, draft: Draft) -> jax.Array:
-    return take(target[:, : draft.tokens.shape[1]], draft.tokens)
-
-
-def _q(draft: Draft) -> jax.Array:
-    return jnp.ones(()) if draft.probs is None else take(draft.probs, draft.tokens)
 
 
 class RedrawFromTarget(TokenVerifier):
@@ -50,19 +42,19 @@ class WrongResidualRow(TokenVerifier):
 
 
 class InclusiveAccept(TokenVerifier):
-    """Accepts while u <= p/q: now and then a token that the target never says."""
+    """Accepts while u <= p/q: now and then a token that the target never generates."""
 
     def _accepts(self, random, target, draft):
-        gamma = draft.tokens.shape[1]
-        return random.uniforms(Purpose.ACCEPTANCE, gamma) * _q(draft) <= _p(target, draft)
+        p, q = guess_probs(target, draft)
+        return random.uniforms(Purpose.ACCEPTANCE, p.shape[1]) * q <= p
 
 
 class SharedKeys(TokenVerifier):
     """Accepts with the numbers that the guesses were drawn with."""
 
     def _accepts(self, random, target, draft):
-        gamma = draft.tokens.shape[1]
-        return random.uniforms(Purpose.PROPOSAL, gamma) * _q(draft) < _p(target, draft)
+        p, q = guess_probs(target, draft)
+        return random.uniforms(Purpose.PROPOSAL, p.shape[1]) * q < p
 
 
 class KeepGoing(TokenVerifier):
@@ -191,7 +183,8 @@ class UnboundedReach(BlockVerifier):
     """Multiplies p(x) / q(x) without the minimum with 1."""
 
     def _reach(self, target, draft):
-        ratio = _p(target, draft) / jnp.maximum(_q(draft), 1e-9)
+        p, q = guess_probs(target, draft)
+        ratio = p / jnp.maximum(q, 1e-9)
         return jnp.minimum(jnp.pad(jnp.cumprod(ratio, axis=1), ((0, 0), (1, 0)), "edge"), 1.0)
 
 

@@ -230,7 +230,7 @@ def model_law(
         law: Law = {}
 
         def walk(prefix, weight, logits=logits, law=law):
-            if len(prefix) == limit or (prefix and prefix[-1] == model.eos_id):
+            if len(prefix) == limit or (prefix and prefix[-1] in model.eos_ids):
                 law[prefix] = law.get(prefix, 0.0) + weight
                 return
             # The first sequence that begins so: the others' places are 0.

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ from specdec.checkpoints import find_vocabulary, is_t5x
 from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.hf_names import parameter_shapes
-from specdec.checkpoints.huggingface import CONFIG
+from specdec.checkpoints.huggingface import CONFIG, TOKENIZER
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
@@ -52,18 +53,27 @@ def prepare_directory(
     if (path := directory / SETTINGS).exists():
         found = json.loads(path.read_text())
         if "model" in found:  # Fields that the config has gained since then take their defaults.
-            found["model"] = dataclasses.asdict(Config(**found["model"]))
+            known = dataclasses.asdict(Config(**found["model"]))
+            found["model"] = json.loads(json.dumps(known))  # Lists, as JSON has them.
         changes = "; ".join(
             f"{key}: {found.get(key)!r} there, {described.get(key)!r} here"
             for key in sorted(found.keys() | described.keys())
             if found.get(key) != described.get(key)
         )
         if changes:
-            raise ValueError(f"{directory} holds a run with other settings: {changes}.")
+            raise ValueError(
+                f"{directory} holds a run with other settings: {changes}. Give the settings that "
+                "it began with, choose another directory, or remove this one."
+            )
     write_json(path, described)
     if config:
-        shutil.copyfile(vocabulary, directory / FILE_NAME)
+        copy_vocabulary(vocabulary, directory)
         write_json(directory / MODEL, dataclasses.asdict(config))
+
+
+def copy_vocabulary(path: Path, directory: Path) -> None:
+    """Copies a vocabulary under the name that is looked for: spiece.model or tokenizer.json."""
+    shutil.copyfile(path, directory / (TOKENIZER if path.name == TOKENIZER else FILE_NAME))
 
 
 def checkpoints(directory: str | os.PathLike) -> ocp.CheckpointManager:
@@ -73,9 +83,20 @@ def checkpoints(directory: str | os.PathLike) -> ocp.CheckpointManager:
 
 
 def save(manager: ocp.CheckpointManager, step: int, **trees: Any) -> None:
-    """Writes a checkpoint of "params", and "optimizer" to resume; visible when complete."""
+    """Writes a checkpoint of "params", and "optimizer" to resume; visible when complete.
+
+    Raises:
+      OSError: the disk is full; the checkpoint before is still good.
+    """
     items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
-    manager.save(step, args=ocp.args.Composite(**items))
+    try:
+        manager.save(step, args=ocp.args.Composite(**items))
+    except Exception as error:  # TensorStore raises a full disk as one of its own.
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if os.strerror(number) in str(error):
+                where = manager.directory / str(step)
+                raise OSError(number, os.strerror(number), str(where)) from None
+        raise
 
 
 def restore(manager: ocp.CheckpointManager, step: int, **like: Any) -> dict[str, Any]:

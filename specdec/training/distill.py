@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
@@ -81,14 +82,9 @@ class DistillationOptions:
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
-        if not 0 <= self.cross_entropy_weight <= 1:
-            raise ValueError(
-                f"cross_entropy_weight must be in [0, 1], got {self.cross_entropy_weight}."
-            )
-        if self.scored_epochs < 0 or self.top < 1:
-            raise ValueError(
-                f"scored_epochs must be >= 0 and top >= 1, got {self.scored_epochs}, {self.top}."
-            )
+        real("cross_entropy_weight", self.cross_entropy_weight, "in [0, 1]", 0, 1)
+        whole("scored_epochs", self.scored_epochs, 0)
+        whole("top", self.top, 1)
         if self.scored_epochs and self.loss == "reverse_kl":
             raise ValueError(
                 "reverse_kl needs the target's probability of every token: use another loss, or "
@@ -130,6 +126,8 @@ def distill(
     """
     target_model, target_params = load_params(distillation.target)
     check_draft(model, target_model)
+    update = make_optimizer(optimizer, loop.total_steps)
+    first = first_params(model, loop.seed, initial)
     generated = read_pairs(distillation.generated_file) if distillation.generated_file else []
     training, validation = prepare(
         directory, model, load_vocabulary(distillation.target), files, batching, loop, generated,
@@ -176,8 +174,7 @@ def distill(
             directory, training, epochs, by_teacher, target_params, distillation.top
         )
     return run_loop(
-        loss_function, first_params(model, loop.seed, initial),
-        make_optimizer(optimizer, loop.total_steps), batches.from_step,
+        loss_function, first, update, batches.from_step,
         per_token(validation_sums, target_params, validation), directory, loop,
         frozen=target_params,
     )  # fmt: skip

@@ -29,10 +29,10 @@ def build(
     vocabulary = Vocabulary(vocabulary_path)
     outputs = (vocabulary.encode(output) for _, output in files.read("train"))
     counts = Counter(itertools.chain.from_iterable(outputs))
-    said = {EOS_ID} | {token for token, count in counts.items() if count >= min_count}
-    if len(said) % 2:
-        said.add(next(token for token in range(len(vocabulary)) if token not in said))
-    tokens = sorted(said)
+    kept = {EOS_ID} | {token for token, count in counts.items() if count >= min_count}
+    if len(kept) % 2:
+        kept.add(next(token for token in range(len(vocabulary)) if token not in kept))
+    tokens = sorted(kept)
     path = save_draft_vocabulary(directory, tokens)
     covered = sum(counts[token] for token in tokens) / counts.total()
     share = f"{len(tokens)} of {len(vocabulary)} tokens, {covered:.4f} of all that occur"

@@ -48,7 +48,7 @@ def generate(
         as many tokens as its input's length. Longer inputs are left out too.
       tokens_per_batch: rows * length of a batch.
       recombination: makes new inputs of the training inputs, which are used instead of them.
-      held_out: files of pairs beside the training file, of which no input may be made anew.
+      held_out: files of pairs beside the training file, of which no input may be made again.
 
     Raises:
       FileNotFoundError, ValueError: missing or malformed data or target; too few new inputs.

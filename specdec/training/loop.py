@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from specdec.arguments import whole
 from specdec.core.signals import stop_request
 from specdec.data.batching import TokenBatch
 from specdec.data.vocabulary import PAD_ID
@@ -31,7 +32,8 @@ LossFunction = Callable[[Any, Any, TokenBatch, jax.Array], tuple[jax.Array, dict
 class LoopOptions:
     """Length and rhythm of a run, in optimizer steps.
 
-    ``seed`` fixes the initial parameters and every step's dropout.
+    ``seed`` fixes the initial parameters and every step's dropout. A value out of range raises
+    ValueError.
     """
 
     total_steps: int
@@ -39,6 +41,11 @@ class LoopOptions:
     eval_every: int = 500
     checkpoint_every: int = 200
     seed: int = 0
+
+    def __post_init__(self):
+        for name in ("total_steps", "log_every", "eval_every", "checkpoint_every"):
+            whole(name, getattr(self, name), 1)
+        whole("seed", self.seed, 0, 2**63 - 1)
 
 
 def run_loop(

@@ -1,12 +1,12 @@
 """Mutual learning: a trained target and its draft learn to agree with each other.
 
 Where several tokens are about as good, the target can come nearer as well. With p0 what the target
-said before, p and q what target and draft say now, position by position, both minimize
+gave before, p and q what target and draft give now, position by position, both minimize
 
     KL(p0 || p) + w TV(p, q)
 
 where 1 - TV(p, q) is the probability of acceptance (Leviathan et al. 2023, corollary 3.6). Decoding
-stays exact: it follows p, the target that comes out of this, whose quality is to be measured anew.
+stays exact: it follows p, the target that comes out of this, whose quality must be measured again.
 
 Source: Zhang et al. 2018 ("Deep Mutual Learning"), where two models learn from each other; holding
 one near p0 and total variation are ours.
@@ -15,18 +15,23 @@ one near p0 and total variation are ours.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-import shutil
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
-from specdec.data.vocabulary import FILE_NAME
-from specdec.training.checkpointing import load_params, load_vocabulary, save_params
+from specdec.training.checkpointing import (
+    copy_vocabulary,
+    load_params,
+    load_vocabulary,
+    save_params,
+)
 from specdec.training.distill import check_draft, comparison, forward_kl, total_variation
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
@@ -54,12 +59,9 @@ class MutualOptions:
     top: int = 32
 
     def __post_init__(self):
-        if not self.agreement_weight > 0:
-            raise ValueError(f"agreement_weight must be > 0, got {self.agreement_weight}.")
-        if self.scored_epochs < 1 or self.top < 1:
-            raise ValueError(
-                f"scored_epochs and top must be >= 1, got {self.scored_epochs}, {self.top}."
-            )
+        real("agreement_weight", self.agreement_weight, "a number above 0", math.ulp(0.0))
+        whole("scored_epochs", self.scored_epochs, 1)
+        whole("top", self.top, 1)
 
 
 def learn_together(
@@ -86,6 +88,11 @@ def learn_together(
     )
     check_draft(draft_model, target_model)
     vocabulary, directory = load_vocabulary(mutual.target), Path(directory)
+    options = {"target": target_optimizer, "draft": draft_optimizer}
+    optimizer = optax.multi_transform(
+        {name: make_optimizer(each, loop.total_steps) for name, each in options.items()},
+        {name: name for name in options},
+    )
     training, validation = prepare(
         directory, None, vocabulary, files, batching, loop,
         mutual=mutual, target_optimizer=target_optimizer, draft_optimizer=draft_optimizer,
@@ -128,11 +135,6 @@ def learn_together(
         )  # fmt: skip
 
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
-    options = {"target": target_optimizer, "draft": draft_optimizer}
-    optimizer = optax.multi_transform(
-        {name: make_optimizer(each, loop.total_steps) for name, each in options.items()},
-        {name: name for name in options},
-    )
     first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
     params = run_loop(
         loss_function, first, optimizer, batches.from_step,
@@ -141,5 +143,5 @@ def learn_together(
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
     for name, model in (("target", target_model), ("draft", draft_model)):
         save_params(directory / name, model, results[name], loop.total_steps)
-        shutil.copyfile(vocabulary.path, directory / name / FILE_NAME)
+        copy_vocabulary(vocabulary.path, directory / name)
     return results

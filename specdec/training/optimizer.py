@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 import jax.numpy as jnp
 import optax
+
+from specdec.arguments import real, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +34,13 @@ class OptimizerOptions:
     b2: float = 0.98
     weight_decay: float = 0.0
     clip_norm: float = 1.0
+
+    def __post_init__(self):
+        whole("warmup_steps", self.warmup_steps, 1)
+        for name in ("peak_learning_rate", "clip_norm"):
+            real(name, getattr(self, name), "a number above 0", math.ulp(0.0))
+        for name in ("final_fraction", "b1", "b2", "weight_decay"):
+            real(name, getattr(self, name), "a number in [0, 1]", 0, 1)
 
 
 def learning_rate(options: OptimizerOptions, total_steps: int) -> optax.Schedule:

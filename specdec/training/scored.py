@@ -41,7 +41,7 @@ class ScoredBatch(NamedTuple):
 class ScoredBatches:
     """``epochs`` of ``batches`` with the target's distributions, in another order every pass.
 
-    Batch number ``step`` depends on nothing else. What the target says is kept in files in
+    Batch number ``step`` depends on nothing else. The target's distributions are kept in files in
     ``directory``, which a resumed run reads again.
 
     Args:

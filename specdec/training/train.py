@@ -64,6 +64,8 @@ def train(
       FloatingPointError: the loss is no longer finite.
     """
     vocabulary = Vocabulary(vocabulary_path)
+    update = make_optimizer(optimizer, loop.total_steps)
+    first = first_params(model, loop.seed, initial)
     training, validation = prepare(
         directory, model, vocabulary, files, batching, loop,
         optimizer=optimizer, z_loss=z_loss, initial=initial,
@@ -98,8 +100,7 @@ def train(
         return means(params) | ({"bleu": bleu(translate, params, sentences)} if translate else {})
 
     return run_loop(
-        loss_function, first_params(model, loop.seed, initial),
-        make_optimizer(optimizer, loop.total_steps), training.from_step, evaluate, directory, loop,
+        loss_function, first, update, training.from_step, evaluate, directory, loop,
     )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
     """Random parameters, or those that :func:`load_params` finds in ``initial``.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
-    that it lacks is random and small, so that it says at first what the other says.
+    that it lacks is random and small, so that it starts as the other one.
 
     Raises ValueError if they are of another network.
     """

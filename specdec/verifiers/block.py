@@ -9,13 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
-from specdec.core.residuals import (
-    acceptance_prob,
-    guess_counts,
-    leading_true,
-    take,
-    take_position,
-)
+from specdec.core.residuals import acceptance_prob, guess_counts, leading_true, take, take_position
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 from specdec.verifiers.token import chain_verdict, check_chain
 

@@ -14,20 +14,17 @@ from specdec.verifiers.token import TokenVerifier
 
 @dataclasses.dataclass(frozen=True)
 class ForcedAcceptance(TokenVerifier):
-    """Accepts each guess with probability ``alpha``, whatever the target says. NOT lossless.
+    """Accepts each guess with probability ``alpha``, whatever the target gives. NOT lossless.
 
     A measuring tool: with it a decode of any shape takes the time it would take with a draft of
     that alpha (i.i.d., as in Leviathan et al. 2023, Equation 1), with random weights too. All else
     is token verification, with its cost; only the comparison of gamma numbers differs.
 
-    Attributes:
-      alpha: in [0, 1].
-
     Raises:
       ValueError: alpha outside [0, 1]; a draft that is not a chain.
     """
 
-    alpha: float
+    alpha: float  # In [0, 1].
     lossless: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self):

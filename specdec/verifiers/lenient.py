@@ -6,7 +6,7 @@ import dataclasses
 
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.residuals import acceptance_prob, leading_true, take
+from specdec.core.residuals import acceptance_prob, guess_probs, leading_true, take
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource
 from specdec.verifiers.token import TokenVerifier
 
@@ -53,7 +53,5 @@ class LenientVerifier(TokenVerifier):
     def _accepts(
         self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
     ) -> Bool[Array, "b n"]:
-        gamma = draft.tokens.shape[1]
-        p = take(target[:, :gamma], draft.tokens)
-        q = 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
-        return random.uniforms(Purpose.ACCEPTANCE, gamma) * self.lenience * q < p
+        p, q = guess_probs(target, draft)
+        return random.uniforms(Purpose.ACCEPTANCE, p.shape[1]) * self.lenience * q < p

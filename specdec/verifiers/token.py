@@ -11,9 +11,9 @@ from specdec.core.randomness import draw
 from specdec.core.residuals import (
     acceptance_prob,
     guess_counts,
+    guess_probs,
     leading_true,
     residual_weights,
-    take,
     take_position,
 )
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
@@ -62,19 +62,14 @@ class TokenVerifier:
     def _accepts(
         self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
     ) -> Bool[Array, "b n"]:
-        gamma = draft.tokens.shape[1]
-        p = take(target[:, :gamma], draft.tokens)
-        q = 1.0 if draft.probs is None else take(draft.probs, draft.tokens)
+        p, q = guess_probs(target, draft)
         # u < p/q without the division; strict, so that p = 0 is never accepted.
-        return random.uniforms(Purpose.ACCEPTANCE, gamma) * q < p
+        return random.uniforms(Purpose.ACCEPTANCE, p.shape[1]) * q < p
 
     def _final_token(
-        self,
-        random: RandomSource,
-        target: Float[Array, "b n1 v"],
-        draft: Draft,
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft,
         num_accepted: Int[Array, " b"],
-    ) -> Int[Array, " b"]:
+    ) -> Int[Array, " b"]:  # fmt: skip
         gamma = draft.tokens.shape[1]
         p = take_position(target, num_accepted)
         uniform = random.uniforms(Purpose.FINAL, 1)[:, 0]
@@ -97,11 +92,9 @@ def check_chain(draft: Draft) -> None:
 
 
 def chain_verdict(
-    draft: Draft,
-    num_accepted: Int[Array, " b"],
-    final: Int[Array, " b"],
+    draft: Draft, num_accepted: Int[Array, " b"], final: Int[Array, " b"],
     probs: Float[Array, "b n"],
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """The first ``num_accepted`` guesses of each row, and then ``final``.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import specdec
 from specdec.checkpoints import (
     CheckpointError,
     load_huggingface,
@@ -197,6 +198,27 @@ def test_greedy_decodes_match_generate(tmp_path, torch, transformers, case):
     np.testing.assert_array_equal(tokens, expected)
     ends = [(row == config.eos_id).argmax() for row in expected[:, 1:]]
     assert len(set(ends)) > 1, "every row ended at once: choose another seed"
+
+
+def test_any_of_several_end_tokens_ends_a_row(tmp_path, torch, transformers):
+    model = random_model(torch, transformers, *CASES["v1.1"], seed=3)
+    model.save_pretrained(tmp_path)
+    inputs = ragged_inputs(load_huggingface(tmp_path)[0], (24, 5, 13), seed=2)
+    generate = functools.partial(
+        model.generate, torch.tensor(inputs), do_sample=False, max_new_tokens=24,
+        attention_mask=torch.tensor(inputs != model.config.pad_token_id),
+    )  # fmt: skip
+    rows = generate(eos_token_id=None)[:, 1:].tolist()
+    ends = [rows[0][9], rows[1][5]]
+    model.config.eos_token_id = model.generation_config.eos_token_id = ends
+    model.save_pretrained(tmp_path)
+    pair = specdec.load_pair(target=tmp_path, draft=specdec.Copying())
+    given = [row[row != pair.target.model.pad_id] for row in inputs]
+    found = pair.generate(given, gamma=3, max_decode_len=24).tokens
+    for ours, theirs in zip(found, generate().numpy()[:, 1:], strict=True):
+        assert ours.tolist() == theirs[: len(ours)].tolist()
+        assert not theirs[len(ours) :].any()  # Padding.
+    assert {int(row[-1]) for row in found} >= set(ends)
 
 
 def test_sharded_checkpoint_equals_the_single_file(tmp_path, torch, transformers):

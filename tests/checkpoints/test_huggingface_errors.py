@@ -132,6 +132,25 @@ def test_impossible_size_in_config(checkpoint):
     assert "config.json: T5Config.num_heads must be at least 1" in refusal(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("layer_norm_epsilon", "x", "T5Config.layer_norm_epsilon must be a number in [0, 1)"),
+        ("layer_norm_epsilon", True, "T5Config.layer_norm_epsilon must be a number in [0, 1)"),
+        ("d_model", "16", "T5Config.d_model must be a whole number, got '16'"),
+        ("num_heads", 2.0, "T5Config.num_heads must be a whole number"),
+        ("relative_attention_num_buckets", [8], "num_buckets must be a whole number"),
+        ("eos_token_id", True, "eos_token_id must be one token id, or a list of them, got True"),
+        ("pad_token_id", 10**6, "T5Config.pad_id must be in 0.."),
+    ],
+)
+def test_values_of_another_type_in_config(checkpoint, name, value, message):
+    edit_config(checkpoint, **{name: value})
+    if (checkpoint / "generation_config.json").exists():
+        (checkpoint / "generation_config.json").unlink()
+    assert message in refusal(checkpoint)
+
+
 @pytest.mark.parametrize("feed_forward", ["gelu", "gated-tanh"])
 def test_unsupported_activation(checkpoint, feed_forward):
     """Plain "gelu" is the error function in transformers, which T5Config cannot say."""
@@ -139,9 +158,17 @@ def test_unsupported_activation(checkpoint, feed_forward):
     assert f"feed_forward_proj '{feed_forward}' is not supported" in refusal(checkpoint)
 
 
-def test_several_end_tokens(checkpoint):
-    (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 3]}')
-    assert "eos_token_id must be one token id, got [1, 3]" in refusal(checkpoint)
+def test_several_end_tokens(checkpoint, tmp_path):
+    path = checkpoint / "generation_config.json"
+    path.write_text('{"eos_token_id": [1, 3]}')
+    config, params = load_huggingface(checkpoint)
+    assert (config.eos_id, config.more_eos_ids) == (1, (3,))
+    save_huggingface(tmp_path / "again", config, params)
+    assert load_huggingface(tmp_path / "again")[0] == config
+    path.write_text('{"eos_token_id": [1, "x"]}')
+    assert "eos_token_id must be one token id, or a list of them, got" in refusal(checkpoint)
+    path.write_text('{"pad_token_id": [0, 2]}')
+    assert "pad_token_id must be one token id, got [0, 2]" in refusal(checkpoint)
 
 
 def test_special_tokens_come_from_the_generation_config(checkpoint):
@@ -178,6 +205,15 @@ def test_listed_shard_is_absent(sharded):
     shard.unlink()
     message = refusal(sharded)
     assert f"{shard.name} is missing, though model.safetensors.index.json lists it" in message
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "/etc/passwd", "../other.safetensors"])
+def test_listed_file_is_outside_the_directory(sharded, name):
+    path = sharded / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["shared.weight"] = name
+    path.write_text(json.dumps(index))
+    assert f"gives shared.weight the file {name!r}" in refusal(sharded)
 
 
 def test_index_without_weight_map(sharded):

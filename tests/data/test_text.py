@@ -18,6 +18,9 @@ def test_reads_pairs_in_order(tmp_path):
         (b"a\tb\nc\td\te\n", r":2: .* found 3 field"),
         (b"a\tb\n\tb\n", r":2: expected"),
         (b"a\tb\n\xff\tb\n", r":2: not UTF-8"),
+        (b"a\tb\nc\td\re\tf\r", r":2: a carriage return inside the line"),
+        ("a\tb\n".encode("utf-16"), r"a\.tsv is UTF-16; save it as UTF-8"),
+        ("a\tb\n".encode("utf-16-le"), r":1: a NUL character"),
         (b"", r"is empty"),
     ],
 )
@@ -27,6 +30,12 @@ def test_errors_name_the_line(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         read_pairs(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes("\ufeffa\t\ufeffb\n\ufeffc\td\n".encode())
+    assert read_pairs(path) == [("a", "\ufeffb"), ("\ufeffc", "d")]
 
 
 def test_missing_file(tmp_path):

@@ -51,6 +51,6 @@ def test_errors_are_clear(tmp_path):
     (tmp_path / "bad.model").write_bytes(b"not a model")
     with pytest.raises(ValueError, match="not a SentencePiece model"):
         Vocabulary(tmp_path / "bad.model")
-    with pytest.raises(ValueError, match="cannot make 9000 pieces"):
+    with pytest.raises(ValueError, match="size = 9000 pieces cannot be made of this text: V"):
         train_vocabulary(LINES, 9000, tmp_path / "big.model")
     assert not (tmp_path / "big.model").exists()

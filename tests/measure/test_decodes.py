@@ -55,6 +55,15 @@ def test_a_line_that_is_no_row_is_named(tmp_path):
         list(read_rows(path))
 
 
+@pytest.mark.parametrize("change", [("greetings", "greeting"), ("[5, 6, 1]", "[5, 7, 1]")])
+def test_a_line_that_was_edited_is_noticed(tmp_path, change):
+    path = tmp_path / "decodes.jsonl"
+    lines = [line_of(dataclasses.replace(ROW, id=i)) for i in range(2)]
+    path.write_text("\n".join([lines[0], lines[1].replace(*change)]) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"decodes\.jsonl:2 was changed after it was written"):
+        list(read_rows(path))
+
+
 def test_totals():
     stats = ROW.stats(gamma=2) + ROW.stats(gamma=2)
     assert stats.num_rows == stats.gamma == 2

@@ -13,7 +13,7 @@ from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.token import TokenVerifier
 
 VOCAB, GAMMA, ROWS = 4, 3, 40_000
-NEVER = -1  # No token is EOS.
+NEVER = ()  # No token is EOS.
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_by_hand():
     fewer = Draft(draft.tokens, q, draft.topology, num_guesses=jnp.asarray([2]))
     assert float(expected_accepted(p, fewer, NEVER)[1][0]) == pytest.approx(1.5)
     ended = Draft(jnp.asarray([[0, 1, 0]]), q, draft.topology)
-    assert float(expected_accepted(p, ended, 1)[1][0]) == pytest.approx(0.5 + 1 / 6)
+    assert float(expected_accepted(p, ended, (1,))[1][0]) == pytest.approx(0.5 + 1 / 6)
 
 
 def test_point_masses():

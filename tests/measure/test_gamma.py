@@ -161,11 +161,14 @@ def test_plain_decoding_chooses_nothing(pair, measured):
     assert calls == []
 
 
-def test_measures_the_real_loops(pair, monkeypatch, tmp_path):
+def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     monkeypatch.setattr(tuning, "CANDIDATES", (1, 2))
     monkeypatch.setattr(tuning, "PROBE", 2)
     choice = _generate(pair, gamma="auto").gamma_choice
+    shown = capsys.readouterr().err
+    assert "Choosing gamma: decoding, for alpha" in shown
+    assert "Choosing gamma: timing the parts of a block" in shown
     assert set(choice.verify_ratio) == {1, 2}
     assert all(v > 0 for v in choice.verify_ratio.values())
     assert 0 <= choice.alpha <= 1

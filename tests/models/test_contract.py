@@ -132,7 +132,9 @@ def test_lengths_say_what_is_input(setup):
     scorer, tokens = setup
     prompt = scorer.prompt
     places = jnp.arange(prompt.inputs.shape[1])
-    filled = jnp.where(places < prompt.input_lengths[:, None], prompt.inputs, scorer.model.eos_id)
+    filled = jnp.where(
+        places < prompt.input_lengths[:, None], prompt.inputs, scorer.model.eos_ids[0]
+    )
     other = Scorer(scorer.model, scorer.params, dataclasses.replace(prompt, inputs=filled))
     same(other.score(tokens), scorer.score(tokens))
     shorter = dataclasses.replace(prompt, input_lengths=prompt.input_lengths - 1)

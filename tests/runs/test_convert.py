@@ -145,7 +145,7 @@ def test_the_script(sources, params, tmp_path):
     assert_same(load_huggingface(out), params)
 
     again = run_script(source, f"--output_dir={out}", "--format=t5x")
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert again.stderr.strip().splitlines()[-1].startswith(f"error: {out} exists")
 
 

@@ -64,7 +64,7 @@ def test_the_script(tiny, tmp_path):
     [
         (["--gin.GAMA=3"], "Unknown macro GAMA: nothing uses it. Did you mean GAMMA?"),
         (["--text= "], "text 0 is empty."),
-        (["stray"], "unknown argument 'stray'."),
+        (["stray"], "unknown argument 'stray'. See --help."),
     ],
 )
 def test_the_script_tells_a_mistake_in_one_line(tiny, tmp_path, arguments, message):
@@ -142,7 +142,7 @@ def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, mon
     ("change", "message"),
     [
         ("setting", "holds the decodes of another configuration or of other weights"),
-        ("text", "decodes.jsonl:1 is not the row that this run has there"),
+        ("text", "decodes.jsonl:1 was changed after it was written"),
         ("weights", "holds the decodes of another configuration or of other weights"),
         ("no config", "holds the decodes of another configuration or of other weights"),
     ],

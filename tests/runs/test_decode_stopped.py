@@ -145,7 +145,7 @@ def test_an_input_that_grew_is_continued(tiny, many, whole, tmp_path, monkeypatc
 def test_two_processes_in_one_directory(tiny, many, whole, tmp_path, capsys):
     """The second one writes nothing, and counts again what the first one wrote meanwhile."""
     with LineWriter(tmp_path / "decodes.jsonl"):
-        assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 2
+        assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 1
     assert "is being written by another process" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["decodes.jsonl"]
     execute = PreparedRun.execute
@@ -172,7 +172,7 @@ def test_an_input_that_changes_under_a_run(tiny, many, tmp_path, monkeypatch, ca
         decode_rows(self, *arguments)
 
     monkeypatch.setattr(PreparedRun, "_decode_rows", after_a_cut)
-    assert main(tiny, tmp_path / "out", *SETTINGS, input_file=str(file)) == 2
+    assert main(tiny, tmp_path / "out", *SETTINGS, input_file=str(file)) == 1
     assert "changed while it was decoded" in capsys.readouterr().err
     assert not (tmp_path / "out" / "results.json").exists()
 
@@ -201,7 +201,7 @@ def test_a_bad_row_is_skipped_by_rule(tiny, tmp_path, capsys, kind):
     assert f"Skipped: {skipped['reason']}" in shown.err
     results, decoded = read(out)
     assert (results["num_examples"], results["num_skipped"]) == (4, 1)
-    assert "SKIPPED: 1 of 5 rows; skipped.jsonl says why." in shown.out
+    assert "SKIPPED: 1 of 5 rows; the reasons are in skipped.jsonl." in shown.out
     file.write_bytes(b"\n".join([*rows[:2], b"good", *rows[3:]]))
     assert main(tiny, tmp_path / "good", *SETTINGS, input_file=str(file)) == 0
     # The other rows say what they say without it.

@@ -127,10 +127,11 @@ def test_processes_that_disagree_end_with_one_error_each(tiny, tmp_path, each, w
     runs = ended(start_all(tiny, [tmp_path / "a", tmp_path / "b"], each=each))
     for code, _, error in runs:
         (message,) = [line for line in error.splitlines() if line.startswith("error: ")]
-        assert code == 2
+        assert code in (1, 2)  # 1 where the mistake was another process's.
         for word in words:
             assert word in message
         assert "Traceback" not in error
+    assert 2 in {code for code, *_ in runs}
     assert not (tmp_path / "a").exists()
 
 

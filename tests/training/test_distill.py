@@ -152,8 +152,8 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scored_epochs": -1}, "scored_epochs must be >= 0"),
-        ({"top": 0}, "top >= 1"),
+        ({"scored_epochs": -1}, "scored_epochs must be at least 0"),
+        ({"top": 0}, "top must be at least 1"),
         ({"scored_epochs": 1, "loss": "reverse_kl"}, "every token"),
     ],
 )

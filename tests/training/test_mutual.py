@@ -155,10 +155,10 @@ def test_a_draft_of_another_vocabulary_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"agreement_weight": 0.0}, "agreement_weight must be > 0"),
-        ({"agreement_weight": float("nan")}, "agreement_weight must be > 0"),
-        ({"scored_epochs": 0}, "must be >= 1"),
-        ({"top": 0}, "must be >= 1"),
+        ({"agreement_weight": 0.0}, "agreement_weight must be a number above 0"),
+        ({"agreement_weight": float("nan")}, "agreement_weight must be a number above 0"),
+        ({"scored_epochs": 0}, "must be at least 1"),
+        ({"top": 0}, "must be at least 1"),
     ],
 )
 def test_bad_options(options, message):

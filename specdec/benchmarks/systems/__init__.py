@@ -5,7 +5,7 @@ Each file has a class ``System(workload, method, options)``, of one library with
     decode(rows, lengths) -> a list of token ids for each row (without the decoder's start token)
     versions: names and versions of what ran
 
-``rows`` are row numbers of the workload; ``lengths`` says how many tokens to emit for each of them,
+``rows`` are row numbers of the workload; ``lengths`` is how many tokens to emit for each of them,
 or is None where rows end by themselves. ``options`` has the number of "threads" and, for T5X,
 "t5x_path". An ImportError makes the system absent.
 """
@@ -17,21 +17,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """How a system is found.
+    """How a system is found."""
 
-    Attributes:
-      module: in this package.
-      method: what ``System`` is told.
-      needs: packages whose absence makes the system absent.
-      exact: whether it does the workload's own arithmetic, so that its tokens must be the same.
-      own: whether it is specdec: reads random weights, samples, forces acceptance.
-    """
-
-    module: str
-    method: str
-    needs: tuple[str, ...] = ()
+    module: str  # In this package.
+    method: str  # What ``System`` is told.
+    needs: tuple[str, ...] = ()  # Packages whose absence makes the system absent.
+    # Whether it does the workload's own arithmetic, so that its tokens must be the same.
     exact: bool = True
-    own: bool = False
+    own: bool = False  # Whether it is specdec: reads random weights, samples, forces acceptance.
 
 
 _HUGGINGFACE = ("torch", "transformers")
@@ -42,10 +35,9 @@ SYSTEMS = {
     "specdec speculative": Entry("specdec_t5", "speculative", own=True),
     "transformers greedy": Entry("huggingface", "greedy", _HUGGINGFACE),
     "transformers assisted": Entry("huggingface", "assisted", _HUGGINGFACE),
-    "transformers assisted, constant gamma": Entry(
-        "huggingface", "assisted_constant", _HUGGINGFACE
-    ),
+    "transformers assisted, constant gamma":
+        Entry("huggingface", "assisted_constant", _HUGGINGFACE),
     "CTranslate2 float32": Entry("ct2", "float32", _CT2),
     "CTranslate2 int8": Entry("ct2", "int8", _CT2, exact=False),
     "T5X": Entry("t5x_greedy", "greedy"),
-}
+}  # fmt: skip

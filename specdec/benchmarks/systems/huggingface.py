@@ -47,20 +47,20 @@ class System:
             settings.assistant_confidence_threshold = 0.0
 
     def _start_from_encoding(self) -> None:
-        """Lets the assistant's encoder add what the target's encoder said last."""
+        """Lets the assistant's encoder add the target's latest encoding."""
         _, params = open_huggingface(str(self.workload.draft), self.workload.dtype)
         kernel = np.asarray(params["encoder"]["input_projection"]["kernel"], np.float32)
         projection = self._torch.tensor(kernel, dtype=self._model.dtype)
-        said = {}
+        latest = {}
 
         def keep(module, arguments, output):
-            said["encoding"] = output.last_hidden_state
+            latest["encoding"] = output.last_hidden_state
 
         self._model.encoder.register_forward_hook(keep)
         encode, embed = self._assistant.encoder.forward, self._assistant.shared
 
         def forward(input_ids=None, **kwargs):
-            embedded = embed(input_ids) + said["encoding"] @ projection
+            embedded = embed(input_ids) + latest["encoding"] @ projection
             return encode(inputs_embeds=embedded, **kwargs)
 
         self._assistant.encoder.forward = forward

@@ -32,8 +32,8 @@ class EndlessT5(T5Model):
     """A T5 whose rows end at the length limit only."""
 
     @property
-    def eos_id(self) -> int:
-        return -1
+    def eos_ids(self) -> tuple[int, ...]:
+        return ()
 
 
 def _random_packed(model: T5Model, seed: int) -> PackedT5:

@@ -1,20 +1,17 @@
 """A decode step's arithmetic for a few tokens, about as fast as memory can be read, on CPU.
 
 XLA's own CPU product of one token reads memory at two thirds of its speed, and that of 2 to 8
-tokens is bound by arithmetic: it costs 1.5 to 3 times as much, where a verification call should
-cost what a plain step does. Each choice below was the fastest of several on two AVX-512 cores, and
-how many sums to keep at once on two AVX2 cores too, with kernels of 0.8 to 8 MB that come from
-memory at every use. Beyond a few tokens the product is XLA's, up to 64 of them (a short text in the
-encoder) the way round that takes it half the time. On other devices ``plain.py`` has the same
-functions.
+tokens costs 1.5 to 3 times as much, where a verification call should cost what a plain step does.
+Each choice below was the fastest of several on two AVX-512 cores, with kernels of 0.8 to 8 MB that
+come from memory at every use. Beyond a few tokens the product is XLA's, up to 64 of them the way
+round that takes it half the time. On other devices ``plain.py`` has the same functions.
 
 Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for every out-feature, so
 that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
 
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
 computed again for each row, and from taking the widening of a 16-bit kernel out of the decode loop.
-They need :data:`specdec.core.compilation.CPU_OPTIONS`, as does the
-vectorisation of the reductions; without them results are the same, only slower.
+They need :data:`specdec.core.compilation.CPU_OPTIONS`: without, results are the same, but slower.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from specdec.arguments import real, whole
+
 Activation = Literal["relu", "gelu", "silu"]
 
 
@@ -39,6 +41,7 @@ class T5Config:
     encoding_width: int | None = None
     pad_id: int = 0
     eos_id: int = 1
+    more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
     decoder_start_id: int = 0
 
     def __post_init__(self):
@@ -49,8 +52,11 @@ class T5Config:
             least["num_encoder_layers"] = 1
         else:
             least |= {"num_encoder_layers": 0, "encoding_width": 1}
+        least["relative_attention_num_buckets"] = least["relative_attention_max_distance"] = 1
         for name, smallest in least.items():
-            self._check(name, getattr(self, name) >= smallest, f"at least {smallest}")
+            whole(f"T5Config.{name}", getattr(self, name), smallest)
+        for name in ("layer_norm_epsilon", "dropout_rate"):
+            real(f"T5Config.{name}", getattr(self, name), "a number in [0, 1)", 0, 1 - 1e-12)
         buckets = self.relative_attention_num_buckets
         distance = self.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or distance <= buckets // 2:
@@ -61,12 +67,10 @@ class T5Config:
         known = self.activation in ("relu", "gelu", "silu")
         self._check("activation", known, "'relu', 'gelu' or 'silu'")
         self._check("dtype", self.dtype in ("float32", "bfloat16"), "'float32' or 'bfloat16'")
-        for name in ("pad_id", "eos_id", "decoder_start_id"):
-            if not 0 <= getattr(self, name) < self.vocab_size:
-                raise ValueError(
-                    f"T5Config.{name}={getattr(self, name)} is outside the vocabulary "
-                    f"[0, {self.vocab_size})."
-                )
+        object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
+        tokens = {name: getattr(self, name) for name in ("pad_id", "eos_id", "decoder_start_id")}
+        for name, token in [*tokens.items(), *(("eos_id", token) for token in self.more_eos_ids)]:
+            whole(f"T5Config.{name}", token, 0, self.vocab_size - 1)
 
     def _check(self, name: str, valid: bool, asked: str) -> None:
         if not valid:

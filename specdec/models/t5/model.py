@@ -36,16 +36,7 @@ from specdec.models.t5.network import (
     relative_position_buckets,
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Distribution,
-    Params,
-    Prompt,
-    Start,
-    pytree,
-)
+from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Params, Prompt, Start, pytree
 
 Layout = Literal["out_in", "in_out"]
 
@@ -69,39 +60,30 @@ def axis_sizes(config: T5Config) -> dict[str, tuple[str, int]]:
 
 @pytree
 class EncodedT5:
-    """What decoding needs of the inputs.
+    """What decoding needs of the inputs."""
 
-    Attributes:
-      keys, values: each layer's cross-attention keys and values, [B, H, S, K].
-      mask: which inputs are no filler, [B, S].
-      output: the encoder's, [B, S, D], which a draft may start from.
-    """
-
+    # Each layer's cross-attention keys and values.
     keys: tuple[Float[Array, "b h s k"], ...]
     values: tuple[Float[Array, "b h s k"], ...]
-    mask: Bool[Array, "b s"]
-    output: Float[Array, "b s d"]
+    mask: Bool[Array, "b s"]  # Which inputs are no filler.
+    output: Float[Array, "b s d"]  # The encoder's, which a draft may start from.
 
 
 @dataclasses.dataclass(frozen=True)
 class T5Model:
     """A T5 that can be extended, committed and rolled back.
 
-    Attributes:
-      config: its shape. ``config.dtype`` is that of weights, activations and cache.
-      layout: how packed kernels are stored; see :func:`best_layout`.
-      kernel_dtype: what the decoder's kernels and the embedding are stored in; arithmetic stays in
-        ``config.dtype``. None stores them in that too.
-      partitioning: how it lies on a mesh of devices; None for one device. Only "in_out" kernels can
-        be cut.
-
     Raises:
       ValueError: the mesh does not divide its heads, d_ff or vocabulary.
     """
 
-    config: T5Config
+    config: T5Config  # Its shape. ``config.dtype`` is that of weights, activations and cache.
+    # How packed kernels are stored; see `best_layout`.
     layout: Layout = dataclasses.field(default_factory=best_layout)
+    # What the decoder's kernels and the embedding are stored in; arithmetic stays in
+    # ``config.dtype``. None stores them in that too.
     kernel_dtype: str | None = None
+    # How it lies on a mesh of devices; None for one device. Only "in_out" kernels can be cut.
     partitioning: Partitioning | None = None
 
     def __post_init__(self):
@@ -120,8 +102,8 @@ class T5Model:
         return self.config.pad_id
 
     @property
-    def eos_id(self) -> int:
-        return self.config.eos_id
+    def eos_ids(self) -> tuple[int, ...]:
+        return (self.config.eos_id, *self.config.more_eos_ids)
 
     @property
     def decoder_start_id(self) -> int:
@@ -172,38 +154,27 @@ class T5Model:
         return Start(encoded, cache, prompt.last_token)
 
     def extend(
-        self,
-        params: PackedT5,
-        encoded: EncodedT5,
-        cache: kv.KVCache,
-        tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN,
-        *,
-        after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:
-        """See :meth:`specdec.models.base.Model.extend`."""
+        self, params: PackedT5, encoded: EncodedT5, cache: kv.KVCache, tokens: Int[Array, "b t"],
+        topology: AnyTopology = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         with self._resolving(len(tokens)):
             return self._extend(params, encoded, cache, tokens, topology, after)
 
     def logits(self, params: PackedT5, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """See :meth:`specdec.models.base.Model.logits`."""
         with self._resolving(len(hidden)):
             return self._logits(params, hidden)
 
     def commit(
         self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
     ) -> kv.KVCache:
-        """See :func:`specdec.models.cache.commit`."""
         with self._resolving(len(count)):
             return kv.commit(cache, path, count)
 
     def select(self, cache: kv.KVCache, rows: Int[Array, " n"]) -> kv.KVCache:
-        """See :func:`specdec.models.cache.select`."""
         with self._resolving(len(rows)):
             return kv.select(cache, rows)
 
     def over_vocabulary(self, params: PackedT5, distribution: Distribution) -> Distribution:
-        """See :meth:`specdec.models.base.Model.over_vocabulary`."""
         if params.output_tokens is None:
             return distribution
         return spread(distribution, params.output_tokens, self.vocab_size)
@@ -319,7 +290,8 @@ class T5Model:
             inverse = inverse * self.config.d_model**-0.5
         kernel = self._ops.tied(params.embedding) if params.logits is None else params.logits
         logits = self._ops.product(kernel, x, jnp.float32) * inverse
-        logits = constrain(logits, ("batch", "length", "vocab"))
+        cut = "vocab" if params.output_tokens is None else None
+        logits = constrain(logits, ("batch", "length", cut))
         # Gathered once: all that is made of them is small, and not cut by vocabulary.
         return constrain(logits, ("batch", "length", None))
 

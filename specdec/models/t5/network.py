@@ -39,10 +39,8 @@ def relative_position_buckets(
     Source: Raffel et al. 2020, section 2.1; the constants follow Mesh TensorFlow's T5. The
     logarithms are taken once, at trace time, so that every backend rounds them alike.
     """
-    num_buckets, farthest = (
-        config.relative_attention_num_buckets,
-        config.relative_attention_max_distance,
-    )
+    num_buckets = config.relative_attention_num_buckets
+    farthest = config.relative_attention_max_distance
     if bidirectional:
         num_buckets //= 2
     max_exact = num_buckets // 2
@@ -59,13 +57,6 @@ def relative_position_buckets(
         ahead = jnp.asarray(table, jnp.int32)[jnp.clip(relative_position, 0, farthest)]
         bucket = jnp.where(relative_position > 0, num_buckets + ahead, bucket)
     return bucket
-
-
-def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
-    """x / rms(x) * scale, the mean square in float32; no mean subtraction, no bias."""
-    x32 = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
-    return (x32 * inverse).astype(x.dtype) * scale.astype(x.dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -134,14 +125,16 @@ class Dense(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """T5's layer norm."""
+    """T5's layer norm: x / rms(x) * scale, the mean square in float32; no mean, no bias."""
 
     epsilon: float
 
     @nn.compact
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         scale = _param(self, "scale", nn.initializers.ones, (x.shape[-1],), ("embed",))
-        return rms_norm(x, scale, self.epsilon)
+        x32 = x.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
+        return (x32 * inverse).astype(x.dtype) * scale.astype(x.dtype)
 
 
 class RelativePositionBias(nn.Module):
@@ -169,27 +162,19 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        inputs_q: Float[Array, "b q d"],
-        inputs_kv: Float[Array, "b k d"],
-        mask: Bool[Array, "b 1 #q k"],
-        bias: Float[Array, "1 h q k"] | None,
-        deterministic: bool,
-    ) -> Float[Array, "b q d"]:
+        self, inputs_q: Float[Array, "b q d"], inputs_kv: Float[Array, "b k d"],
+        mask: Bool[Array, "b 1 #q k"], bias: Float[Array, "1 h q k"] | None, deterministic: bool,
+    ) -> Float[Array, "b q d"]:  # fmt: skip
         cfg = self.config
         dtype = jnp.dtype(cfg.dtype)
-        inner = cfg.num_heads * cfg.head_dim
-        into = ("embed", "joined_kv")
-        project = functools.partial(
-            Dense, inner, axes=into, dtype=dtype, init_stddev=cfg.d_model**-0.5
-        )
-        split = (cfg.num_heads, cfg.head_dim)
+        inner, split = cfg.num_heads * cfg.head_dim, (cfg.num_heads, cfg.head_dim)
+
+        def project(name, x, fan_in=cfg.d_model):
+            return Dense(inner, fan_in**-0.5, ("embed", "joined_kv"), dtype, name=name)(x)
+
         # The query's 1/sqrt(K) lives in its initialisation, as in Mesh TensorFlow.
-        query = Dense(inner, (cfg.d_model * cfg.head_dim) ** -0.5, into, dtype, name="query")(
-            inputs_q
-        )
-        key = project(name="key")(inputs_kv)
-        value = project(name="value")(inputs_kv)
+        query = project("query", inputs_q, cfg.d_model * cfg.head_dim)
+        key, value = project("key", inputs_kv), project("value", inputs_kv)
         query, key, value = (
             constrain(a.reshape(*a.shape[:-1], *split), HEADS_AXES) for a in (query, key, value)
         )
@@ -271,14 +256,9 @@ class Stack(nn.Module):
             bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
         x = self.embedder(tokens)
         if not self.cross and cfg.encoding_width is not None:
-            project = Dense(
-                cfg.d_model,
-                cfg.encoding_width**-0.5,
-                ("encoding", "embed"),
-                jnp.dtype(cfg.dtype),
-                name="input_projection",
-            )
-            x += project(cast(Array, encoded))
+            axes, dtype = ("encoding", "embed"), jnp.dtype(cfg.dtype)
+            stddev, name = cfg.encoding_width**-0.5, "input_projection"
+            x += Dense(cfg.d_model, stddev, axes, dtype, name=name)(cast(Array, encoded))
         x = constrain(dropout(x), HIDDEN_AXES)
         for i in range(self.num_layers):
             layer = Layer(cfg, self.cross, name=f"layers_{i}")
@@ -326,12 +306,9 @@ class Transformer(nn.Module):
         self.decoder = Stack(cfg, cfg.num_decoder_layers, True, self.token_embedder)
 
     def encode(
-        self,
-        inputs: Int[Array, "b s"],
-        encoding: Float[Array, "b s w"] | None = None,
-        *,
+        self, inputs: Int[Array, "b s"], encoding: Float[Array, "b s w"] | None = None, *,
         deterministic: bool = True,
-    ) -> Float[Array, "b s d"]:
+    ) -> Float[Array, "b s d"]:  # fmt: skip
         """Encoder output; positions holding ``pad_id`` are never attended to.
 
         Args:
@@ -345,13 +322,9 @@ class Transformer(nn.Module):
         return self.encoder(inputs, mask, encoding, deterministic=deterministic)
 
     def decode(
-        self,
-        encoded: Float[Array, "b s d"],
-        inputs: Int[Array, "b s"],
-        decoder_inputs: Int[Array, "b t"],
-        *,
-        deterministic: bool = True,
-    ) -> Float[Array, "b t v"]:
+        self, encoded: Float[Array, "b s d"], inputs: Int[Array, "b s"],
+        decoder_inputs: Int[Array, "b t"], *, deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:  # fmt: skip
         """Float32 logits for every position of ``decoder_inputs`` under a causal mask."""
         length = decoder_inputs.shape[1]
         causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
@@ -359,13 +332,9 @@ class Transformer(nn.Module):
         return self.decoder(decoder_inputs, causal, encoded, cross_mask, deterministic)
 
     def __call__(
-        self,
-        inputs: Int[Array, "b s"],
-        decoder_inputs: Int[Array, "b t"],
-        encoding: Float[Array, "b s w"] | None = None,
-        *,
-        deterministic: bool = True,
-    ) -> Float[Array, "b t v"]:
+        self, inputs: Int[Array, "b s"], decoder_inputs: Int[Array, "b t"],
+        encoding: Float[Array, "b s w"] | None = None, *, deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:  # fmt: skip
         encoded = self.encode(inputs, encoding, deterministic=deterministic)
         return self.decode(encoded, inputs, decoder_inputs, deterministic=deterministic)
 
@@ -378,7 +347,8 @@ def shift_right(targets: Int[Array, "b t"], decoder_start_id: int) -> Int[Array,
 def init_params(config: T5Config, key: jax.Array) -> dict:
     """Random parameters in T5X's tree, float32, unboxed (plain arrays)."""
     tokens = jnp.ones((1, 4), jnp.int32)
-    encoding = _some_encoding(config)
+    width = config.encoding_width
+    encoding = None if width is None else jnp.ones((1, 4, width))
     return nn.unbox(Transformer(config).init(key, tokens, tokens, encoding)["params"])
 
 
@@ -394,8 +364,3 @@ def check_encoding(config: T5Config, encoding: Float[Array, "b s w"] | None) -> 
             "This network's encoder starts from a target's encoding of width "
             f"{config.encoding_width}, but was given {width} (None: from tokens)."
         )
-
-
-def _some_encoding(config: T5Config) -> Float[Array, "1 4 w"] | None:
-    width = config.encoding_width
-    return None if width is None else jnp.ones((1, 4, width))

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Axes, Partitioning, place
@@ -101,7 +102,7 @@ def pack(
         the decoder's, and the encoder's.
       stored: the dtype of kernels and embedding.
       partitioning: None for one device.
-      output_tokens: those that the model is to say, on one device; None for all.
+      output_tokens: those that the model is to generate; None for all.
     """
     dtype = jnp.dtype(config.dtype)
     depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
@@ -157,25 +158,21 @@ def pack(
         return {"layers": packed, "relpos": relpos, "final_norm": final_norm}
 
     # The large ones first, while little else is in memory: packing needs a copy.
-    said = None if output_tokens is None else jnp.asarray(output_tokens, jnp.int32)
-    logits = None
-    if not config.tied_logits:
-        kernel = put(params["decoder"]["logits_dense"]["kernel"], AXES["logits"])
-        logits = pack_kernel((kernel if said is None else kernel[:, said]).astype(stored))
+    generated = None if output_tokens is None else put(np.asarray(output_tokens, np.int32), (None,))
     embedding = put(params["token_embedder"]["embedding"], AXES["embedding"]).astype(stored)
-    if config.tied_logits and said is not None:
-        logits = pack_kernel(embedding[said].T)
+    if config.tied_logits:
+        logits = None if generated is None else embedding[generated].T
+    else:
+        logits = put(params["decoder"]["logits_dense"]["kernel"], AXES["logits"])
+        logits = logits if generated is None else logits[:, generated]
+    if logits is not None:
+        axes = AXES["logits"] if generated is None else (AXES["logits"][0], None)
+        logits = pack_kernel(put(logits, axes).astype(stored))
     crosses = [layer["encoder_decoder_attention"] for layer in layers["decoder"]]
     cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
     projection = None
     if config.encoding_width is not None:
         projection = encode("input_projection", params["encoder"]["input_projection"])
     encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
-    return PackedT5(
-        encoder=encoder,
-        embedding=embedding,
-        cross_kv=cross_kv,
-        **pack_stack("decoder", fuse),
-        logits=logits,
-        output_tokens=said,
-    )
+    decoder = pack_stack("decoder", fuse)
+    return PackedT5(encoder, embedding, cross_kv, **decoder, logits=logits, output_tokens=generated)

@@ -97,7 +97,7 @@ class DeviceShare:
     def unplanned(self) -> list[str]:
         """Axes whose cut makes the compiler exchange more than :meth:`call` counts.
 
-        Where d_model is cut by the data axis, for one, it gathers every kernel anew in each call.
+        Where d_model is cut by the data axis, for one, it gathers every kernel again in each call.
         """
         cut = {axis: self.cut_over(axis) for axis, _ in T5X_RULES}
         batch = cut.pop("batch")

@@ -113,7 +113,7 @@ def _skipped_remarks(r: dict[str, Any]) -> list[str]:
     if not r["num_skipped"]:
         return []
     total = r["num_examples"] + r["num_skipped"]
-    return [f"SKIPPED: {r['num_skipped']} of {total} rows; skipped.jsonl says why."]
+    return [f"SKIPPED: {r['num_skipped']} of {total} rows; the reasons are in skipped.jsonl."]
 
 
 def lossless_remarks(r: dict[str, Any]) -> list[str]:
@@ -122,7 +122,7 @@ def lossless_remarks(r: dict[str, Any]) -> list[str]:
     if not r["lossless"]:
         differ = r["greedy_mismatches"]
         found = "" if differ is None else f" {differ} of {rows} rows differ from plain decoding."
-        return [f"LOSSY: {r['verifier']} changes what the target says.{found}"]
+        return [f"LOSSY: {r['verifier']} does not follow the target's distribution.{found}"]
     if r["greedy_mismatches"] is None:
         unchecked = r["method"] == "speculative" and r["temperature"] == 0
         return ["Not compared with plain decoding (CHECK = False)."] if unchecked else []
@@ -169,9 +169,9 @@ def speed_remarks(r: dict[str, Any]) -> list[str]:
         side = "below" if measured < predicted else "above"
         remarks.append(
             f"The measured speedup of the decoder is {abs(measured / predicted - 1):.0%} {side} "
-            "the predicted one; the counted blocks, which know of rows that end within a block and "
-            f"of acceptances that come in runs, predict {r['predicted_speedup_counted']:.2f}. "
-            "Look at the ranges too: a busy machine makes them wide."
+            "the predicted one. The counted blocks, with rows that end inside a block and "
+            f"acceptances that come in runs, predict {r['predicted_speedup_counted']:.2f}. Look at "
+            "the ranges too: they are wide on a busy machine."
             + (" A batch also waits for its slowest row." if r["batch_size"] > 1 else "")
         )
     return remarks

@@ -4,8 +4,8 @@ import pytest
 
 from specdec.core import files
 from specdec.measure import results
+from specdec.measure.run_table import format_table
 from specdec.measure.speed import Timings, summarize
-from specdec.measure.table import format_table
 from tests.measure.test_decodes import ROW
 from tests.measure.test_speed import TOKENS, repetition
 
@@ -113,11 +113,14 @@ def test_a_lossy_verifier_and_another_draft_temperature_are_said():
     numbers = results.numbers([SAME], 2, None, checked=True)
     lossy = {"verifier": "LenientVerifier(lenience=0.5)", "lossless": False}
     text = format_table(SETTINGS | numbers | lossy | {"draft_temperature": 1.0})
-    assert "LOSSY: LenientVerifier(lenience=0.5) changes what the target says. 0 of 1" in text
+    assert (
+        "LOSSY: LenientVerifier(lenience=0.5) does not follow the target's distribution. 0 of 1"
+        in text
+    )
     assert "bug" not in text
     assert "guesses drawn at temperature 1, LenientVerifier(lenience=0.5)" in text
     sampled = format_table(SETTINGS | results.numbers([SAME], 2, None, checked=False) | lossy)
-    assert "changes what the target says." in sampled
+    assert "does not follow the target's distribution." in sampled
 
 
 def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():

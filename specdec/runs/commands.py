@@ -1,0 +1,140 @@
+"""The commands ``specdec-decode`` ... ``specdec-reproduce``; scripts/ has one for each.
+
+Each imports what it runs only when it runs: help is there at once, and Ctrl-C is one line at any
+time.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from specdec.runs import command_line
+from specdec.runs.command_line import Given
+
+
+def decode() -> None:
+    """Decodes a task with a pair of models, compares with plain decoding, measures the speedup.
+
+        specdec-decode --gin_file=configs/experiments/quickstart_ende.gin \\
+            [--gin.GAMMA=4 ...] [--output_dir=DIR] [--text "..." | --input_file=FILE] [--dry_run]
+
+    The same --output_dir continues a run that was stopped. Several processes share the work when
+    each is started so, with --distributed, where JAX finds the others (TPU pods, SLURM, Open MPI),
+    or with --coordinator_address=HOST:PORT --num_processes=N --process_id=I.
+    """
+    texts = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
+    file = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
+    sizes = "Only print parameters, bytes and the expected speedup; load nothing."
+    dry_run = flags.DEFINE_bool("dry_run", False, sizes)
+    found = "One of several processes, which JAX finds."
+    distributed = flags.DEFINE_bool("distributed", False, found)
+    coordinator = flags.DEFINE_string(
+        "coordinator_address", None, "HOST:PORT of process 0, where JAX does not find it."
+    )
+    count = flags.DEFINE_integer("num_processes", None, "How many there are.", lower_bound=1)
+    index = flags.DEFINE_integer("process_id", None, "This one's number.", lower_bound=0)
+    timeout = flags.DEFINE_integer(
+        "process_timeout", None, "Seconds to wait for a process.", lower_bound=1
+    )
+
+    def run(given: Given) -> int:
+        from specdec.runs import cli, gin_files
+        from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, join
+
+        where = (coordinator.value, count.value, index.value)
+        alone = not distributed.value and where == (None, None, None)
+        processes = ALONE if alone else join(*where, timeout.value or TIMEOUT_SECONDS)
+        return cli.decode(
+            given, gin_files.root(), texts=texts.value, input_file=file.value,
+            dry_run=dry_run.value, processes=processes,
+        )  # fmt: skip
+
+    command_line.run(run, decode, "Where to write; out/<experiment>-<time> by default.")
+
+
+def train() -> None:
+    """Trains what a gin file describes: a vocabulary, a target, a draft or n-gram tables.
+
+        specdec-train --gin_file=configs/training/quickstart_target.gin --output_dir=runs/target \\
+            --gin.DATA_DIR="'data/ende_tatoeba'" --gin.VOCABULARY="'runs/vocabulary'"
+
+    Run the same command again to continue a run that was stopped.
+    """
+
+    def run(given: Given) -> int:
+        from specdec.runs import gin_files
+        from specdec.runs.train import main
+
+        return main(given, gin_files.root())
+
+    where = "Directory of the run, which continues if it exists."
+    command_line.run(run, train, where, required=True)
+
+
+def benchmark() -> None:
+    """Times specdec beside other systems on the same weights, inputs and output lengths.
+
+        specdec-benchmark --gin_file=configs/benchmarks/quickstart.gin \\
+            [--output_dir=DIR] [--t5x_path=CHECKOUT] [--gin.NAME=value ...]
+
+    Needs the extra "bench" for the other systems (pip install "specdec[bench]"); one that is not
+    installed is listed as absent.
+    """
+    about = "A checkout of github.com/google-research/t5x."
+    t5x_path = flags.DEFINE_string("t5x_path", None, about)
+
+    def run(given: Given) -> int:
+        from specdec.runs import gin_files
+        from specdec.runs.benchmark import main
+
+        return main(given, gin_files.root(), t5x_path.value)
+
+    where = "Where to write; out/benchmark_<configuration> by default."
+    command_line.run(run, benchmark, where)
+
+
+def convert() -> None:
+    """Converts checkpoints between T5X, Hugging Face and Orbax (a training run), and checks them.
+
+        specdec-convert --source=SOURCE --output_dir=DIR --format=huggingface|t5x|orbax
+
+    SOURCE is a T5X checkpoint (gs://bucket/path too), a Hugging Face T5's directory or hub id, or a
+    run of specdec-train. The result is opened again and must give the source's logits.
+    """
+    source = flags.DEFINE_string("source", None, "A checkpoint or a training run.", required=True)
+    formats = ("huggingface", "t5x", "orbax")
+    form = flags.DEFINE_enum("format", None, formats, "What to write.", required=True)
+    dtypes = ("float32", "float16", "bfloat16")
+    dtype = flags.DEFINE_enum("dtype", "float32", dtypes, "How weights are stored.")
+    about = "Which of the source's steps; the latest if not given."
+    step = flags.DEFINE_integer("step", None, about)
+
+    def run(given: Given) -> int:
+        from specdec.runs.convert import convert
+
+        difference = convert(
+            source.value, str(given.output_dir), form.value, dtype.value, step.value
+        )
+        print(f"Wrote {given.output_dir}; logits differ by at most {difference:g}.")
+        return 0
+
+    command_line.run(run, convert, "A new directory.", required=True, configured=False)
+
+
+def reproduce() -> None:
+    """Makes the paper's tables and figures with the models of a configuration.
+
+        specdec-reproduce --gin_file=configs/reproduce/small.gin [--output_dir=DIR] [--dry_run]
+
+    Run the same command again to continue a run that was stopped.
+    """
+    sizes = "Only print the sizes of each row's models: no weights or data are read."
+    dry_run = flags.DEFINE_bool("dry_run", False, sizes)
+
+    def run(given: Given) -> int:
+        from specdec.runs import cli, gin_files
+
+        return cli.reproduce(given, gin_files.root(), dry_run=dry_run.value)
+
+    where = "Where to write and to continue; out/reproduce_<configuration> by default."
+    command_line.run(run, reproduce, where)

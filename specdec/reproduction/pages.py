@@ -1,7 +1,7 @@
 """The tables and pictures of README and docs, from committed results files.
 
-A section of a page between <!-- NAME --> and <!-- /NAME --> is what its page's function makes of
-NAME; all else of the page stays.
+The function of a page writes each section between <!-- NAME --> and <!-- /NAME -->. The rest of
+the page stays as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PageError(ValueError):
 
 
 def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
-    """Writes a page's sections, unless it is to ``check`` only; whether they were others before.
+    """Writes a page's sections, unless it is to ``check`` only; whether they changed.
 
     Raises:
       PageError: the page has no section, or a results file is missing or damaged.
@@ -135,7 +135,7 @@ def comparison(root: Path) -> str:
 
 
 def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str:
-    """The bundled pair's runs, a column each, and where their numbers come from.
+    """The bundled pair's runs, one column each, and where their numbers come from.
 
     The first of :data:`RUNS` must be in ``directory``; ``to_root`` leads from the page to the root.
 
@@ -164,8 +164,8 @@ def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str
 
 _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
     "batch size": lambda w: w["batch_size"],
-    "input tokens a row": lambda w: w["input_tokens"] // w["num_rows"],
-    "output tokens a row": lambda w: w["systems"][0]["num_tokens"] // w["num_rows"],
+    "input tokens per row": lambda w: w["input_tokens"] // w["num_rows"],
+    "output tokens per row": lambda w: w["systems"][0]["num_tokens"] // w["num_rows"],
 }
 
 
@@ -174,13 +174,13 @@ def benchmark(root: Path, name: str, *, draw: bool) -> str:
     source = f"results/benchmark_{name}"
     results = read_json(root, f"{source}/results.json")
     workloads, file = results["workloads"], f"performance_{name}.svg"
-    path, caption = root / "docs" / "images" / file, "Milliseconds a token, by system"
+    path, caption = root / "docs" / "images" / file, "Milliseconds per token, by system"
     if len(workloads) > 1:
         out = [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True)]
         # A picture is against the one quantity that differs between all of them.
         values = {name: set(map(value, workloads)) for name, value in _QUANTITIES.items()}
         varying = [name for name in values if len(values[name]) == len(workloads)]
-        caption = f"Tokens a second against {varying[0]}" if len(varying) == 1 else ""
+        caption = f"Tokens per second against {varying[0]}" if len(varying) == 1 else ""
         if caption and draw:
             plots.sweep(workloads, _QUANTITIES[varying[0]], varying[0], path)
     else:
@@ -200,11 +200,11 @@ def benchmark(root: Path, name: str, *, draw: bool) -> str:
 
 
 _FIGURES = {
-    1: "A decode, a line a target run: accepted, rejected and corrected tokens",
-    2: "Expected tokens a target call by alpha (Equation 1)",
-    3: "The best gamma by alpha and c",
-    4: "Speedup and arithmetic operations by alpha, c = 0",
-    5: "The calls of a decode at gamma 7, gamma 3 and plainly, on one time axis",
+    1: "A decode, one line per target call: accepted, rejected and corrected tokens",
+    2: "Expected tokens per target call, by alpha (Equation 1)",
+    3: "The best gamma, by alpha and c",
+    4: "Speedup and arithmetic operations, by alpha, at c = 0",
+    5: "The calls of a decode with gamma 7, with gamma 3 and without a draft, on one time axis",
 }
 
 

@@ -221,8 +221,8 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     assert f"| tiny | {row}" in page
     row = "0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 |  | 1.95 | 1.90 |  |"
     assert f"| tiny | 3, stops below 0.2 | {row}" in page
-    assert "![Milliseconds a token, by system](images/performance_one.svg)" in page
-    assert "![Tokens a second against batch size](images/performance_all.svg)" in page
+    assert "![Milliseconds per token, by system](images/performance_one.svg)" in page
+    assert "![Tokens per second against batch size](images/performance_all.svg)" in page
     pictures = {path.name: path.read_bytes() for path in (repo / "docs/images").iterdir()}
     assert set(pictures) == {"performance_one.svg", "performance_all.svg"}
     script.main([], repo)

@@ -146,5 +146,5 @@ def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
         f"{b['program_bytes'] / b['needed_bytes']:.2f} x weights, caches and logits",
     ]
     if b["predicted_speedup"] < 1:
-        lines.append("Speculation does not pay here: plain decoding is faster.")
+        lines.append("Plain decoding is faster here.")
     return lines

@@ -173,7 +173,7 @@ def seqio_task(
       split: "train", "validation" or "test".
       vocabulary: a SentencePiece model file (also gs://...), or a directory with ``spiece.model``.
       max_input_len: tokens, EOS included, that inputs are cut to.
-      tfds_version: of the TFDS data set, in the place of the task's.
+      tfds_version: of the TFDS data set, instead of the task's.
 
     Raises:
       FileNotFoundError, ValueError: seqio is not installed; there is no such task, split or

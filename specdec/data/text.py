@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class BadRow:
-    """What stands in the place of a row that cannot be used."""
+    """What replaces a row that cannot be used."""
 
     origin: str  # Where it came from ("talk.txt:12").
     reason: str  # A sentence that names it.

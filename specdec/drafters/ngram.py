@@ -1,4 +1,4 @@
-"""The n-gram drafter: a lookup in tables of counts, at next to no cost."""
+"""The n-gram drafter: a lookup in tables of counts, at almost no cost."""
 
 from __future__ import annotations
 

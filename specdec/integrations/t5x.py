@@ -78,7 +78,7 @@ class SpeculativeEncoderDecoderModel(
         :class:`specdec.Copying`; see :func:`specdec.load_pair`.
       gamma: guesses a block.
       sampling: temperature, top-k and top-p. They take the place of T5X's ``decode_fn``.
-      verifier: who accepts.
+      verifier: what accepts guesses.
       input_vocabulary, output_vocabulary, optimizer_def, feature_converter_cls, label_smoothing,
         z_loss, loss_normalizing_factor: see ``t5x.models.EncoderDecoderModel``.
 

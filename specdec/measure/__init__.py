@@ -1,1 +1,1 @@
-"""One laboratory: costs, speed, alpha, quality, and how results are written and shown."""
+"""Measuring: costs, speed, alpha, quality, and how results are written and shown."""

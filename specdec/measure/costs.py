@@ -53,7 +53,7 @@ def blocks(
     """The last tokens of STEPS blocks, each of which waits for the one before.
 
     Args:
-      phases: of :meth:`Engine.step`; what is left out costs next to nothing.
+      phases: of :meth:`Engine.step`; what is left out costs almost nothing.
     """
 
     def around(name, phase, *args):

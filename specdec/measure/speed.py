@@ -132,7 +132,7 @@ class Prediction:
     decoder: float  # expected_tokens / (gamma c + v), encoders left out.
     theorem_3_8: float  # The same with v = 1.
     whole: float  # ``decoder`` with the measured time of both encoders put back.
-    # Tokens a block / (guesses a block * c + v) as they were counted. Unlike the others it knows of
+    # Tokens a block / (guesses a block * c + v) as they were counted. Unlike the others it includes
     # blocks that a row's end cuts short, of acceptances that are not independent, and of a draft
     # that stops.
     counted: float

@@ -23,7 +23,7 @@ def decode() -> None:
     or with --coordinator_address=HOST:PORT --num_processes=N --process_id=I.
     """
     texts = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
-    file = flags.DEFINE_string("input_file", None, "A file to decode instead, a text a line.")
+    file = flags.DEFINE_string("input_file", None, "A file to decode instead, one text per line.")
     sizes = "Only print parameters, bytes and the expected speedup; load nothing."
     dry_run = flags.DEFINE_bool("dry_run", False, sizes)
     found = "One of several processes, which JAX finds."

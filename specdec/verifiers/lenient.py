@@ -16,8 +16,8 @@ class LenientVerifier(TokenVerifier):
     """Token verification against q scaled down by l = ``lenience``. NOT lossless for l < 1.
 
     A guess is accepted with probability min(1, p / (l q)), and corrections come from
-    norm(max(0, p - q)) as ever; so no token has more than p / l of probability. At temperature 0 a
-    guess is accepted if p(x) >= l max p, by the probabilities before the argmax.
+    norm(max(0, p - q)) as in token verification. So no token has more than p / l of probability. At
+    temperature 0 a guess is accepted if p(x) >= l max p, by the probabilities before the argmax.
 
     Source: Leviathan et al. 2023, section 2.3 and appendix A.5. (A.5 prints p(x) <= l max p for
     temperature 0; only >= is meant.)

@@ -10,7 +10,10 @@ cd "$repo"
 # The core: oracle, verifiers, loops; contracts and drafters.
 oracle=(tests/test_oracle*.py tests/verifiers tests/decoding/test_loops.py tests/core)
 contracts=(tests/models/test_contract.py tests/drafters)
-programs=(tests/models/test_few_tokens.py tests/decoding/test_programs.py tests/test_bundled_pair.py)
+programs=(
+  tests/models/test_few_tokens.py tests/checkpoints/test_sixteen_bits.py
+  tests/decoding/test_programs.py tests/test_bundled_pair.py
+)
 # What runs for long, or is about programs themselves, is compiled as it is for users. All other
 # tests are mostly compilation, which takes half the time without optimization.
 quickly="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"

@@ -31,8 +31,8 @@ def test_a_draft_is_stored_in_16_bits_and_the_target_is_not(checkpoint):
 def test_kernels_too_large_for_16_bits_are_not_cut():
     config = dataclasses.replace(TINY["v1.1"], num_decoder_layers=1)
     params = random_t5_params(config, 0)
-    scale = params["decoder"]["layers_0"]["pre_mlp_layer_norm"]["scale"]
-    params["decoder"]["layers_0"]["pre_mlp_layer_norm"]["scale"] = scale.at[0].set(1e7)
+    mlp = params["decoder"]["layers_0"]["mlp"]
+    mlp["wo"]["kernel"] = mlp["wo"]["kernel"].at[0].set(1e7)
     loaded = load_t5(config, params, "test", "float16")
-    assert loaded.model.kernel_dtype is None
+    assert loaded.params.layers[0].wi.dtype == jnp.float32
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(loaded.params))

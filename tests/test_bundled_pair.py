@@ -10,7 +10,8 @@ import pytest
 from tiny import logits_along, prompt_of
 
 import specdec
-from specdec.checkpoints import load_huggingface
+from specdec.checkpoints import load_huggingface, open_checkpoint
+from specdec.checkpoints.loading import load_t5
 from specdec.data.text import read_pairs
 from specdec.decoding.batches import make_batches
 from specdec.models.t5.network import Transformer
@@ -100,6 +101,25 @@ def test_greedy_over_real_text(pair, data_dir):
             assert gap < 1e-3, (row, at, gap)
         count += int(fast.num_tokens.sum())
     assert count >= TOKENS
+
+
+def test_16_bits_in_memory_change_no_token(pair, data_dir):
+    """More than 20,000 tokens, half of them sampled, beside the same weights widened at load."""
+    texts = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")[:1300]]
+    assert pair.target.params.layers[0].wi.dtype == jnp.float16
+    widened = load_t5(*open_checkpoint(BUNDLED / "target"), "widened")
+    wide = specdec.Pair(widened, pair.draft, pair.vocabulary)
+    count = 0
+    for temperature in (0.0, 1.0):
+        options = dict(
+            gamma=GAMMA, sampling=specdec.SamplingConfig(temperature), max_decode_len=MAX_LEN,
+            batch_size=BATCH,
+        )  # fmt: skip
+        expected, found = (both.generate(texts, **options).tokens for both in (wide, pair))
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        count += sum(map(len, found))
+    assert count > 20_000
 
 
 def test_a_mesh_changes_no_token_but_by_rounding(pair, data_dir):

@@ -10,7 +10,9 @@ from specdec.checkpoints import huggingface, t5x
 from specdec.models.t5.config import T5Config
 
 
-def open_checkpoint(source: str | Path, dtype: str = "float32") -> tuple[T5Config, dict[str, Any]]:
+def open_checkpoint(
+    source: str | Path, dtype: str | None = "float32"
+) -> tuple[T5Config, dict[str, Any]]:
     """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
     opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
     return opener(source, dtype)

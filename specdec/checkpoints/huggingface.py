@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 
 from specdec.checkpoints import hf_names
 from specdec.checkpoints.parameters import (
+    DTYPES,
     CheckpointError,
     Index,
     StoredArray,
@@ -31,6 +32,7 @@ from specdec.checkpoints.parameters import (
     check_names,
     check_parameters,
     part_of,
+    read_as,
     written_whole,
 )
 from specdec.core.files import write_json
@@ -49,7 +51,7 @@ HUB_FILES = [
 ]  # fmt: skip
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
-STORED_DTYPES = ("F32", "BF16", "F16")
+STORED_DTYPES = {"F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": DTYPES["float16"]}
 MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own pieces.
 
 
@@ -62,18 +64,18 @@ def load_huggingface(
 
 
 def open_huggingface(
-    directory_or_hub_id: str | Path, dtype: str = "float32"
+    directory_or_hub_id: str | Path, dtype: str | None = "float32"
 ) -> tuple[T5Config, dict[str, Any]]:
     """Opens a T5, T5 v1.1, Flan-T5 or mT5 checkpoint, whose parameters are read when used.
 
     Logits follow transformers 5: they come from ``lm_head.weight`` where the file has one and from
     the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is both
-    separate and scaled has the factor multiplied into its kernel.
+    separate and scaled has the factor multiplied into its kernel, in float32 if ``dtype`` is None.
 
     Args:
       directory_or_hub_id: a directory with config.json and model.safetensors (or its shards and
         their index), or a model's id on the Hugging Face Hub, such as "google/flan-t5-small".
-      dtype: of the parameters: "float32", "bfloat16" or "float16".
+      dtype: of the parameters: "float32", "bfloat16" or "float16"; None for each as it is stored.
 
     Returns:
       The config, its ``dtype`` (of activations) "float32", and nested dicts of
@@ -83,7 +85,7 @@ def open_huggingface(
       CheckpointError: files are missing or damaged, the model is no T5, or a parameter is missing
         or unknown; see also :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
-    stored_dtype = as_dtype(dtype)
+    wanted = None if dtype is None else as_dtype(dtype)
     directory = local_directory(directory_or_hub_id)
     config = read_config(directory)
     scaled = config.tied_logits
@@ -98,7 +100,10 @@ def open_huggingface(
     check_names(directory, [embedding_name, *layers], files, together, optional)
 
     def stored(name: str, parameter: hf_names.Parameter, scale: float = 1.0) -> StoredArray:
-        return _stored(files[name], name, parameter, stored_dtype, scale)
+        path, kind = files[name]
+        # A factor would be rounded in fewer bits; other kinds are refused when they are read.
+        as_stored = read_as(STORED_DTYPES.get(kind) if scale == 1 else None)
+        return _stored(path, name, parameter, wanted or as_stored, scale)
 
     embedding = stored(embedding_name, shared)
 
@@ -221,8 +226,8 @@ def opened(path: Path) -> Iterator[safe_open]:
         ) from None
 
 
-def _weight_files(directory: Path) -> dict[str, Path]:
-    """The safetensors file of a checkpoint that holds each tensor, by the tensor's name."""
+def _weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
+    """For each tensor of a checkpoint, the file that holds it and what the file calls its dtype."""
     if (directory / WEIGHTS).exists():
         paths = [directory / WEIGHTS]
     elif (directory / INDEX).exists():
@@ -253,7 +258,8 @@ def _weight_files(directory: Path) -> dict[str, Path]:
                 f"{path} is missing, though {INDEX} lists it; copy or download that shard."
             )
         with opened(path) as file:
-            files.update(dict.fromkeys(file.keys(), path))
+            names = file.keys()
+            files |= {name: (path, file.get_slice(name).get_dtype()) for name in names}
     return files
 
 

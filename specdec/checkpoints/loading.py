@@ -28,18 +28,18 @@ BUNDLED = ("quickstart",)
 
 
 def load_t5(
-    config: T5Config, params: Params, source: str, kernel_dtype: str | None = None,
+    config: T5Config, params: Params, source: str, narrow: str | None = None,
     partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None,
 ) -> LoadedModel:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
-    Kernels too large for ``kernel_dtype`` (see :class:`specdec.models.t5.model.T5Model`) are stored
-    in ``config.dtype`` after all.
+    Parameters too large for ``narrow`` (see :func:`specdec.models.t5.packing.pack`) are stored
+    as they are after all.
     """
     layout = best_layout() if partitioning is None else "in_out"
-    model = T5Model(config, layout, kernel_dtype, partitioning)
-    packed = model.pack(params, output_tokens)
-    if kernel_dtype and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
+    model = T5Model(config, layout, partitioning)
+    packed = model.pack(params, output_tokens, narrow)
+    if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
         return load_t5(config, params, source, None, partitioning, output_tokens)
     return loaded_t5(model, packed, source)
 
@@ -75,12 +75,12 @@ def bundled(name: str) -> Path:
 
 
 def draft_kernel_dtype(dtype: str) -> str | None:
-    """What a draft's decoder is stored in on this backend; see :func:`specdec.load_pair`."""
+    """What a draft's float32 kernels are stored in here; see :func:`specdec.load_pair`."""
     return "float16" if dtype == "float32" and jax.default_backend() == "cpu" else None
 
 
 def load_model(
-    source: str, dtype: str, kernel_dtype: str | None = None,
+    source: str, dtype: str, narrow: str | None = None,
     partitioning: Partitioning | None = None, *, as_draft: bool = False,
     vocab_size: int | None = None,
 ) -> LoadedModel:  # fmt: skip
@@ -88,7 +88,8 @@ def load_model(
 
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
-      dtype: of weights, activations and cache; for the rest see :func:`load_t5`.
+      dtype: of activations and cache, and of weights that are stored in more bits; for the rest
+        see :func:`load_t5`.
       as_draft: it generates only the tokens of its draft vocabulary, if it has one.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
         generates the tokens that both have.
@@ -97,8 +98,7 @@ def load_model(
       CheckpointError: it cannot be read.
       ValueError: the mesh does not divide the model.
     """
-    # In float32: a kernel times its norm's scale is rounded once, when it is packed.
-    config, params = open_checkpoint(source)
+    config, params = open_checkpoint(source, None)
     config = dataclasses.replace(config, dtype=dtype)
     generated = None
     if as_draft:
@@ -112,7 +112,7 @@ def load_model(
             )
             generated = [token for token in generated or common if token in common]
             config = dataclasses.replace(config, vocab_size=vocab_size)
-    return load_t5(config, params, source, kernel_dtype, partitioning, generated)
+    return load_t5(config, params, source, narrow, partitioning, generated)
 
 
 @dataclasses.dataclass(frozen=True)

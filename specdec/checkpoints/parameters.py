@@ -66,6 +66,11 @@ def as_dtype(name: str) -> np.dtype:
     return np.dtype(DTYPES[name])
 
 
+def read_as(stored: Any) -> np.dtype:
+    """What parameters of a dtype are read in where nothing else is asked for."""
+    return np.dtype(stored) if stored in map(np.dtype, DTYPES.values()) else np.dtype(np.float32)
+
+
 def cast(array: np.ndarray, dtype: np.dtype, label: str) -> np.ndarray:
     """The array in ``dtype``; a CheckpointError if it is not finite in it."""
     with np.errstate(over="ignore"):  # Overflow is reported below, by name.

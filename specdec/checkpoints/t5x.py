@@ -80,7 +80,7 @@ def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, i
 
 
 def open_t5x(
-    source: str | Path, dtype: str = "float32", step: int | None = None
+    source: str | Path, dtype: str | None = "float32", step: int | None = None
 ) -> tuple[T5Config, dict[str, Any]]:
     """Opens a T5X checkpoint, whose parameters are read when used.
 
@@ -91,7 +91,7 @@ def open_t5x(
 
     Args:
       source, step: see :func:`find_checkpoint`.
-      dtype: of the parameters: "float32", "bfloat16" or "float16".
+      dtype: of the parameters: "float32", "bfloat16" or "float16"; None for each as it is stored.
 
     Returns:
       The config and nested dicts of :class:`specdec.checkpoints.parameters.StoredArray`.
@@ -101,7 +101,8 @@ def open_t5x(
         :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
     location, _ = find_checkpoint(source, step)
-    arrays = _shared_biases(_unstack(_open_target(location, as_dtype(dtype)), location), location)
+    wanted = None if dtype is None else as_dtype(dtype)
+    arrays = _shared_biases(_unstack(_open_target(location, wanted), location), location)
     shapes = {path: array.shape for path, array in arrays.items()}
     config = _infer_config(shapes, location)
     check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
@@ -144,7 +145,7 @@ def _is_checkpoint(names: set[str]) -> bool:
     return not names.isdisjoint({CHECKPOINT, STATE, *t5x_files.ORBAX_MARKS})
 
 
-def _open_target(location: str, dtype: np.dtype) -> dict[str, StoredArray]:
+def _open_target(location: str, dtype: np.dtype | None) -> dict[str, StoredArray]:
     """The parameters as they are stored, by path."""
     if os.path.isfile(location):
         return t5x_files.read_msgpack(*os.path.split(os.path.abspath(location)), dtype)

@@ -22,7 +22,14 @@ import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from specdec.checkpoints.parameters import CheckpointError, Index, StoredArray, cast, part_of
+from specdec.checkpoints.parameters import (
+    CheckpointError,
+    Index,
+    StoredArray,
+    cast,
+    part_of,
+    read_as,
+)
 
 CHECKPOINT = "checkpoint"  # The msgpack file of a native checkpoint.
 ORBAX_MARKS = {"_METADATA", "manifest.ocdbt"}
@@ -50,11 +57,12 @@ def names_in(location: str) -> set[str]:
     return set(os.listdir(location)) if os.path.isdir(location) else set()
 
 
-def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredArray]:
+def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, StoredArray]:
     """The parameters of a native checkpoint, by path; the optimizer's state is passed over.
 
     The file ``name`` is in ``location``, and so are the arrays that it refers to, whatever store
-    and folder they were written to. ``dtype`` is what parameters are read in.
+    and folder they were written to. ``dtype`` is what parameters are read in; None for each as it
+    is stored.
 
     Raises:
       CheckpointError: the file is damaged, or no T5X checkpoint.
@@ -94,11 +102,11 @@ def read_msgpack(location: str, name: str, dtype: np.dtype) -> dict[str, StoredA
     return {path: stored(path, leaf) for path, leaf in leaves.items()}
 
 
-def read_orbax(location: str, dtype: np.dtype, tree: str = "") -> dict[str, StoredArray]:
+def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[str, StoredArray]:
     """The arrays of an Orbax checkpoint, by path; of other subtrees nothing is opened.
 
     ``tree`` is the subtree to read, such as "target", or empty for all; ``dtype`` what parameters
-    are read in.
+    are read in, None for each as it is stored.
 
     Raises:
       CheckpointError: an array's metadata cannot be read.
@@ -174,7 +182,7 @@ def chunk_shape(shape: tuple[int, ...], max_elements: int) -> list[int]:
 
 
 def _stored(
-    label: str, source: Any, shape: tuple[int, ...], kind: np.dtype, dtype: np.dtype
+    label: str, source: Any, shape: tuple[int, ...], kind: np.dtype, dtype: np.dtype | None
 ) -> StoredArray:
     """A parameter of dtype ``kind``: TensorStore's spec of it, or the array itself."""
     if not jnp.issubdtype(kind, jnp.floating):
@@ -203,7 +211,7 @@ def _stored(
             "are another checkpoint's, copy it again."
         )
 
-    return StoredArray(label, shape, dtype, load)
+    return StoredArray(label, shape, dtype or read_as(kind), load)
 
 
 def _spec(driver: str, store: dict[str, Any]) -> dict[str, Any]:

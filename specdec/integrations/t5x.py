@@ -149,8 +149,7 @@ class SpeculativeEncoderDecoderModel(
             )
         # Without a barrier XLA would compute with constants while it compiles.
         drafter = jax.lax.optimization_barrier(self._draft_params)
-        # The target's parameters; products with norm scales in float32.
-        packed = self._target.pack(jax.tree.map(lambda a: a.astype(jnp.float32), unfreeze(params)))
+        packed = self._target.pack(unfreeze(params))
         # T5X pads with 0, and its network masks what is 0.
         lengths = jnp.sum(inputs != 0, axis=1)
         result = decode.function(

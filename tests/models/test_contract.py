@@ -22,9 +22,9 @@ def make(name):
     if name == "toy":
         model = ToyModel(19)
         return model, jax.random.normal(jax.random.key(0), (31, 19))
-    variant, layout, *stored = name.split("/")
-    model = T5Model(TINY[variant], layout, *stored)
-    return model, model.pack(random_t5_params(TINY[variant], 0))
+    variant, layout, *narrow = name.split("/")
+    model = T5Model(TINY[variant], layout)
+    return model, model.pack(random_t5_params(TINY[variant], 0), None, *narrow)
 
 
 MODELS = ["toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16"]
@@ -269,9 +269,9 @@ def test_kernels_stored_in_16_bits_compute_in_32(variant):
     params = random_t5_params(config, 0)
     inputs, tokens = ragged_inputs(BATCH, 7, 19), jnp.full((BATCH, 1), 3)
     logits = []
+    model = T5Model(config, "out_in")
     for stored in (None, "float16"):
-        model = T5Model(config, "out_in", stored)
-        packed = model.pack(params)
+        packed = model.pack(params, narrow=stored)
         assert packed.layers[0].wi.dtype == jnp.dtype(stored or "float32")
         assert packed.embedding.dtype == jnp.dtype(stored or "float32")
         assert packed.cross_kv.dtype == jnp.float32
@@ -292,6 +292,7 @@ def test_logits_of_bfloat16_are_not_rounded_to_it(layout):
     exact = np.asarray(hidden, np.float64)
     inverse = np.mean(exact**2, axis=-1, keepdims=True) ** -0.5
     kernel = params["decoder"]["logits_dense"]["kernel"].astype(jnp.bfloat16)
-    expected = np.asarray(hidden * packed.final_norm, np.float64) @ np.asarray(kernel, np.float64)
+    normed = (exact * inverse * np.asarray(packed.final_norm, np.float64)).astype(jnp.bfloat16)
+    expected = np.asarray(normed, np.float64) @ np.asarray(kernel, np.float64)
     logits = model.logits(packed, hidden)
-    np.testing.assert_allclose(logits, expected * inverse, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)

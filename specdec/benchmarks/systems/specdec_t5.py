@@ -36,7 +36,7 @@ class EndlessT5(T5Model):
         return ()
 
 
-def _random_packed(model: T5Model, seed: int) -> PackedT5:
+def _random_packed(model: T5Model, seed: int, narrow: str | None) -> PackedT5:
     """Decode parameters drawn array by array on the device: a checkpoint never exists.
 
     Norm scales are 1; all else is normal with standard deviation 0.02.
@@ -46,7 +46,9 @@ def _random_packed(model: T5Model, seed: int) -> PackedT5:
     def draw(key, shape, dtype):
         return (0.02 * jax.random.normal(key, shape)).astype(dtype)
 
-    packed = jax.eval_shape(lambda: model.pack(init_params(model.config, jax.random.key(0))))
+    packed = jax.eval_shape(
+        lambda: model.pack(init_params(model.config, jax.random.key(0)), narrow=narrow)
+    )
     leaves, tree = jax.tree.flatten(packed)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     return jax.tree.unflatten(tree, [
@@ -58,9 +60,9 @@ def _random_packed(model: T5Model, seed: int) -> PackedT5:
 def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pair:
     """A pair of endless models."""
 
-    def load(config: T5Config, seed: int, kernel_dtype: str | None = None) -> LoadedModel:
-        model = EndlessT5(dataclasses.replace(config, dtype=dtype), kernel_dtype=kernel_dtype)
-        return loaded_t5(model, _random_packed(model, seed), "random weights")
+    def load(config: T5Config, seed: int, narrow: str | None = None) -> LoadedModel:
+        model = EndlessT5(dataclasses.replace(config, dtype=dtype))
+        return loaded_t5(model, _random_packed(model, seed, narrow), "random weights")
 
     drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
     return Pair(load(target, seed), model_draft(drafted), None, "random")

@@ -28,8 +28,9 @@ from specdec.core.reductions import sum_last
 from specdec.models.products import plain
 
 _FEW, _MANY = 8, 64
-_WIDEST, _NARROWEST = 512, 64  # Features in a chunk.
-_STREAMS = 4  # Parts of a kernel that are read together.
+# Features in a chunk, at most, by the bytes of one; and at least.
+_WIDEST, _NARROWEST = {4: 512, 2: 512, 1: 4096}, 64
+_STREAMS = (8, 4, 3, 2, 1)  # Parts of a kernel that are read together.
 _barrier = jax.lax.optimization_barrier
 # Sums in float32 are several times as fast for bfloat16 on processors with AMX; network.py, too.
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
@@ -38,8 +39,8 @@ _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "c n*o w"]:
     """A kernel, or N stacked ones, as :func:`product` reads it."""
     size = len(kernel)
-    counts = range(1, size // _NARROWEST + 1)
-    chunks = next((c for c in counts if size % c == 0 and size <= c * _WIDEST), 1)
+    counts, widest = range(1, size // _NARROWEST + 1), _WIDEST[kernel.dtype.itemsize]
+    chunks = next((c for c in counts if size % c == 0 and size <= c * widest), 1)
     return kernel.reshape(chunks, size // chunks, -1).transpose(0, 2, 1)
 
 
@@ -63,8 +64,9 @@ def product(
     if tokens <= _FEW:
         out = _streamed_product(kernel, flat)
     elif tokens <= _MANY or chunks > 1:
-        out = _padded_product(kernel, flat)
+        out = _padded_product(*_widened(kernel, flat))
     else:
+        kernel, flat = _widened(kernel, flat)
         out = _matmul(flat[:, 0], kernel[0].T)
     return out.astype(dtype or x.dtype).reshape(*x.shape[:-1], -1)
 
@@ -98,11 +100,13 @@ def mix(
 
 
 def embed(embedding: Float[Array, "v d"], tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
-    """The tokens' rows; XLA's CPU gather goes element by element."""
+    """The tokens' rows, in float32; XLA's CPU gather goes element by element."""
+    embedding, tokens = _barrier((embedding, tokens))
+    table = _as_read(embedding)
     if tokens.size > _FEW:
-        return plain.embed(embedding, tokens)
-    rows = [jax.lax.dynamic_slice_in_dim(embedding, token, 1) for token in tokens.reshape(-1)]
-    return jnp.concatenate(rows).reshape(*tokens.shape, -1)
+        return _float32(plain.embed(table, tokens))
+    rows = [jax.lax.dynamic_slice_in_dim(table, token, 1) for token in tokens.reshape(-1)]
+    return _float32(jnp.concatenate(rows).reshape(*tokens.shape, -1))
 
 
 def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
@@ -121,11 +125,11 @@ def _streamed_product(
     """
     chunks, size, width = kernel.shape
     sums = vector_registers() * 3 // 4  # That are kept at once; inputs and weights need some too.
-    streams = next(s for s in (_STREAMS, 2, 1) if size % s == 0 and s * len(x) <= sums)
+    streams = next(s for s in _STREAMS if size % s == 0 and s * len(x) <= sums)
     kernel, x = _barrier((kernel, x))
-    parts = kernel.reshape(chunks, streams, size // streams, width)
+    parts = _as_read(kernel).reshape(chunks, streams, size // streams, width)
     tokens = x[:, :, None]
-    pairs = [(parts[:, i], token) for token in tokens for i in range(streams)]
+    pairs = [(_float32(parts[:, i]), token) for token in tokens for i in range(streams)]
     return _add_up(jnp.concatenate(_sums(pairs, 2), axis=1)).reshape(len(x), size)
 
 
@@ -144,6 +148,32 @@ def _sums(pairs: Sequence[tuple[Float[Array, ...], Float[Array, ...]]], axis: in
     """
     products = [a.astype(jnp.float32) * b.astype(jnp.float32) for a, b in pairs]
     return _barrier(jax.lax.reduce(products, [jnp.zeros(())] * len(products), _add, (axis,)))
+
+
+def _widened(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> tuple[Array, Array]:
+    """The kernel in x's dtype, and x: XLA's products read a kernel of fewer bits slowly.
+
+    It is widened when x is there and not before, so that all kernels of a program take turns in
+    the same memory, which stays in a cache.
+    """
+    if kernel.dtype == x.dtype:
+        return kernel, x
+    kernel, x = _barrier((kernel, x))
+    return _float32(_as_read(kernel)).astype(x.dtype), x
+
+
+def _as_read(kernel: Array) -> Array:
+    """bfloat16 as its bits: what XLA does with the number itself, it does with a float32 copy."""
+    if kernel.dtype != jnp.bfloat16:
+        return kernel
+    return jax.lax.bitcast_convert_type(kernel, jnp.uint16)
+
+
+def _float32(part: Array) -> Float[Array, ...]:
+    """A part of a kernel :func:`_as_read`."""
+    if part.dtype != jnp.uint16:
+        return part.astype(jnp.float32)
+    return jax.lax.bitcast_convert_type(part.astype(jnp.uint32) << 16, jnp.float32)
 
 
 def _add(a: list, b: list) -> list:

@@ -77,12 +77,9 @@ class T5Model:
       ValueError: the mesh does not divide its heads, d_ff or vocabulary.
     """
 
-    config: T5Config  # Its shape. ``config.dtype`` is that of weights, activations and cache.
+    config: T5Config  # Its shape. ``config.dtype`` is that of activations and cache.
     # How packed kernels are stored; see `best_layout`.
     layout: Layout = dataclasses.field(default_factory=best_layout)
-    # What the decoder's kernels and the embedding are stored in; arithmetic stays in
-    # ``config.dtype``. None stores them in that too.
-    kernel_dtype: str | None = None
     # How it lies on a mesh of devices; None for one device. Only "in_out" kernels can be cut.
     partitioning: Partitioning | None = None
 
@@ -112,15 +109,17 @@ class T5Model:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of weights, activations and cache."""
+        """Of activations and cache; kernels and embedding may have fewer bits."""
         return jnp.dtype(self.config.dtype)
 
-    def pack(self, params: Params, output_tokens: Sequence[int] | None = None) -> PackedT5:
+    def pack(
+        self, params: Params, output_tokens: Sequence[int] | None = None,
+        narrow: str | None = None,
+    ) -> PackedT5:  # fmt: skip
         """Decode parameters from a checkpoint tree; see :func:`specdec.models.t5.packing.pack`."""
-        stored = jnp.dtype(self.kernel_dtype or self.config.dtype)
         return packing.pack(
-            params, self.config, self._ops.pack, self._ops.pack_whole, stored,
-            self.partitioning, output_tokens,
+            params, self.config, self._ops.pack, self._ops.pack_whole,
+            jnp.dtype(narrow) if narrow else None, self.partitioning, output_tokens,
         )  # fmt: skip
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
@@ -204,7 +203,7 @@ class T5Model:
         )
 
     def _encode(self, params, inputs, mask, encoding) -> Float[Array, "b s d"]:
-        encoder, epsilon = params.encoder, self.config.layer_norm_epsilon
+        encoder = params.encoder
         x = self._embedded(params, inputs)
         if encoder.input_projection is not None:
             x = _hidden(x + self._ops.product(encoder.input_projection, encoding))
@@ -216,15 +215,16 @@ class T5Model:
             )
             bias = encoder.relpos[:, buckets] + padding
         for layer in encoder.layers:
-            query, key, value = self._ops.split(self._normed_product(layer.self_qkv, x), 3)
+            query, key, value = self._queries_keys_values(layer, x)
             h = self._attend(self._heads(query), self._heads(key), self._heads(value), bias)
             x = _hidden(x + self._ops.product(layer.self_out, h))
             x = _hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
-        inverse = jax.lax.rsqrt(self._ops.mean_square(x) + epsilon)
-        return (x * inverse).astype(self.dtype) * encoder.final_norm
+        return self._normed(x, encoder.final_norm)
 
     def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
-        return _hidden(self._ops.embed(params.embedding, tokens).astype(self.dtype))
+        embedded = self._ops.embed(params.embedding, tokens).astype(self.dtype)
+        # Else widening is fused with what follows, which then may round otherwise.
+        return _hidden(jax.lax.optimization_barrier(embedded))
 
     def _extend(self, params, encoded, cache, tokens, topology, after):
         length, max_len, count = cache.length, cache.keys[0].shape[2], tokens.shape[1]
@@ -238,7 +238,7 @@ class T5Model:
         for layer, cross_key, cross_value, old_key, old_value in zip(
             params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True
         ):
-            query, key, value = self._ops.split(self._normed_product(layer.self_qkv, x), 3)
+            query, key, value = self._queries_keys_values(layer, x)
             key = kv.write(old_key, self._heads(key), length + after)
             value = kv.write(old_value, self._heads(value), length + after)
             # One update in place; fused into its readers it would be several, and copies.
@@ -248,20 +248,21 @@ class T5Model:
             h = self._attend(self._heads(query), key, value, self_bias)
             x = _hidden(x + self._ops.product(layer.self_out, h))
 
-            query = self._heads(self._normed_product(layer.cross_query, x))
-            h = self._attend(query, cross_key, cross_value, cross_bias)
+            query = self._ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
+            h = self._attend(self._heads(query), cross_key, cross_value, cross_bias)
             x = _hidden(x + self._ops.product(layer.cross_out, h))
 
             x = _hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
-    def _normed_product(self, kernel: Array, x: Float[Array, "b t d"]) -> Float[Array, "b t *o"]:
-        """The product with x / rms(x); the scale is in the kernel, the division comes after."""
-        mean_square = self._ops.mean_square(x)
-        inverse = jax.lax.rsqrt(mean_square + self.config.layer_norm_epsilon)
-        product = self._ops.product(kernel, x)
-        inverse = inverse.reshape(*x.shape[:2], *(1,) * (product.ndim - 2))
-        return (product * inverse).astype(x.dtype)
+    def _normed(self, x: Float[Array, "b t d"], scale: Float[Array, " d"]) -> Float[Array, "b t d"]:
+        """x / rms(x) times the norm's scale."""
+        inverse = jax.lax.rsqrt(self._ops.mean_square(x) + self.config.layer_norm_epsilon)
+        return (x * inverse * scale).astype(x.dtype)
+
+    def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
+        products = self._ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
+        return self._ops.split(products, 3)
 
     def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
         split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
@@ -275,7 +276,7 @@ class T5Model:
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
         act = ACTIVATIONS[self.config.activation]
-        hidden = self._normed_product(layer.wi, x)
+        hidden = self._ops.product(layer.wi, self._normed(x, layer.mlp_norm))
         if self.config.gated:
             gate, hidden = self._ops.split(hidden, 2)
             hidden = act(gate) * hidden
@@ -284,12 +285,10 @@ class T5Model:
         return constrain(hidden, MLP_AXES)
 
     def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        inverse = jax.lax.rsqrt(self._ops.mean_square(x) + self.config.layer_norm_epsilon)
-        x = x * params.final_norm
-        if self.config.tied_logits:
-            inverse = inverse * self.config.d_model**-0.5
         kernel = self._ops.tied(params.embedding) if params.logits is None else params.logits
-        logits = self._ops.product(kernel, x, jnp.float32) * inverse
+        logits = self._ops.product(kernel, self._normed(x, params.final_norm), jnp.float32)
+        if self.config.tied_logits:
+            logits = logits * self.config.d_model**-0.5
         cut = "vocab" if params.output_tokens is None else None
         logits = constrain(logits, ("batch", "length", cut))
         # Gathered once: all that is made of them is small, and not cut by vocabulary.

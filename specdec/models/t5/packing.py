@@ -1,8 +1,8 @@
 """A T5's decode parameters: a checkpoint's, fused and stored as a decode step reads them.
 
 A step is bound by reading the weights once, so query, key and value become one product, wi_0 and
-wi_1 another, every layer's cross-attention K/V a third, and norm scales go into the kernels that
-follow. The encoder is fused alike.
+wi_1 another, and every layer's cross-attention K/V a third. The encoder is fused alike. Weights
+that a checkpoint stores in 16 bits keep them: nothing is multiplied into a kernel.
 
 Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 """
@@ -28,14 +28,20 @@ Kernel = Array  # As few_tokens.py or plain.py packs it.
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout. Those from D hold the scale of the norm before."""
+    """One layer; kernels in the model's layout, norms' scales [D] in the activations' dtype.
 
+    An encoder's has no cross-attention.
+    """
+
+    self_norm: Float[Array, " d"]
     self_qkv: Kernel  # D -> 3I
     self_out: Kernel  # I -> D
+    mlp_norm: Float[Array, " d"]
     wi: Kernel  # D -> F, or 2F when gated
     wo: Kernel  # F -> D
-    cross_query: Kernel | None = None  # D -> I; None in the encoder
-    cross_out: Kernel | None = None  # I -> D; None in the encoder
+    cross_norm: Float[Array, " d"] | None = None
+    cross_query: Kernel | None = None  # D -> I
+    cross_out: Kernel | None = None  # I -> D
 
 
 @pytree
@@ -71,7 +77,7 @@ AXES: dict[str, Axes] = {
     "wo": ("mlp", "embed"),
     "embedding": ("vocab", "embed"),
     "relpos": ("heads", "relpos_buckets"),
-    "final_norm": ("embed",),
+    **dict.fromkeys(("self_norm", "cross_norm", "mlp_norm", "final_norm"), ("embed",)),
     "logits": ("embed", "vocab"),
     "input_projection": ("encoding", "embed"),
 }
@@ -89,18 +95,19 @@ def logical_axes(packed: PackedT5) -> PackedT5:
 
 def pack(
     params: Params, config: T5Config, pack_kernel: Callable[[Array], Kernel],
-    pack_whole: Callable[[Array], Kernel], stored: jnp.dtype, partitioning: Partitioning | None,
-    output_tokens: Sequence[int] | None = None,
+    pack_whole: Callable[[Array], Kernel], narrow: jnp.dtype | None,
+    partitioning: Partitioning | None, output_tokens: Sequence[int] | None = None,
 ) -> PackedT5:  # fmt: skip
     """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out]).
 
     Every parameter is read, placed and fused on its own: little memory is needed beside the
-    result's, and on a mesh no device ever holds more than its own part.
+    result's, and on a mesh no device ever holds more than its own part. Kernels and embedding have
+    ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that dtype.
 
     Args:
       pack_kernel, pack_whole: store a kernel [in, out], or stacked ones [in, N, out], in a layout:
         the decoder's, and the encoder's.
-      stored: the dtype of kernels and embedding.
+      narrow: what decoder kernels and embedding of more bits are stored in; None to keep them.
       partitioning: None for one device.
       output_tokens: those that the model is to generate; None for all.
     """
@@ -112,40 +119,45 @@ def pack(
     def put(array, axes):
         return place(array, axes, partitioning)
 
-    def fuse(name, *kernels, norm=None, dtype=stored, pack=pack_kernel):
+    def stored(array, widest):
+        return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
+
+    def fuse(name, *kernels, widest=narrow or dtype, pack=pack_kernel):
         axes = AXES[name]
         fused = [put(kernel["kernel"], axes) for kernel in kernels]
         if len(fused) > 1:
             axes = (axes[0], "stack", axes[1])
             fused = [put(jnp.stack(fused, axis=1), axes)]
-        (kernel,) = fused
-        if norm is not None:
-            scale = put(norm["scale"], axes[:1])
-            kernel = kernel * scale.reshape(-1, *(1,) * (kernel.ndim - 1))
-        return pack(kernel.astype(dtype))
+        return pack(stored(fused[0], widest))
 
     # What is read once a text, not at every step.
-    encode = functools.partial(fuse, dtype=dtype, pack=pack_whole)
+    encode = functools.partial(fuse, widest=dtype, pack=pack_whole)
 
     def vector(name, parameter, dtype=dtype):
         return put(parameter, AXES[name]).astype(dtype)
 
+    def norm(name, parameters):
+        return vector(name, parameters["scale"])
+
     def pack_layer(layer, fuse):
         attention = "self_attention" if "self_attention" in layer else "attention"
         own, mlp = layer[attention], layer["mlp"]
-        qkv = [own[name] for name in ("query", "key", "value")]
         packed = PackedLayer(
-            self_qkv=fuse("self_qkv", *qkv, norm=layer[f"pre_{attention}_layer_norm"]),
+            self_norm=norm("self_norm", layer[f"pre_{attention}_layer_norm"]),
+            self_qkv=fuse("self_qkv", *(own[name] for name in ("query", "key", "value"))),
             self_out=fuse("self_out", own["out"]),
-            wi=fuse("wi", *(mlp[name] for name in wi), norm=layer["pre_mlp_layer_norm"]),
+            mlp_norm=norm("mlp_norm", layer["pre_mlp_layer_norm"]),
+            wi=fuse("wi", *(mlp[name] for name in wi)),
             wo=fuse("wo", mlp["wo"]),
         )
         if attention == "attention":
             return packed
-        cross, norm = layer["encoder_decoder_attention"], layer["pre_cross_attention_layer_norm"]
-        query = fuse("cross_query", cross["query"], norm=norm)
+        cross = layer["encoder_decoder_attention"]
         return dataclasses.replace(
-            packed, cross_query=query, cross_out=fuse("cross_out", cross["out"])
+            packed,
+            cross_norm=norm("cross_norm", layer["pre_cross_attention_layer_norm"]),
+            cross_query=fuse("cross_query", cross["query"]),
+            cross_out=fuse("cross_out", cross["out"]),
         )
 
     def pack_stack(name, fuse) -> dict[str, Any]:
@@ -154,12 +166,15 @@ def pack(
         packed = tuple(pack_layer(layer, fuse) for layer in layers[name])
         if packed:
             relpos = vector("relpos", stack["relpos_bias"]["rel_embedding"], jnp.float32)
-        final_norm = vector("final_norm", stack[f"{name}_norm"]["scale"])
-        return {"layers": packed, "relpos": relpos, "final_norm": final_norm}
+        return {
+            "layers": packed, "relpos": relpos,
+            "final_norm": norm("final_norm", stack[f"{name}_norm"]),
+        }  # fmt: skip
 
     # The large ones first, while little else is in memory: packing needs a copy.
     generated = None if output_tokens is None else put(np.asarray(output_tokens, np.int32), (None,))
-    embedding = put(params["token_embedder"]["embedding"], AXES["embedding"]).astype(stored)
+    embedding = put(params["token_embedder"]["embedding"], AXES["embedding"])
+    embedding = stored(embedding, narrow or dtype)
     if config.tied_logits:
         logits = None if generated is None else embedding[generated].T
     else:
@@ -167,7 +182,7 @@ def pack(
         logits = logits if generated is None else logits[:, generated]
     if logits is not None:
         axes = AXES["logits"] if generated is None else (AXES["logits"][0], None)
-        logits = pack_kernel(put(logits, axes).astype(stored))
+        logits = pack_kernel(stored(put(logits, axes), narrow or dtype))
     crosses = [layer["encoder_decoder_attention"] for layer in layers["decoder"]]
     cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
     projection = None

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specdec.decoding.hierarchical import Hierarchical
     from specdec.drafters.copying import Copying
     from specdec.drafters.ngram import Ngram
+    from specdec.drafters.quantized import Quantized
     from specdec.drafters.random import Random
     from specdec.models.partitioning import DeviceMesh
     from specdec.types import SamplingConfig
@@ -26,6 +27,7 @@ _HOMES = {
     "LenientVerifier": "verifiers.lenient",
     "Ngram": "drafters.ngram",
     "Pair": "api",
+    "Quantized": "drafters.quantized",
     "Random": "drafters.random",
     "SamplingConfig": "types",
     "TokenVerifier": "verifiers.token",
@@ -40,6 +42,7 @@ __all__ = [
     "LenientVerifier",
     "Ngram",
     "Pair",
+    "Quantized",
     "Random",
     "SamplingConfig",
     "TokenVerifier",

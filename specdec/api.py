@@ -323,6 +323,7 @@ def load_pair(
     target: str | os.PathLike | None = None,
     draft: str | os.PathLike | DraftSpec | None = None,
     dtype: str = "float32",
+    weights: Literal["int8"] | None = None,
     mesh: DeviceMesh | None = None,
 ) -> Pair:
     """Loads a target, bundled or from a checkpoint, and what it is drafted with.
@@ -333,10 +334,14 @@ def load_pair(
         ``checkpoint_<step>``, or a directory that holds some, for its latest; gs://bucket/path
         too), a hub id, or the name of a bundled pair for its target or draft. A draft may also be
         one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
-        :class:`specdec.Hierarchical`.
-      dtype: of weights, activations and caches, "float32" or "bfloat16". On CPU the draft's
-        decoder keeps its weights in float16 beside "float32": reading them is most of its work, and
-        what it generates are guesses.
+        :class:`specdec.Hierarchical`, or :class:`specdec.Quantized`, the target's own copy in 8 or
+        4 bits.
+      dtype: of activations and caches, "float32" or "bfloat16", and of weights that are stored in
+        more bits. Those of 16 bits stay as they are beside "float32": results are the same. On CPU
+        the draft's decoder keeps float16 then: reading weights is most of its work, and what it
+        generates are guesses.
+      weights: "int8" rounds the target's to 8 bits, with a scale for each output of a kernel. That
+        is another model, whose law outputs then follow; None keeps them.
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
         for one device. Tokens do not depend on it, but for sums that are rounded in another order:
         a token differs only where two were about as likely, or where a random number fell on the
@@ -363,19 +368,24 @@ def load_pair(
             "draft must be a checkpoint's path or name, or an object such as specdec.Copying(), "
             f"got {draft!r}."
         )
+    if weights not in (None, "int8"):
+        raise ValueError(
+            f'weights must be "int8", or None for the checkpoint\'s own, got {weights!r}.'
+        )
     source = resolve(target, "target")
     vocabulary = find_vocabulary(source)
-    loaded = load_model(source, dtype, partitioning=mesh and mesh.target)
+    loaded = load_model(source, dtype, partitioning=mesh and mesh.target, int8=weights == "int8")
     if loaded.reads_encoding is not None:
         raise ValueError(
             f"{source} starts from a target's encoding of the text and has none of its own: it can "
             "be a draft, not a target."
         )
+    name = name or f"{Path(target).name}+{Path(str(spec)).name}"
     return Pair(
         loaded,
         spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
         open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None,
-        name or f"{Path(target).name}+{Path(str(spec)).name}",
+        f"{name}, {weights} weights" if weights else name,
     )
 
 

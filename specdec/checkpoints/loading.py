@@ -29,16 +29,20 @@ BUNDLED = ("quickstart",)
 
 def load_t5(
     config: T5Config, params: Params, source: str, narrow: str | None = None,
-    partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None,
+    partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None, *,
+    int8: bool = False,
 ) -> LoadedModel:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
-    Parameters too large for ``narrow`` (see :func:`specdec.models.t5.packing.pack`) are stored
-    as they are after all.
+    Parameters too large for ``narrow`` (see :meth:`specdec.models.t5.model.T5Model.pack`) are
+    stored as they are after all.
+
+    Raises:
+      ValueError: the mesh does not divide the model, or cuts kernels that are to have 8 bits.
     """
     layout = best_layout() if partitioning is None else "in_out"
     model = T5Model(config, layout, partitioning)
-    packed = model.pack(params, output_tokens, narrow)
+    packed = model.pack(params, output_tokens, narrow, int8=int8)
     if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
         return load_t5(config, params, source, None, partitioning, output_tokens)
     return loaded_t5(model, packed, source)
@@ -47,12 +51,9 @@ def load_t5(
 def loaded_t5(model: T5Model, params: Params, source: str) -> LoadedModel:
     """A T5 whose parameters are packed already."""
     config = model.config
-    logits = params.embedding if params.logits is None else params.logits
-    read = jax.tree.leaves((params.layers, params.final_norm, params.relpos, logits))
     return LoadedModel(
-        model, params, source, model.partitioning, config.d_model, config.encoding_width,
-        step_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in read),
-    )  # fmt: skip
+        model, params, source, model.partitioning, config.d_model, config.encoding_width
+    )
 
 
 def checkpoint(folder: str, name: str) -> str:
@@ -81,7 +82,7 @@ def draft_kernel_dtype(dtype: str) -> str | None:
 
 def load_model(
     source: str, dtype: str, narrow: str | None = None,
-    partitioning: Partitioning | None = None, *, as_draft: bool = False,
+    partitioning: Partitioning | None = None, *, int8: bool = False, as_draft: bool = False,
     vocab_size: int | None = None,
 ) -> LoadedModel:  # fmt: skip
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
@@ -96,7 +97,7 @@ def load_model(
 
     Raises:
       CheckpointError: it cannot be read.
-      ValueError: the mesh does not divide the model.
+      ValueError: see :func:`load_t5`.
     """
     config, params = open_checkpoint(source, None)
     config = dataclasses.replace(config, dtype=dtype)
@@ -112,7 +113,7 @@ def load_model(
             )
             generated = [token for token in generated or common if token in common]
             config = dataclasses.replace(config, vocab_size=vocab_size)
-    return load_t5(config, params, source, narrow, partitioning, generated)
+    return load_t5(config, params, source, narrow, partitioning, generated, int8=int8)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,9 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled, never_stopping
 from specdec.drafters.copying import Copying
+from specdec.drafters.model import Checkpoint
 from specdec.drafters.ngram import Ngram
+from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.models.base import Model
 from specdec.models.lagging import Lagging, LaggingCache
@@ -162,12 +164,12 @@ class Hierarchical:
     """A draft model that is itself sampled speculatively. Its drafts are chains.
 
     Attributes:
-      draft: the draft model, as in :func:`specdec.load_pair`.
+      draft: the draft model, as in :func:`specdec.load_pair`, or the target's copy in few bits.
       inner: what guesses its tokens: n-gram tables, copying or random guesses.
       gamma: guesses of ``inner`` in a round.
     """
 
-    draft: str
+    draft: str | Quantized
     inner: Ngram | Copying | Random
     gamma: int = 2
 
@@ -175,7 +177,9 @@ class Hierarchical:
         return f"{self.draft} over {self.inner}"
 
     def open(self, opening: Opening) -> OpenDraft:
-        loaded, inner = opening.model(self.draft), self.inner.open(opening)
+        draft = Checkpoint(self.draft) if isinstance(self.draft, str) else self.draft
+        loaded, inner = draft.open(opening).model, self.inner.open(opening)
+        assert loaded
 
         def make(gamma: int) -> HierarchicalDrafter:
             return HierarchicalDrafter(loaded.model, inner.make(self.gamma, 0.0), gamma)

@@ -116,6 +116,25 @@ class Model(Protocol):
         """The cache of the given rows, in that order; one may be there several times (beams)."""
         ...
 
+    def step_bytes(self, params: Params) -> int:
+        """Bytes of the weights that a decode step reads."""
+        ...
+
+    def quantized(
+        self, params: Params, bits: int, group: int, *, of_target: bool
+    ) -> tuple[Model, Params]:
+        """A draft: a copy of which a decode step reads weights in few bits.
+
+        Args:
+          bits: 8, or 4 with a scale for each ``group`` of in-features.
+          of_target: it drafts for this very model, and shares what that makes of the inputs.
+
+        Raises:
+          ValueError: the group does not divide a kernel, a mesh cuts kernels, or they have as few
+            bits already.
+        """
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
@@ -128,7 +147,6 @@ class LoadedModel:
       encoding_width: of what its encoder gives a draft; None without an encoder.
       reads_encoding: width of the target's encoding that it starts from; None for a model that
         needs none, as each target does.
-      step_bytes: of the weights that a decode step reads.
     """
 
     model: Model
@@ -137,7 +155,16 @@ class LoadedModel:
     partitioning: Partitioning | None = None
     encoding_width: int | None = None
     reads_encoding: int | None = None
-    step_bytes: int = 0
+
+    def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
+        """A draft in few bits; see :meth:`Model.quantized`."""
+        model, params = self.model.quantized(self.params, bits, group, of_target=of_target)
+        return dataclasses.replace(self, model=model, params=params)
+
+    @property
+    def step_bytes(self) -> int:
+        """See :meth:`Model.step_bytes`."""
+        return self.model.step_bytes(self.params)
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raises ValueError for a batch that the mesh cannot cut into equal parts."""

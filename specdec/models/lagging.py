@@ -98,6 +98,14 @@ class Lagging:
         """The cache, told of a token that it lacks in some rows."""
         return LaggingCache(cache.cache, token, lacks.astype(jnp.int32))
 
+    def step_bytes(self, params: Params) -> int:
+        return self.model.step_bytes(params)
+
+    def quantized(
+        self, params: Params, bits: int, group: int, *, of_target: bool
+    ) -> tuple[Model, Params]:
+        return self.model.quantized(params, bits, group, of_target=of_target)
+
     def select(self, cache: LaggingCache, rows: Int[Array, " n"]) -> LaggingCache:
         inner = self.model.select(cache.cache, rows)
         return LaggingCache(inner, cache.lacking[rows], cache.lag[rows])

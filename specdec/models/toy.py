@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import write_at
 from specdec.models.cache import block_mask, slot_positions
+from specdec.models.products.quantized import to_int8
 from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Encoded, Prompt, Start, pytree
 
 
@@ -37,6 +38,7 @@ class ToyModel:
     pad_id: int = 0
     eos_ids: tuple[int, ...] = (1,)
     decoder_start_id: int = 0
+    of_target: bool = False  # See `quantized`.
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are inputs; the prefix is the start token."""
@@ -49,9 +51,10 @@ class ToyModel:
         target: Encoded | None = None,
     ) -> Start:  # fmt: skip
         """Encoded is a hash of the inputs, [B]."""
-        del target
         places = 1 + jnp.arange(prompt.inputs.shape[1])
         encoded = jnp.sum(jnp.where(prompt.input_mask, prompt.inputs * places, 0), axis=1)
+        if self.of_target and target is not None:
+            encoded = target
         batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
         cache = ToyCache(
             jnp.zeros((batch, before + max_len), jnp.int32), jnp.zeros((batch,), jnp.int32)
@@ -99,3 +102,14 @@ class ToyModel:
 
     def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
         return ToyCache(cache.tokens[rows], cache.length[rows])
+
+    def step_bytes(self, params: Float[Array, "c v"]) -> int:
+        return params.nbytes
+
+    def quantized(
+        self, params: Float[Array, "c v"], bits: int, group: int, *, of_target: bool
+    ) -> tuple[ToyModel, Float[Array, "c v"]]:
+        """Each row of the table in 8 bits, whatever is asked for."""
+        del bits, group
+        qvalue, scale = to_int8(params, axis=1)
+        return dataclasses.replace(self, of_target=of_target), qvalue * scale

@@ -25,7 +25,8 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.machine import vector_registers
 from specdec.core.reductions import sum_last
-from specdec.models.products import plain
+from specdec.models.products import nibbles, plain
+from specdec.models.products.quantized import Int4Kernel, Int8Kernel, Kernel, to_int8
 
 _FEW, _MANY = 8, 64
 # Features in a chunk, at most, by the bytes of one; and at least.
@@ -49,15 +50,39 @@ def pack_whole(kernel: Float[Array, "i *n o"]) -> Float[Array, "1 n*o i"]:
     return kernel.reshape(1, len(kernel), -1).transpose(0, 2, 1)
 
 
-def tied(embedding: Float[Array, "v d"]) -> Float[Array, "1 v d"]:
+def tied(embedding: Kernel) -> Kernel:
     """The embedding as the kernel of the logits."""
+    if isinstance(embedding, Int8Kernel):
+        return Int8Kernel(embedding.qvalue[None], embedding.scale)
+    assert not isinstance(embedding, Int4Kernel)
     return embedding[None]
 
 
+def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
+    """A packed kernel in 8 bits (``qvalue`` [C, O, W], ``scale`` [O]), or in 4: ``nibbles.py``.
+
+    Raises:
+      ValueError: the group does not divide the in-features.
+    """
+    assert not isinstance(kernel, Int4Kernel)
+    if isinstance(kernel, Int8Kernel):
+        kernel = kernel.qvalue * kernel.scale[:, None]
+    rows = kernel.transpose(1, 0, 2).reshape(kernel.shape[1], -1)
+    if bits == 4:
+        return nibbles.quantize(rows, group)
+    qvalue, scale = to_int8(rows, axis=1)
+    return Int8Kernel(pack(qvalue.T), scale[:, 0])
+
+
 def product(
-    kernel: Float[Array, "c o w"], x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+    kernel: Kernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
 ) -> Float[Array, "b t o"]:
     """The product of x and a packed kernel, in ``dtype``, x's own if None."""
+    dtype = dtype or x.dtype
+    if isinstance(kernel, Int8Kernel):
+        return (product(kernel.qvalue, x, jnp.float32) * kernel.scale).astype(dtype)
+    if isinstance(kernel, Int4Kernel):
+        return _nibbles_product(kernel, x, dtype)
     chunks, _, width = kernel.shape
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
@@ -68,7 +93,7 @@ def product(
     else:
         kernel, flat = _widened(kernel, flat)
         out = _matmul(flat[:, 0], kernel[0].T)
-    return out.astype(dtype or x.dtype).reshape(*x.shape[:-1], -1)
+    return out.astype(dtype).reshape(*x.shape[:-1], -1)
 
 
 def split(products: Float[Array, "b t n*o"], count: int) -> Sequence[Float[Array, "b t o"]]:
@@ -99,10 +124,13 @@ def mix(
     return jnp.stack(sums, axis=2).astype(values.dtype)
 
 
-def embed(embedding: Float[Array, "v d"], tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
-    """The tokens' rows, in float32; XLA's CPU gather goes element by element."""
-    embedding, tokens = _barrier((embedding, tokens))
-    table = _as_read(embedding)
+def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
+    """The tokens' rows [V, D], in float32; XLA's CPU gather goes element by element."""
+    if isinstance(embedding, Int8Kernel):
+        return embed(embedding.qvalue, tokens) * embed(embedding.scale[:, None], tokens)
+    assert not isinstance(embedding, Int4Kernel)
+    table, tokens = _barrier((embedding, tokens))
+    table = _as_read(table)
     if tokens.size > _FEW:
         return _float32(plain.embed(table, tokens))
     rows = [jax.lax.dynamic_slice_in_dim(table, token, 1) for token in tokens.reshape(-1)]
@@ -113,6 +141,14 @@ def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Of each token's features, in float32."""
     x = _barrier(x).astype(jnp.float32)
     return (sum_last(x * x) / x.shape[-1])[..., None]
+
+
+def _nibbles_product(kernel: Int4Kernel, x: Array, dtype: jnp.dtype) -> Array:
+    flat = x.reshape(-1, x.shape[-1])
+    if len(flat) <= nibbles.FEW:
+        return nibbles.product(kernel, flat).astype(dtype).reshape(*x.shape[:-1], -1)
+    kernel, x = _barrier((kernel, x))
+    return product(nibbles.widened(kernel)[None], x, dtype)
 
 
 def _streamed_product(

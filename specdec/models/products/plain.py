@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from specdec.models.products.quantized import (
+    Int4Kernel,
+    Int8Kernel,
+    Kernel,
+    check_group,
+    to_int4,
+    to_int8,
+)
 
 
 def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "i *n o"]:
@@ -20,16 +30,54 @@ def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "i *n o"]:
 pack_whole = pack
 
 
-def tied(embedding: Float[Array, "v d"]) -> Float[Array, "d v"]:
+def tied(embedding: Kernel) -> Kernel:
     """The embedding as the kernel of the logits."""
+    if isinstance(embedding, Int8Kernel):
+        return Int8Kernel(embedding.qvalue.T, embedding.scale)
+    assert not isinstance(embedding, Int4Kernel)
     return embedding.T
 
 
+def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
+    """A kernel in 8 bits: ``qvalue`` int8 [I, ..., O], ``scale`` [..., O].
+
+    In 4 bits: ``qvalue`` int4 [groups, numbers of a group, ..., O], ``scale`` [groups, 1, ..., O].
+
+    Raises:
+      ValueError: the group does not divide the in-features.
+    """
+    assert not isinstance(kernel, Int4Kernel)
+    if isinstance(kernel, Int8Kernel):
+        kernel = kernel.qvalue * kernel.scale
+    if bits == 8:
+        qvalue, scale = to_int8(kernel, axis=0)
+        return Int8Kernel(qvalue, scale[0])
+    check_group(len(kernel), group)
+    qvalue, scale = to_int4(kernel.reshape(-1, group, *kernel.shape[1:]), axis=1)
+    return Int4Kernel(qvalue.astype(jnp.int4), scale)
+
+
 def product(
-    kernel: Float[Array, "i *n o"], x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+    kernel: Kernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
 ) -> Float[Array, "b t *n o"]:
-    """x kernel in ``dtype``, x's own if None; the kernel is stored in-features first."""
-    return jnp.tensordot(x, kernel, 1, preferred_element_type=dtype)
+    """x kernel in ``dtype``, x's own if None; the kernel is stored in-features first.
+
+    One of fewer bits is widened here, at each use again: the barrier keeps XLA from doing so once,
+    before the decode loop.
+    """
+    if isinstance(kernel, Int8Kernel):
+        products = product(kernel.qvalue, x, jnp.float32) * kernel.scale
+        return products.astype(dtype or x.dtype)
+    if isinstance(kernel, Int4Kernel):
+        qvalue, scale, x = jax.lax.optimization_barrier((kernel.qvalue, kernel.scale, x))
+        scaled = qvalue.astype(x.dtype) * scale.astype(x.dtype)
+        widened = scaled.reshape(-1, *scaled.shape[2:])
+    elif kernel.dtype != x.dtype:
+        widened, x = jax.lax.optimization_barrier((kernel, x))
+        widened = widened.astype(x.dtype)
+    else:
+        widened = kernel
+    return jnp.tensordot(x, widened, 1, preferred_element_type=dtype)
 
 
 def split(products: Float[Array, "b t n o"], count: int) -> Sequence[Float[Array, "b t o"]]:
@@ -51,8 +99,11 @@ def mix(
     return jnp.einsum("bhtm,bhmk->bhtk", weights, values)
 
 
-def embed(embedding: Float[Array, "v d"], tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
-    """The tokens' rows."""
+def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
+    """The tokens' rows [V, D]."""
+    if isinstance(embedding, Int8Kernel):
+        return embedding.qvalue[tokens] * embedding.scale[tokens][..., None]
+    assert not isinstance(embedding, Int4Kernel)
     return embedding[tokens]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -25,6 +26,7 @@ from specdec.core.standardize import spread
 from specdec.models import cache as kv
 from specdec.models.partitioning import Partitioning, constrain
 from specdec.models.products import few_tokens, plain
+from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows
 from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import (
@@ -35,7 +37,7 @@ from specdec.models.t5.network import (
     check_encoding,
     relative_position_buckets,
 )
-from specdec.models.t5.packing import PackedLayer, PackedT5
+from specdec.models.t5.packing import LAYER_KERNELS, PackedLayer, PackedT5, Store
 from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Params, Prompt, Start, pytree
 
 Layout = Literal["out_in", "in_out"]
@@ -82,6 +84,8 @@ class T5Model:
     layout: Layout = dataclasses.field(default_factory=best_layout)
     # How it lies on a mesh of devices; None for one device. Only "in_out" kernels can be cut.
     partitioning: Partitioning | None = None
+    # A draft of the same target in fewer bits: what that made of the inputs is this one's, too.
+    of_target: bool = False
 
     def __post_init__(self):
         if self.partitioning is None:
@@ -114,13 +118,69 @@ class T5Model:
 
     def pack(
         self, params: Params, output_tokens: Sequence[int] | None = None,
-        narrow: str | None = None,
+        narrow: str | None = None, *, int8: bool = False,
     ) -> PackedT5:  # fmt: skip
-        """Decode parameters from a checkpoint tree; see :func:`specdec.models.t5.packing.pack`."""
+        """Decode parameters from a checkpoint tree; see :func:`specdec.models.t5.packing.pack`.
+
+        Args:
+          int8: all kernels and the embedding have 8 bits, the encoder's too.
+
+        Raises:
+          ValueError: 8 bits on a mesh that cuts kernels.
+        """
+        ops, store = self._ops, Store(self._ops.pack, self._ops.pack_whole, lambda table: table)
+        if int8:
+            self._check_whole()
+
+            def packed(kernel: Array, pack=ops.pack) -> Kernel:
+                return ops.quantize(pack(kernel), 8, 0)
+
+            store = Store(packed, functools.partial(packed, pack=ops.pack_whole), int8_rows)
         return packing.pack(
-            params, self.config, self._ops.pack, self._ops.pack_whole,
-            jnp.dtype(narrow) if narrow else None, self.partitioning, output_tokens,
-        )  # fmt: skip
+            params,
+            self.config,
+            store,
+            jnp.dtype(narrow) if narrow else None,
+            self.partitioning,
+            output_tokens,
+        )
+
+    def step_bytes(self, params: PackedT5) -> int:
+        logits = params.embedding if params.logits is None else params.logits
+        read = jax.tree.leaves((params.layers, params.final_norm, params.relpos, logits))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in read)
+
+    def quantized(
+        self, params: PackedT5, bits: int, group: int, *, of_target: bool
+    ) -> tuple[T5Model, PackedT5]:
+        """The decoder's kernels, and the logits', in few bits; all else is shared."""
+        self._check_whole()
+        logits = self._ops.tied(params.embedding) if params.logits is None else params.logits
+        if bits == 8 and isinstance(logits, Int8Kernel):
+            raise ValueError("The model's weights have 8 bits already: choose Quantized(bits=4).")
+        quantize = jax.jit(functools.partial(self._ops.quantize, bits=bits, group=group))
+        layers = tuple(
+            dataclasses.replace(
+                layer, **{name: quantize(getattr(layer, name)) for name in LAYER_KERNELS}
+            )
+            for layer in params.layers
+        )
+        params = dataclasses.replace(params, layers=layers, logits=quantize(logits))
+        if of_target:
+            params = dataclasses.replace(params, encoder=None, cross_kv=None)
+        return dataclasses.replace(self, of_target=of_target), params
+
+    def _check_whole(self) -> None:
+        """Raises ValueError on a mesh that cuts kernels."""
+        cut = [
+            axis for axis in axis_sizes(self.config)
+            if self.partitioning is not None and self.partitioning.ways(axis) > 1
+        ]  # fmt: skip
+        if cut:
+            raise ValueError(
+                f"Weights of few bits cannot be cut, and this mesh cuts {', '.join(cut)}: scales "
+                "would be apart from what they belong to. Choose a mesh whose model axis is 1."
+            )
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are the encoder's inputs; the prefix is the start token."""
@@ -137,12 +197,11 @@ class T5Model:
           ValueError: it starts from a target's encoding, and is given none or one of another width.
         """
         cfg, batch, before = self.config, prompt.batch_size, prompt.prefix.shape[1] - 1
-        encoding = None
-        if cfg.encoding_width is not None and target is not None:
-            encoding = target.output
-        check_encoding(cfg, encoding)
         with self._resolving(batch):
-            encoded = self._encoded(params, prompt, encoding)
+            if self.of_target and target is not None:
+                encoded = target
+            else:
+                encoded = self._encoded(params, prompt, target)
             cache = kv.init_cache(
                 cfg.num_decoder_layers, batch, cfg.num_heads, before + max_len, cfg.head_dim,
                 self.dtype,
@@ -188,8 +247,11 @@ class T5Model:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
 
-    def _encoded(self, params, prompt, encoding) -> EncodedT5:
-        cfg, mask = self.config, prompt.input_mask
+    def _encoded(self, params, prompt, target) -> EncodedT5:
+        cfg, mask, encoding = self.config, prompt.input_mask, None
+        if cfg.encoding_width is not None and target is not None:
+            encoding = target.output
+        check_encoding(cfg, encoding)
         output = self._encode(params, prompt.inputs, mask, encoding)
         batch, length, _ = output.shape
         projected = self._ops.product(params.cross_kv, output)

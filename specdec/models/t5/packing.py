@@ -20,10 +20,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Axes, Partitioning, place
+from specdec.models.products.quantized import Kernel
 from specdec.models.t5.config import T5Config
 from specdec.types import Params, pytree
 
-Kernel = Array  # As few_tokens.py or plain.py packs it.
+# What of a layer are kernels; the rest are scales of norms.
+LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
 @pytree
@@ -57,11 +59,14 @@ class PackedEncoder:
 
 @pytree
 class PackedT5:
-    """Decode parameters; those of no other part are the decoder's."""
+    """Decode parameters; those of no other part are the decoder's.
 
-    encoder: PackedEncoder | None  # None only in a part of them, as logical_axes takes one.
-    embedding: Float[Array, "v d"]  # Shared with the logits when they are tied.
-    cross_kv: Kernel  # D -> 2 * layers * I, every layer's cross-attention keys and values.
+    A draft that starts from what its target made of the inputs has no encoder and no cross_kv.
+    """
+
+    encoder: PackedEncoder | None
+    embedding: Kernel  # [V, D]; shared with the logits when they are tied.
+    cross_kv: Kernel | None  # D -> 2 * layers * I, every layer's cross-attention keys and values.
     layers: tuple[PackedLayer, ...]
     relpos: Float[Array, "h r"]  # Position biases of each bucket.
     final_norm: Float[Array, " d"]
@@ -83,6 +88,15 @@ AXES: dict[str, Axes] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """How a layout stores the parameters that products read."""
+
+    kernel: Callable[[Array], Kernel]  # The decoder's, [in, out], or stacked ones [in, N, out].
+    whole: Callable[[Array], Kernel]  # The encoder's.
+    embedding: Callable[[Array], Kernel]  # [V, D].
+
+
 def logical_axes(packed: PackedT5) -> PackedT5:
     """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
 
@@ -94,8 +108,7 @@ def logical_axes(packed: PackedT5) -> PackedT5:
 
 
 def pack(
-    params: Params, config: T5Config, pack_kernel: Callable[[Array], Kernel],
-    pack_whole: Callable[[Array], Kernel], narrow: jnp.dtype | None,
+    params: Params, config: T5Config, store: Store, narrow: jnp.dtype | None,
     partitioning: Partitioning | None, output_tokens: Sequence[int] | None = None,
 ) -> PackedT5:  # fmt: skip
     """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out]).
@@ -105,8 +118,6 @@ def pack(
     ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that dtype.
 
     Args:
-      pack_kernel, pack_whole: store a kernel [in, out], or stacked ones [in, N, out], in a layout:
-        the decoder's, and the encoder's.
       narrow: what decoder kernels and embedding of more bits are stored in; None to keep them.
       partitioning: None for one device.
       output_tokens: those that the model is to generate; None for all.
@@ -122,7 +133,7 @@ def pack(
     def stored(array, widest):
         return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
 
-    def fuse(name, *kernels, widest=narrow or dtype, pack=pack_kernel):
+    def fuse(name, *kernels, widest=narrow or dtype, pack=store.kernel):
         axes = AXES[name]
         fused = [put(kernel["kernel"], axes) for kernel in kernels]
         if len(fused) > 1:
@@ -131,7 +142,7 @@ def pack(
         return pack(stored(fused[0], widest))
 
     # What is read once a text, not at every step.
-    encode = functools.partial(fuse, widest=dtype, pack=pack_whole)
+    encode = functools.partial(fuse, widest=dtype, pack=store.whole)
 
     def vector(name, parameter, dtype=dtype):
         return put(parameter, AXES[name]).astype(dtype)
@@ -182,7 +193,7 @@ def pack(
         logits = logits if generated is None else logits[:, generated]
     if logits is not None:
         axes = AXES["logits"] if generated is None else (AXES["logits"][0], None)
-        logits = pack_kernel(stored(put(logits, axes), narrow or dtype))
+        logits = store.kernel(stored(put(logits, axes), narrow or dtype))
     crosses = [layer["encoder_decoder_attention"] for layer in layers["decoder"]]
     cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
     projection = None
@@ -190,4 +201,7 @@ def pack(
         projection = encode("input_projection", params["encoder"]["input_projection"])
     encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
     decoder = pack_stack("decoder", fuse)
-    return PackedT5(encoder, embedding, cross_kv, **decoder, logits=logits, output_tokens=generated)
+    return PackedT5(
+        encoder, store.embedding(embedding), cross_kv, **decoder, logits=logits,
+        output_tokens=generated,
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Kernels of 4 bits on CPU: two numbers in a byte, read by a decode step's one or two tokens.
+
+Number j * L + l of a row's in-features is in group l of L, so that numbers which stand together
+have scales that stand together, and a vector of them is widened at once. Shapes: O out-features, G
+numbers of a group, L groups.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.models.products.quantized import Int4Kernel, check_group, to_int4
+
+_barrier = jax.lax.optimization_barrier
+FEW = 2  # Tokens; for more, widening a kernel once costs less.
+_STREAMS = (2, 1)  # Parts of a kernel that are read together.
+
+
+def quantize(rows: Float[Array, "o i"], group: int) -> Int4Kernel:
+    """A kernel's rows: ``qvalue`` uint8 [O, G / 2, L], each number plus 8, and ``scale`` [O, L].
+
+    Raises:
+      ValueError: the group does not divide the in-features.
+    """
+    check_group(rows.shape[1], group)
+    numbers, scale = to_int4(rows.reshape(len(rows), group, -1), axis=1)
+    numbers = (numbers + 8).astype(jnp.uint8)
+    return Int4Kernel(numbers[:, 0::2] | numbers[:, 1::2] << 4, scale[:, 0])
+
+
+def widened(kernel: Int4Kernel) -> Float[Array, "o i"]:
+    """The kernel's rows in float32."""
+    low, high = (_number(kernel.qvalue, part) - 8 for part in (0, 1))
+    numbers = jnp.stack([low, high], axis=2)  # [O, G / 2, 2, L]
+    scaled = numbers * kernel.scale.astype(jnp.float32)[:, None, None]
+    return scaled.reshape(len(scaled), -1)
+
+
+def product(kernel: Int4Kernel, x: Float[Array, "t i"]) -> Float[Array, "t o"]:
+    """The product of at most :data:`FEW` tokens, in float32.
+
+    Sums are of numbers plus 8; what that adds is 8 times the sum of x, which all rows share.
+    """
+    size, pairs, groups = kernel.qvalue.shape
+    x = x.astype(jnp.float32).reshape(len(x), 2 * pairs, groups)
+    qvalue, scale, x, extra = _barrier((kernel.qvalue, kernel.scale, x, 8 * jnp.sum(x, axis=1)))
+    streams = next(s for s in _STREAMS if size % s == 0)
+    qvalue = qvalue.reshape(streams, size // streams, pairs, groups)
+    scale = scale.reshape(streams, size // streams, groups).astype(jnp.float32)
+
+    def terms(token: int, stream: int) -> Float[Array, "o l"]:
+        """What each group adds."""
+        total = -extra[token][None]
+        for pair in range(pairs):
+            for part in (0, 1):
+                number = _number(qvalue[stream, :, pair], part)
+                total = total + number * x[token, 2 * pair + part][None]
+        return total * scale[stream]
+
+    found = [terms(token, stream) for token in range(len(x)) for stream in range(streams)]
+    sums = jax.lax.reduce(
+        found, [jnp.zeros(())] * len(found),
+        lambda a, b: [u + v for u, v in zip(a, b, strict=True)], (1,),
+    )  # fmt: skip
+    return jnp.concatenate(_barrier(sums)).reshape(len(x), size)
+
+
+def _number(byte: Int[Array, ...], part: int) -> Float[Array, ...]:
+    """The lower (0) or upper (1) half of bytes."""
+    return (byte >> 4 if part else byte & 15).astype(jnp.float32)

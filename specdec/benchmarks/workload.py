@@ -47,6 +47,7 @@ class Workload:
     temperature: float = 0.0  # 0 for greedy.
     # Of weights and arithmetic, where a system's method does not say its own.
     dtype: str = "float32"
+    stored: str = "float32"  # Of random weights that are exported.
     # Accept guesses with this probability, not by the target's distribution (see
     # `ForcedAcceptance`); None for real acceptance.
     forced_alpha: float | None = None
@@ -109,7 +110,7 @@ def random_weights(
     name: str, target: T5Config, draft: T5Config, gamma: int, forced_alphas: Sequence[float],
     input_lens: Sequence[int] = (64,), output_lens: Sequence[int] = (64,),
     batch_sizes: Sequence[int] = (1,), temperature: float = 0.0, dtype: str = "float32",
-    seed: int = 0,
+    stored: str = "float32", seed: int = 0,
 ) -> list[Workload]:  # fmt: skip
     """A pair of random weights, whose acceptance must be forced; one workload a combination.
 
@@ -123,19 +124,19 @@ def random_weights(
             f"{name}, batch {batch_size}, input {input_len}, output {output_len}", target, draft,
             tuple((*map(int, row), target.eos_id) for row in tokens), (output_len,) * batch_size,
             output_len, batch_size, gamma, temperature=temperature, dtype=dtype,
-            forced_alpha=alpha, seed=seed,
+            stored=stored, forced_alpha=alpha, seed=seed,
         )  # fmt: skip
 
     combinations = itertools.product(input_lens, output_lens, batch_sizes, forced_alphas)
     return list(itertools.starmap(workload, combinations))
 
 
-def exported(weights: str | T5Config, directory: Path, seed: int) -> str:
+def exported(weights: str | T5Config, directory: Path, seed: int, stored: str) -> str:
     """Random weights as a checkpoint under ``directory`` that every system reads; made once."""
     if isinstance(weights, str):
         return weights
-    path = directory / f"{zlib.crc32(f'{weights} {seed}'.encode()):08x}"
+    path = directory / f"{zlib.crc32(f'{weights} {seed} {stored}'.encode()):08x}"
     if not (path / "config.json").is_file():
         params = init_params(weights, jax.random.key(seed))
-        save_huggingface(path, weights, jax.device_get(params))
+        save_huggingface(path, weights, jax.device_get(params), dtype=stored)
     return str(path)

@@ -17,6 +17,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.model import axis_sizes as axis_sizes
 from specdec.models.t5.share import DeviceShare as DeviceShare
+from specdec.models.t5.share import FewBits as FewBits
 
 Config = T5Config
 network = t5.Transformer  # The linen module of a config that is trained and scored on whole texts.

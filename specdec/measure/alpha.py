@@ -7,7 +7,7 @@ or not a decode would have drafted there (Leviathan et al. 2023, section 4.2 and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.core import theory, theory_measured
 from specdec.core.compilation import decode_jit
 from specdec.core.residuals import acceptance_prob, guess_counts, take
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, Verdict, pytree
 from specdec.verifiers.lenient import LenientVerifier
@@ -135,6 +137,22 @@ class RowAcceptance:
 
         guessed = np.asarray(found.guessed)[place, :count].tolist()
         return cls(id, guessed, listed(found.prob), listed(found.ratio), listed(found.lenient))
+
+
+def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[int]]) -> Acceptance:
+    """:func:`replay` of texts [at most B] that are no longer than the decoder's.
+
+    Args:
+      decoder: speculative, with one guess a block.
+      texts: outputs, EOS included, by the place of their input in the batch.
+    """
+    tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
+    counts = np.zeros(len(batch.row_ids), np.int32)
+    for place, text in texts.items():
+        counts[place] = len(text)
+        tokens[place, : len(text)] = text
+    given = (*decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts))
+    return jax.tree.map(np.asarray, replay(decoder.engine, *given))
 
 
 def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:

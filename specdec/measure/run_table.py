@@ -21,7 +21,8 @@ def format_table(results: dict[str, Any]) -> str:
     """A run's numbers, and a sentence for each thing that should not go unnoticed."""
     r = results
     speculative = r["method"] == "speculative"
-    title = f"{r['task']}: {r['target']} drafted by {r['drafter']}, gamma {r['gamma']}"
+    target = r["target"] + (f" with {r['weights']} weights" if r["weights"] else "")
+    title = f"{r['task']}: {target} drafted by {r['drafter']}, gamma {r['gamma']}"
     if r["stop_below"]:
         title += f", stopping below {r['stop_below']:g}"
     if r["draft_temperature"] != r["temperature"]:
@@ -29,7 +30,7 @@ def format_table(results: dict[str, Any]) -> str:
     if r["verifier"] != "TokenVerifier":
         title += f", {r['verifier']}"
     if not speculative:
-        title = f"{r['task']}: {r['target']}, plain decoding"
+        title = f"{r['task']}: {target}, plain decoding"
     setting = f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}"
     if r["mesh"]:
         setting += ", mesh {data} x {model} (data x model)".format_map(r["mesh"])
@@ -44,7 +45,7 @@ def format_table(results: dict[str, Any]) -> str:
     if r["quality"] is not None:
         scores = (f"{METRICS.get(name, name)} {v:.1f}" for name, v in r["quality"].items())
         out += ["", "  ".join(("quality", *scores))]
-    remarks = [*_skipped_remarks(r), *lossless_remarks(r), *speed_remarks(r)]
+    remarks = [*_skipped_remarks(r), *_weights_remarks(r), *lossless_remarks(r), *speed_remarks(r)]
     return "\n".join([*out, *(["", *remarks] if remarks else [])])
 
 
@@ -114,6 +115,17 @@ def _skipped_remarks(r: dict[str, Any]) -> list[str]:
         return []
     total = r["num_examples"] + r["num_skipped"]
     return [f"SKIPPED: {r['num_skipped']} of {total} rows; the reasons are in skipped.jsonl."]
+
+
+def _weights_remarks(r: dict[str, Any]) -> list[str]:
+    if not r["weights"]:
+        return []
+    found = r["agreement"]
+    low, high = found["alpha_interval"]
+    return [
+        f"{r['weights']} weights are another model than the full ones: along {found['num_texts']} "
+        f"outputs the two agree at alpha {found['alpha']:.3f} (95 %: {low:.3f} to {high:.3f})."
+    ]
 
 
 def lossless_remarks(r: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from specdec.checkpoints.architectures import Config, DeviceShare, axis_sizes
+from specdec.checkpoints.architectures import Config, DeviceShare, FewBits, axis_sizes
 from specdec.core.roofline import Collective, Hardware, Load
 from specdec.models.partitioning import DeviceMesh
 
@@ -49,17 +49,23 @@ class BlockPlan:
     # S and L, the buckets.
     input_len: int
     output_len: int
+    # None for weights of the models' dtypes.
+    target_bits: FewBits | None = None
+    draft_bits: FewBits | None = None
 
     @property
     def target_share(self) -> DeviceShare:
         """What a device has of the target."""
-        return DeviceShare(self.target, self.mesh.planned_target, self.batch_size)
+        rules = self.mesh.planned_target
+        return DeviceShare(self.target, rules, self.batch_size, self.target_bits)
 
     @property
     def draft_share(self) -> DeviceShare | None:
         """What a device has of the draft model."""
         draft, rules = self.draft, self.mesh.planned_draft
-        return None if draft is None else DeviceShare(draft, rules, self.batch_size)
+        if draft is None:
+            return None
+        return DeviceShare(draft, rules, self.batch_size, self.draft_bits)
 
     @property
     def _shares(self) -> list[DeviceShare]:
@@ -75,7 +81,7 @@ class BlockPlan:
         cached, inputs = self._lengths
         return [
             {"all parameters": share.weights, "self-attention cache": share.cache(cached),
-             "cross-attention keys and values": share.cache(inputs),
+             "cross-attention keys and values": share.own_cross_cache(inputs),
              "logits of one call": share.logits(width)}
             for share, width in zip(self._shares, (self.gamma + 1, _PENDING), strict=False)
         ]  # fmt: skip
@@ -84,6 +90,12 @@ class BlockPlan:
     def needed(self) -> int:
         """Bytes that each device holds of both."""
         return sum(sum(held.values()) for held in self.memory())
+
+    @property
+    def step_ratio(self) -> float:
+        """Weights that a step of the draft model reads over those of the target's."""
+        target, draft = self._shares
+        return draft.step_weights / target.step_weights
 
     @property
     def _lengths(self) -> tuple[int, int]:

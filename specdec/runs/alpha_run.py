@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specdec.api import Method, Pair, load_pair
@@ -119,15 +117,10 @@ class AlphaRun:
         decoder = self._decoder(pair, "speculative")
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
-            tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
-            counts = np.zeros(len(batch.row_ids), np.int32)
+            given = {place: texts[row] for row, place in wanted.items()}
+            found = alpha.replayed(decoder, batch, given)
             for row, place in wanted.items():
-                counts[place] = len(texts[row])
-                tokens[place, : counts[place]] = texts[row]
-            given = (*decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts))
-            found = jax.tree.map(np.asarray, alpha.replay(decoder.engine, *given))
-            for row, place in wanted.items():
-                yield alpha.RowAcceptance.of(found, place, row, int(counts[place]))
+                yield alpha.RowAcceptance.of(found, place, row, len(texts[row]))
 
         return measure_rows(path, batches, alpha.RowAcceptance, replay)
 

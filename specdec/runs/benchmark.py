@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec.benchmarks import harness, report
 from specdec.benchmarks.systems import SYSTEMS
-from specdec.benchmarks.systems.specdec_t5 import decoder_of, pair_of
+from specdec.benchmarks.systems.specdec_t5 import VARIANTS, Variant, decoder_of, pair_of
 from specdec.benchmarks.workload import Workload, exported
 from specdec.core import files
 from specdec.core.machine import num_cores
@@ -44,7 +44,7 @@ def run(
     if not 1 <= (threads := threads or cores) <= cores:
         raise ValueError(f"threads must be in [1, {cores}], got {threads}.")
     options = {"threads": threads, "t5x_path": t5x_path}
-    with_peers = any(not SYSTEMS[name].own for name in systems if name in SYSTEMS)
+    needs_files = any(not SYSTEMS[name].drawn for name in systems if name in SYSTEMS)
     all_workloads = [workload for make in workloads for workload in make()]
     directory.mkdir(parents=True, exist_ok=True)
     source = results.provenance()  # Before anything new is in the checkout.
@@ -60,17 +60,20 @@ def run(
     ):
         for workload in all_workloads:
             progress.begin(f"{workload.label}, {threads} threads")
-            if with_peers:
+            if needs_files:
+                where, seed, stored = Path(checkpoints), workload.seed, workload.stored
                 workload = dataclasses.replace(
                     workload,
-                    target=exported(workload.target, Path(checkpoints), workload.seed),
-                    draft=exported(workload.draft, Path(checkpoints), workload.seed + 1),
+                    target=exported(workload.target, where, seed, stored),
+                    draft=exported(workload.draft, where, seed + 1, stored),
                 )
             measurements = harness.measure(workload, systems, repetitions, options)
             parts = None
-            if breakdown_repetitions and "specdec speculative" in systems:
-                say(f"Breaking a block down, {breakdown_repetitions} repetitions")
-                parts = _break_down(workload, breakdown_repetitions)
+            guessing = [name for name in systems if SYSTEMS[name].guesses]
+            if breakdown_repetitions and guessing:
+                say(f"Breaking a block of {guessing[0]} down, {breakdown_repetitions} repetitions")
+                variant = VARIANTS[SYSTEMS[guessing[0]].method]
+                parts = _break_down(workload, variant, breakdown_repetitions)
             content["workloads"].append(report.numbers(workload, measurements, parts))
             files.write_json(directory / RESULTS, content)
             say(report.text(content["workloads"][-1]) + "\n", result=True)
@@ -78,8 +81,8 @@ def run(
     return content
 
 
-def _break_down(workload: Workload, repetitions: int) -> breakdown.Breakdown:
-    pair, limit = pair_of(workload), workload.max_decode_len
+def _break_down(workload: Workload, variant: Variant, repetitions: int) -> breakdown.Breakdown:
+    pair, limit = pair_of(workload, variant), workload.max_decode_len
     ids = [np.asarray(row) for row in workload.inputs]
     whole = dataclasses.replace(workload, stop_below=0.0)
     return breakdown.measure(

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from specdec.api import load_pair
+from specdec.checkpoints.loading import resolve
 from specdec.core import files
 from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
-from specdec.data.tasks import good
+from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch, make_batches
-from specdec.measure import lossless, results, speed, traces
+from specdec.measure import alpha, lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
 from specdec.measure.rows import LineWriter, append_missing
@@ -32,6 +33,7 @@ from specdec.verifiers.base import Verifier
 CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
 RESULTS, TRACE = "results.json", "trace.html"
 ROWS_IN_PAGE = 24
+AGREEMENT_ROWS = 256  # At most, that rounded weights are compared with full ones on.
 _END = "# ---\n"  # Of the provenance above a configuration.
 
 
@@ -65,7 +67,9 @@ class PreparedRun:
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
         self.run, self._directory, self._processes = run, directory, processes
-        self.pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype, mesh=run.mesh)
+        self.pair = load_pair(
+            target=run.target, draft=run.draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh
+        )
         self.pair.target.check_batch_size(run.batch_size)
         rows = run.max_input_len, run.num_examples, run.bad_rows
         self._inputs = Inputs(run.task, self.pair, *rows)
@@ -200,8 +204,8 @@ class PreparedRun:
             guessing = run.decoder(self.pair) if run.guesses else None
             timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
             measured = speed.summarize(timings)
-        names = ("target", "method", "gamma", "stop_below", "dtype", "batch_size", "max_input_len",
-                 "max_decode_len", "seed")  # fmt: skip
+        names = ("target", "weights", "method", "gamma", "stop_below", "dtype", "batch_size",
+                 "max_input_len", "max_decode_len", "seed")  # fmt: skip
         content = {
             "task": run.task.name,
             "drafter": str(run.draft) if run.guesses else None,
@@ -216,6 +220,7 @@ class PreparedRun:
                 self.rows(), run.guesses, measured, checked=run.checked, metrics=run.task.metrics
             ),
             "checked": run.checked,
+            "agreement": self._agreement() if run.weights else None,
             "num_skipped": self._survey.num_skipped,
             **about,
             "gin": self._identity,
@@ -226,6 +231,40 @@ class PreparedRun:
         files.write_text(self._directory / TRACE, page)
         files.write_json(self._directory / RESULTS, content)
         return content
+
+    def _agreement(self) -> dict[str, Any]:
+        """How far the rounded target and its full weights agree, along some of the outputs.
+
+        The full weights take the part of a draft: at temperature 0 alpha is the share of tokens
+        that they would have generated too, above it 1 less the distance of the distributions.
+        """
+        run = self.run
+        say(f"Comparing the {run.weights} weights with the full ones")
+        full = load_pair(
+            target=run.target, draft=resolve(run.target, "target"), dtype=run.dtype,
+            weights=run.weights, mesh=run.mesh,
+        )  # fmt: skip
+        decoder = full.decoder(
+            method="speculative", gamma=1, sampling=run.sampling,
+            max_decode_len=run.max_decode_len, seed=run.seed,
+        )  # fmt: skip
+        places = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
+        items = [item for place, item in enumerate(self._inputs.items()) if place in places]
+        ids = {item.id for item in items}
+        texts = {row.id: row.tokens for row in self.rows() if row.id in ids}
+        found = []
+        for batch in make_batches(
+            [item.tokens for item in items], run.batch_size, full.target.model
+        ):
+            rows = {place: items[row].id for place, row in enumerate(batch.row_ids) if row >= 0}
+            given = {place: texts[row] for place, row in rows.items()}
+            replayed = alpha.replayed(decoder, batch, given)
+            found += [
+                alpha.RowAcceptance.of(replayed, place, row, len(texts[row]))
+                for place, row in rows.items()
+            ]
+        summary = alpha.summary(found)
+        return {name: summary[name] for name in ("num_texts", "alpha", "alpha_interval")}
 
     def _decode_rows(self, writer: LineWriter, done: int) -> None:
         """Appends the rows that follow the first `done` ones."""

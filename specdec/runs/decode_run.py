@@ -26,7 +26,7 @@ class DecodeRun:
     """What to decode and how; gin's macros in ``configs/runs/decode.gin`` bind it.
 
     Attributes:
-      target, draft, dtype, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
+      target, draft, dtype, weights, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
       num_examples: the first so many of the task; None for all.
       timing_examples, timing_repetitions: how many of those, evenly spread, are timed, and how
         often; 0 examples measure no speed.
@@ -59,6 +59,7 @@ class DecodeRun:
     draft_sampling: SamplingConfig | None = None
     verifier: Verifier = VERIFIER
     bad_rows: BadRows = "fail"
+    weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None
     check: bool = True
 

@@ -9,19 +9,22 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import gin
 
 from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
-from specdec.checkpoints.architectures import FAMILIES, Config, count_parameters
+from specdec.checkpoints.architectures import FAMILIES, Config, FewBits, count_parameters
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.ngram import Ngram
+from specdec.drafters.quantized import Quantized
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
+from specdec.models.products.quantized import GROUP
 from specdec.reproduction import paper
 from specdec.reproduction.floors import BlockPart, BlockPlan, floor
 from specdec.runs import gin_files
@@ -60,6 +63,13 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
         return gin.get_configurable(Config)(), file
 
 
+def _few_bits(draft: Any) -> FewBits | None:
+    if not isinstance(draft, Quantized):
+        return None
+    what = "of target" if draft.of is None else "decoder"
+    return FewBits(draft.bits, draft.group or GROUP, what)
+
+
 def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
     rows = {(row.task, row.draft, row.temperature): row for row in paper.TABLE_4}
     known = sorted({row[:2] for row in rows})
@@ -90,15 +100,21 @@ def report(
     if isinstance(model, Hierarchical):
         model, tables = model.draft, model.inner
     names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
-    if isinstance(model, str):
-        names.append(model)
-        found.append(find_config(resolve(model, "draft"), root))
+    source = model.of if isinstance(model, Quantized) else model
+    if isinstance(source, str):
+        names.append(str(model))
+        found.append(find_config(resolve(source, "draft"), root))
+    elif isinstance(model, Quantized):
+        names.append(str(model))
+        found.append(found[0])
     counts = [count_parameters(config) for config, _ in found]
     target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config, _ in found)
     plan = BlockPlan(
         target, draft[0] if draft else None, run.mesh or DeviceMesh(), run.batch_size,
         gamma=0 if run.gamma == "auto" else run.guesses, input_len=bucket(run.max_input_len),
         output_len=bucket(run.max_decode_len),
+        target_bits=FewBits(8, GROUP, "model") if run.weights else None,
+        draft_bits=_few_bits(model),
     )  # fmt: skip
     alone = dataclasses.replace(plan, mesh=DeviceMesh())
     whole = alone.memory()
@@ -109,7 +125,8 @@ def report(
     ]
     lines = [
         f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
-        f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}",
+        f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}"
+        + (f", {run.weights} weights" if run.weights else ""),
         "",
         *aligned(list(zip(labels, *columns, strict=True))),
         "",
@@ -119,7 +136,7 @@ def report(
     if draft:
         lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:
-            lines += _speed_lines(counts[1][1] / counts[0][1], plan.gamma, row)
+            lines += _speed_lines(alone.step_ratio, plan.gamma, row)
     if run.mesh is not None:
         lines += ["", *_device_lines(plan)]
     if hardware is not None:

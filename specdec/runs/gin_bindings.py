@@ -13,6 +13,7 @@ from specdec.data import tasks
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.copying import Copying
 from specdec.drafters.ngram import Ngram
+from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs import dry_run, reproduce
@@ -31,7 +32,7 @@ _NAMED: dict[str, tuple[Any, ...]] = {
         DeviceMesh, Hardware,
     ),
     "specdec.checkpoints": (checkpoint,),
-    "specdec.drafts": (Ngram, Copying, Random, Hierarchical),
+    "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical),
     "specdec.verifiers": (TokenVerifier, BlockVerifier, LenientVerifier),
     "specdec.tasks": (
         tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.seqio_pairs_file,

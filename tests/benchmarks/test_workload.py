@@ -54,12 +54,12 @@ def test_texts_are_spread_over_the_task():
 
 def test_random_weights_are_exported_once(tmp_path):
     weights = TINY["v1.1"]
-    first = exported(weights, tmp_path, seed=0)
+    first = exported(weights, tmp_path, seed=0, stored="float32")
     written = next(tmp_path.rglob("model.safetensors"))
     before = written.stat().st_mtime_ns
-    assert exported(weights, tmp_path, seed=0) == first
+    assert exported(weights, tmp_path, seed=0, stored="float32") == first
     assert written.stat().st_mtime_ns == before
-    assert exported(weights, tmp_path, seed=1) != first
+    assert exported(weights, tmp_path, seed=1, stored="float32") != first
     config, _ = load_huggingface(first)
     assert config.d_model == TINY["v1.1"].d_model
-    assert exported(first, tmp_path, seed=0) is first
+    assert exported(first, tmp_path, seed=0, stored="float32") is first

@@ -24,20 +24,38 @@ class Entry:
     needs: tuple[str, ...] = ()  # Packages whose absence makes the system absent.
     # Whether it does the workload's own arithmetic, so that its tokens must be the same.
     exact: bool = True
-    own: bool = False  # Whether it is specdec: reads random weights, samples, forces acceptance.
+    own: bool = False  # Whether it is specdec: samples, forces acceptance.
+    drawn: bool = False  # Whether it can draw random weights itself, so that they need no files.
+
+    @property
+    def guesses(self) -> bool:
+        """Whether it is specdec's speculative decoding."""
+        return self.own and self.method.startswith("speculative")
 
 
 _HUGGINGFACE = ("torch", "transformers")
 _CT2 = ("ctranslate2", *_HUGGINGFACE)
 
 SYSTEMS = {
-    "specdec autoregressive": Entry("specdec_t5", "autoregressive", own=True),
-    "specdec speculative": Entry("specdec_t5", "speculative", own=True),
+    "specdec autoregressive": Entry("specdec_t5", "autoregressive", own=True, drawn=True),
+    "specdec autoregressive, float32":
+        Entry("specdec_t5", "autoregressive_float32", own=True),
+    "specdec autoregressive, int8":
+        Entry("specdec_t5", "autoregressive_int8", exact=False, own=True),
+    "specdec speculative": Entry("specdec_t5", "speculative", own=True, drawn=True),
+    "specdec speculative, Quantized":
+        Entry("specdec_t5", "speculative_quantized", own=True, drawn=True),
+    "specdec speculative, int8": Entry("specdec_t5", "speculative_int8", exact=False, own=True),
     "transformers greedy": Entry("huggingface", "greedy", _HUGGINGFACE),
+    "transformers greedy, bfloat16":
+        Entry("huggingface", "greedy_bfloat16", _HUGGINGFACE, exact=False),
+    "transformers greedy, torch int8":
+        Entry("huggingface", "greedy_int8", _HUGGINGFACE, exact=False),
     "transformers assisted": Entry("huggingface", "assisted", _HUGGINGFACE),
     "transformers assisted, constant gamma":
         Entry("huggingface", "assisted_constant", _HUGGINGFACE),
     "CTranslate2 float32": Entry("ct2", "float32", _CT2),
     "CTranslate2 int8": Entry("ct2", "int8", _CT2, exact=False),
+    "CTranslate2 int8_float32": Entry("ct2", "int8_float32", _CT2, exact=False),
     "T5X": Entry("t5x_greedy", "greedy"),
 }  # fmt: skip

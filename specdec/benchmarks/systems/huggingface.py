@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,11 @@ from specdec.checkpoints import open_huggingface, read_config
 
 
 class System:
-    """``method`` is greedy, assisted (its own schedule) or assisted_constant (gamma guesses)."""
+    """``method`` is greedy, assisted (its own schedule) or assisted_constant (gamma guesses).
+
+    Also greedy_bfloat16, weights and arithmetic; and greedy_int8, by torch's dynamic quantization
+    of linear layers.
+    """
 
     def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         import torch
@@ -24,9 +29,11 @@ class System:
         self.workload = workload
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
+        dtype = torch.bfloat16 if method == "greedy_bfloat16" else getattr(torch, workload.dtype)
+
         def read(checkpoint: Any) -> Any:
             model: Any = transformers.T5ForConditionalGeneration.from_pretrained(
-                checkpoint, dtype=getattr(torch, workload.dtype)
+                checkpoint, dtype=dtype
             ).eval()
             # Rows get the lengths they are told.
             model.generation_config.eos_token_id = None
@@ -35,8 +42,13 @@ class System:
             return model
 
         self._model = read(workload.target)
+        if method == "greedy_int8":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # It is to move out of torch.
+                linear = {torch.nn.Linear}
+                self._model = torch.ao.quantization.quantize_dynamic(self._model, linear)
         self._assistant: Any = None
-        if method != "greedy":
+        if method.startswith("assisted"):
             self._assistant = read(workload.draft)
             if read_config(str(workload.draft)).encoding_width is not None:
                 self._start_from_encoding()

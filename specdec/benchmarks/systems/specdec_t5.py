@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,36 @@ from specdec.checkpoints.loading import draft_kernel_dtype, loaded_t5
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
 from specdec.drafters.model import model_draft
+from specdec.drafters.quantized import Quantized
 from specdec.models.base import LoadedModel
+from specdec.models.products.quantized import GROUP
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
 from specdec.models.t5.packing import PackedT5
 from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A way to decode a workload."""
+
+    method: Method
+    # None for the checkpoint's; "float32" widens them when they are loaded, "int8" rounds them.
+    weights: Literal["float32", "int8"] | None = None
+    quantized: bool = False  # The draft is the target's own copy in 8 bits.
+
+
+AS_STORED = Variant("speculative")
+VARIANTS = {
+    "autoregressive": Variant("autoregressive"),
+    "autoregressive_float32": Variant("autoregressive", "float32"),
+    "autoregressive_int8": Variant("autoregressive", "int8"),
+    "speculative": AS_STORED,
+    "speculative_quantized": Variant("speculative", quantized=True),
+    "speculative_int8": Variant("speculative", "int8"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,23 +80,43 @@ def _random_packed(model: T5Model, seed: int, narrow: str | None) -> PackedT5:
     ])  # fmt: skip
 
 
-def random_pair(target: T5Config, draft: T5Config, dtype: str, seed: int) -> Pair:
+def random_pair(
+    target: T5Config, draft: T5Config, dtype: str, seed: int, variant: Variant = AS_STORED
+) -> Pair:
     """A pair of endless models."""
 
     def load(config: T5Config, seed: int, narrow: str | None = None) -> LoadedModel:
         model = EndlessT5(dataclasses.replace(config, dtype=dtype))
         return loaded_t5(model, _random_packed(model, seed, narrow), "random weights")
 
+    loaded = load(target, seed)
+    if variant.quantized:
+        return Pair(loaded, model_draft(loaded.quantized(8, GROUP, True)), None, "random")
     drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
-    return Pair(load(target, seed), model_draft(drafted), None, "random")
+    return Pair(loaded, model_draft(drafted), None, "random")
 
 
-def pair_of(workload: Workload) -> Pair:
-    """The workload's pair; one that never ends by itself where lengths are prescribed."""
-    target, draft = workload.target, workload.draft
-    if isinstance(target, T5Config) and isinstance(draft, T5Config):
-        return random_pair(target, draft, workload.dtype, workload.seed)
-    pair = load_pair(target=str(target), draft=str(draft), dtype=workload.dtype)
+def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
+    """The workload's pair; one that never ends by itself where lengths are prescribed.
+
+    Raises:
+      WorkloadError: weights that are drawn at random here were to be rounded to 8 bits.
+    """
+    source, draft = workload.target, workload.draft
+    if isinstance(source, T5Config) and isinstance(draft, T5Config):
+        workload.require(variant.weights is None, "its weights must be exported for other formats")
+        return random_pair(source, draft, workload.dtype, workload.seed, variant)
+    pair = load_pair(
+        target=str(source), draft=Quantized() if variant.quantized else str(draft),
+        dtype=workload.dtype, weights="int8" if variant.weights == "int8" else None,
+    )  # fmt: skip
+    if variant.weights == "float32":
+        wide = jax.tree.map(
+            lambda leaf: leaf.astype(jnp.float32) if leaf.dtype.itemsize == 2 else leaf,
+            pair.target.params,
+        )
+        target = dataclasses.replace(pair.target, params=wide)
+        pair = Pair(target, pair.draft, pair.vocabulary, pair.name)
     if workload.lengths is None:
         return pair
 
@@ -96,14 +139,14 @@ def decoder_of(workload: Workload, pair: Pair, method: Method, limit: int) -> Ba
 
 
 class System:
-    """Plain or speculative decoding."""
+    """Plain or speculative decoding; ``method`` is of :data:`VARIANTS`."""
 
-    def __init__(self, workload: Workload, method: Method, options: Mapping[str, Any]):
+    def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         del options  # The process has its threads already.
-        self.workload = workload
-        self.method: Method = method
+        self.workload, variant = workload, VARIANTS[method]
+        self.method: Method = variant.method
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
-        self.pair = pair_of(workload)
+        self.pair = pair_of(workload, variant)
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
         workload = self.workload

@@ -7,8 +7,9 @@ module (``few_tokens.py``, ``plain.py``) has the shapes and the products.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -34,6 +35,16 @@ class Int4Kernel:
 
 
 Kernel: TypeAlias = Array | Int8Kernel | Int4Kernel  # As a layout's module packs it.
+
+
+def num_bytes(tree: Any) -> int:
+    """Of a tree of arrays; accelerators store two numbers of JAX's int4 in a byte."""
+
+    def of(array: Array) -> int:
+        bits = 4 if array.dtype == jnp.int4 else 8 * array.dtype.itemsize
+        return array.size * bits // 8
+
+    return sum(map(of, jax.tree.leaves(tree)))
 
 
 def check_bits(bits: int, group: int | None) -> None:

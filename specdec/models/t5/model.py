@@ -26,7 +26,7 @@ from specdec.core.standardize import spread
 from specdec.models import cache as kv
 from specdec.models.partitioning import Partitioning, constrain
 from specdec.models.products import few_tokens, plain
-from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows
+from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
 from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import (
@@ -37,7 +37,7 @@ from specdec.models.t5.network import (
     check_encoding,
     relative_position_buckets,
 )
-from specdec.models.t5.packing import LAYER_KERNELS, PackedLayer, PackedT5, Store
+from specdec.models.t5.packing import PackedLayer, PackedT5, Store
 from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Params, Prompt, Start, pytree
 
 Layout = Literal["out_in", "in_out"]
@@ -130,7 +130,7 @@ class T5Model:
         """
         ops, store = self._ops, Store(self._ops.pack, self._ops.pack_whole, lambda table: table)
         if int8:
-            self._check_whole()
+            self.check_whole()
 
             def packed(kernel: Array, pack=ops.pack) -> Kernel:
                 return ops.quantize(pack(kernel), 8, 0)
@@ -147,31 +147,28 @@ class T5Model:
 
     def step_bytes(self, params: PackedT5) -> int:
         logits = params.embedding if params.logits is None else params.logits
-        read = jax.tree.leaves((params.layers, params.final_norm, params.relpos, logits))
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in read)
+        return num_bytes((params.layers, params.final_norm, params.relpos, logits))
 
     def quantized(
         self, params: PackedT5, bits: int, group: int, *, of_target: bool
     ) -> tuple[T5Model, PackedT5]:
         """The decoder's kernels, and the logits', in few bits; all else is shared."""
-        self._check_whole()
+        self.check_whole()
         logits = self._ops.tied(params.embedding) if params.logits is None else params.logits
         if bits == 8 and isinstance(logits, Int8Kernel):
             raise ValueError("The model's weights have 8 bits already: choose Quantized(bits=4).")
         quantize = jax.jit(functools.partial(self._ops.quantize, bits=bits, group=group))
         layers = tuple(
-            dataclasses.replace(
-                layer, **{name: quantize(getattr(layer, name)) for name in LAYER_KERNELS}
-            )
-            for layer in params.layers
+            dataclasses.replace(layer, **{name: quantize(k) for name, k in kernels.items()})
+            for layer, kernels in zip(params.layers, params.kernels(), strict=True)
         )
         params = dataclasses.replace(params, layers=layers, logits=quantize(logits))
         if of_target:
             params = dataclasses.replace(params, encoder=None, cross_kv=None)
         return dataclasses.replace(self, of_target=of_target), params
 
-    def _check_whole(self) -> None:
-        """Raises ValueError on a mesh that cuts kernels."""
+    def check_whole(self) -> None:
+        """Raises ValueError on a mesh that cuts kernels, which weights of few bits do not allow."""
         cut = [
             axis for axis in axis_sizes(self.config)
             if self.partitioning is not None and self.partitioning.ways(axis) > 1

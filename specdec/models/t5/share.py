@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from specdec.core.roofline import Collective, Load
 from specdec.models.cache import CACHE_AXES
 from specdec.models.partitioning import T5X_RULES, Axes, Partitioning
+from specdec.models.products.quantized import num_bytes
 from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
@@ -29,20 +31,44 @@ _PLANNED = ("heads", *_SUMMED, "vocab")
 _FLOAT32 = jnp.dtype("float32").itemsize
 
 
+@dataclasses.dataclass(frozen=True)
+class FewBits:
+    """Weights of few bits, which no mesh cuts."""
+
+    bits: int
+    group: int  # In 4 bits; see :class:`specdec.drafters.quantized.Quantized`.
+    # All of a model's; the decoder's alone, in a draft of its own; or in one that shares all else
+    # with its target.
+    what: Literal["model", "decoder", "of target"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weights:
+    """Parameters on one device."""
+
+    held: int  # Bytes.
+    read: int  # Bytes of those that every call reads.
+    num_read: int  # How many those are.
+
+
 @functools.cache
-def _packed(config: T5Config) -> PackedT5:
+def _packed(config: T5Config, *, int8: bool = False) -> PackedT5:
     """The shapes of a model's decode parameters, all devices' together."""
     float32 = dataclasses.replace(config, dtype="float32")
     params = jax.eval_shape(lambda: init_params(float32, jax.random.key(0)))
-    return jax.eval_shape(T5Model(config, "in_out").pack, params)
+    return jax.eval_shape(functools.partial(T5Model(config, "in_out").pack, int8=int8), params)
+
+
+def _read(packed: PackedT5) -> PackedT5:
+    """What every call reads."""
+    embedding = packed.embedding if packed.logits is None else None
+    return dataclasses.replace(packed, encoder=None, cross_kv=None, embedding=embedding)
 
 
 @functools.cache
-def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
-    """Bytes of parameters on one device: of all, and of those that every call reads."""
+def _weights(config: T5Config, partitioning: Partitioning) -> _Weights:
     packed = _packed(config)
-    embedding = packed.embedding if config.tied_logits else None
-    read = dataclasses.replace(packed, encoder=None, cross_kv=None, embedding=embedding)
+    read, itemsize = _read(packed), jnp.dtype(config.dtype).itemsize
 
     def held(array: jax.ShapeDtypeStruct, axes: Axes) -> int:
         part = partitioning.sharding(axes).shard_shape(array.shape)
@@ -51,7 +77,21 @@ def _weights(config: T5Config, partitioning: Partitioning) -> tuple[int, int]:
     def total(arrays: PackedT5) -> int:
         return sum(jax.tree.leaves(jax.tree.map(held, arrays, packing.logical_axes(arrays))))
 
-    return total(packed), total(read)
+    return _Weights(total(packed), total(read), total(read) // itemsize)
+
+
+@functools.cache
+def _few_bits(config: T5Config, few: FewBits) -> _Weights:
+    full, model = _packed(config), T5Model(config, "in_out")
+    of_target = few.what == "of target"
+
+    def quantized(params: PackedT5) -> PackedT5:
+        return model.quantized(params, few.bits, few.group, of_target=of_target)[1]
+
+    packed = _packed(config, int8=True) if few.what == "model" else jax.eval_shape(quantized, full)
+    own = (packed.kernels(), packed.logits) if of_target else packed
+    num_read = sum(leaf.size for leaf in jax.tree.leaves(_read(full)))
+    return _Weights(num_bytes(own), num_bytes(_read(packed)), num_read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +105,12 @@ class DeviceShare:
     config: T5Config  # The whole model's; its dtype is that of weights, activations and cache.
     partitioning: Partitioning  # How the model lies on the mesh.
     batch_size: int  # B, rows that all devices decode together.
+    few_bits: FewBits | None = None  # None for weights of the config's dtype.
 
     def __post_init__(self):
-        T5Model(self.config, "in_out", partitioning=self.partitioning)  # Checks them.
+        model = T5Model(self.config, "in_out", partitioning=self.partitioning)  # Checks them.
+        if self.few_bits is not None:
+            model.check_whole()
         self.partitioning.check_batch_size(self.batch_size)
 
     @property
@@ -80,9 +123,15 @@ class DeviceShare:
         return self.partitioning.onto(axis) if self.partitioning.ways(axis) > 1 else None
 
     @property
+    def _weights(self) -> _Weights:
+        if self.few_bits is None:
+            return _weights(self.config, self.partitioning)
+        return _few_bits(self.config, self.few_bits)
+
+    @property
     def weights(self) -> int:
-        """Bytes of all parameters, packed for decoding."""
-        return _weights(self.config, self.partitioning)[0]
+        """Bytes of all parameters, packed for decoding, but for those that a target has too."""
+        return self._weights.held
 
     @property
     def step_weights(self) -> int:
@@ -91,7 +140,7 @@ class DeviceShare:
         Not the encoder's and the cross-attention's keys' and values', which are read once a text,
         nor the embedding but for a few rows, unless it is the logits' kernel too.
         """
-        return _weights(self.config, self.partitioning)[1]
+        return self._weights.read
 
     @property
     def unplanned(self) -> list[str]:
@@ -110,6 +159,11 @@ class DeviceShare:
         shape = (self.batch_size, cfg.num_heads, length, cfg.head_dim)
         held = math.prod(self.partitioning.sharding(CACHE_AXES).shard_shape(shape))
         return 2 * cfg.num_decoder_layers * held * self._itemsize
+
+    def own_cross_cache(self, length: int) -> int:
+        """Bytes of the cross-attention's, unless they are the target's."""
+        shared = self.few_bits is not None and self.few_bits.what == "of target"
+        return 0 if shared else self.cache(length)
 
     def logits(self, width: int) -> int:
         """Bytes of one call's logits, [B, T, V] in float32: gathered, so that V is whole."""
@@ -138,7 +192,7 @@ class DeviceShare:
             )
         caches = self.cache(cache_length) + self.cache(input_length)
         scored = width if scored is None else scored
-        weights = self.step_weights // self._itemsize * self.rows * width
+        weights = self._weights.num_read * self.rows * width
         vocabulary = self.config.vocab_size // self.partitioning.ways("vocab")
         weights -= self.config.d_model * vocabulary * self.rows * (width - scored)
         attention = caches // self._itemsize * width

@@ -46,6 +46,47 @@ def make(name, gamma, sampling):
     return HierarchicalDrafter(TOY, inner, gamma), (own, inner_params)
 
 
+@dataclasses.dataclass(frozen=True)
+class FewBits(ToyModel):
+    """The target's copy: of its two tables, it reads the one of few bits."""
+
+    of_target: bool = True
+
+    def logits(self, params, hidden):
+        return super().logits(params[0], hidden)
+
+
+class FullReported(ModelDrafter):
+    """Draws guesses with few bits, and reports the q of the full weights."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        full = Sampled(params.weights[::-1], params.sampling)
+        reported = super().propose(full, state, random)[0].probs
+        return dataclasses.replace(draft, probs=reported), after
+
+
+def quantized_off(drafter, case):
+    tables = (quarters_table(31, 2), case.table(case.tables[0]))
+    params = Sampled(jnp.stack(tuple(map(jnp.asarray, tables))), case.sampling.traced())
+    return distances_of(drafter(FewBits(3), 1), params, case, target(case), limit=3)
+
+
+def test_lossless_with_the_targets_own_copy():
+    """That starts from what the target made of the inputs; greedily, of weights really rounded."""
+    assert max(quantized_off(ModelDrafter, SAMPLED)) < LOSSLESS
+    full = target(GREEDY)
+    model, few = TOY.quantized(full, 8, 16, of_target=True)
+    params = Sampled(few, GREEDY.sampling.traced())
+    for gamma in (1, 3):
+        off = distances_of(ModelDrafter(model, gamma), params, GREEDY, full, limit=4)
+        assert max(off) < LOSSLESS
+
+
+def test_the_q_of_the_full_weights_is_caught():
+    assert max(quantized_off(FullReported, SAMPLED)) > CAUGHT
+
+
 def block_grid(target, draft, *, point_masses=False):
     """Where block verification of two guesses decides, from the distributions that may come up.
 

@@ -62,10 +62,12 @@ class BlockPlan:
     @property
     def draft_share(self) -> DeviceShare | None:
         """What a device has of the draft model."""
-        draft, rules = self.draft, self.mesh.planned_draft
+        draft, few = self.draft, self.draft_bits
         if draft is None:
             return None
-        return DeviceShare(draft, rules, self.batch_size, self.draft_bits)
+        of_target = few is not None and few.what == "of target"
+        rules = self.mesh.planned_target if of_target else self.mesh.planned_draft
+        return DeviceShare(draft, rules, self.batch_size, few)
 
     @property
     def _shares(self) -> list[DeviceShare]:

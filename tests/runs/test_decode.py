@@ -200,6 +200,22 @@ def test_sampling_and_text(tiny, tmp_path, capsys):
     assert "the cat" in capsys.readouterr().out
 
 
+def test_int8_weights_are_told(tiny, tmp_path, capsys):
+    """As another model, and how far it agrees with the full weights; drafted by its own copy."""
+    quantized = str(ROOT / "configs/drafters/quantized.gin")
+    settings = ("WEIGHTS='int8'", "Quantized.bits=4", "TEMPERATURE=1.0")
+    assert main(tiny, tmp_path, *settings, files=[str(tiny.gin), quantized]) == 0
+    results, rows = read(tmp_path)
+    assert results["weights"] == "int8"
+    assert results["drafter"] == "target in int4"
+    found = results["agreement"]
+    assert found["num_texts"] == len(rows) == 4
+    assert 0.9 < found["alpha"] < 1
+    output = capsys.readouterr().out
+    assert f"{tiny.target} with int8 weights drafted by target in int4" in output
+    assert "int8 weights are another model than the full ones: along 4 outputs" in output
+
+
 def test_plain_decoding_is_the_same_greedy_text(tiny, finished, tmp_path):
     files = [str(tiny.gin), str(ROOT / "configs/methods/autoregressive.gin")]
     assert main(tiny, tmp_path, files=files) == 0

@@ -37,10 +37,17 @@ def specs(tiny, ngrams):
         "random": specdec.Random(),
         "over copying": specdec.Hierarchical(str(tiny.draft), specdec.Copying(), 2),
         "over bigram": specdec.Hierarchical(str(tiny.draft), specdec.Ngram(ngrams, 2), 1),
+        "int8": specdec.Quantized(),
+        "int4": specdec.Quantized(4),
+        "int8 of a draft": specdec.Quantized(of=str(tiny.draft)),
+        "int8 over copying": specdec.Hierarchical(specdec.Quantized(), specdec.Copying(), 2),
     }
 
 
-NAMES = ("model", "unigram", "trigram", "copying", "random", "over copying", "over bigram")
+NAMES = (
+    "model", "unigram", "trigram", "copying", "random", "over copying", "over bigram", "int8",
+    "int4", "int8 of a draft", "int8 over copying",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,7 +66,7 @@ def test_greedy_tokens_are_the_targets(tiny, specs, name):
     assert fast.stats.target_calls <= plain.stats.target_calls
 
 
-@pytest.mark.parametrize("name", ["trigram", "copying", "over bigram"])
+@pytest.mark.parametrize("name", ["trigram", "copying", "over bigram", "int8"])
 def test_sampled_rows_do_not_depend_on_their_neighbours(tiny, specs, name):
     pair = specdec.load_pair(target=tiny.target, draft=specs[name])
     options = dict(gamma=3, max_decode_len=12, sampling=SAMPLED, seed=5)
@@ -77,6 +84,59 @@ def test_a_hierarchical_draft_guesses_as_its_model_does(tiny, specs):
     )
     assert over == [model, model]
     assert model.accepted > 0
+
+
+def test_the_targets_own_copy_agrees_with_it(tiny, specs):
+    """Rounded to 8 bits nearly always; so this tells it from any other draft here."""
+    rates = {
+        name: specdec.load_pair(target=tiny.target, draft=specs[name])
+        .generate(TEXTS, gamma=3, max_decode_len=12, sampling=SAMPLED)
+        .stats.alpha
+        for name in ("model", "int8", "int4", "int8 over copying")
+    }
+    assert rates["int8"] > 0.98
+    assert rates["int8 over copying"] == pytest.approx(rates["int8"], abs=0.01)
+    assert rates["model"] < rates["int4"] < rates["int8"]
+
+
+def test_int8_weights_are_another_model_and_lossless_with_respect_to_it(tiny):
+    full = specdec.load_pair(target=tiny.target, draft=tiny.draft)
+    few = specdec.load_pair(target=tiny.target, draft=tiny.draft, weights="int8")
+    assert few.name.endswith(", int8 weights")
+    plain, fast = (
+        few.generate(TEXTS, gamma=3, method=method, max_decode_len=12)
+        for method in ("autoregressive", "speculative")
+    )
+    for a, b in zip(plain.tokens, fast.tokens, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert full.target.step_bytes > 2.5 * few.target.step_bytes
+    own = specdec.load_pair(target=tiny.target, draft=specdec.Quantized(4), weights="int8")
+    again = own.generate(TEXTS, gamma=3, max_decode_len=12)
+    for a, b in zip(plain.tokens, again.tokens, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: specdec.Quantized(3), "bits must be 8 or 4, got 3"),
+        (lambda: specdec.Quantized(8, 16), "8 bits have one scale an output and no groups"),
+        (lambda: specdec.Quantized(4, 3), "group must be an even number of at least 2, got 3"),
+        (lambda: specdec.Quantized(of=specdec.Ngram("quickstart")), "Quantized is of a model"),
+    ],
+)
+def test_a_quantized_draft_that_is_not_offered(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_quantized_drafts_that_do_not_fit(tiny):
+    with pytest.raises(ValueError, match="Groups of 64 do not divide a kernel of 16 in-features"):
+        specdec.load_pair(target=tiny.target, draft=specdec.Quantized(4, 64))
+    with pytest.raises(ValueError, match="have 8 bits already"):
+        specdec.load_pair(target=tiny.target, draft=specdec.Quantized(), weights="int8")
+    with pytest.raises(ValueError, match='weights must be "int8", or None'):
+        specdec.load_pair(target=tiny.target, draft=tiny.draft, weights="int4")
 
 
 def test_tables_of_another_vocabulary_are_refused(tiny, ngrams, tmp_path):

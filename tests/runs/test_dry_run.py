@@ -301,6 +301,34 @@ def test_drafts_that_are_no_checkpoint(capsys):
     assert len(cells(hierarchical, "parameters")) == 2
 
 
+def test_weights_of_few_bits(capsys):
+    """A copy of the target holds its kernels and logits' kernel again; c is the ratio of bytes."""
+    quantized = ROOT / "configs" / "drafters" / "quantized.gin"
+    config, _ = dry_run.find_config("t5-v1_1-xxl", ROOT)
+    kernels = count_parameters(config)[1]  # And a few norms.
+
+    for bits, ours in ((8, 1), (4, 0.5 + 2 / 16)):
+        output = shown(capsys, [XXL, quantized], f"Quantized.bits={bits}", "PAPER_ROW=None")
+        assert f"target in int{bits}" in output
+        held = cells(output, "all parameters")
+        assert held[1] == pytest.approx(kernels * ours / 1e6, rel=0.01)
+        assert cells(output, "cross-attention")[1] == 0
+        c = float(re.search(r"c is ([\d.]+) or more", output)[1])
+        assert c == pytest.approx(ours / 2, abs=0.005)  # The target has bfloat16.
+    rounded = shown(capsys, [XXL], "WEIGHTS='int8'")
+    assert "bfloat16, int8 weights" in rounded
+    assert cells(rounded, "all parameters")[0] == pytest.approx(
+        cells(shown(capsys, [XXL]), "all parameters")[0] / 2, rel=0.01
+    )
+
+
+def test_weights_of_few_bits_on_a_mesh(capsys):
+    quantized = ROOT / "configs" / "drafters" / "quantized.gin"
+    assert planned([XXL, quantized, MESHES / "1x8.gin"], []) == 2
+    assert "cannot be cut, and this mesh cuts" in capsys.readouterr().err
+    assert "data x model" in shown(capsys, [XXL, quantized, MESHES / "8x1.gin"], "BATCH_SIZE=8")
+
+
 @pytest.mark.parametrize(
     ("binding", "message"),
     [

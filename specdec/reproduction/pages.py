@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,13 @@ RUNS = {
     "ende_tatoeba_test": "test split, greedy",
     "ende_tatoeba_test_t1": "test split, temperature 1",
 }
+# The target's own copy as the draft, and its weights in 8 bits.
+FEW_BITS = {
+    "ende_tatoeba_test": "draft model, greedy",
+    "ende_tatoeba_test_quantized": "own copy, greedy",
+    "ende_tatoeba_test_quantized_t1": "own copy, temperature 1",
+    "ende_tatoeba_test_int8": "int8 target, draft model, greedy",
+}
 _SPREAD = "**{0[median]:.2f}×** ({0[low]:.2f} to {0[high]:.2f})"
 # Name in the table, key, how its value is written. A null value is a dash.
 _ROWS = (
@@ -80,6 +87,11 @@ _ROWS = (
     ("texts that differ from plain decoding", "greedy_mismatches", "{}"),
     ("the same, width-matched", "greedy_mismatches_width_matched", "{}"),
     ("BLEU", "quality.bleu", "{:.1f}"),
+)
+_FEW_BITS_ROWS = (
+    *_ROWS,
+    ("chrF", "quality.chrf", "{:.1f}"),
+    ("agreement with the full weights (α)", "agreement.alpha", "{:.3f}"),
 )
 
 
@@ -134,25 +146,29 @@ def comparison(root: Path) -> str:
     return f"{markdown(['', *_COMPARED], rows, numbers=True)}\n\n{machines}"
 
 
-def runs_table(root: Path, directory: str = "results", to_root: str = "") -> str:
-    """The bundled pair's runs, one column each, and where their numbers come from.
+def runs_table(
+    root: Path, directory: str = "results", to_root: str = "", *,
+    columns: Mapping[str, str] = RUNS, lines: Sequence[tuple[str, str, str]] = _ROWS,
+) -> str:  # fmt: skip
+    """Runs, one column each, and where their numbers come from.
 
-    The first of :data:`RUNS` must be in ``directory``; ``to_root`` leads from the page to the root.
+    The first of the ``columns`` must be in ``directory``; ``to_root`` leads from the page to the
+    root.
 
     Raises:
       PageError: the first run's results or a key are missing, or a file is damaged.
     """
     results, runs, command = {}, {}, "python scripts/decode.py --gin_file=configs/experiments"
-    for run in RUNS:
+    for run in columns:
         name = f"{directory}/{run}/results.json"
         if not runs or (root / name).is_file():
             remedy = f"{command}/{run}.gin --output_dir={directory}/{run}"
             results[name], runs[name] = read_json(root, name, remedy), run
     rows = [
         [name, *(_shown(result, key, source, form) for source, result in results.items())]
-        for name, key, form in _ROWS
+        for name, key, form in lines
     ]
-    table = markdown(["", *(RUNS[run] for run in runs.values())], rows, numbers=True)
+    table = markdown(["", *(columns[run] for run in runs.values())], rows, numbers=True)
     sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
     keys = ("device", "dtype", "batch_size")
     settings = {
@@ -232,6 +248,8 @@ def sections(
     """
 
     def performance(name: str) -> str:
+        if name == "few-bits":
+            return runs_table(root, to_root="../", columns=FEW_BITS, lines=_FEW_BITS_ROWS)
         if name in _RUNS_SECTIONS:
             return runs_table(root, _RUNS_SECTIONS[name], "../")
         return benchmark(root, name, draw=draw)

@@ -35,16 +35,23 @@ class BatchDecoder:
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
-    def decode(self, batch: Batch, *, trace: bool = False) -> DecodeResult:
+    def decode(
+        self, batch: Batch, *, limit: int | None = None, trace: bool = False
+    ) -> DecodeResult:
         """Decodes a batch and brings the result to the host as NumPy arrays.
+
+        Args:
+          limit: tokens a row of this batch may emit, at most ``max_decode_len``, the default.
 
         Raises:
           ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
             row).
         """
+        params, prompt, row_ids, most, seed = self.arguments(batch)
         result = decode(
-            self.engine, *self.arguments(batch), output_bucket=self.output_bucket, trace=trace
-        )
+            self.engine, params, prompt, row_ids, most if limit is None else limit, seed,
+            output_bucket=self.output_bucket, trace=trace,
+        )  # fmt: skip
         result = jax.tree.map(np.asarray, result)
         for place in np.flatnonzero(result.nan):
             raise ValueError(

@@ -82,14 +82,14 @@ def run(
 
 
 def _break_down(workload: Workload, variant: Variant, repetitions: int) -> breakdown.Breakdown:
-    pair, limit = pair_of(workload, variant), workload.max_decode_len
+    pair = pair_of(workload, variant)
     ids = [np.asarray(row) for row in workload.inputs]
     whole = dataclasses.replace(workload, stop_below=0.0)
     return breakdown.measure(
-        decoder_of(workload, pair, "autoregressive", limit),
-        decoder_of(workload, pair, "speculative", limit),
+        decoder_of(workload, pair, "autoregressive"),
+        decoder_of(workload, pair, "speculative"),
         list(make_batches(ids, workload.batch_size, pair.target.model)), repetitions=repetitions,
-        forced_alpha=workload.forced_alpha, parts_of=decoder_of(whole, pair, "speculative", limit),
+        forced_alpha=workload.forced_alpha, parts_of=decoder_of(whole, pair, "speculative"),
     )  # fmt: skip
 
 

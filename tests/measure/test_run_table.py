@@ -13,7 +13,7 @@ SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
     "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
-    "dtype": "float32", "device": "2 cores", "num_skipped": 0, "mesh": None,
+    "dtype": "float32", "weights": None, "device": "2 cores", "num_skipped": 0, "mesh": None,
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)
 
@@ -47,6 +47,14 @@ def test_numbers_are_there():
 def test_the_mesh_is_named():
     assert "mesh" not in table()
     assert "2 cores, mesh 2 x 4 (data x model)" in table(mesh={"data": 2, "model": 4})
+
+
+def test_other_weights_are_named_and_their_agreement_is_told():
+    agreement = {"alpha": 0.9951, "alpha_interval": [0.9944, 0.9958], "num_texts": 256}
+    text = table(weights="int8", agreement=agreement)
+    assert text.startswith("quickstart: big with int8 weights drafted by small")
+    assert "along 256 outputs the two agree at alpha 0.995 (95 %: 0.994 to 0.996)." in text
+    assert "weights" not in table()
 
 
 def test_lossless_and_mismatches():

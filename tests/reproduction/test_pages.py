@@ -269,7 +269,7 @@ def test_figures_and_sizes_are_where_they_belong():
     assert lines[2] == "| TPU v4 | 34.4 | 1,200 | 275.0 | 300 | 229 |"
     models = scaling.section(committed, "models").splitlines()
     assert models[2].startswith(
-        "| T5-XXL | 24 + 24 | 4096 | 64 | 10240 | 22.27 | 11.13 | 393 | 74 |"
+        "| T5-XXL | 24 + 24 | 4096 | 64 | 10240 | 22.27 | 11.14 | 393 | 74 |"
     )
     assert models[3].startswith("| T5 of 110 B | 60 + 60 | 8192 | 128 | 20480 |")
     assert len(scaling.section(committed, "meshes").splitlines()) == 2 + 2 * 3 * 2

@@ -99,6 +99,9 @@ def random_pair(
 def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
     """The workload's pair; one that never ends by itself where lengths are prescribed.
 
+    A target in 8 bits is another model: it is told the full weights' lengths, as other libraries'
+    8-bit models are.
+
     Raises:
       WorkloadError: weights that are drawn at random here were to be rounded to 8 bits.
     """
@@ -117,7 +120,7 @@ def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
         )
         target = dataclasses.replace(pair.target, params=wide)
         pair = Pair(target, pair.draft, pair.vocabulary, pair.name)
-    if workload.lengths is None:
+    if not _is_told_lengths(workload, variant):
         return pair
 
     def endless(loaded: LoadedModel) -> LoadedModel:
@@ -128,13 +131,17 @@ def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
     return Pair(endless(pair.target), drafted, pair.vocabulary, pair.name)
 
 
-def decoder_of(workload: Workload, pair: Pair, method: Method, limit: int) -> BatchDecoder:
+def _is_told_lengths(workload: Workload, variant: Variant) -> bool:
+    return workload.lengths is not None or variant.weights == "int8"
+
+
+def decoder_of(workload: Workload, pair: Pair, method: Method) -> BatchDecoder:
     """What decodes the workload's batches."""
     forced = workload.forced_alpha
     return pair.decoder(
-        method=method, gamma=workload.gamma, max_decode_len=limit, seed=workload.seed,
+        method=method, gamma=workload.gamma, max_decode_len=workload.max_decode_len,
         sampling=SamplingConfig(temperature=workload.temperature), stop_below=workload.stop_below,
-        verifier=VERIFIER if forced is None else ForcedAcceptance(forced),
+        verifier=VERIFIER if forced is None else ForcedAcceptance(forced), seed=workload.seed,
     )  # fmt: skip
 
 
@@ -143,21 +150,18 @@ class System:
 
     def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         del options  # The process has its threads already.
-        self.workload, variant = workload, VARIANTS[method]
-        self.method: Method = variant.method
+        variant = VARIANTS[method]
+        self.inputs = [np.asarray(ids) for ids in workload.inputs]
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
-        self.pair = pair_of(workload, variant)
+        self.is_told_lengths = _is_told_lengths(workload, variant)
+        self.decoder = decoder_of(workload, pair_of(workload, variant), variant.method)
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
-        workload = self.workload
-        ids = [np.asarray(workload.inputs[row]) for row in rows]
-        (batch,) = make_batches(ids, len(ids), self.pair.target.model)
-        limit = workload.max_decode_len
+        (batch,) = make_batches([self.inputs[row] for row in rows], len(rows), self.decoder.target.model)
+        batch = dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32))
         # Rows that end by themselves need no other limit; users do not know it.
-        if lengths is not None and (workload.lengths is not None or max(lengths) == 1):
-            limit = max(lengths)
-        decoder = decoder_of(workload, self.pair, self.method, limit)
-        result = decoder.decode(dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32)))
+        told = lengths is not None and (self.is_told_lengths or max(lengths) == 1)
+        result = self.decoder.decode(batch, limit=max(lengths) if told else None)
         return [
             [int(t) for t in tokens[:count]]
             for tokens, count in zip(result.tokens, result.num_tokens, strict=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.benchmarks.harness import Measurement
+from specdec.benchmarks.systems import SYSTEMS
 from specdec.benchmarks.workload import Workload
 from specdec.measure.breakdown import Breakdown
 from specdec.measure.tables import aligned
@@ -84,8 +85,9 @@ def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A line a workload, under ``SWEEP_COLUMNS``: specdec's two methods and a block's costs."""
     table = []
     for w in workloads:
-        systems = {s["system"]: s for s in w["systems"]}
-        plain, fast = systems["specdec autoregressive"], systems["specdec speculative"]
+        plain = next(s for s in w["systems"] if s["system"] == "specdec autoregressive")
+        # That of which a block was taken apart.
+        fast = next(s for s in w["systems"] if SYSTEMS[s["system"]].guesses)
         b = w["breakdown"]
         # Equation 1 and a block's parts are of gamma guesses.
         whole_blocks = not w["stop_below"]

@@ -157,7 +157,9 @@ class System:
         self.decoder = decoder_of(workload, pair_of(workload, variant), variant.method)
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
-        (batch,) = make_batches([self.inputs[row] for row in rows], len(rows), self.decoder.target.model)
+        (batch,) = make_batches(
+            [self.inputs[row] for row in rows], len(rows), self.decoder.target.model
+        )
         batch = dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32))
         # Rows that end by themselves need no other limit; users do not know it.
         told = lengths is not None and (self.is_told_lengths or max(lengths) == 1)

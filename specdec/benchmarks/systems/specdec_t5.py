@@ -162,8 +162,10 @@ class System:
         )
         batch = dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32))
         # Rows that end by themselves need no other limit; users do not know it.
-        told = lengths is not None and (self.is_told_lengths or max(lengths) == 1)
-        result = self.decoder.decode(batch, limit=max(lengths) if told else None)
+        limit = None
+        if lengths is not None and (self.is_told_lengths or max(lengths) == 1):
+            limit = max(lengths)
+        result = self.decoder.decode(batch, limit=limit)
         return [
             [int(t) for t in tokens[:count]]
             for tokens, count in zip(result.tokens, result.num_tokens, strict=True)

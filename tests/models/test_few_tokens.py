@@ -21,7 +21,7 @@ def _operands(tokens, size, rows, dtype):
 
 # 40 in-features are one chunk, 1056 are three; 48 out-features are read in four places, 50 in two.
 @pytest.mark.parametrize(("size", "rows"), [(40, 48), (40, 33), (40, 50), (1056, 48)])
-@pytest.mark.parametrize("tokens", [*range(1, 10), 17])
+@pytest.mark.parametrize("tokens", [*range(1, 10), 12, 17, 32, 33])
 def test_equals_the_float64_product(tokens, size, rows):
     kernel, x = _operands(tokens, size, rows, jnp.float32)
     expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)
@@ -42,7 +42,22 @@ def test_as_many_sums_as_there_are_registers_for(tokens, registers, monkeypatch)
     assert at_once == tokens * places[registers][tokens]
 
 
-@pytest.mark.parametrize("tokens", [1, 4, 5, 8])
+@pytest.mark.parametrize(("tokens", "passes"), [(8, 1), (9, 2), (12, 2), (13, 3), (17, 3), (32, 6)])
+def test_more_than_a_few_tokens_are_several_passes(tokens, passes):
+    """Beyond eight, of at most six each; and no kernel of 16 bits is widened into memory."""
+    kernel, x = _operands(tokens, 1056, 48, jnp.float16)
+    packed, x = few_tokens.pack(kernel), x.astype(jnp.float32)
+    text = _product_of_packed.jitted(packed, x).lower(packed, x).as_text()
+    assert text.count("stablehlo.reduce") == passes
+    assert "dot_general" not in text
+
+
+@decode_jit(static_argnames=())
+def _product_of_packed(kernel, x):
+    return few_tokens.product(kernel, x)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 5, 8, 9, 17])
 def test_bfloat16_is_summed_in_float32(tokens):
     kernel, x = _operands(tokens, 1056, 48, jnp.bfloat16)
     expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)

@@ -3,8 +3,9 @@
 XLA's own CPU product of one token reads memory at two thirds of its speed, and that of 2 to 8
 tokens costs 1.5 to 3 times as much, where a verification call should cost what a plain step does.
 Each choice below was the fastest of several on two AVX-512 cores, with kernels of 0.8 to 8 MB that
-come from memory at every use. Beyond a few tokens the product is XLA's, up to 64 of them the way
-round that takes it half the time. On other devices ``plain.py`` has the same functions.
+come from memory at every use. 9 to 32 tokens are several passes over a kernel, each of a few of
+them. Beyond, the product is XLA's, up to 64 tokens the way round that takes it half the time. On
+other devices ``plain.py`` has the same functions.
 
 Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for every out-feature, so
 that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
@@ -28,7 +29,9 @@ from specdec.core.reductions import sum_last
 from specdec.models.products import nibbles, plain
 from specdec.models.products.quantized import Int4Kernel, Int8Kernel, Kernel, to_int8
 
-_FEW, _MANY = 8, 64
+# Up to so many tokens a product is one pass, several, and XLA's the faster way round.
+_FEW, _SOME, _MANY = 8, 32, 64
+_TILE = 6  # Tokens of each of several passes.
 # Features in a chunk, at most, by the bytes of one; and at least.
 _WIDEST, _NARROWEST = {4: 512, 2: 512, 1: 4096}, 64
 _STREAMS = (8, 4, 3, 2, 1)  # Parts of a kernel that are read together.
@@ -88,6 +91,9 @@ def product(
     tokens = len(flat)
     if tokens <= _FEW:
         out = _streamed_product(kernel, flat)
+    elif tokens <= _SOME:
+        tiles = jnp.array_split(flat, -(-tokens // _TILE))
+        out = jnp.concatenate([_streamed_product(kernel, tile) for tile in tiles])
     elif tokens <= _MANY or chunks > 1:
         out = _padded_product(*_widened(kernel, flat))
     else:

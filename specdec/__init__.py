@@ -9,14 +9,21 @@ if TYPE_CHECKING:
     from specdec.api import GenerateOutput, Pair, load_pair
     from specdec.decoding.hierarchical import Hierarchical
     from specdec.drafters.copying import Copying
+    from specdec.drafters.merged import Merged
     from specdec.drafters.ngram import Ngram
     from specdec.drafters.quantized import Quantized
     from specdec.drafters.random import Random
+    from specdec.drafters.tree import Tree
     from specdec.models.partitioning import DeviceMesh
     from specdec.types import SamplingConfig
     from specdec.verifiers.block import BlockVerifier
+    from specdec.verifiers.kseq import KSeqVerifier
     from specdec.verifiers.lenient import LenientVerifier
+    from specdec.verifiers.point_mass import PointMassVerifier
+    from specdec.verifiers.recursive import RecursiveVerifier
     from specdec.verifiers.token import TokenVerifier
+    from specdec.verifiers.traversal import TraversalVerifier
+    from specdec.verifiers.typical import TypicalVerifier
 
 _HOMES = {
     "BlockVerifier": "verifiers.block",
@@ -24,13 +31,20 @@ _HOMES = {
     "DeviceMesh": "models.partitioning",
     "GenerateOutput": "api",
     "Hierarchical": "decoding.hierarchical",
+    "KSeqVerifier": "verifiers.kseq",
     "LenientVerifier": "verifiers.lenient",
+    "Merged": "drafters.merged",
     "Ngram": "drafters.ngram",
     "Pair": "api",
+    "PointMassVerifier": "verifiers.point_mass",
     "Quantized": "drafters.quantized",
     "Random": "drafters.random",
+    "RecursiveVerifier": "verifiers.recursive",
     "SamplingConfig": "types",
     "TokenVerifier": "verifiers.token",
+    "TraversalVerifier": "verifiers.traversal",
+    "Tree": "drafters.tree",
+    "TypicalVerifier": "verifiers.typical",
     "load_pair": "api",
 }
 __all__ = [
@@ -39,13 +53,20 @@ __all__ = [
     "DeviceMesh",
     "GenerateOutput",
     "Hierarchical",
+    "KSeqVerifier",
     "LenientVerifier",
+    "Merged",
     "Ngram",
     "Pair",
+    "PointMassVerifier",
     "Quantized",
     "Random",
+    "RecursiveVerifier",
     "SamplingConfig",
     "TokenVerifier",
+    "TraversalVerifier",
+    "Tree",
+    "TypicalVerifier",
     "__version__",
     "load_pair",
 ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import jax
@@ -181,10 +183,33 @@ class Topology:
         """Each token follows the one before it."""
         return cls(tuple(range(-1, length - 1)))
 
+    @classmethod
+    def branching(cls, levels: Sequence[int]) -> Topology:
+        """Every node of level i has ``levels[i]`` children; nodes are in the order of levels."""
+        parents, above = [], [-1]
+        for children in levels:
+            first = len(parents)
+            parents += [parent for parent in above for _ in range(children)]
+            above = list(range(first, len(parents)))
+        return cls(tuple(parents))
+
+    @classmethod
+    def of_sizes(cls, size: int, depth: int, siblings: int) -> Topology:
+        """A chain of ``depth`` nodes, with the other nodes as siblings of its own."""
+        places = range(-1, depth - 1)
+        extra = [p for p in places for _ in range(siblings - 1)]
+        extra += [p for p in range(depth, size) for _ in range(siblings)]
+        return cls((*places, *extra[: size - depth]))
+
     @property
     def size(self) -> int:
         """N, how many nodes."""
         return len(self.parents)
+
+    @property
+    def siblings(self) -> int:
+        """K, the most children that a node, or the last committed token, has."""
+        return max(Counter(self.parents).values(), default=0)
 
     @property
     def depth(self) -> int:
@@ -206,6 +231,10 @@ class Topology:
         for i, parent in enumerate(self.parents):
             found[i] = 0 if parent < 0 else found[parent] + 1
         return found
+
+    def ranks(self) -> Int[np.ndarray, " n"]:
+        """Each node's place among its siblings, in 0..K-1."""
+        return np.array([self.parents[:i].count(p) for i, p in enumerate(self.parents)], np.int32)
 
     def ancestors(self) -> Bool[np.ndarray, "n n"]:
         """Whether node j is node i or one of its ancestors."""
@@ -229,10 +258,12 @@ class TracedTopology:
     Attributes:
       parents: [B, N], in -1..i-1 for node i.
       depth: D, which no node is deeper than.
+      siblings: K, more children than which no node has.
     """
 
     parents: Int[Array, "b n"]
     depth: int = static_field()
+    siblings: int = static_field()
     is_chain: bool = static_field(default=False)
 
     @property
@@ -242,13 +273,17 @@ class TracedTopology:
 
     def rooted(self) -> TracedTopology:
         """See :meth:`Topology.rooted`."""
-        return TracedTopology(
-            jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1), self.depth + 1
-        )
+        parents = jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1)
+        return TracedTopology(parents, self.depth + 1, self.siblings)
 
     def depths(self) -> Int[Array, "b n"]:
         """See :meth:`Topology.depths`."""
         return jnp.sum(self.ancestors(), axis=-1) - 1
+
+    def ranks(self) -> Int[Array, "b n"]:
+        """See :meth:`Topology.ranks`."""
+        same = self.parents[:, :, None] == self.parents[:, None, :]
+        return jnp.sum(jnp.tril(same, -1), axis=-1, dtype=jnp.int32)
 
     def ancestors(self) -> Bool[Array, "b n n"]:
         """See :meth:`Topology.ancestors`."""
@@ -295,12 +330,14 @@ class Draft:
       num_guesses: [B], in 0..N: how many of a row's nodes are guesses, the rest being filler; None
         when all are. It may depend on the guesses themselves and on what came before, for those
         guesses are all verified.
+      independent: whether siblings were drawn independently from one q, so that they may repeat.
     """
 
     tokens: Int[Array, "b n"]
     probs: Float[Array, "b n v"] | None
     topology: AnyTopology
     num_guesses: Int[Array, " b"] | None = None
+    independent: bool = static_field(default=False)
 
 
 @pytree
@@ -359,6 +396,7 @@ class Stats:
       emitted: [B] tokens emitted, EOS included.
       dropped: [B] tokens verified but past EOS or the length limit.
       accepted_histogram: [B, D+1] blocks by the number of guesses accepted.
+      accepted_by_rank: [B, K] guesses emitted, by their place among their siblings.
       acceptance_prob_sum: [B] sum of the verifier's acceptance probabilities at the examined
         levels; divided by ``examined`` it estimates alpha (Leviathan et al. 2023, Corollary 3.6).
     """
@@ -370,6 +408,7 @@ class Stats:
     emitted: Int[Array, " b"]
     dropped: Int[Array, " b"]
     accepted_histogram: Int[Array, "b d1"]
+    accepted_by_rank: Int[Array, "b k"]
     acceptance_prob_sum: Float[Array, " b"]
 
 
@@ -379,15 +418,19 @@ class BlockInfo:
 
     Attributes:
       draft_tokens: [B, N] the guesses.
+      parents: [B, N] the guess that each follows, -1 for the token before the draft.
       num_guesses: [B] how many of them are guesses.
       tokens: [B, D+1] the verdict's tokens.
       num_accepted: [B] guesses emitted (after EOS and the length limit).
       num_emitted: [B] tokens emitted; 0 for a finished row.
+      path: [B, D+1] see :class:`Verdict`.
     """
 
     draft_tokens: Int[Array, "b n"]
+    parents: Int[Array, "b n"]
     num_guesses: Int[Array, " b"]
     tokens: Int[Array, "b d1"]
+    path: Int[Array, "b d1"]
     num_accepted: Int[Array, " b"]
     num_emitted: Int[Array, " b"]
 

@@ -11,7 +11,7 @@ from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, ta
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.hierarchical import HierarchicalDrafter
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import Sampled, chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
@@ -36,11 +36,11 @@ def make(name, gamma, sampling):
         return ModelDrafter(TOY, gamma), Sampled(jnp.asarray(quarters_table(31, 2)), drawn)
     if name in ("unigram", "bigram", "trigram"):
         tables = dyadic_ngrams({"unigram": 1, "bigram": 2, "trigram": 3}[name])
-        return NgramDrafter(gamma, tables.order), Sampled(tables, drawn)
+        return NgramDrafter(chain(gamma), tables.order), Sampled(tables, drawn)
     if name == "copying":
-        return CopyingDrafter(gamma, max_match=2), ()
+        return CopyingDrafter(chain(gamma), max_match=2), ()
     if name == "random":
-        return RandomDrafter(gamma, TOY.vocab_size), ()
+        return RandomDrafter(chain(gamma), TOY.vocab_size), ()
     inner, inner_params = make(name.removeprefix("model over "), 1, sampling)
     own = Sampled(jnp.asarray(quarters_table(31, 2)), drawn)
     return HierarchicalDrafter(TOY, inner, gamma), (own, inner_params)

@@ -22,7 +22,9 @@ def random_trees(size, seed):
 def test_depths_and_ancestors_of_random_trees(size, rooted):
     trees = random_trees(size, size)
     traced = TracedTopology(
-        jnp.array([tree.parents for tree in trees]), max(tree.depth for tree in trees)
+        jnp.array([tree.parents for tree in trees]),
+        max(tree.depth for tree in trees),
+        max(tree.siblings for tree in trees),
     )
     if rooted:
         traced, trees = traced.rooted(), [tree.rooted() for tree in trees]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +18,13 @@ class RunStats:
     """Totals over rows. The rates' names and meanings are those of docs/notation.md.
 
     Attributes:
-      gamma: guesses a block; 0 for plain decoding.
+      gamma: guesses in a row in a block, levels of a tree; 0 for plain decoding.
       num_rows: rows decoded.
       target_calls, proposed, examined, accepted, emitted, dropped: see
         :class:`specdec.types.Stats`.
       accepted_histogram: blocks by the number of guesses accepted, gamma + 1 counts.
-      acceptance_prob_sum: sum of sum_x min(p(x), q(x)) over examined positions.
+      accepted_by_rank: guesses accepted by their place among their siblings, 1 count for a chain.
+      acceptance_prob_sum: sum of the probabilities of accepting a guess over examined levels.
     """
 
     gamma: int
@@ -34,6 +36,7 @@ class RunStats:
     emitted: int
     dropped: int
     accepted_histogram: tuple[int, ...]
+    accepted_by_rank: tuple[int, ...]
     acceptance_prob_sum: float
 
     @classmethod
@@ -41,25 +44,37 @@ class RunStats:
         """Adds up per-row statistics of any number of batches."""
         parts = list(parts)
         counts = {name: sum(int(np.sum(getattr(p, name))) for p in parts) for name in _COUNTS}
-        histogram = np.sum([np.sum(p.accepted_histogram, axis=0) for p in parts], axis=0)
+
+        def added(name: str) -> tuple[int, ...]:
+            rows = [np.sum(getattr(p, name), axis=0) for p in parts]
+            return tuple(int(n) for n in np.atleast_1d(np.sum(rows, axis=0)))
+
         probs = [np.sum(p.acceptance_prob_sum, dtype=np.float64) for p in parts]
         return cls(
             gamma, num_rows, **counts,
-            accepted_histogram=tuple(int(n) for n in np.atleast_1d(histogram)),
+            accepted_histogram=added("accepted_histogram"),
+            accepted_by_rank=added("accepted_by_rank"),
             acceptance_prob_sum=float(sum(probs)),
         )  # fmt: skip
 
     def __add__(self, other: RunStats) -> RunStats:
         """Totals over the rows of both, which have the same gamma."""
+
+        def added(name: str) -> Any:
+            mine, its = getattr(self, name), getattr(other, name)
+            if isinstance(mine, tuple):
+                return tuple(a + b for a, b in zip(mine, its, strict=True))
+            return mine + its
+
         names = (field.name for field in dataclasses.fields(self))
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        pairs = zip(self.accepted_histogram, other.accepted_histogram, strict=True)
-        histogram = tuple(mine + others for mine, others in pairs)
-        return RunStats(**sums | {"gamma": self.gamma, "accepted_histogram": histogram})
+        return dataclasses.replace(self, **{n: added(n) for n in names if n != "gamma"})
 
     @property
     def alpha(self) -> float | None:
-        """Mean of sum_x min(p, q) over examined positions (Corollary 3.6); None without any."""
+        """Mean of sum_x min(p, q) over examined positions (Corollary 3.6); None without any.
+
+        Of a tree: of the probability that one of a position's guesses is accepted.
+        """
         return self.acceptance_prob_sum / self.examined if self.examined else None
 
     @property

@@ -31,7 +31,9 @@ from specdec.decoding import state as st
 from specdec.drafters.base import Drafter
 from specdec.models.base import Model
 from specdec.types import (
+    CHAIN,
     AnyArray,
+    AnyTopology,
     BlockInfo,
     Cache,
     DecodeResult,
@@ -96,14 +98,19 @@ class Engine:
     width: int = 1
 
     @property
+    def topology(self) -> AnyTopology:
+        """Of each draft; the chain of no guesses in plain decoding."""
+        return self.drafter.topology if self.drafter else CHAIN
+
+    @property
     def depth(self) -> int:
         """Levels of a draft; a block emits 1..depth + 1 tokens."""
-        return self.drafter.topology.depth if self.drafter else 0
+        return self.topology.depth
 
     @property
     def nodes(self) -> int:
         """Guesses of a draft."""
-        return self.drafter.topology.size if self.drafter else 0
+        return self.topology.size
 
     def start(
         self, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
@@ -126,8 +133,8 @@ class Engine:
             drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start.encoded)
         return st.initial_state(
             start, drafter_state, row_ids=row_ids, limit=limit, seed=seed,
-            output_bucket=output_bucket, pad_id=self.target.pad_id, depth=self.depth,
-            nodes=self.nodes, trace=trace,
+            output_bucket=output_bucket, pad_id=self.target.pad_id, topology=self.topology,
+            trace=trace,
         )  # fmt: skip
 
     def step(
@@ -153,7 +160,7 @@ class Engine:
         """A block's guesses; none without a drafter."""
         if self.drafter is None:
             none = jnp.zeros((len(state.last_token), 0), jnp.int32)
-            return Draft(none, None, Topology.chain(0)), state
+            return Draft(none, None, CHAIN), state
         draft, drafter_state = self.drafter.propose(params.drafter, state.drafter_state, random)
         return draft, dataclasses.replace(state, drafter_state=drafter_state)
 
@@ -190,17 +197,22 @@ class Engine:
         drafter_state = None
         if self.drafter:
             drafter_state = self.drafter.observe(state.drafter_state, verdict, scored.hidden)
-        guesses = guess_counts(draft)
         # A draft's NaN, too, is in what of it is accepted.
         nan = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
         info = BlockInfo(
-            draft.tokens, guesses, verdict.tokens, verdict.num_accepted, verdict.num_emitted
-        )
+            draft.tokens, parents=jnp.broadcast_to(_parents(draft), draft.tokens.shape),
+            num_guesses=guess_counts(draft), tokens=verdict.tokens, path=verdict.path,
+            num_accepted=verdict.num_accepted, num_emitted=verdict.num_emitted,
+        )  # fmt: skip
         state = st.advance(
             state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids, nan=nan,
-            stats=st.count_block(state.stats, verdict, dropped, guesses),
+            stats=st.count_block(state.stats, verdict, dropped, draft),
         )  # fmt: skip
         return state, info
+
+
+def _parents(draft: Draft) -> Int[Array, "*b n"]:
+    return jnp.asarray(draft.topology.parents, jnp.int32)
 
 
 @decode_jit(static_argnames=("engine", "output_bucket", "trace"))

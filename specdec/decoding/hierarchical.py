@@ -106,7 +106,7 @@ class HierarchicalDrafter(Chain):
         drawn = EngineParams(params[0].weights, params[0].sampling, params[1])
         begin = initial_state(
             state.start, state.inner, row_ids=jnp.where(state.active, 0, -1), limit=gamma, seed=0,
-            output_bucket=gamma, pad_id=self.model.pad_id, depth=depth, nodes=depth, trace=False,
+            output_bucket=gamma, pad_id=self.model.pad_id, topology=engine.topology, trace=False,
         )  # fmt: skip
         # A row that lacks one guess may get depth + 1.
         probs = jnp.zeros((batch, 0 if greedy else gamma + depth, self.model.vocab_size))

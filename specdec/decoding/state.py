@@ -9,13 +9,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
-from specdec.core.residuals import one_of, take_position, write_at
+from specdec.core.residuals import guess_counts, one_of, take_position, write_at
 from specdec.types import (
     AnyArray,
+    AnyTopology,
     BlockInfo,
     Cache,
     DecodeResult,
     DecodeState,
+    Draft,
     DrafterState,
     Seed,
     Start,
@@ -26,14 +28,15 @@ from specdec.types import (
 
 def initial_state(
     start: Start, drafter_state: DrafterState, *, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int, depth: int,
-    nodes: int, trace: bool,
+    limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int,
+    topology: AnyTopology, trace: bool,
 ) -> DecodeState:  # fmt: skip
     """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
     Args:
-      depth, nodes: of each draft, 0 for plain decoding.
+      topology: of each draft; of no nodes for plain decoding.
     """
+    depth, nodes = topology.depth, topology.size
     batch = row_ids.shape[0]
     zeros = jnp.zeros((batch,), jnp.int32)
     counts = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
@@ -57,9 +60,12 @@ def initial_state(
         stats=Stats(
             **dict.fromkeys(counts, zeros),
             accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
+            accepted_by_rank=jnp.zeros((batch, topology.siblings), jnp.int32),
             acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
         ),
-        trace=BlockInfo(guesses, blocks, emitted, blocks, blocks) if trace else None,
+        trace=BlockInfo(guesses, guesses, blocks, emitted, emitted, blocks, blocks)
+        if trace
+        else None,
     )
 
 
@@ -87,13 +93,17 @@ def cut_at_end(
     return kept, dropped
 
 
-def count_block(
-    stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], num_guesses: Int[Array, " b"]
-) -> Stats:
-    """Adds one block, after :func:`cut_at_end`, for which ``num_guesses`` were made."""
+def count_block(stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], draft: Draft) -> Stats:
+    """Adds one block, after :func:`cut_at_end`."""
     active = (verdict.num_emitted > 0).astype(jnp.int32)
     depth = verdict.acceptance_prob.shape[1]
     histogram = jax.nn.one_hot(verdict.num_accepted, depth + 1, dtype=jnp.int32)
+    num_guesses = guess_counts(draft)
+    kept = jnp.arange(depth) < verdict.num_accepted[:, None]
+    ranks = jnp.broadcast_to(jnp.asarray(draft.topology.ranks()), draft.tokens.shape)
+    nodes = jnp.where(kept, verdict.path[:, 1:] - 1, 0)
+    ranks = jnp.where(kept, jnp.take_along_axis(ranks, nodes, axis=1), -1) if depth else kept
+    by_rank = ranks[..., None] == jnp.arange(stats.accepted_by_rank.shape[1])
     was_examined = jnp.arange(depth) < verdict.examined[:, None]
     return Stats(
         target_calls=stats.target_calls + active,
@@ -103,6 +113,7 @@ def count_block(
         emitted=stats.emitted + verdict.num_emitted,
         dropped=stats.dropped + dropped,
         accepted_histogram=stats.accepted_histogram + histogram * active[:, None],
+        accepted_by_rank=stats.accepted_by_rank + jnp.sum(by_rank, axis=1, dtype=jnp.int32),
         acceptance_prob_sum=stats.acceptance_prob_sum
         + jnp.sum(jnp.where(was_examined, verdict.acceptance_prob, 0.0), axis=1),
     )

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Array, Float
 
 from specdec.drafters.ngram_tables import NgramTables
+from specdec.drafters.tree import Tree
 from specdec.models.base import LoadedModel
 from specdec.types import (
     AnyTopology,
@@ -80,6 +81,10 @@ class OpenDraft:
     params: Callable[[SamplingConfig], Params]
     weights: Params = ()  # What was loaded; () for a draft without parameters.
     model: LoadedModel | None = None  # The draft model, if it is one.
+    # (tree, catch_up) -> a drafter of that tree; None for a draft of chains only. ``catch_up``:
+    # tokens that a block may emit behind the guesses of its own that were accepted. Raises
+    # ValueError for a tree that it cannot grow.
+    make_tree: Callable[[Tree, int], Drafter] | None = None
 
 
 class Opening(Protocol):
@@ -112,8 +117,19 @@ class DraftSpec(Protocol):
         ...
 
 
+def chain(gamma: int) -> Topology:
+    """The chain of gamma guesses.
+
+    Raises:
+      ValueError: gamma < 1.
+    """
+    if gamma < 1:
+        raise ValueError(f"gamma must be at least 1, got {gamma}.")
+    return Topology.chain(gamma)
+
+
 class Chain:
-    """What drafters of gamma guesses, each after the one before, have in common.
+    """What drafters by gamma have in common: each guess follows the one before.
 
     Raises:
       ValueError: gamma < 1.
@@ -122,12 +138,11 @@ class Chain:
     gamma: int  # Guesses a block.
 
     def __post_init__(self):
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be at least 1, got {self.gamma}.")
+        chain(self.gamma)
 
     @property
     def topology(self) -> Topology:
-        return Topology.chain(self.gamma)
+        return chain(self.gamma)
 
 
 def never_stopping(what: str, make: Callable[[int], Drafter]) -> Callable[[int, float], Drafter]:

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import write_at
-from specdec.drafters.base import Chain, OpenDraft, Opening, never_stopping
+from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
+from specdec.drafters.tree import Tree, fixed_shape
 from specdec.types import (
     Draft,
     Encoded,
     Params,
     Prompt,
     RandomSource,
+    Topology,
     Verdict,
     pytree,
 )
@@ -29,46 +31,62 @@ class CopyingState:
     text: Int[Array, "b m"]
     length: Int[Array, " b"]  # Tokens of it.
     num_decoded: Int[Array, " b"]  # How many of them are the decoder's: what is continued.
-    source: Int[Array, " b"]  # Where the last guesses were copied from.
+    source: Int[Array, " b"]  # Where the last copied guess that was emitted stood.
+    places: Int[Array, "b k"]  # Where each chain of the block under way was copied from.
 
 
 @dataclasses.dataclass(frozen=True)
-class CopyingDrafter(Chain):
+class CopyingDrafter:
     """Finds the last emitted tokens earlier in the text and guesses that the same follows.
 
     The place whose preceding tokens agree with the most of the last ``max_match`` emitted tokens
     wins; among equals, the first one at or after the place where the last copied guess stood, for
     copies run from left to right. Where the text ends first, what is guessed is repeated. Guesses
-    are point masses. A row without a place to copy from makes no guess in that block. There are no
-    parameters.
+    are point masses. A row without a place to copy from makes no guess in that block. In a tree of
+    K chains, each further chain continues the next best place that another token follows; where
+    there is none, it is the first chain again. There are no parameters.
 
     Source: Leviathan et al. 2023, section 3.6 ("copying tokens from the context"); input-guided
     decoding (Yang et al. 2023, LLMA).
 
     Raises:
-      ValueError: max_match < 1.
+      ValueError: max_match < 1, or a tree that is no chains.
     """
 
-    gamma: int
+    topology: Topology  # A chain, or several of equal depth.
     max_match: int = 8  # Most tokens compared, >= 1.
+    catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
 
     def __post_init__(self):
-        super().__post_init__()
         if self.max_match < 1:
             raise ValueError(f"max_match must be at least 1, got {self.max_match}.")
+        if self.topology != Topology.branching((self._chains, *[1] * (self._depth - 1))):
+            raise ValueError(
+                "Copying continues several places: its tree is of chains, such as (4, 1, 1), not "
+                f"{self.topology}."
+            )
+
+    @property
+    def _chains(self) -> int:
+        return self.topology.siblings
+
+    @property
+    def _depth(self) -> int:
+        return self.topology.depth
 
     def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> CopyingState:
         del params, target
         # Behind an input the decoder begins with a start token, which is no text.
         first = 1 if prompt.inputs.shape[1] else 0
         prefix, known = prompt.prefix[:, first:], prompt.prefix_lengths - first
-        # gamma + 1: a block that crosses the limit is written whole.
-        room = prefix.shape[1] + max_len + self.gamma + 1
+        # A block that crosses the limit is written whole.
+        room = prefix.shape[1] + max_len + max(self._depth + 1, self.catch_up)
         text = jnp.pad(prompt.inputs, ((0, 0), (0, room)))
         if prefix.shape[1]:
             text = write_at(text, prefix, prompt.input_lengths)
         length = prompt.input_lengths + known
-        return CopyingState(text, length, known, jnp.zeros_like(length))
+        nowhere = jnp.zeros_like(length)
+        return CopyingState(text, length, known, nowhere, jnp.tile(nowhere[:, None], self._chains))
 
     def propose(
         self, params: Params, state: CopyingState, random: RandomSource
@@ -85,14 +103,24 @@ class CopyingDrafter(Chain):
             agrees &= (before == wanted) & (place >= back) & (back <= state.num_decoded[:, None])
             matched += agrees
         ahead = (place - state.source[:, None]) % size
-        best = jnp.argmax(matched * size - ahead, axis=1)
-        found = jnp.take_along_axis(matched, best[:, None], axis=1)[:, 0] > 0
-        period = jnp.maximum(length - best[:, None], 1)
-        at = best[:, None] + jnp.arange(self.gamma) % period
-        tokens = jnp.take_along_axis(text, at, axis=1)
-        draft = Draft(tokens, None, self.topology, jnp.where(found, self.gamma, 0))
-        source = jnp.where(found, best, state.source)
-        return draft, dataclasses.replace(state, source=source)
+        worth = jnp.where(matched > 0, matched * size - ahead, -1)
+        places = []
+        for _ in range(self._chains):
+            best = jnp.argmax(worth, axis=1)[:, None]
+            found = jnp.take_along_axis(worth, best, axis=1) >= 0
+            places.append(jnp.where(found, best, places[0]) if places else best)
+            # The next one is to be followed by another token.
+            worth = jnp.where(text == jnp.take_along_axis(text, best, axis=1), -1, worth)
+            if len(places) == 1:
+                any_found = found[:, 0]
+        places = jnp.concatenate(places, axis=1)
+        period = jnp.maximum(length - places, 1)
+        at = [places + level % period for level in range(self._depth)]
+        tokens = jnp.take_along_axis(text, jnp.concatenate(at, axis=1), axis=1)
+        guesses = jnp.where(any_found, self.topology.size, 0)
+        source = jnp.where(any_found, places[:, 0], state.source)
+        state = dataclasses.replace(state, source=source, places=places)
+        return Draft(tokens, None, self.topology, guesses), state
 
     def observe(
         self, state: CopyingState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
@@ -101,10 +129,19 @@ class CopyingDrafter(Chain):
         slots = jnp.arange(verdict.tokens.shape[1])
         emitted = slots < verdict.num_emitted[:, None]
         text = write_at(state.text, verdict.tokens, state.length, verdict.num_emitted)
-        copied = jnp.take_along_axis(state.text, state.source[:, None] + slots, axis=1, mode="clip")
+        if self._chains == 1:
+            source = state.source
+        else:  # That of the chain which agrees with what was emitted, or of the first.
+            same = jnp.take_along_axis(state.text, state.places, axis=1) == verdict.tokens[:, :1]
+            best = jnp.argmax(same, axis=1)[:, None]
+            here = jnp.take_along_axis(state.places, best, axis=1)[:, 0]
+            source = jnp.where(jnp.any(same, axis=1), here, state.source)
+        copied = jnp.take_along_axis(state.text, source[:, None] + slots, axis=1, mode="clip")
         agreed = jnp.cumprod(emitted & (copied == verdict.tokens), axis=1)
-        more, source = verdict.num_emitted, state.source + jnp.sum(agreed, axis=1)
-        return CopyingState(text, state.length + more, state.num_decoded + more, source)
+        more, source = verdict.num_emitted, source + jnp.sum(agreed, axis=1)
+        return CopyingState(
+            text, state.length + more, state.num_decoded + more, source, state.places
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,5 +159,12 @@ class Copying:
 
     def open(self, opening: Opening) -> OpenDraft:
         del opening
-        make = never_stopping("A copying", lambda gamma: CopyingDrafter(gamma, self.max_match))
-        return OpenDraft(make, lambda sampling: ())  # What is copied is not drawn.
+
+        def make_tree(tree: Tree, catch_up: int) -> CopyingDrafter:
+            return CopyingDrafter(fixed_shape(tree, "copying"), self.max_match, catch_up)
+
+        make = never_stopping(
+            "A copying", lambda gamma: CopyingDrafter(chain(gamma), self.max_match)
+        )
+        # What is copied is not drawn.
+        return OpenDraft(make, lambda sampling: (), make_tree=make_tree)

@@ -12,7 +12,10 @@ from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take, take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Chain, OpenDraft, Opening, Sampled
+from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled
+from specdec.drafters.best_first import BestFirstDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
+from specdec.drafters.tree import Tree
 from specdec.models.base import LoadedModel, Model
 from specdec.types import (
     Cache,
@@ -200,7 +203,17 @@ class Checkpoint:
 
 def model_draft(loaded: LoadedModel) -> OpenDraft:
     """A draft model that was loaded."""
+
+    def make_tree(tree: Tree, catch_up: int) -> Drafter:
+        model = loaded.model
+        if tree.topology is None:
+            return BestFirstDrafter(
+                model, tree.size, tree.levels, tree.most_siblings, catch_up=catch_up
+            )
+        return ModelTreeDrafter(model, tree.topology, tree.independent, catch_up)
+
     return OpenDraft(
         lambda gamma, stop_below: ModelDrafter(loaded.model, gamma, stop_below),
         lambda sampling: Sampled(loaded.params, sampling.traced()), loaded.params, loaded,
+        make_tree,
     )  # fmt: skip

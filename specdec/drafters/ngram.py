@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from specdec.core.randomness import draw
-from specdec.drafters.base import Chain, OpenDraft, Opening, Sampled, never_stopping
-from specdec.drafters.ngram_tables import distribution, likeliest, of_order
+from specdec.drafters.base import OpenDraft, Opening, Sampled, chain, never_stopping
+from specdec.drafters.growing import grow
+from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
+from specdec.drafters.tree import Tree, fixed_shape
 from specdec.types import (
     Draft,
     Encoded,
@@ -17,6 +19,7 @@ from specdec.types import (
     Purpose,
     RandomSource,
     SamplingConfig,
+    Topology,
     Verdict,
 )
 
@@ -24,18 +27,19 @@ _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramDrafter(Chain):
+class NgramDrafter:
     """Drafts from an n-gram model of the decoder's tokens alone.
 
     Source: Leviathan et al. 2023, section 3.6 (negligible-cost approximation models). Parameters
     are :class:`~specdec.drafters.base.Sampled` tables. Its state is the last n - 1 tokens,
     [B, n - 1]; a prefix that is shorter is preceded by its first token. At temperature 0 guesses
-    are point masses on the likeliest token; else they are drawn from the tables' distribution,
-    which is returned as q.
+    are point masses on the likeliest tokens; else they are drawn from the tables' distribution,
+    siblings without replacement unless ``independent``, which is returned as q.
     """
 
-    gamma: int
+    topology: Topology
     order: int  # n, that of the tables.
+    independent: bool = False
 
     def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> Array:
         del params, max_len, target
@@ -43,20 +47,32 @@ class NgramDrafter(Chain):
         return jnp.take_along_axis(prompt.prefix, jnp.maximum(at, 0), axis=1)
 
     def propose(self, params: Sampled, state: Array, random: RandomSource) -> tuple[Draft, Array]:
-        context, tokens, probs = state, [], []
-        tables, greedy = params.weights, params.sampling.greedy
-        if not greedy:
-            uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
-        for i in range(self.gamma):
-            if greedy:
-                token = likeliest(tables, context)
-            else:
-                probs.append(distribution(tables, context))
-                token = draw(probs[-1], uniforms[:, i])
-            tokens.append(token)
-            context = jnp.concatenate([context, token[:, None]], axis=1)[:, 1:]
-        q = jnp.stack(probs, axis=1) if probs else None
-        return Draft(jnp.stack(tokens, axis=1), q, self.topology), state
+        tables, greedy, tree = params.weights, params.sampling.greedy, self.topology
+        batch, size = len(state), tree.size
+        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, size)
+        family = tree.ancestors()
+
+        def laws_after(nodes, tokens):
+            """What the context of each node has: the last emitted tokens, then its ancestors."""
+            laws = []
+            for node in nodes:
+                ancestors = np.flatnonzero(family[node]) if node >= 0 else []
+                context = jnp.concatenate([state, tokens[:, ancestors]], axis=1)
+                laws.append(distribution(tables, context[:, len(ancestors) :]))
+            return jnp.stack(laws, axis=1)
+
+        if greedy and tree.is_chain:  # The tables know it without a look at all tokens.
+            tokens, probs = self._likeliest_chain(tables, state), None
+        else:
+            tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
+        return Draft(tokens, probs, tree, independent=self.independent and not greedy), state
+
+    def _likeliest_chain(self, tables: NgramTables, context: Array) -> Array:
+        tokens = []
+        for _ in range(self.topology.size):
+            tokens.append(likeliest(tables, context))
+            context = jnp.concatenate([context, tokens[-1][:, None]], axis=1)[:, 1:]
+        return jnp.stack(tokens, axis=1)
 
     def observe(self, state: Array, verdict: Verdict, hidden: Float[Array, "b n1 d"]) -> Array:
         del hidden
@@ -96,5 +112,9 @@ class Ngram:
                 )
             return Sampled(tables, sampling.traced())
 
-        make = never_stopping("An n-gram", lambda gamma: NgramDrafter(gamma, tables.order))
-        return OpenDraft(make, params, tables)
+        def make_tree(tree: Tree, catch_up: int) -> NgramDrafter:
+            del catch_up
+            return NgramDrafter(fixed_shape(tree, "n-gram tables"), tables.order, tree.independent)
+
+        make = never_stopping("An n-gram", lambda gamma: NgramDrafter(chain(gamma), tables.order))
+        return OpenDraft(make, params, tables, make_tree=make_tree)

@@ -7,8 +7,10 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.drafters.base import Chain, OpenDraft, Opening, never_stopping
+from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
+from specdec.drafters.tree import Tree, fixed_shape
 from specdec.types import (
+    AnyTopology,
     Draft,
     Encoded,
     Params,
@@ -20,13 +22,13 @@ from specdec.types import (
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomDrafter(Chain):
-    """Draws every guess uniformly from the vocabulary: q = 1 / V.
+class RandomDrafter:
+    """Draws every guess independently and uniformly from the vocabulary: q = 1 / V.
 
     Source: Leviathan et al. 2023, section 3.6: any distribution will do as a draft.
     """
 
-    gamma: int
+    topology: AnyTopology
     vocab_size: int  # V.
 
     def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> Array:
@@ -35,12 +37,12 @@ class RandomDrafter(Chain):
 
     def propose(self, params: Params, state: Array, random: RandomSource) -> tuple[Draft, Array]:
         del params
-        uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
+        uniforms = random.uniforms(Purpose.PROPOSAL, self.topology.size)
         tokens = (uniforms * self.vocab_size).astype(jnp.int32)
         # float32 rounds a number close to 1 up.
         tokens = jnp.minimum(tokens, self.vocab_size - 1)
         probs = jnp.full((*tokens.shape, self.vocab_size), 1 / self.vocab_size)
-        return Draft(tokens, probs, self.topology), state
+        return Draft(tokens, probs, self.topology, independent=True), state
 
     def observe(self, state: Array, verdict: Verdict, hidden: Float[Array, "b n1 d"]) -> Array:
         del verdict, hidden
@@ -56,5 +58,10 @@ class Random:
 
     def open(self, opening: Opening) -> OpenDraft:
         vocab_size = opening.target.model.vocab_size
-        make = never_stopping("A random", lambda gamma: RandomDrafter(gamma, vocab_size))
-        return OpenDraft(make, lambda sampling: ())
+
+        def make_tree(tree: Tree, catch_up: int) -> RandomDrafter:
+            del catch_up
+            return RandomDrafter(fixed_shape(tree, "random guesses"), vocab_size)
+
+        make = never_stopping("A random", lambda gamma: RandomDrafter(chain(gamma), vocab_size))
+        return OpenDraft(make, lambda sampling: (), make_tree=make_tree)

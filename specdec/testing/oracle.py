@@ -22,7 +22,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.models.base import Model
 from specdec.types import DecodeState, Params, Prompt, Purpose, pytree
 
@@ -33,63 +32,74 @@ _ROWS_A_CALL = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Cells of [0, 1) for each purpose; every decision must be constant inside each cell.
+    """Cells of [0, 1) by purpose; every decision must be constant inside each cell.
 
     A number of equal cells, or the numbers in (0, 1) that part them. For probabilities that are
     multiples of 1/n: ``proposal`` a multiple of n, ``acceptance`` of the numerators of q, ``final``
     of n and of the numerators of the residual's mass. ``inner`` is for a hierarchical drafter's
-    inner rounds.
+    inner rounds. ``first`` stands for the first cell of acceptances and finals: 0, or a little more
+    where rounding may leave 1e-7 of what is nothing, as renormalised residuals do.
     """
 
     proposal: Cells
     acceptance: Cells
     final: Cells
     inner: Grid | None = None
+    first: float = 0.0
 
 
 @pytree
 class Tape:
     """A random source that reads prescribed numbers, [B, count] a purpose."""
 
-    proposal: Float[Array, "b g"]
-    acceptance: Float[Array, "b g"]
-    final: Float[Array, "b 1"]
-    inner: Tape | None = None
+    numbers: dict[Purpose, Float[Array, "b count"]]
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
-        """The first ``count`` numbers prescribed for the purpose."""
-        if purpose >= Purpose.INNER_PROPOSAL:
-            assert self.inner is not None
-            return self.inner.uniforms(Purpose(purpose - Purpose.INNER_PROPOSAL), count)
-        return (self.proposal, self.acceptance, self.final)[purpose][:, :count]
+        """All numbers prescribed for the purpose."""
+        assert self.numbers[purpose].shape[1] == count
+        return self.numbers[purpose]
 
 
-def _cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-    """A number inside each cell, 0 for the first, and the cells' widths."""
+class _Counter:
+    """A random source that notes how many numbers are asked for."""
+
+    def __init__(self, rows: int):
+        self.rows, self.counts = rows, {}
+
+    def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
+        assert self.counts.setdefault(purpose, count) == count
+        return jnp.zeros((self.rows, count))
+
+
+def _cells(cells: Cells, first: float) -> tuple[np.ndarray, np.ndarray]:
+    """A number inside each cell, and the cells' widths."""
     inside = np.arange(1, cells) / cells if isinstance(cells, int) else np.unique(cells)
     edges = np.concatenate([[0], inside, [1]])
     middles = (edges[:-1] + edges[1:]) / 2
-    middles[0] = 0.0
+    middles[0] = first
     return middles.astype(np.float32), np.diff(edges)
 
 
-def _axes(grid: Grid, guesses: int, rounds: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What each of a block's numbers may be; proposals, acceptances and finals of all rounds."""
-    each = guesses * rounds
-    kinds = [grid.proposal] * each + [grid.acceptance] * each + [grid.final] * rounds
-    return [_cells(cells) for cells in kinds]
+def _cells_of(grid: Grid, purpose: Purpose) -> tuple[np.ndarray, np.ndarray]:
+    if purpose >= Purpose.INNER_PROPOSAL:
+        assert grid.inner is not None
+        grid, purpose = grid.inner, Purpose(purpose - Purpose.INNER_PROPOSAL)
+    cells = (grid.proposal, grid.acceptance, grid.final)[purpose]
+    return _cells(cells, 0.0 if purpose == Purpose.PROPOSAL else grid.first)
 
 
 def _product(axes: list[np.ndarray]) -> np.ndarray:
     """[C, axes], every combination."""
-    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    count = int(np.prod([len(axis) for axis in axes], dtype=np.int64))
+    grids = [axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")]
+    return np.stack(grids, axis=1) if grids else np.zeros((count, 0), np.float32)
 
 
-def _tape(numbers: jax.Array, guesses: int, rounds: int = 1) -> Tape:
-    """:func:`_axes`' columns by purpose."""
-    each = guesses * rounds
-    proposal, acceptance, final = jnp.split(numbers, [each, 2 * each], axis=1)
-    return Tape(proposal, acceptance, final)
+def _tape(numbers: jax.Array, counts: dict[Purpose, int]) -> Tape:
+    """The columns by purpose."""
+    ends = np.cumsum(list(counts.values()))
+    parts = jnp.split(numbers, ends[:-1], axis=1)[: len(counts)]
+    return Tape(dict(zip(counts, parts, strict=True)))
 
 
 def _fingerprints(leaves: Sequence[np.ndarray]) -> np.ndarray:
@@ -144,26 +154,21 @@ def exact_law(
     Raises:
       RuntimeError: if rows have not ended after ``limit`` blocks: a block that emits nothing.
     """
-    guesses, drafter = engine.nodes, engine.drafter
-    axes = _axes(grid, guesses)
-    own = len(axes)
-    if isinstance(drafter, HierarchicalDrafter):
-        assert grid.inner is not None
-        axes += _axes(grid.inner, drafter.inner.topology.size, guesses)
+    num_rows = prompt.batch_size
+    begin = _start(engine, params, prompt, limit)
+    counter = _Counter(num_rows)
+    jax.eval_shape(lambda: engine.step(params, begin, counter))
+    counts = dict(sorted(counter.counts.items()))
+    axes = [_cells_of(grid, purpose) for purpose, n in counts.items() for _ in range(n)]
     combinations = jnp.asarray(_product([numbers for numbers, _ in axes]))
     chances = np.prod(_product([widths for _, widths in axes]), axis=1)
-    count, num_rows = len(combinations), prompt.batch_size
-    begin = _start(engine, params, prompt, limit)
+    count = len(combinations)
     states = jax.tree.map(np.asarray, _tileable(begin))
 
     laws: list[Law] = [defaultdict(float) for _ in range(num_rows)]
     weights, owners = np.ones(num_rows), np.arange(num_rows)
     per_call = max(2, _ROWS_A_CALL // count)
-    numbers = jnp.repeat(combinations, per_call, axis=0)
-    tape = _tape(numbers[:, :own], guesses)
-    if isinstance(drafter, HierarchicalDrafter):
-        inner = _tape(numbers[:, own:], drafter.inner.topology.size, guesses)
-        tape = dataclasses.replace(tape, inner=inner)
+    tape = _tape(jnp.repeat(combinations, per_call, axis=0), counts)
     for _ in range(limit):
         merged: dict[tuple[int, int], list[Any]] = {}
         for start in range(0, len(weights), per_call):

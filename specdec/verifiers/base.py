@@ -21,14 +21,22 @@ class Verifier(Protocol):
         """Whether a greedy target is to come with the probabilities behind its argmax."""
         ...
 
+    @property
+    def trees(self) -> bool:
+        """Whether it verifies trees, too; else chains only."""
+        ...
+
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         """Verifies one block.
 
         Args:
           random: this block's random numbers.
-          target: the target's distributions at the N drafted positions and the one after, N + 1.
+          target: the target's distributions after the last token and after each of N guesses.
           draft: N guesses with the exact q they were drawn from. Only ``draft.num_guesses`` of a
             row are verified: what follows them is filler, and the token after them is drawn from
             the target.
+
+        Raises:
+          ValueError: a draft that it cannot verify.
         """
         ...

@@ -38,6 +38,7 @@ class BlockVerifier:
 
     lossless: bool = dataclasses.field(default=True, init=False)
     needs_probs: bool = dataclasses.field(default=False, init=False)
+    trees: bool = dataclasses.field(default=False, init=False)
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)

@@ -39,6 +39,7 @@ class TokenVerifier:
 
     lossless: bool = dataclasses.field(default=True, init=False)
     needs_probs: bool = dataclasses.field(default=False, init=False)
+    trees: bool = dataclasses.field(default=False, init=False)
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)

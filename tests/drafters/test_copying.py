@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.drafters.base import chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.types import Prompt, Verdict
 
@@ -36,7 +37,7 @@ def verdict_of(tokens, count):
 
 def propose(inputs, *blocks, max_match=8, prefixes=None):
     """The guesses after blocks of emitted tokens, one list a row."""
-    drafter = CopyingDrafter(GAMMA, max_match)
+    drafter = CopyingDrafter(chain(GAMMA), max_match)
     state = drafter.init((), prompt_of(inputs, prefixes), 16, None)
     for block in blocks:
         count = np.array([len(tokens) for tokens in block])
@@ -116,7 +117,7 @@ def test_a_prefix_behind_an_input_is_said_already():
 
 
 def test_finished_rows_stand_still():
-    drafter = CopyingDrafter(GAMMA)
+    drafter = CopyingDrafter(chain(GAMMA))
     state = drafter.init((), prompt_of([[5, 6, 7, EOS]]), 4, None)
     none = verdict_of(np.full((1, GAMMA + 1), 9), np.array([0]))
     after = drafter.observe(state, none, None)

@@ -6,7 +6,7 @@ import pytest
 
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.ngrams import load_ngrams, save_ngrams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import Sampled, chain
 from specdec.drafters.ngram import Ngram, NgramDrafter
 from specdec.drafters.ngram_tables import distribution, likeliest, of_order
 from specdec.training.ngrams import count_ngrams
@@ -61,7 +61,7 @@ def test_distributions_are_the_definition(sequences, order):
 
 def drafting(tables, prefixes, gamma=1):
     """A greedy drafter, its parameters, and its state after prefixes of the decoder."""
-    drafter = NgramDrafter(gamma, tables.order)
+    drafter = NgramDrafter(chain(gamma), tables.order)
     params = Sampled(tables, SamplingConfig(0.0).traced())
     lengths = np.array([len(prefix) for prefix in prefixes])
     filled = np.array([prefix + [9] * (max(lengths) - len(prefix)) for prefix in prefixes])
@@ -173,7 +173,7 @@ def test_other_temperatures_are_refused(sequences):
         assert opened.params(config).sampling.greedy == config.greedy
     with pytest.raises(ValueError, match="gamma must be at least 1"):
         opened.make(0, 0.0)
-    assert opened.make(3, 0.0) == NgramDrafter(3, 2)
+    assert opened.make(3, 0.0) == NgramDrafter(chain(3), 2)
     with pytest.raises(ValueError, match="stop_below must be 0"):
         opened.make(3, 0.5)
 

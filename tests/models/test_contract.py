@@ -165,7 +165,7 @@ NODES = jnp.array([[3, 5, 7, 9, 11]] * BATCH)
 def tree(request):
     if request.param == "static":
         return TREE
-    return TracedTopology(jnp.array([TREE.parents] * BATCH), depth=TREE.depth)
+    return TracedTopology(jnp.array([TREE.parents] * BATCH), depth=TREE.depth, siblings=2)
 
 
 def test_a_tree_scores_each_branch_as_a_chain(setup, tree):

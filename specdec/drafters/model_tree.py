@@ -1,0 +1,177 @@
+"""A draft model that grows a tree: one call a level, several guesses for one position."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from specdec.core.residuals import take_position
+from specdec.core.standardize import standardize
+from specdec.drafters.base import Sampled
+from specdec.drafters.growing import grow
+from specdec.models.base import Model
+from specdec.types import (
+    Cache,
+    Draft,
+    Encoded,
+    Params,
+    PointMass,
+    Prompt,
+    Purpose,
+    RandomSource,
+    Topology,
+    Verdict,
+    pytree,
+)
+
+
+@pytree
+class ModelTreeState:
+    """A draft model between blocks of trees."""
+
+    encoded: Encoded  # The draft model's view of the inputs.
+    # Holds every emitted token but the pending ones; within a block also the nodes that were fed.
+    cache: Cache
+    pending: Int[Array, "b p"]  # Tokens to feed first, left-aligned.
+    num_pending: Int[Array, " b"]
+    fed: Int[Array, "b n"]  # Each guess's place among those that were fed in this block, or -1.
+
+
+def start_tree(
+    model: Model, params: Sampled, prompt: Prompt, room: int, nodes: int, catch_up: int,
+    target: Encoded,
+) -> ModelTreeState:  # fmt: skip
+    """The state before the first block.
+
+    Args:
+      room: tokens that outputs may have, and nodes that are fed in a block.
+      nodes: N.
+      catch_up: P, tokens that the cache may lack after a block.
+    """
+    start = model.start(params.weights, prompt, room + catch_up, target)
+    ones = jnp.ones((prompt.batch_size,), jnp.int32)
+    pending = jnp.tile(start.last_token[:, None], (1, catch_up))
+    fed = jnp.full((prompt.batch_size, nodes), -1, jnp.int32)
+    return ModelTreeState(start.encoded, start.cache, pending, ones, fed)
+
+
+def feed_pending(
+    model: Model, params: Sampled, state: ModelTreeState
+) -> tuple[Float[Array, "b 1 v"], Cache]:
+    """Feeds what the cache lacks: logits after the newest token, and the cache with all of it."""
+    hidden, cache = model.extend(params.weights, state.encoded, state.cache, state.pending)
+    cache = model.commit(cache, None, state.num_pending)
+    newest = take_position(hidden, state.num_pending - 1)[:, None]
+    return model.logits(params.weights, newest), cache
+
+
+def ids_of(model: Model, weights: Params, tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
+    """Token ids of a model's logits' places, where it does not generate all tokens."""
+    found = model.over_vocabulary(weights, PointMass(tokens))
+    assert isinstance(found, PointMass)
+    return found.tokens
+
+
+def observe_tree(model: Model, state: ModelTreeState, verdict: Verdict) -> ModelTreeState:
+    """Keeps the accepted guesses that were fed; what was emitted behind them is pending.
+
+    Of the accepted guesses only the last can be one that was not fed, for inner nodes are.
+    """
+    accepted = jnp.arange(verdict.path.shape[1] - 1) < verdict.num_accepted[:, None]
+    nodes = jnp.where(accepted, verdict.path[:, 1:] - 1, 0)
+    places = jnp.where(accepted, jnp.take_along_axis(state.fed, nodes, axis=1), -1)
+    kept = jnp.sum(places >= 0, axis=1)
+    active = verdict.num_emitted > 0
+    # A finished row gives its pending tokens back, so that its length stands still.
+    cache = model.commit(state.cache, places, jnp.where(active, kept, -state.num_pending))
+    room = state.pending.shape[1]
+    tokens = jnp.pad(verdict.tokens, ((0, 0), (0, room)))
+    pending = jnp.take_along_axis(tokens, kept[:, None] + jnp.arange(room), axis=1)
+    pending = jnp.where(active[:, None], pending, state.pending)
+    lacking = jnp.where(active, verdict.num_emitted - kept, state.num_pending)
+    return dataclasses.replace(state, cache=cache, pending=pending, num_pending=lacking)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelTreeDrafter:
+    """Draws a tree of a fixed shape from a model, one call a level.
+
+    The children of a node are drawn from the distribution after it: without replacement (q of a
+    sibling is then that distribution without the earlier ones, renormalised), or independently, so
+    that they may repeat. At temperature 0 they are its likeliest tokens, as point masses. Only
+    nodes with children are fed. Parameters are :class:`~specdec.drafters.base.Sampled` ones.
+
+    Source: Miao et al. 2024, "SpecInfer", section 3 (expansion-based trees); Jeon et al. 2024,
+    "Recursive Speculative Decoding", for siblings without replacement.
+    """
+
+    model: Model  # The draft model.
+    topology: Topology  # Nodes in the order of levels.
+    independent: bool = False  # Whether siblings are drawn with replacement.
+    # P: tokens that the cache may lack after a block: the last guess, never fed, and the newest.
+    # Where other drafts guess too, all that a block emits.
+    catch_up: int = 2
+
+    @property
+    def _inner(self) -> Int[np.ndarray, " m"]:
+        """Nodes with children."""
+        return np.array(sorted({parent for parent in self.topology.parents if parent >= 0}), int)
+
+    @property
+    def _fed(self) -> Int[np.ndarray, " n"]:
+        """Each node's place among those that are fed, or -1."""
+        places = np.full(self.topology.size, -1, np.int32)
+        places[self._inner] = np.arange(len(self._inner))
+        return places
+
+    def init(
+        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
+    ) -> ModelTreeState:
+        room = max_len + len(self._inner) + 1
+        return start_tree(
+            self.model, params, prompt, room, self.topology.size, self.catch_up, target
+        )
+
+    def propose(
+        self, params: Sampled, state: ModelTreeState, random: RandomSource
+    ) -> tuple[Draft, ModelTreeState]:
+        model, weights, tree = self.model, params.weights, self.topology
+        batch, greedy, fed = len(state.num_pending), params.sampling.greedy, self._fed
+        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+        parents = np.array(tree.parents)[self._inner]
+        inner = Topology(tuple(int(fed[p]) if p >= 0 else -1 for p in parents))
+        caches = [state.cache]
+
+        def ids(tokens):
+            """Of likeliest tokens among those that the model generates, which may not be all."""
+            return ids_of(model, weights, tokens) if greedy else tokens
+
+        def laws_after(nodes, tokens):
+            if nodes[0] < 0:
+                logits, cache = feed_pending(model, params, state)
+            else:
+                hidden, cache = model.extend(
+                    weights, state.encoded, caches[-1], ids(tokens[:, nodes]), inner,
+                    after=int(fed[nodes[0]]),
+                )  # fmt: skip
+                logits = model.logits(weights, hidden)
+            caches.append(cache)
+            if greedy:
+                return logits
+            law = model.over_vocabulary(weights, standardize(logits, params.sampling))
+            assert not isinstance(law, PointMass)
+            return law
+
+        tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
+        draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
+        places = jnp.broadcast_to(jnp.asarray(fed), (batch, tree.size))
+        return draft, dataclasses.replace(state, cache=caches[-1], fed=places)
+
+    def observe(
+        self, state: ModelTreeState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+    ) -> ModelTreeState:
+        del hidden
+        return observe_tree(self.model, state, verdict)

@@ -1,0 +1,84 @@
+"""K-SEQ: independent guesses of one position, each judged by the same test (SpecTr)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specdec.core.reductions import sum_last
+from specdec.core.residuals import take_position
+from specdec.types import Distribution, Draft, PointMass, RandomSource, Verdict
+from specdec.verifiers.recursive import RecursiveVerifier
+from specdec.verifiers.tree import Judged, Siblings, tokens_of
+
+_HALVINGS = 24  # rho has as many bits as float32.
+
+
+@dataclasses.dataclass(frozen=True)
+class KSeqVerifier(RecursiveVerifier):
+    """Accepts the first of K independent siblings that passes min(1, p(x) / (rho q(x))).
+
+    With beta(rho) = sum_x min(q(x), p(x) / rho), rho in [1, K] is where 1 - (1 - beta)^K =
+    rho beta. If none passes, the token comes from norm(p - rho min(q, p / rho)). The output follows
+    the target's law exactly. A node with fewer guesses has a smaller K; with K = 1 this is token
+    verification.
+
+    Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", Algorithm 3
+    (K-SEQ) and Theorem 2; the bracket of rho is that of its appendix.
+
+    Raises:
+      ValueError: siblings are no independent draws from one q.
+    """
+
+    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
+        greedy = isinstance(target, PointMass)
+        if not greedy and (draft.probs is None or not self._independent(draft)):
+            raise ValueError(
+                "KSeqVerifier needs siblings that are drawn independently from one distribution: "
+                "specdec.Tree(..., independent=True) at a draft temperature above 0. "
+                "RecursiveVerifier takes all others."
+            )
+        return super().__call__(random, target, draft)
+
+    def _independent(self, draft: Draft) -> bool:
+        return draft.independent or draft.topology.siblings == 1
+
+    def _judge(self, law: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
+        assert draft.probs is not None
+        count = jnp.sum(siblings.exist, axis=1)
+        q = take_position(draft.probs, siblings.guesses[:, 0])
+        rho = self._rho(law, q, count)
+        overlap = jnp.minimum(q, law / rho[:, None])
+        beta = sum_last(overlap)
+        accepted = 1 - (1 - beta) ** count
+        factor = jnp.where(beta > 0, accepted / jnp.where(beta > 0, beta, 1.0), 0.0)
+        # Where p / rho is the smaller, nothing is left: c = rho at the solution.
+        rest = jnp.maximum(law - factor[:, None] * q, 0.0)
+        weights = jnp.where(law <= rho[:, None] * q, 0.0, rest)
+        mass = sum_last(weights)[:, None]
+        residual = jnp.where(mass > 0, weights / jnp.where(mass > 0, mass, 1.0), law)
+        tokens = tokens_of(draft, siblings)
+        p_x, q_x = (jnp.take_along_axis(each, tokens, axis=1) for each in (law, q))
+        ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, rho[:, None] * q_x, 1.0), 0.0)
+        passes = jnp.where(siblings.exist, jnp.minimum(1.0, ratio), 0.0)
+        # Without guesses there is nothing to subtract, and the law is p.
+        residual = jnp.where((count > 0)[:, None], residual, law)
+        return Judged(jnp.cumprod(1 - passes, axis=1), residual, accepted)
+
+    def _rho(
+        self, p: Float[Array, "b v"], q: Float[Array, "b v"], count: Float[Array, " b"]
+    ) -> Float[Array, " b"]:
+        """By bisection, from above: the residual stays non-negative."""
+
+        def halve(_, bounds):
+            low, high = bounds
+            rho = (low + high) / 2
+            beta = sum_last(jnp.minimum(q, p / rho[:, None]))
+            enough = 1 - (1 - beta) ** count <= rho * beta
+            return jnp.where(enough, low, rho), jnp.where(enough, rho, high)
+
+        most = jnp.maximum(count, 1).astype(jnp.float32)
+        return jax.lax.fori_loop(0, _HALVINGS, halve, (jnp.ones_like(most), most))[1]

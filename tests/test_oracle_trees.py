@@ -1,0 +1,283 @@
+"""The exact oracle on trees: every verifier, tree and drafter of them, and broken variants."""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle_cases import CASES, CAUGHT, LOSSLESS, distances_of
+from oracle_trees import FIRST, fractions_of, kseq_grid, recursive_grid, rolled, traversal_grid
+
+from specdec.drafters.base import Sampled
+from specdec.drafters.best_first import BestFirstDrafter
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.merged import MergedDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
+from specdec.drafters.ngram import NgramDrafter
+from specdec.drafters.random import RandomDrafter
+from specdec.models.toy import ToyModel
+from specdec.testing import tree_mutants as mutants
+from specdec.testing.oracle import Grid
+from specdec.testing.toys import dyadic_ngrams
+from specdec.types import SamplingConfig, Topology
+from specdec.verifiers.kseq import KSeqVerifier
+from specdec.verifiers.point_mass import PointMassVerifier
+from specdec.verifiers.recursive import RecursiveVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier
+
+TOY = ToyModel(3)
+SAMPLED, GREEDY = CASES["temperature 1"], CASES["greedy"]
+ONE = SamplingConfig(1.0).traced()
+# Targets of few distributions, for thresholds multiply.
+STEEP, MIXED = rolled((3, 1, 0), 4, 0), rolled((3, 2, 1), 6, 0)
+DRAFTS = {"coins": rolled((1, 1, 0), 2, 1), "quarters": rolled((2, 1, 1), 4, 2)}
+PROPOSALS = {"coins": 2, "quarters": 12}
+RECURSIVE, TRAVERSAL, KSEQ = RecursiveVerifier(), TraversalVerifier(), KSeqVerifier()
+
+
+def grid_of(verifier, tree, draft, independent, target=STEEP):
+    """The cells in which no decision changes."""
+    targets, drafts = fractions_of(target), fractions_of(DRAFTS[draft])
+    if isinstance(verifier, KSeqVerifier):
+        return kseq_grid(targets, drafts, tree.siblings, PROPOSALS[draft])
+    if isinstance(verifier, TraversalVerifier):
+        return traversal_grid(targets, drafts, tree, PROPOSALS[draft], independent)
+    return recursive_grid(targets, drafts, tree.siblings, PROPOSALS[draft], independent)
+
+
+def off(
+    verifier, levels, draft="coins", independent=False, limit=3, drafter=ModelTreeDrafter,
+    model=ToyModel, tree=None, target=STEEP,
+):  # fmt: skip
+    """How far the loop's law is from the target's, at worst; the draft is a model's tree."""
+    tree = tree or Topology.branching(levels)
+    grid = grid_of(verifier, tree, draft, independent, target)
+    case = dataclasses.replace(SAMPLED, grid=grid)
+    params = Sampled(DRAFTS[draft], ONE)
+    built = drafter(TOY, tree, independent)
+    return max(
+        distances_of(built, params, case, target, limit=limit, verifier=verifier, model=model)
+    )
+
+
+UNEVEN = Topology((-1, -1, 0, 0, 2))  # A leaf beside a branch of three levels.
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize(
+    ("levels", "draft", "limit"),
+    [((3,), "quarters", 2), ((2, 1), "coins", 3), ((1, 2), "coins", 3), ((2, 2), "coins", 3)],
+)
+def test_lossless(verifier, independent, levels, draft, limit):
+    assert off(verifier, levels, draft, independent, limit) < LOSSLESS
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL, KSEQ])
+def test_lossless_with_another_target(verifier):
+    independent = verifier is KSEQ
+    assert off(verifier, (2,), "quarters", independent, 3, target=MIXED) < LOSSLESS
+
+
+@pytest.mark.parametrize(
+    ("levels", "draft", "limit"), [((3,), "quarters", 2), ((2, 1), "coins", 3)]
+)
+def test_kseq_is_lossless(levels, draft, limit):
+    assert off(KSEQ, levels, draft, True, limit) < LOSSLESS
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+def test_lossless_with_leaves_at_any_level(verifier):
+    assert off(verifier, None, tree=UNEVEN) < LOSSLESS
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+def test_lossless_where_the_tree_is_deeper_than_the_room_left(verifier):
+    assert off(verifier, (1, 1, 2), limit=2) < LOSSLESS
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+def test_lossless_with_more_siblings_than_the_draft_can_draw(verifier):
+    """Coins have two sides: of the third sibling q is 0 everywhere."""
+    assert off(verifier, (3,)) < LOSSLESS
+
+
+POINTS = dataclasses.replace(SAMPLED, grid=Grid(1, 1, 4))
+
+
+def point_masses(name):
+    """A drafter whose guesses are no draws, and its parameters."""
+    zero = SamplingConfig(0.0).traced()
+    likely = Sampled(DRAFTS["quarters"], zero)
+    tables = dyadic_ngrams(2)
+    made = {
+        "model": (ModelTreeDrafter(TOY, Topology.branching((2, 2))), likely),
+        "best-first": (BestFirstDrafter(TOY, 5, 3, 2), likely),
+        "best-first, temperature 1": (BestFirstDrafter(TOY, 4, 2, 2), Sampled(STEEP, ONE)),
+        "n-gram": (NgramDrafter(Topology.branching((2, 1)), 2), Sampled(tables, zero)),
+        "copying": (CopyingDrafter(Topology.branching((2, 1)), 2), ()),
+        "best-first and copying": (
+            MergedDrafter(
+                (
+                    BestFirstDrafter(TOY, 3, 2, 2, catch_up=3),
+                    CopyingDrafter(Topology.branching((2, 1)), 2, catch_up=3),
+                ),
+                3,
+            ),
+            (likely, ()),
+        ),
+    }
+    return made[name]
+
+
+POINT_MASSES = [
+    "model", "best-first", "best-first, temperature 1", "n-gram", "copying",
+    "best-first and copying",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POINT_MASSES)
+def test_point_masses_are_lossless(name):
+    drafter, params = point_masses(name)
+    verifier = PointMassVerifier()
+    found = distances_of(drafter, params, POINTS, STEEP, limit=4, verifier=verifier)
+    assert max(found) < LOSSLESS
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+def test_other_verifiers_of_point_masses(verifier):
+    found = distances_of(*point_masses("best-first"), POINTS, STEEP, limit=3, verifier=verifier)
+    assert max(found) < LOSSLESS
+
+
+def two_drafts(drafter=MergedDrafter, levels=(1,), draft="coins", target=STEEP):
+    """Two models, of which the second one's guess is judged on what the first one's leaves."""
+    tree = Topology.branching(levels)
+    both = tuple(ModelTreeDrafter(TOY, tree, catch_up=len(levels) + 1) for _ in range(2))
+    other = {"coins": rolled((1, 1, 0), 2, 3), "quarters": rolled((2, 1, 1), 4, 4)}
+    params = Sampled(DRAFTS[draft], ONE), Sampled(other[draft], ONE)
+    grid = recursive_grid(
+        fractions_of(target), fractions_of(DRAFTS[draft]), 2, PROPOSALS[draft], True, several=True
+    )
+    return drafter(both, 3), params, dataclasses.replace(SAMPLED, grid=grid), target
+
+
+@pytest.mark.parametrize("levels", [(1,), (1, 1)])
+def test_two_models_at_once_are_lossless(levels):
+    limit = 4 if levels == (1,) else 3
+    found = distances_of(*two_drafts(levels=levels), limit=limit, verifier=RECURSIVE)
+    assert max(found) < LOSSLESS
+
+
+def test_a_model_and_copying_at_once_are_lossless():
+    """Guesses that are drawn beside guesses that are not."""
+    tree = Topology.branching((1, 1))
+    both = (
+        ModelTreeDrafter(TOY, tree, catch_up=3), CopyingDrafter(tree, max_match=2, catch_up=3),
+    )  # fmt: skip
+    case = dataclasses.replace(SAMPLED, grid=Grid(2, 24, 24, first=FIRST))
+    params = (Sampled(DRAFTS["coins"], ONE), ())
+    found = distances_of(MergedDrafter(both, 3), params, case, STEEP, limit=3, verifier=RECURSIVE)
+    assert max(found) < LOSSLESS
+
+
+@pytest.mark.parametrize(
+    ("drafter", "params", "grid"),
+    [
+        (RandomDrafter(Topology.branching((2,)), 3), (), Grid(3, 16, 16, first=FIRST)),
+        (
+            NgramDrafter(Topology.branching((2, 1)), 1), Sampled(dyadic_ngrams(1), ONE),
+            Grid(2, 16, 16, first=FIRST),
+        ),
+    ],
+)  # fmt: skip
+def test_drafts_without_a_model_are_lossless(drafter, params, grid):
+    case = dataclasses.replace(SAMPLED, grid=grid)
+    assert max(distances_of(drafter, params, case, STEEP, limit=3, verifier=RECURSIVE)) < LOSSLESS
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL, KSEQ, TypicalVerifier()])
+@pytest.mark.parametrize("name", POINT_MASSES)
+def test_greedy_trees_are_the_targets_own_tokens(name, verifier):
+    target = jnp.asarray(GREEDY.table(GREEDY.tables[0]))
+    drafter, params = point_masses(name)
+    assert max(distances_of(drafter, params, GREEDY, target, limit=5, verifier=verifier)) == 0
+
+
+def test_a_greedy_target_with_drawn_guesses():
+    target = jnp.asarray(GREEDY.table(GREEDY.tables[0]))
+    drafter = ModelTreeDrafter(TOY, Topology.branching((2, 1)))
+    case = dataclasses.replace(GREEDY, grid=Grid(2, 1, 1))
+    params = Sampled(DRAFTS["coins"], ONE)
+    assert max(distances_of(drafter, params, case, target, limit=4, verifier=RECURSIVE)) == 0
+
+
+def test_typical_acceptance_is_lossy():
+    """How far it is from the target depends on the models; here far."""
+    verifier = TypicalVerifier()
+    assert not verifier.lossless
+    drafter, params = point_masses("model")
+    found = distances_of(drafter, params, POINTS, STEEP, limit=3, verifier=verifier)
+    assert 0.05 < max(found) < 1
+
+
+BROKEN = [
+    (mutants.SameForAllSiblings(), (3,), "quarters", False),
+    (mutants.ResidualOfFirst(), (2,), "quarters", True),
+    (mutants.BestFirstOrder(), (2,), "quarters", False),
+    (mutants.AnotherParentsLaw(), (2, 1), "coins", False),
+    (mutants.SharedNumbers(), (1, 2), "coins", False),
+    (mutants.WeightsFromTheRoot(), (1, 2), "quarters", False),
+    (mutants.TraversalOfTokens(), (1, 2), "quarters", False),
+    (mutants.WithoutRho(), (2,), "quarters", True),
+    (mutants.AsIfIndependent(), (2,), "quarters", False),
+]
+
+
+@pytest.mark.parametrize(("verifier", "levels", "draft", "independent"), BROKEN)
+def test_broken_verifiers_are_caught(verifier, levels, draft, independent):
+    assert off(verifier, levels, draft, independent, limit=2, target=MIXED) > CAUGHT
+
+
+@pytest.mark.parametrize("drafter", [mutants.NotRenormalised, mutants.WithReplacementReported])
+def test_a_wrong_q_of_siblings_is_caught(drafter):
+    assert off(RECURSIVE, (2,), "quarters", drafter=drafter, limit=2, target=MIXED) > CAUGHT
+
+
+@pytest.mark.parametrize("model", [mutants.UnmovedPath, mutants.PositionsBySlot, mutants.StalePath])
+def test_broken_caches_are_caught(model):
+    assert off(RECURSIVE, (2, 2), model=model, limit=4) > CAUGHT
+
+
+def test_repeated_point_masses_that_are_judged_twice_are_caught():
+    drafter, params = point_masses("copying")
+    case = dataclasses.replace(SAMPLED, grid=Grid(1, 24, 24, first=FIRST))
+    found = distances_of(drafter, params, case, STEEP, limit=3, verifier=mutants.RepeatedSiblings())
+    assert max(found) > CAUGHT
+
+
+def test_drafts_that_share_their_numbers_are_caught():
+    broken = two_drafts(mutants.SharedByDrafts, draft="quarters", target=MIXED)
+    found = distances_of(*broken, limit=2, verifier=RECURSIVE)
+    assert max(found) > CAUGHT
+
+
+@pytest.mark.parametrize("model", [mutants.UnmovedPath, mutants.PositionsBySlot])
+def test_broken_caches_of_traced_trees_are_caught(model):
+    found = distances_of(
+        *point_masses("best-first"), POINTS, STEEP, limit=4, verifier=RECURSIVE,
+        model=functools.partial(model),
+    )  # fmt: skip
+    assert max(found) > CAUGHT
+
+
+def test_the_grids_have_all_thresholds():
+    """A grid that is too coarse would show as a loss; one cell too many costs nothing."""
+    tree = Topology.branching((2,))
+    grid = grid_of(RECURSIVE, tree, "quarters", False)
+    assert isinstance(grid.acceptance, tuple)
+    assert isinstance(grid.final, tuple)
+    assert 0.5 in grid.acceptance
+    assert np.isclose(grid.final, 0.75).any()

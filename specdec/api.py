@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 
-from specdec.arguments import real, whole
 from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
@@ -20,22 +18,26 @@ from specdec.core.stats import RunStats
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batch_decoder import BatchDecoder
-from specdec.decoding.batches import Block, blocks_of, bucket, commonest, make_batches
+from specdec.decoding.batches import Batch, Block, blocks_of, bucket, commonest, make_batches
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftSpec, OpenDraft
 from specdec.drafters.model import Checkpoint
+from specdec.drafters.tree import Tree
+from specdec.generate_arguments import Method, check_arguments
 from specdec.measure import gamma as gamma_choice
+from specdec.measure import tree_choice
 from specdec.measure.gamma import GammaChoice
-from specdec.models.base import LoadedModel
+from specdec.measure.tree_choice import TreeChoice
+from specdec.models.base import LoadedModel, Model
 from specdec.models.partitioning import DeviceMesh
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
+from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
 
-Method = Literal["speculative", "autoregressive"]
 Text = str | Sequence[int]
 GREEDY = SamplingConfig(temperature=0.0)
-VERIFIER = TokenVerifier()
+VERIFIER, TREE_VERIFIER = TokenVerifier(), RecursiveVerifier()
 _PROBED_BATCHES = 8  # Decoded to measure alpha when gamma is chosen.
 
 
@@ -48,14 +50,14 @@ class GenerateOutput:
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
       traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
-      gamma_choice: why this gamma, where it was chosen by measurement.
+      choice: why this gamma or tree, where it was chosen by measurement.
     """
 
     texts: list[str] | None
     tokens: list[np.ndarray]
     stats: RunStats
     traces: list[list[Block]] | None
-    gamma_choice: GammaChoice | None = None
+    choice: GammaChoice | TreeChoice | None = None
 
 
 class Pair:
@@ -84,7 +86,8 @@ class Pair:
         texts: Iterable[Text],
         *,
         method: Method = "speculative",
-        gamma: int | Literal["auto"] = 4,
+        gamma: int | Literal["auto"] | None = None,
+        tree: Tree | Sequence[int] | Literal["auto"] | None = None,
         sampling: SamplingConfig = GREEDY,
         max_decode_len: int = 64,
         seed: int = 0,
@@ -93,7 +96,7 @@ class Pair:
         trace: bool = False,
         stop_below: float = 0.0,
         draft_sampling: SamplingConfig | None = None,
-        verifier: Verifier = VERIFIER,
+        verifier: Verifier | None = None,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
@@ -105,9 +108,12 @@ class Pair:
         Args:
           texts: strings, or token ids with EOS at the end; any iterable of them.
           method: "speculative" or "autoregressive".
-          gamma: guesses a block, in 1..max_decode_len - 1; or "auto": chosen by
+          gamma: guesses a block, in 1..max_decode_len - 1, 4 unless told; or "auto": chosen by
             :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
             does not pay.
+          tree: several guesses for one position, instead of gamma: a :class:`specdec.Tree`, or its
+            branching by level, such as (3, 2, 1); or "auto": chosen by :meth:`choose_tree` among
+            trees, chains and plain decoding.
           sampling: temperature (0: argmax), top-k and top-p.
           max_decode_len: tokens a row may emit, EOS included.
           seed: of the random numbers; 64 bits.
@@ -118,36 +124,43 @@ class Pair:
             :class:`specdec.drafters.model.ModelDrafter`.
           draft_sampling: how guesses are drawn, which does not change the output's law; as
             ``sampling`` if None.
-          verifier: who accepts: :class:`specdec.TokenVerifier`, :class:`specdec.BlockVerifier`, or
-            the lossy :class:`specdec.LenientVerifier`.
+          verifier: who accepts. Of chains :class:`specdec.TokenVerifier`, which is the default,
+            :class:`specdec.BlockVerifier`, or the lossy :class:`specdec.LenientVerifier`. Of trees,
+            and of chains as well, :class:`specdec.RecursiveVerifier`, which is their default,
+            :class:`specdec.TraversalVerifier`, :class:`specdec.KSeqVerifier`,
+            :class:`specdec.PointMassVerifier`, or the lossy :class:`specdec.TypicalVerifier`.
 
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len.
         """
         checked = check_arguments(
-            method=method, gamma=gamma, sampling=sampling, max_decode_len=max_decode_len,
-            seed=seed, batch_size=batch_size, max_input_len=max_input_len, stop_below=stop_below,
-            draft_sampling=draft_sampling, verifier=verifier,
+            method=method, gamma=gamma, tree=tree, sampling=sampling,
+            max_decode_len=max_decode_len, seed=seed, batch_size=batch_size,
+            max_input_len=max_input_len, stop_below=stop_below, draft_sampling=draft_sampling,
+            verifier=verifier,
         )  # fmt: skip
-        names = ("gamma", "max_decode_len", "seed", "batch_size", "max_input_len", "stop_below")
-        gamma, max_decode_len, seed, batch_size, max_input_len, stop_below = (
+        names = ("gamma", "tree", "max_decode_len", "seed", "batch_size", "max_input_len",
+                 "stop_below")  # fmt: skip
+        guesses, shape, max_decode_len, seed, batch_size, max_input_len, stop_below = (
             checked[name] for name in names
         )
         ids = self.token_ids(texts, max_input_len=max_input_len)
         choice = None
-        if gamma == "auto":
-            gamma = 0
+        if "auto" in (guesses, shape):
+            choose = self.choose_gamma if guesses == "auto" else self.choose_tree
+            guesses, shape = 0, None
             if method == "speculative" and ids:
-                choice = self.choose_gamma(
+                choice = choose(
                     ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
                     batch_size=batch_size, draft_sampling=draft_sampling,
                     stop_below=stop_below, verifier=verifier,
                 )  # fmt: skip
-                gamma = choice.gamma
-            method = "speculative" if gamma else "autoregressive"
+                guesses, shape = choice.gamma, choice.tree
+            method = "speculative" if guesses or shape else "autoregressive"
         decoder = self.decoder(
-            method=method, gamma=gamma, sampling=sampling, max_decode_len=max_decode_len,
-            seed=seed, stop_below=stop_below, draft_sampling=draft_sampling, verifier=verifier,
+            method=method, gamma=guesses, tree=shape, sampling=sampling,
+            max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
+            draft_sampling=draft_sampling, verifier=verifier,
         )  # fmt: skip
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
@@ -165,35 +178,40 @@ class Pair:
             tokens=tokens,
             stats=RunStats.total(stats, len(ids), decoder.engine.depth),
             traces=traces if trace else None,
-            gamma_choice=choice,
+            choice=choice,
         )
 
     def decoder(
         self,
         *,
         method: Method,
-        gamma: int,
+        gamma: int = 0,
+        tree: Tree | None = None,
         sampling: SamplingConfig,
         max_decode_len: int,
         seed: int,
         width: int = 1,
-        verifier: Verifier = VERIFIER,
+        verifier: Verifier | None = None,
         stop_below: float = 0.0,
         draft_sampling: SamplingConfig | None = None,
     ) -> BatchDecoder:
         """What decodes batches of :func:`specdec.decoding.batches.make_batches`.
 
         Args:
+          gamma, tree: one of them, for speculative decoding.
           width: of plain decoding's target calls; see :class:`specdec.decoding.engine.Engine`.
+          verifier: None for the default of chains or of trees.
 
         Raises:
-          ValueError: the draft cannot draw its guesses so, or cannot stop early.
+          ValueError: the draft cannot draw its guesses so, cannot stop early or cannot grow the
+            tree, or the verifier takes chains only.
         """
         params = EngineParams(self.target.params, sampling.traced())
         engine = Engine(self.target.model, width=width)
         if method == "speculative":
-            drafter = self.draft.make(gamma, stop_below)
-            engine = Engine(self.target.model, drafter, verifier)
+            engine = speculative_engine(
+                self.target.model, self.draft, gamma, tree, verifier, stop_below
+            )
             drawn = self.draft.params(draft_sampling or sampling)
             params = dataclasses.replace(params, drafter=drawn)
         return BatchDecoder(engine, params, self.target, max_decode_len, seed)
@@ -208,7 +226,7 @@ class Pair:
         batch_size: int = 1,
         draft_sampling: SamplingConfig | None = None,
         stop_below: float = 0.0,
-        verifier: Verifier = VERIFIER,
+        verifier: Verifier | None = None,
         remember: bool = True,
     ) -> GammaChoice:
         """The gamma for these rows on this machine, 0 where plain decoding is faster.
@@ -224,34 +242,88 @@ class Pair:
         Raises:
           ValueError: no row, or max_decode_len below 2, which leaves nothing to guess.
         """
-        if not ids or max_decode_len < 2:
-            raise ValueError(
-                f"gamma is chosen for at least one row and max_decode_len >= 2, got {len(ids)} "
-                f"rows and {max_decode_len}."
-            )
-        batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
-
-        def decoder(gamma: int) -> BatchDecoder:
-            return self.decoder(
-                method="speculative" if gamma else "autoregressive", gamma=gamma,
-                sampling=sampling, max_decode_len=max_decode_len, seed=seed,
-                draft_sampling=draft_sampling, stop_below=stop_below, verifier=verifier,
-            )  # fmt: skip
-
-        weights = (fingerprint(self.target.params), fingerprint(self.draft.weights))
-        key = " ".join(
-            map(str, (device_name(), jax.__version__, *weights, decoder(1).engine, sampling,
-                      draft_sampling or sampling, batches[0].shape, bucket(max_decode_len)))
+        batches, key, decoder = self._to_choose(
+            ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+            batch_size=batch_size, draft_sampling=draft_sampling, stop_below=stop_below,
+            verifier=verifier, typical=(1, None),
         )  # fmt: skip
         known = gamma_choice.remembered(cache_directory(), key) if remember else None
         if known is not None and known.gamma < max_decode_len:
             return known
         choice = gamma_choice.choose_by_measurement(
-            decoder, batches[:_PROBED_BATCHES], max_gamma=max_decode_len - 1
+            lambda gamma: decoder(gamma, None), batches, max_gamma=max_decode_len - 1
         )
         if remember:
             gamma_choice.remember(cache_directory(), key, choice)
         return choice
+
+    def choose_tree(
+        self,
+        ids: Sequence[np.ndarray],
+        *,
+        sampling: SamplingConfig = GREEDY,
+        max_decode_len: int = 64,
+        seed: int = 0,
+        batch_size: int = 1,
+        draft_sampling: SamplingConfig | None = None,
+        stop_below: float = 0.0,
+        verifier: Verifier | None = None,
+        remember: bool = True,
+    ) -> TreeChoice:
+        """A tree, a chain or plain decoding for these rows on this machine.
+
+        Measures acceptance by rank and what blocks cost by size, then times the most promising
+        shapes on the first rows (:mod:`specdec.measure.tree_choice`); one to three minutes, most of
+        it compilation. The choice is kept as :meth:`choose_gamma` keeps its own.
+
+        Raises:
+          ValueError: no row, or max_decode_len below 2; a draft or verifier of chains only, or
+            stop_below above 0.
+        """
+        if stop_below:
+            raise ValueError(f"A tree cannot stop early: stop_below must be 0, got {stop_below}.")
+        batches, key, decoder = self._to_choose(
+            ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+            batch_size=batch_size, draft_sampling=draft_sampling, stop_below=0.0,
+            verifier=verifier, typical=(0, Tree((2,))),
+        )  # fmt: skip
+        known = tree_choice.remembered(cache_directory(), key) if remember else None
+        longest = max_decode_len - 1
+        if known and max(known.gamma, known.tree.levels if known.tree else 0) <= longest:
+            return known
+        choice = tree_choice.choose_by_measurement(
+            decoder, batches, longest=longest, model=self.draft.model is not None
+        )
+        if remember:
+            tree_choice.remember(cache_directory(), key, choice)
+        return choice
+
+    def _to_choose(
+        self, ids: Sequence[np.ndarray], *, sampling: SamplingConfig, max_decode_len: int,
+        seed: int, batch_size: int, draft_sampling: SamplingConfig | None, stop_below: float,
+        verifier: Verifier | None, typical: tuple[int, Tree | None],
+    ) -> tuple[list[Batch], str, Callable[[int, Tree | None], BatchDecoder]]:  # fmt: skip
+        """Batches to measure on, a key that names all that matters, and decoders by shape."""
+        if not ids or max_decode_len < 2:
+            raise ValueError(
+                "gamma or a tree is chosen for at least one row and max_decode_len >= 2, got "
+                f"{len(ids)} rows and {max_decode_len}."
+            )
+        batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
+
+        def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
+            return self.decoder(
+                method="speculative" if gamma or tree else "autoregressive", gamma=gamma,
+                tree=tree, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+                draft_sampling=draft_sampling, stop_below=stop_below, verifier=verifier,
+            )  # fmt: skip
+
+        weights = (fingerprint(self.target.params), fingerprint(self.draft.weights))
+        key = " ".join(
+            map(str, (device_name(), jax.__version__, *weights, decoder(*typical).engine, sampling,
+                      draft_sampling or sampling, batches[0].shape, bucket(max_decode_len)))
+        )  # fmt: skip
+        return batches[:_PROBED_BATCHES], key, decoder
 
     def token_ids(
         self, texts: Iterable[Text], *, max_input_len: int, names: Sequence[str] | None = None
@@ -315,6 +387,38 @@ class Pair:
         ends = self.target.model.eos_ids
         ended = (row[:-1] if len(row) and row[-1] in ends else row for row in tokens)
         return list(map(self.vocabulary.decode, ended))
+
+
+def speculative_engine(
+    target: Model, draft: OpenDraft, gamma: int, tree: Tree | None, verifier: Verifier | None,
+    stop_below: float = 0.0,
+) -> Engine:  # fmt: skip
+    """The engine of a draft's chains of gamma guesses, or of its trees.
+
+    Args:
+      verifier: None for the default of chains or of trees.
+
+    Raises:
+      ValueError: the draft cannot stop early or cannot grow the tree, the tree has more guesses for
+        one position than there are tokens, or the verifier takes chains only.
+    """
+    if tree is None:
+        drafter, verifier = draft.make(gamma, stop_below), verifier or VERIFIER
+    else:
+        if draft.make_tree is None:
+            raise ValueError("This draft makes chains only: give gamma instead of tree.")
+        if tree.most_siblings > target.vocab_size:
+            raise ValueError(
+                f"{tree} has {tree.most_siblings} guesses for one position; the vocabulary has "
+                f"{target.vocab_size} tokens."
+            )
+        drafter, verifier = draft.make_tree(tree, 2), verifier or TREE_VERIFIER
+    if not (verifier.trees or drafter.topology.is_chain):
+        raise ValueError(
+            f"{type(verifier).__name__} verifies chains only: give gamma instead of tree, or "
+            "verifier=specdec.RecursiveVerifier()."
+        )
+    return Engine(target, drafter, verifier)
 
 
 def load_pair(
@@ -387,56 +491,6 @@ def load_pair(
         open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None,
         f"{name}, {weights} weights" if weights else name,
     )
-
-
-def check_arguments(
-    *,
-    method: str,
-    gamma: int | str,
-    sampling: SamplingConfig,
-    max_decode_len: int,
-    seed: int,
-    batch_size: int,
-    max_input_len: int,
-    stop_below: float,
-    draft_sampling: SamplingConfig | None,
-    verifier: Verifier,
-) -> dict[str, Any]:
-    """The arguments of :meth:`Pair.generate` with numbers of Python's own types.
-
-    Raises:
-      ValueError: naming the one that is of another type or out of range.
-    """
-    if method not in ("speculative", "autoregressive"):
-        raise ValueError(f'method must be "speculative" or "autoregressive", got {method!r}.')
-    max_decode_len = whole("max_decode_len", max_decode_len, 1)
-    if gamma != "auto":
-        if isinstance(gamma, str):
-            raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
-        gamma = whole("gamma", gamma, -sys.maxsize)
-        if method == "speculative" and not 1 <= gamma < max_decode_len:
-            raise ValueError(
-                f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got "
-                f'{gamma}; for plain decoding use method="autoregressive".'
-            )
-    for name, value in (("sampling", sampling), ("draft_sampling", draft_sampling)):
-        if not isinstance(value, SamplingConfig) and (name == "sampling" or value is not None):
-            raise ValueError(
-                f"{name} must be a SamplingConfig, such as SamplingConfig(temperature=0.5), got "
-                f"{value!r}."
-            )
-    if not isinstance(verifier, Verifier) or isinstance(verifier, type):
-        raise ValueError(
-            f"verifier must be an object such as specdec.BlockVerifier(), got {verifier!r}."
-        )
-    stop_below = real("stop_below", stop_below, "in [0, 1]", 0, 1)
-    return {
-        "method": method, "gamma": gamma, "sampling": sampling, "max_decode_len": max_decode_len,
-        "seed": whole("seed", seed, -(2**63), 2**64 - 1),
-        "batch_size": whole("batch_size", batch_size, 1),
-        "max_input_len": whole("max_input_len", max_input_len, 1),
-        "stop_below": stop_below, "draft_sampling": draft_sampling, "verifier": verifier,
-    }  # fmt: skip
 
 
 __all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]

@@ -10,7 +10,7 @@ Shapes: B batch, S input length, L output length, G gamma.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from jaxtyping import Array, Float, Int, Shaped
 from t5x import models  # Where T5X is not installed, pyright takes this very file for it.
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
-from specdec.api import GREEDY, VERIFIER
+from specdec.api import GREEDY, speculative_engine
 from specdec.checkpoints.loading import DraftLoader, loaded_t5
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import EngineParams, decode
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
+from specdec.drafters.tree import Tree, as_tree
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right
@@ -76,14 +77,16 @@ class SpeculativeEncoderDecoderModel(
       module: a ``t5x.examples.t5.network.Transformer``.
       draft: a checkpoint of any format, a bundled pair's name, or a spec such as
         :class:`specdec.Copying`; see :func:`specdec.load_pair`.
-      gamma: guesses a block.
+      gamma: guesses a block; or
+      tree: several for one position, as in :meth:`specdec.Pair.generate`, but not "auto".
       sampling: temperature, top-k and top-p. They take the place of T5X's ``decode_fn``.
-      verifier: what accepts guesses.
+      verifier: what accepts guesses; None for the default of chains or of trees.
       input_vocabulary, output_vocabulary, optimizer_def, feature_converter_cls, label_smoothing,
         z_loss, loss_normalizing_factor: see ``t5x.models.EncoderDecoderModel``.
 
     Raises:
-      ValueError: a gamma below 1, a target that is not T5X's T5, or a draft that does not speak its
+      ValueError: a gamma below 1, both gamma and tree or none, a verifier or draft of chains with
+        a tree, a target that is not T5X's T5, or a draft that does not speak its
         tokens.
       CheckpointError: the draft cannot be read.
     """
@@ -96,9 +99,10 @@ class SpeculativeEncoderDecoderModel(
         optimizer_def: Any,
         *,
         draft: str | os.PathLike | DraftSpec,
-        gamma: int,
+        gamma: int | None = None,
+        tree: Tree | Sequence[int] | None = None,
         sampling: SamplingConfig = GREEDY,
-        verifier: Verifier = VERIFIER,
+        verifier: Verifier | None = None,
         feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -110,7 +114,9 @@ class SpeculativeEncoderDecoderModel(
             label_smoothing=label_smoothing, z_loss=z_loss,
             loss_normalizing_factor=loss_normalizing_factor,
         )  # fmt: skip
-        if not isinstance(gamma, int) or gamma < 1:
+        if (gamma is None) == (tree is None):
+            raise ValueError(f"Give gamma or tree, got gamma = {gamma!r} and tree = {tree!r}.")
+        if tree is None and (not isinstance(gamma, int) or gamma < 1):
             raise ValueError(f"gamma must be a whole number of at least 1, got {gamma!r}.")
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
@@ -122,7 +128,8 @@ class SpeculativeEncoderDecoderModel(
         spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
         vocabulary = _vocabulary_file(output_vocabulary)
         opened = spec.open(DraftLoader(target, vocabulary, config.dtype))
-        self._engine = Engine(self._target, opened.make(gamma, 0.0), verifier)
+        shape = None if tree is None else as_tree(tree)
+        self._engine = speculative_engine(model, opened, gamma or 0, shape, verifier)
         self._draft_params, self._sampling = opened.params(sampling), sampling.traced()
 
     def predict_batch_with_aux(
@@ -138,14 +145,15 @@ class SpeculativeEncoderDecoderModel(
           sampling, and the counts of :class:`specdec.types.Stats` by name.
 
         Raises:
-          ValueError: gamma is not below the length limit.
+          ValueError: gamma, or the tree's levels, are not below the length limit.
         """
         inputs = batch["encoder_input_tokens"]
         batch_size, limit = batch["decoder_input_tokens"].shape
         if self._engine.depth >= limit:
             raise ValueError(
-                f"gamma is {self._engine.depth}, but outputs have {limit} tokens (the task "
-                "feature length of targets): it must be less."
+                f"A block has {self._engine.depth} guesses in a row (gamma, or the tree's levels), "
+                f"but outputs have {limit} tokens (the task feature length of targets): it must "
+                "have fewer guesses."
             )
         # Without a barrier XLA would compute with constants while it compiles.
         drafter = jax.lax.optimization_barrier(self._draft_params)

@@ -31,12 +31,12 @@ _STREAM_WIDTH = 512
 class Breakdown:
     """Milliseconds, medians over the repetitions; those of a part are for one occurrence."""
 
-    gamma: int
+    gamma: int  # Guesses in a row; of a tree, its levels.
     # Of all batches together.
     target_encode: float
     draft_encode: float
-    drafts: float  # gamma guesses, measured between target calls.
-    scoring: float  # A target call on gamma + 1 tokens, up to the distributions.
+    drafts: float  # A block's guesses, measured between target calls.
+    scoring: float  # A target call on all guesses and the token before, up to the distributions.
     verification: float  # Accepting, drawing.
     bookkeeping: float  # All else in a block: cutting at the end, rolling back, counting, writing.
     plain_step: float  # A whole step of plain decoding.
@@ -120,7 +120,7 @@ def measure(
         with all its guesses.
     """
     parts_of = parts_of or fast
-    typical, gamma = commonest(batches)[0], fast.engine.nodes
+    typical, gamma = commonest(batches)[0], fast.engine.depth
     program_bytes, needed_bytes = memory(fast, typical)
     results = [fast.decode(batch) for batch in batches]
     works, num_tokens = decode_works(plain, fast, batches)

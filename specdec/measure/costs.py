@@ -20,7 +20,20 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.random import RandomDrafter
 from specdec.measure.timing import Work
-from specdec.types import DecodeState, DrafterState, Encoded, PointMass, Prompt, Seed, Verdict
+from specdec.types import (
+    DecodeState,
+    Draft,
+    DrafterState,
+    Encoded,
+    Params,
+    PointMass,
+    Prompt,
+    RandomSource,
+    Seed,
+    Topology,
+    TracedTopology,
+    Verdict,
+)
 
 STEPS = 32
 _LOOPS = 4  # How often each loop is run in a repetition.
@@ -74,8 +87,9 @@ def _unverified(scored, draft, random) -> Verdict:
     kept = jax.lax.optimization_barrier(scored.distribution)
     token = kept.tokens[:, -1] if isinstance(kept, PointMass) else kept[:, -1, 0] > 0
     ones = jnp.ones((len(draft.tokens),), jnp.int32)
-    tokens = jnp.pad(token.astype(jnp.int32)[:, None], ((0, 0), (0, draft.tokens.shape[1])))
-    probs = jnp.zeros(draft.tokens.shape)
+    depth = draft.topology.depth
+    tokens = jnp.pad(token.astype(jnp.int32)[:, None], ((0, 0), (0, depth)))
+    probs = jnp.zeros((len(tokens), depth))
     return Verdict(tokens, ones, 0 * ones, jnp.zeros_like(tokens), probs, ones)
 
 
@@ -90,10 +104,24 @@ def _uncommitted(state, draft, scored, verdict):
 _STAND_INS = {"verify": _unverified, "commit": _uncommitted}
 
 
+class _FreePointMasses(RandomDrafter):
+    """Guesses without a q."""
+
+    def propose(
+        self, params: Params, state: DrafterState, random: RandomSource
+    ) -> tuple[Draft, DrafterState]:
+        draft, state = super().propose(params, state, random)
+        return dataclasses.replace(draft, probs=None, independent=False), state
+
+
 def without_draft(fast: BatchDecoder) -> BatchDecoder:
     """The same blocks with guesses that cost nothing."""
-    model, gamma = fast.engine.target, fast.engine.nodes
-    engine = dataclasses.replace(fast.engine, drafter=RandomDrafter(gamma, model.vocab_size))
+    shape, vocab_size = fast.engine.topology, fast.engine.target.vocab_size
+    free = RandomDrafter(shape, vocab_size)
+    if isinstance(shape, TracedTopology):  # Its guesses are the draft's likeliest, no draws.
+        fixed = Topology.of_sizes(shape.size, shape.depth, shape.siblings)
+        free = _FreePointMasses(fixed, vocab_size)
+    engine = dataclasses.replace(fast.engine, drafter=free)
     params = dataclasses.replace(fast.params, drafter=())
     return dataclasses.replace(fast, engine=engine, params=params)
 
@@ -117,16 +145,17 @@ def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:
     return [Work(name, run, None) for name, run in loops.items()] * _LOOPS
 
 
-def step_seconds(seconds: dict[str, float], gamma: int) -> dict[str, float]:
+def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:
     """One repetition of :func:`step_works` as seconds of a step.
 
     Returns:
       "target_step", a step of plain decoding; "verify_step", a block without its draft, both with
-      everything that surrounds a call; "draft_step", a gamma-th of what the draft adds to a block:
-      between target calls, which flush the processor's caches of its weights and code.
+      everything that surrounds a call; "draft_step", what the draft adds to a block for each of
+      its ``depth`` guesses in a row (of a tree, for a level): between target calls, which flush the
+      processor's caches of its weights and code.
     """
     plain, verified, block = (seconds[name] * PER_STEP for name in ("plain", "verified", "block"))
-    return {"target_step": plain, "verify_step": verified, "draft_step": (block - verified) / gamma}
+    return {"target_step": plain, "verify_step": verified, "draft_step": (block - verified) / depth}
 
 
 def encoder_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from specdec.core import theory
-from specdec.core.files import write_json
 from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.measure import costs
 from specdec.measure.progress import Progress
+from specdec.measure.remembered import keep, recall
 from specdec.measure.timing import time_interleaved
 
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15)
@@ -45,6 +43,7 @@ class GammaChoice:
     alpha: float
     cost_ratio: float
     verify_ratio: Mapping[int, float]
+    tree: None = dataclasses.field(default=None, init=False)  # It is a chain.
 
     def __str__(self) -> str:
         best = max(self.predicted, key=lambda gamma: self.predicted[gamma])
@@ -138,21 +137,15 @@ def measure(
 def remembered(directory: Path, key: str) -> GammaChoice | None:
     """The choice made before for ``key``, if any can be read."""
     try:
-        found = json.loads((directory / _FILE).read_text())[key]
+        found = dict(recall(directory / _FILE, key))
         for name in ("predicted", "verify_ratio"):
             found[name] = {int(gamma): value for gamma, value in found[name].items()}
+        del found["tree"]
         return GammaChoice(**found)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def remember(directory: Path, key: str, choice: GammaChoice) -> None:
     """Keeps a choice for later; a directory that cannot be written to is no error."""
-    with contextlib.suppress(OSError):
-        path = directory / _FILE
-        try:
-            known = dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            known = {}
-        known[key] = dataclasses.asdict(choice)
-        write_json(path, known)
+    keep(directory / _FILE, key, dataclasses.asdict(choice))

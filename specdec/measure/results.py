@@ -33,16 +33,18 @@ def numbers(
 
     Args:
       rows: every row of the run, at least one; gone through once and not kept.
-      gamma: guesses a block; 0 for a plain decoding run, which has no rates and no speedup.
+      gamma: guesses in a row, levels of a tree; 0 for a plain decoding run, which has no rates and
+        no speedup.
       speed: None where it was not measured.
       checked: whether rows were compared with plain decoding.
       metrics: the task's own, for which outputs and references are kept; BLEU and chrF if None.
     """
-    totals = RunStats(gamma, 0, 0, 0, 0, 0, 0, 0, (0,) * (gamma + 1), 0.0)
+    totals: RunStats | None = None
     width_matched, mismatches = 0, []
     scorer = Quality() if metrics is None else TaskQuality(metrics)
     for row in rows:
-        totals += row.stats(gamma)
+        counts = row.stats(gamma)
+        totals = counts if totals is None else totals + counts
         width_matched += row.width_matched_mismatch is not None
         if row.mismatch is not None:
             mismatches.append(
@@ -54,6 +56,7 @@ def numbers(
             )
         if row.output is not None and row.reference is not None:
             scorer.add(row.output, row.reference)
+    assert totals is not None
     result: dict[str, Any] = {
         "num_examples": totals.num_rows,
         "num_tokens": totals.emitted,
@@ -64,6 +67,7 @@ def numbers(
         "draft_utilization": totals.draft_utilization,
         "block_efficiency": totals.block_efficiency,
         "accepted_histogram": list(totals.accepted_histogram),
+        "accepted_by_rank": list(totals.accepted_by_rank),
         "greedy_mismatches": len(mismatches) if checked else None,
         "greedy_mismatches_width_matched": width_matched if checked else None,
         "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),

@@ -64,7 +64,7 @@ def measure(
         works += costs.step_works(plain, fast, commonest(batches)[0])
     seconds = time_interleaved(works, repetitions)
     if fast is not None:
-        seconds = [each | costs.step_seconds(each, fast.engine.nodes) for each in seconds]
+        seconds = [each | costs.step_seconds(each, fast.engine.depth) for each in seconds]
     return Timings(seconds, len(batches), num_tokens)
 
 
@@ -158,5 +158,8 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
         decoder,
         theorem_3_8=theory.speedup(alpha, gamma, c),
         whole=(target + plain) / (target + draft + plain / decoder),
-        counted=theory.block_speedup(stats.emitted / calls, stats.proposed / calls, c, v),
+        # Of a tree, a step of the draft is a level.
+        counted=theory.block_speedup(
+            stats.emitted / calls, min(stats.proposed / calls, gamma), c, v
+        ),
     )

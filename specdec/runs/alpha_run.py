@@ -8,22 +8,23 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from specdec.api import Method, Pair, load_pair
+from specdec.api import Pair, load_pair
 from specdec.core import files
 from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.drafters.base import DraftSpec
+from specdec.generate_arguments import Method
 from specdec.measure import alpha, results
 from specdec.measure.rows import measure_rows
 from specdec.types import SamplingConfig
 
-TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"
+TEXTS, IDENTITY = "texts.jsonl", "run.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +47,10 @@ class AlphaRun:
     batch_size: int = 16
     dtype: str = "float32"
     seed: int = 0
+    results: ClassVar[str] = "alpha.json"
 
     def execute(self, directory: Path) -> dict[str, Any]:
-        """Measures what is not on disk yet, and writes ``alpha.json``, which it returns.
+        """Measures what is not on disk yet, and writes the results' file, which it returns.
 
         Raises:
           OSError: the directory cannot be written to.
@@ -70,12 +72,12 @@ class AlphaRun:
             key = zlib.crc32(repr(sorted(rows.items())).encode())
             weights = fingerprint(pair.draft.weights)
             lines = directory / f"{slug(str(spec))}-{weights}-{key:08x}.jsonl"
-            found[str(spec)] = alpha.summary(self._replay(lines, pair, batches, rows))
+            found[str(spec)] = self._measure(lines, pair, batches, rows)
         content = {
             "task": self.task.name, "target": self.target, "seed": self.seed,
             **dataclasses.asdict(self.sampling), "drafts": found, **results.provenance(),
         }  # fmt: skip
-        files.write_json(directory / RESULTS, content)
+        files.write_json(directory / self.results, content)
         return content
 
     def _claim(self, directory: Path, pair: Pair, ids: Sequence[np.ndarray]) -> None:
@@ -111,9 +113,10 @@ class AlphaRun:
 
         return {r.id: r.tokens for r in measure_rows(directory / TEXTS, batches, Text, decode)}
 
-    def _replay(
+    def _measure(
         self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
-    ) -> list[alpha.RowAcceptance]:
+    ) -> dict[str, Any]:
+        """What a draft's results are, of rows that are kept in a file."""
         decoder = self._decoder(pair, "speculative")
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
@@ -122,7 +125,7 @@ class AlphaRun:
             for row, place in wanted.items():
                 yield alpha.RowAcceptance.of(found, place, row, len(texts[row]))
 
-        return measure_rows(path, batches, alpha.RowAcceptance, replay)
+        return alpha.summary(measure_rows(path, batches, alpha.RowAcceptance, replay))
 
 
 @dataclasses.dataclass(frozen=True)

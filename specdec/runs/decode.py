@@ -58,10 +58,10 @@ class PreparedRun:
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
         files.check_writable(directory)
-        if processes.count > 1 and run.gamma == "auto":
+        if processes.count > 1 and "auto" in (run.gamma, run.tree):
             raise ValueError(
-                "Several processes could choose different gammas: choose in a run of one process, "
-                "then give all of them its number."
+                "Several processes could choose differently: choose in a run of one process, then "
+                "give all of them its gamma or tree."
             )
         if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
             for row in islice(run.task.read(), run.num_examples):
@@ -71,6 +71,8 @@ class PreparedRun:
             target=run.target, draft=run.draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh
         )
         self.pair.target.check_batch_size(run.batch_size)
+        if "auto" not in (run.gamma, run.tree):
+            run.decoder(self.pair)  # A draft or verifier that cannot do it says so.
         rows = run.max_input_len, run.num_examples, run.bad_rows
         self._inputs = Inputs(run.task, self.pair, *rows)
         self._survey = found = self._inputs.survey()
@@ -79,13 +81,14 @@ class PreparedRun:
         if more := found.num_skipped - len(found.first_skipped):
             say(f"  and {more} more, in {SKIPPED}")
         self._choice = None
-        if run.gamma == "auto":
-            self._choose_gamma()
+        if "auto" in (run.gamma, run.tree):
+            self._choose()
         target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
         # With the weights: a draft trained again under the same name is another run.
         self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
         if self._choice:
-            self._identity = f"# Chosen gamma: {self._choice.gamma}\n{self._identity}"
+            chosen = self.run.tree or f"gamma {self.run.gamma}"
+            self._identity = f"# Chosen: {chosen}\n{self._identity}"
         self._parts = Parts(
             processes, directory, self._survey.num_rows,
             lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
@@ -98,22 +101,24 @@ class PreparedRun:
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
         return f"{self._identity}\n{rows}"
 
-    def _choose_gamma(self) -> None:
-        """Puts a number in the place of "auto"."""
-        run = self.run
+    def _choose(self) -> None:
+        """Puts a number or a tree in the place of "auto"."""
+        run, what = self.run, "gamma" if self.run.gamma == "auto" else "tree"
         if run.method == "autoregressive":
-            self.run = dataclasses.replace(run, gamma=0)
+            self.run = dataclasses.replace(run, gamma=0, tree=None)
             return
-        say("Choosing gamma by measurement (kept for the next time)")
+        say(f"Choosing {what} by measurement (kept for the next time)")
+        choose = self.pair.choose_gamma if what == "gamma" else self.pair.choose_tree
         some = islice(self._inputs.items(), WINDOW * run.batch_size)
-        choice = self.pair.choose_gamma(
+        choice = choose(
             [item.tokens for item in some], sampling=run.sampling,
             max_decode_len=run.max_decode_len, seed=run.seed, batch_size=run.batch_size,
             draft_sampling=run.draft_sampling, stop_below=run.stop_below, verifier=run.verifier,
         )  # fmt: skip
         say(str(choice))
-        method = "speculative" if choice.gamma else "autoregressive"
-        self.run = dataclasses.replace(run, gamma=choice.gamma, method=method)
+        method = "speculative" if choice.gamma or choice.tree else "autoregressive"
+        gamma = None if choice.tree else choice.gamma
+        self.run = dataclasses.replace(run, gamma=gamma, tree=choice.tree, method=method)
         self._choice = choice
 
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
@@ -204,14 +209,18 @@ class PreparedRun:
             guessing = run.decoder(self.pair) if run.guesses else None
             timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
             measured = speed.summarize(timings)
-        names = ("target", "weights", "method", "gamma", "stop_below", "dtype", "batch_size",
+        engine = run.decoder(self.pair).engine
+        names = ("target", "weights", "method", "stop_below", "dtype", "batch_size",
                  "max_input_len", "max_decode_len", "seed")  # fmt: skip
         content = {
             "task": run.task.name,
             "drafter": str(run.draft) if run.guesses else None,
             "draft_temperature": (run.draft_sampling or run.sampling).temperature,
-            "verifier": verifier_name(run.verifier),
-            "lossless": run.verifier.lossless,
+            "gamma": run.guesses,
+            "tree": run.tree and str(run.tree),
+            "topology": {"nodes": engine.nodes, "siblings": engine.topology.siblings},
+            "verifier": verifier_name(run.who_accepts),
+            "lossless": run.who_accepts.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(run, name) for name in names},
@@ -226,7 +235,7 @@ class PreparedRun:
             "gin": self._identity,
             "command": command,
         }
-        title = f"{run.task.name}: {run.method}, gamma {run.gamma}"
+        title = f"{run.task.name}: {run.method}, {run.tree or f'gamma {run.guesses}'}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
         files.write_text(self._directory / TRACE, page)
         files.write_json(self._directory / RESULTS, content)
@@ -295,9 +304,9 @@ class PreparedRun:
             raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
 
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
-        run = self.run
-        result = run.decoder(self.pair).decode(batch, trace=True)
-        widths = {"mismatch": 1, "width_matched_mismatch": run.guesses + 1}
+        run, decoder = self.run, self.run.decoder(self.pair)
+        result = decoder.decode(batch, trace=True)
+        widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}
         references = {
             name: run.decoder(self.pair, "autoregressive", width).decode(batch)
             for name, width in widths.items()

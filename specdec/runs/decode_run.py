@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal, get_args
 
-from specdec.api import VERIFIER, Method, Pair, check_arguments
+from specdec.api import TREE_VERIFIER, VERIFIER, Pair
 from specdec.arguments import whole
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.drafters.base import DraftSpec
+from specdec.drafters.tree import Tree
+from specdec.generate_arguments import Method, check_arguments
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows
-from specdec.types import SamplingConfig
+from specdec.types import CHAIN, SamplingConfig, Topology
 from specdec.verifiers.base import Verifier
 
 _GENERATE = (
-    "method", "gamma", "sampling", "max_decode_len", "seed", "batch_size", "max_input_len",
+    "method", "gamma", "tree", "sampling", "max_decode_len", "seed", "batch_size", "max_input_len",
     "stop_below", "draft_sampling", "verifier",
 )  # fmt: skip
 
@@ -46,7 +49,7 @@ class DecodeRun:
     draft: str | DraftSpec
     dtype: str
     method: Method
-    gamma: int | Literal["auto"]
+    gamma: int | Literal["auto"] | None
     sampling: SamplingConfig
     seed: int
     batch_size: int
@@ -57,7 +60,8 @@ class DecodeRun:
     timing_repetitions: int
     stop_below: float = 0.0
     draft_sampling: SamplingConfig | None = None
-    verifier: Verifier = VERIFIER
+    tree: Tree | Sequence[int] | Literal["auto"] | None = None
+    verifier: Verifier | None = None
     bad_rows: BadRows = "fail"
     weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None
@@ -80,17 +84,32 @@ class DecodeRun:
         return self.check and self.sampling.greedy and self.guesses > 0
 
     @property
-    def guesses(self) -> int:
-        """gamma, or 0 for plain decoding; not known while it is "auto"."""
+    def shape(self) -> Topology:
+        """Of its drafts; of no guesses for plain decoding. Not known while it is to be chosen."""
         if self.method == "autoregressive":
-            return 0
-        assert self.gamma != "auto"
-        return self.gamma
+            return CHAIN
+        if self.tree is None:
+            assert isinstance(self.gamma, int)
+            return Topology.chain(self.gamma)
+        assert isinstance(self.tree, Tree)
+        return self.tree.stand_in
+
+    @property
+    def guesses(self) -> int:
+        """Guesses in a row: gamma, or a tree's levels; 0 for plain decoding."""
+        return self.shape.depth
+
+    @property
+    def who_accepts(self) -> Verifier:
+        """The verifier, or the default of chains or trees."""
+        return self.verifier or (VERIFIER if self.tree is None else TREE_VERIFIER)
 
     def decoder(self, pair: Pair, method: Method | None = None, width: int = 1) -> BatchDecoder:
         """The run's decoder, or another method's with all else alike; see :meth:`Pair.decoder`."""
+        assert not isinstance(self.tree, str | Sequence)
         return pair.decoder(
-            method=method or self.method, gamma=self.guesses, sampling=self.sampling, width=width,
+            method=method or self.method, gamma=self.guesses, tree=self.tree,
+            sampling=self.sampling, width=width,
             max_decode_len=self.max_decode_len, seed=self.seed, stop_below=self.stop_below,
             draft_sampling=self.draft_sampling, verifier=self.verifier,
         )  # fmt: skip

@@ -97,7 +97,7 @@ def test_auto_decodes_with_the_chosen_gamma(pair, measured):
     # Speculation is free here: it pays whatever alpha is.
     calls = measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
     out = _generate(pair, gamma="auto")
-    assert out.gamma_choice.gamma == out.stats.gamma == 2
+    assert out.choice.gamma == out.stats.gamma == 2
     plain = _generate(pair, method="autoregressive")
     for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -110,7 +110,7 @@ def test_auto_decodes_with_the_chosen_gamma(pair, measured):
 def test_auto_decodes_plainly_where_that_is_faster(pair, measured):
     measured(Costs(5.0, {2: 9.0}, (0.0, 0.0)))
     out = _generate(pair, gamma="auto")
-    assert out.gamma_choice.gamma == out.stats.gamma == 0
+    assert out.choice.gamma == out.stats.gamma == 0
     assert out.stats.target_calls == out.stats.emitted
 
 
@@ -151,13 +151,13 @@ def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, optio
 
 def test_alpha_is_that_of_the_verifier(pair, measured):
     measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
-    choice = _generate(pair, gamma="auto", verifier=ForcedAcceptance(1.0)).gamma_choice
+    choice = _generate(pair, gamma="auto", verifier=ForcedAcceptance(1.0)).choice
     assert choice.alpha == 1
 
 
 def test_plain_decoding_chooses_nothing(pair, measured):
     calls = measured(None)
-    assert _generate(pair, method="autoregressive", gamma="auto").gamma_choice is None
+    assert _generate(pair, method="autoregressive", gamma="auto").choice is None
     assert calls == []
 
 
@@ -165,7 +165,7 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     monkeypatch.setattr(tuning, "CANDIDATES", (1, 2))
     monkeypatch.setattr(tuning, "PROBE", 2)
-    choice = _generate(pair, gamma="auto").gamma_choice
+    choice = _generate(pair, gamma="auto").choice
     shown = capsys.readouterr().err
     assert "Choosing gamma: decoding, for alpha" in shown
     assert "Choosing gamma: timing the parts of a block" in shown

@@ -1,0 +1,94 @@
+"""What :meth:`specdec.Pair.generate` can be told, checked in one place."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal
+
+from specdec.arguments import real, whole
+from specdec.drafters.tree import Tree, as_tree
+from specdec.types import SamplingConfig
+from specdec.verifiers.base import Verifier
+
+Method = Literal["speculative", "autoregressive"]
+DEFAULT_GAMMA = 4
+
+
+def check_arguments(
+    *,
+    method: str,
+    gamma: int | str | None,
+    tree: Any = None,
+    sampling: SamplingConfig,
+    max_decode_len: int,
+    seed: int,
+    batch_size: int,
+    max_input_len: int,
+    stop_below: float,
+    draft_sampling: SamplingConfig | None,
+    verifier: Verifier | None,
+) -> dict[str, Any]:
+    """The arguments of :meth:`Pair.generate` with numbers of Python's own types.
+
+    Raises:
+      ValueError: naming the one that is of another type or out of range.
+    """
+    if method not in ("speculative", "autoregressive"):
+        raise ValueError(f'method must be "speculative" or "autoregressive", got {method!r}.')
+    max_decode_len = whole("max_decode_len", max_decode_len, 1)
+    if tree is not None:
+        if method == "autoregressive":
+            raise ValueError(f"Plain decoding has no guesses: tree must be None, got {tree!r}.")
+        gamma, tree = 0, _checked_tree(tree, gamma, max_decode_len, stop_below)
+    elif gamma is None:
+        gamma = DEFAULT_GAMMA
+    if gamma != "auto" and tree is None:
+        if isinstance(gamma, str):
+            raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
+        gamma = whole("gamma", gamma, -sys.maxsize)
+        if method == "speculative" and not 1 <= gamma < max_decode_len:
+            raise ValueError(
+                f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got "
+                f'{gamma}; for plain decoding use method="autoregressive".'
+            )
+    for name, value in (("sampling", sampling), ("draft_sampling", draft_sampling)):
+        if not isinstance(value, SamplingConfig) and (name == "sampling" or value is not None):
+            raise ValueError(
+                f"{name} must be a SamplingConfig, such as SamplingConfig(temperature=0.5), got "
+                f"{value!r}."
+            )
+    wrong = not isinstance(verifier, Verifier) or isinstance(verifier, type)
+    if verifier is not None and wrong:
+        raise ValueError(
+            f"verifier must be an object such as specdec.BlockVerifier(), got {verifier!r}."
+        )
+    stop_below = real("stop_below", stop_below, "in [0, 1]", 0, 1)
+    return {
+        "method": method, "gamma": gamma, "tree": tree, "sampling": sampling,
+        "max_decode_len": max_decode_len,
+        "seed": whole("seed", seed, -(2**63), 2**64 - 1),
+        "batch_size": whole("batch_size", batch_size, 1),
+        "max_input_len": whole("max_input_len", max_input_len, 1),
+        "stop_below": stop_below, "draft_sampling": draft_sampling, "verifier": verifier,
+    }  # fmt: skip
+
+
+def _checked_tree(
+    tree: Any, gamma: int | str | None, max_decode_len: int, stop_below: float
+) -> Tree | Literal["auto"]:
+    if gamma is not None:
+        raise ValueError(
+            "Give gamma, which is a chain, or tree (in gin with GAMMA = None), not both; got "
+            f"gamma = {gamma!r} and tree = {tree!r}."
+        )
+    if stop_below:
+        raise ValueError(f"A tree cannot stop early: stop_below must be 0, got {stop_below}.")
+    if isinstance(tree, str) and tree == "auto":
+        return "auto"
+    shape = as_tree(tree)
+    if shape.levels >= max_decode_len:
+        raise ValueError(
+            f"{shape} has {shape.levels} guesses in a row; an output of max_decode_len = "
+            f"{max_decode_len} tokens has room for {max_decode_len - 1}."
+        )
+    return shape

@@ -5,7 +5,7 @@ of the K. So the best rule is a flow from sets of K tokens to tokens, and by its
 
     P(accepted) = min over sets H of tokens of  p(H) + 1 - P(all K tokens are in H).
 
-Only prefixes of the order by decreasing q/p can attain the minimum. H = {} bounds it by 1.
+A prefix of the order by decreasing q/p attains the minimum. H = {} bounds it by 1.
 
 Sources: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", for the
 transport problem; Hu et al. 2025, "Towards Optimal Multi-draft Speculative Decoding", for the sets
@@ -66,10 +66,8 @@ def optimum_without_replacement(
     Source: Hu et al. 2025 for the bound and the order.
     """
     p, q, order = _sorted(p, q, counts)
-    best = [
-        _by_count(*(each[first : first + _ROWS] for each in (p, q, order)), max(counts))
-        for first in range(0, len(p), _ROWS)
-    ]
+    pieces = (slice(first, first + _ROWS) for first in range(0, len(p), _ROWS))
+    best = [_by_count(p[rows], q[rows], order[rows], max(counts)) for rows in pieces]
     return np.concatenate(best)[:, np.array(counts) - 1]
 
 

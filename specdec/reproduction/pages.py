@@ -235,6 +235,82 @@ def reproduction(root: Path, name: str) -> str:
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
 
 
+_SIBLINGS = "results/siblings/summary.json"
+_DRAFTS = {"quickstart": "bundled draft", "quickstart/draft_small": "small draft"}
+_SIBLING_RULES = {
+    "recursive": "recursive, without replacement (default); traversal",
+    "optimum": "**at most, without replacement**",
+    "recursive_independent": "recursive, independent",
+    "kseq": "K-SEQ, independent",
+    "optimum_independent": "**at most, independent**",
+    "likeliest": "point masses, the K likeliest tokens",
+}
+_SIBLING_RANKS = (
+    ("1", "recursive", "without replacement, temperature 1"),
+    ("1", "likeliest", "point masses, temperature 1"),
+    ("0", "likeliest", "point masses, temperature 0"),
+)
+
+
+def _siblings(root: Path) -> Result:
+    remedy = "python scripts/reproduce.py --gin_file=configs/reproduce/siblings.gin"
+    content = read_json(root, _SIBLINGS, remedy)
+    try:
+        return content["siblings"]["EnDe"] | {"source": content}
+    except KeyError as error:
+        raise PageError(f"{_SIBLINGS} has no {error}.") from None
+
+
+def one_position(root: Path) -> str:
+    """Acceptance of 1, 2, 4 and 8 guesses of one position by rule, beside the bounds.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    measured = _siblings(root)
+    found = [measured["t1"]["drafts"][draft] for draft in _DRAFTS]
+    counts = list(found[0]["acceptance"]["recursive"])
+    columns = [f"{name}, K = {k}" for name in _DRAFTS.values() for k in counts]
+    rows = [
+        [name, *(f"{each['acceptance'][rule][k]['mean']:.3f}" for each in found for k in counts)]
+        for rule, name in _SIBLING_RULES.items()
+    ]
+    of_best = [each["of_optimum"][k]["mean"] for each in found for k in counts]
+    rows.insert(2, ["default, of the most", *(f"{100 * share:.1f} %" for share in of_best)])
+    halves = [
+        (shown["interval"][1] - shown["interval"][0]) / 2
+        for each in found for by_count in each["acceptance"].values() for shown in by_count.values()
+    ]  # fmt: skip
+    first, source = found[0], measured["source"]
+    return (
+        f"{markdown(['rule', *columns], rows, numbers=True)}\n\n"
+        f"Temperature 1, {first['num_tokens']:,} tokens of {first['num_texts']} texts that the "
+        f"target generated. Intervals of 95 %, clustered by text, are at most "
+        f"±{max(halves):.3f}. From [summary.json](../{_SIBLINGS}): {source['device']}. "
+        f"`{source['command']}`"
+    )
+
+
+def by_rank(root: Path) -> str:
+    """How likely guess k of a position is accepted where the earlier ones were rejected.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    measured = _siblings(root)
+    rows = [
+        [f"{name}, {title}", *(f"{rank['mean']:.3f}" for rank in ranks)]
+        for draft, name in _DRAFTS.items()
+        for temperature, rule, title in _SIBLING_RANKS
+        for ranks in [measured[f"t{temperature}"]["drafts"][draft]["by_rank"][rule]]
+    ]
+    most = max(len(row) for row in rows) - 1
+    rows = [row + ["–"] * (most + 1 - len(row)) for row in rows]
+    return markdown(["guess", *map(str, range(1, most + 1))], rows, numbers=True)
+
+
+_TREES_SECTIONS = {"one-position": one_position, "by-rank": by_rank}
+
 # Sections of docs/performance.md with the bundled pair's runs, and where these are.
 _RUNS_SECTIONS = {"runs": "results", "before-mutual-learning": _BEFORE}
 
@@ -259,5 +335,6 @@ def sections(
         "README.md": lambda name: comparison(root),
         "docs/performance.md": performance,
         "docs/reproduction.md": lambda name: reproduction(root, name),
+        "docs/trees.md": lambda name: _TREES_SECTIONS[name](root),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),
     }

@@ -97,6 +97,8 @@ def reproduce(given: Given, root: Path, *, dry_run: bool = False) -> int:
         content = reproduction.run(directory, given.command)
     except (ValueError, OSError) as error:
         return told(error)
-    print(paper_tables.page(content))
-    print(f"Written to {directory}: {SUMMARY}, {TABLES}")
+    if reproduction.studies:
+        print(paper_tables.page(content))
+    tables = f", {TABLES}" if reproduction.studies else ""
+    print(f"Written to {directory}: {SUMMARY}{tables}")
     return 0

@@ -1,0 +1,74 @@
+"""The tables of docs/trees.md."""
+
+import json
+
+import pytest
+
+from specdec.reproduction import pages
+from tests.reproduction.test_pages import script  # noqa: F401
+
+
+def share(mean):
+    return {"mean": mean, "interval": [mean - 0.01, mean + 0.01]}
+
+
+def draft(first):
+    rules = ("recursive", "optimum", "recursive_independent", "kseq", "optimum_independent",
+             "likeliest")  # fmt: skip
+    by_count = {rule: {"1": share(first), "2": share(0.75)} for rule in rules}
+    by_count["optimum"]["2"] = {"mean": 0.8, "interval": [0.78, 0.83]}
+    return {
+        "num_texts": 9, "num_tokens": 12345, "acceptance": by_count,
+        "of_optimum": {"1": share(1.0), "2": share(0.9375)},
+        "by_rank": {"recursive": [share(first), share(0.25)], "likeliest": [share(0.5)]},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path):
+    drafts = {"quickstart": draft(0.625), "quickstart/draft_small": draft(0.375)}
+    content = {
+        "siblings": {"EnDe": {"t0": {"drafts": drafts}, "t1": {"drafts": drafts}}},
+        "device": "a CPU", "command": "again",
+    }  # fmt: skip
+    path = tmp_path / "results/siblings/summary.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_rules_beside_the_bounds(root):
+    lines = pages.one_position(root).splitlines()
+    assert lines[0] == (
+        "| rule | bundled draft, K = 1 | bundled draft, K = 2 | small draft, K = 1 "
+        "| small draft, K = 2 |"
+    )
+    assert "| **at most, without replacement** | 0.625 | 0.800 | 0.375 | 0.800 |" in lines
+    assert "| default, of the most | 100.0 % | 93.8 % | 100.0 % | 93.8 % |" in lines
+    assert "| K-SEQ, independent | 0.625 | 0.750 | 0.375 | 0.750 |" in lines
+    assert lines[-1] == (
+        "Temperature 1, 12,345 tokens of 9 texts that the target generated. Intervals of 95 %, "
+        "clustered by text, are at most ±0.025. From "
+        "[summary.json](../results/siblings/summary.json): a CPU. `again`"
+    )
+
+
+def test_ranks_that_are_never_reached_are_dashes(root):
+    lines = pages.by_rank(root).splitlines()
+    assert lines[0] == "| guess | 1 | 2 |"
+    assert "| small draft, without replacement, temperature 1 | 0.375 | 0.250 |" in lines
+    assert "| bundled draft, point masses, temperature 0 | 0.500 | – |" in lines
+
+
+def test_missing_or_damaged_results(root):
+    path = root / "results/siblings/summary.json"
+    path.write_text("{}")
+    with pytest.raises(pages.PageError, match="has no 'siblings'"):
+        pages.by_rank(root)
+    path.unlink()
+    with pytest.raises(pages.PageError, match=r"make it with: .*siblings\.gin"):
+        pages.one_position(root)
+
+
+def test_the_page_shows_the_committed_results(script):  # noqa: F811
+    assert script.main(["--check", "docs/trees.md"]) == 0

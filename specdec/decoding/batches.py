@@ -74,13 +74,20 @@ class Block:
     """One block of one row, for people to look at."""
 
     accepted: list[int]  # Guesses kept.
-    rejected: list[int]  # Guesses thrown away (after the end of the row: not looked at).
+    # Guesses thrown away: of a chain all that follow, of a tree those of the next position. After
+    # the end of the row they were not looked at.
+    rejected: list[int]
     # The verifier's own token, or None where the row ended inside the guesses.
     correction: int | None
+    # Of a tree: for each accepted guess the others of its position, in order. None for a chain.
+    siblings: list[list[int]] | None = None
 
 
 def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
-    """One row's blocks out of a trace whose leaves are [blocks, B, ...]."""
+    """One row's blocks out of a trace whose leaves are [blocks, B, ...].
+
+    A tree that has one branch in a block is a chain there.
+    """
     blocks = []
     for number in range(trace.num_emitted.shape[0]):
         emitted = int(trace.num_emitted[number, row])
@@ -88,7 +95,22 @@ def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
             break
         accepted = int(trace.num_accepted[number, row])
         made = int(trace.num_guesses[number, row])
-        guesses = [int(t) for t in trace.draft_tokens[number, row, :made]]
-        correction = int(trace.tokens[number, row, accepted]) if emitted > accepted else None
-        blocks.append(Block(guesses[:accepted], guesses[accepted:], correction))
+        guesses, parents, path, tokens = (
+            leaf[number, row].tolist()
+            for leaf in (trace.draft_tokens, trace.parents, trace.path, trace.tokens)
+        )
+        guesses, parents = guesses[:made], parents[:made]
+        correction = tokens[accepted] if emitted > accepted else None
+        if parents == list(range(-1, made - 1)):
+            blocks.append(Block(guesses[:accepted], guesses[accepted:], correction))
+            continue
+        # Nodes of the scored block: guess i is node i + 1.
+        kept = [node - 1 for node in path[: accepted + 1]]
+        levels = [
+            [i for i, parent in enumerate(parents) if parent == above and i not in kept]
+            for above in kept
+        ]
+        *siblings, rejected = [[guesses[i] for i in level] for level in levels]
+        taken = [guesses[i] for i in kept[1:]]
+        blocks.append(Block(taken, rejected, correction, siblings))
     return blocks

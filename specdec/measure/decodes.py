@@ -34,6 +34,7 @@ class Row:
     accepted: int
     dropped: int
     accepted_histogram: list[int]
+    accepted_by_rank: list[int]
     acceptance_prob_sum: float
     blocks: list[Block]  # What each block accepted, rejected and added.
     # First difference from plain greedy decoding; None where there is none or when sampling.
@@ -53,6 +54,7 @@ class Row:
             tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
             num_tokens=int(result.num_tokens[place]), **counts,
             accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
+            accepted_by_rank=[int(n) for n in stats.accepted_by_rank[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
         )  # fmt: skip
@@ -74,6 +76,7 @@ class Row:
         return RunStats(
             gamma, 1, emitted=self.num_tokens, **{name: getattr(self, name) for name in _COUNTS},
             accepted_histogram=tuple(self.accepted_histogram),
+            accepted_by_rank=tuple(self.accepted_by_rank),
             acceptance_prob_sum=self.acceptance_prob_sum,
         )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Decodes block by block, as Figure 1 of Leviathan et al. 2023 shows them.
 
 A line is one target run: guesses that it accepted, guesses that it rejected, and the token that it
-added itself, a correction or, after all guesses were accepted, a bonus.
+added itself, a correction or, after all guesses were accepted, a bonus. In a tree an accepted guess
+is followed by the others of its position, with | between them.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ from typing import IO, Literal
 from specdec.data.vocabulary import Tokenizer
 from specdec.measure.decodes import Row
 
-Kind = Literal["accepted", "rejected", "correction", "bonus"]
+Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus"]
 
-# Colour never stands alone: what is rejected is struck out, what the target added underlined.
+# Colour never stands alone: what is rejected or was not taken is struck out, the latter in brackets
+# too, and what the target added is underlined.
 _ANSI = {
     "accepted": "\033[32m{}\033[0m",
+    "siblings": "[\033[2;9m{}\033[0m]",
     "rejected": "\033[31;9m{}\033[0m",
     "correction": "\033[94;4m{}\033[0m",
     "bonus": "\033[94;4m{}\033[0m",
 }
-_PLAIN = {"accepted": "{}", "rejected": "[-{}-]", "correction": "{{+{}+}}", "bonus": "{{+{}+}}"}
+_PLAIN = {
+    "accepted": "{}", "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}",
+    "bonus": "{{+{}+}}",
+}  # fmt: skip
 # A model can emit any byte; none may steer the terminal. Pictures of control characters instead.
 _VISIBLE = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
 
@@ -42,18 +48,34 @@ def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
     emitted: list[int] = []
     result = []
     for block in row.blocks:
-        spans = []
-        if block.accepted:
-            spans.append(Span("accepted", _text(vocabulary, emitted, block.accepted)))
-        emitted += block.accepted
+        spans, siblings = [], block.siblings
+        # Guesses between which nothing stands are one text: a token may be a part of a character.
+        run: list[int] = []
+        for place, guess in enumerate(block.accepted):
+            run.append(guess)
+            others = siblings[place] if siblings is not None else []
+            if others or place + 1 == len(block.accepted):
+                spans.append(Span("accepted", _text(vocabulary, emitted, run)))
+                if others:
+                    spans.append(Span("siblings", _alternatives(vocabulary, others)))
+                emitted += run
+                run = []
         if block.rejected:
-            spans.append(Span("rejected", _text(vocabulary, emitted, block.rejected)))
+            text = _text(vocabulary, emitted, block.rejected)
+            if siblings is not None:
+                text = _alternatives(vocabulary, block.rejected)
+            spans.append(Span("rejected", text))
         if block.correction is not None:
             kind = "correction" if block.rejected else "bonus"
             spans.append(Span(kind, _text(vocabulary, emitted, [block.correction])))
             emitted.append(block.correction)
         result.append(spans)
     return result
+
+
+def _alternatives(vocabulary: Tokenizer | None, tokens: Sequence[int]) -> str:
+    """Tokens of one position, such as " Die|Der"."""
+    return " " + "|".join(_text(vocabulary, [], [token]).lstrip(" ") for token in tokens)
 
 
 def _text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
@@ -95,11 +117,18 @@ def terminal(rows: Sequence[Row], vocabulary: Tokenizer | None, *, colour: bool)
 
     legend = (Span("accepted", "accepted"), Span("rejected", "rejected"), Span("bonus", "target's"))
     out = [f"Guesses {mark(legend[0])} {mark(legend[1])}, the {mark(legend[2])} own token:"]
+    if _with_trees(rows):
+        others = mark(Span("siblings", "the others|of its position"))
+        out.append(f"After an accepted guess {others}.")
     for row in rows:
         out += ["", row.input.translate(_VISIBLE), f"  ({_counts(row)})"]
         for number, spans in enumerate(lines(row, vocabulary), start=1):
             out.append(f"{number:5} {''.join(mark(span) for span in spans)}")
     return "\n".join(out)
+
+
+def _with_trees(rows: Sequence[Row]) -> bool:
+    return any(block.siblings is not None for row in rows for block in row.blocks)
 
 
 _PAGE = """<!doctype html>
@@ -123,20 +152,27 @@ li span {{ white-space: pre-wrap; }}
 .accepted {{ color: var(--green); }}
 .rejected {{ color: var(--red); text-decoration: line-through; }}
 .correction, .bonus {{ color: var(--blue); text-decoration: underline; }}
-</style>
+{style}</style>
 <h1>{title}</h1>
 <p>A line is one run of the target model: <span class="accepted">guesses it accepted</span>,
 <span class="rejected">guesses it rejected</span>,
-<span class="correction">the token it added itself</span>.</p>
+<span class="correction">the token it added itself</span>.{legend}</p>
 {body}
 </html>
 """
 
 
+# In pages with trees.
+_STYLE = """.siblings { color: var(--quiet); text-decoration: line-through; }
+"""
+_LEGEND = '\nAfter an accepted guess <span class="siblings">[the others|of its position]</span>.'
+
+
 def page(rows: Sequence[Row], vocabulary: Tokenizer | None, title: str) -> str:
     """Traces as a self-contained HTML page."""
     body = "\n".join(line for row in rows for line in _section(row, vocabulary))
-    return _PAGE.format(title=html.escape(title), body=body)
+    style, legend = (_STYLE, _LEGEND) if _with_trees(rows) else ("", "")
+    return _PAGE.format(title=html.escape(title), body=body, style=style, legend=legend)
 
 
 def _section(row: Row, vocabulary: Tokenizer | None) -> Iterator[str]:
@@ -145,6 +181,13 @@ def _section(row: Row, vocabulary: Tokenizer | None) -> Iterator[str]:
         yield f"<p><strong>{html.escape(row.output)}</strong></p>"
     yield f'<p class="counts">{_counts(row)}</p>\n<ol>'
     for spans in lines(row, vocabulary):
-        marked = (f'<span class="{s.kind}">{html.escape(s.text)}</span>' for s in spans)
-        yield f"<li>{''.join(marked)}</li>"
+        yield f"<li>{''.join(map(_marked, spans))}</li>"
     yield "</ol>\n</section>"
+
+
+def _marked(span: Span) -> str:
+    text = html.escape(span.text)
+    if span.kind != "siblings":
+        return f'<span class="{span.kind}">{text}</span>'
+    about = "other guesses for the position of the one before"
+    return f' <span class="siblings" title="{about}">[{text.lstrip(" ")}]</span>'

@@ -10,7 +10,8 @@ from specdec.measure.rows import LineWriter, line_of
 ROW = Row(
     id=0, input="Grüße\u2028", output="greetings", reference=None, tokens=[5, 6, 1], num_tokens=3,
     target_calls=2, proposed=4, examined=3, accepted=1, dropped=1, accepted_histogram=[1, 1, 0],
-    acceptance_prob_sum=0.1 + 0.2, blocks=[Block([5], [7], 6), Block([1], [], None)],
+    accepted_by_rank=[1], acceptance_prob_sum=0.1 + 0.2,
+    blocks=[Block([5], [7], 6), Block([1], [], None)],
     mismatch=Mismatch(1, 1e-7, [5, 7, 1]),
 )  # fmt: skip
 
@@ -18,10 +19,11 @@ ROW = Row(
 def test_rows_come_back_as_they_were_written(tmp_path):
     path = tmp_path / "decodes.jsonl"
     other = dataclasses.replace(ROW, id=1, mismatch=None)
-    for row in (ROW, other):
+    tree = dataclasses.replace(ROW, id=2, blocks=[Block([5], [7, 8], 6, [[9, 5]])])
+    for row in (ROW, other, tree):
         with LineWriter(path) as writer:
             writer.append(line_of(row))
-    assert list(read_rows(path)) == [ROW, other]
+    assert list(read_rows(path)) == [ROW, other, tree]
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):
@@ -69,6 +71,7 @@ def test_totals():
     assert stats.num_rows == stats.gamma == 2
     assert stats.emitted == 6
     assert stats.accepted_histogram == (2, 2, 0)
+    assert stats.accepted_by_rank == (2,)
     assert stats.acceptance_prob_sum == pytest.approx(0.6)
     assert stats.alpha == pytest.approx(0.1)
     assert stats.block_efficiency == 1.5

@@ -3,12 +3,21 @@ import io
 import re
 from html.parser import HTMLParser
 
+import jax
+import numpy as np
 import pytest
 
 from specdec.data.vocabulary import EOS_ID, train_vocabulary
-from specdec.decoding.batches import Block
+from specdec.decoding.batches import Block, blocks_of
+from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.drafters.base import Sampled
+from specdec.drafters.best_first import BestFirstDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import traces
 from specdec.measure.traces import Span
+from specdec.models.toy import ToyModel
+from specdec.types import BlockInfo, SamplingConfig, Topology
+from specdec.verifiers.recursive import RecursiveVerifier
 from tests.measure.test_decodes import ROW
 
 
@@ -110,3 +119,135 @@ def test_page(row, vocabulary):
     for kind in ("accepted", "rejected", "correction", "bonus"):
         assert re.search(rf"\.{kind}\b.*{{", page)
     assert "prefers-color-scheme: dark" in page
+
+
+def info(**leaves):
+    """One block of one row."""
+    return BlockInfo(**{name: np.array([[leaf]]) for name, leaf in leaves.items()})
+
+
+# Guesses 0 to 6 of a tree: two of the next token, two after the first of them, one after the
+# second, and two after guess 3.
+PARENTS = [-1, -1, 0, 0, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Block([10, 13], [15, 16], 7, [[11], [12]])),
+        # Nothing accepted: the guesses of the first position.
+        ({"num_accepted": 0, "num_emitted": 1}, Block([], [10, 11], 10, [])),
+        # A leaf: nothing follows.
+        (
+            {"path": [0, 2, 5, 0], "tokens": [11, 14, 8, 0]},
+            Block([11, 14], [], 8, [[10], []]),
+        ),
+        # Guess 3 is EOS, so the row ended with it, though the verifier had gone on to guess 6.
+        ({"path": [0, 1, 4, 7], "num_emitted": 2}, Block([10, 13], [15, 16], None, [[11], [12]])),
+        # Only 4 of them are guesses.
+        ({"num_guesses": 4}, Block([10, 13], [], 7, [[11], [12]])),
+        # The tree of this block is a chain.
+        (
+            {"parents": list(range(-1, 6)), "path": [0, 1, 2, 3]},
+            Block([10, 11], [12, 13, 14, 15, 16], 7),
+        ),
+        ({"num_guesses": 0, "num_accepted": 0, "num_emitted": 1}, Block([], [], 10)),
+        ({"num_guesses": 1, "num_accepted": 0, "num_emitted": 1}, Block([], [10], 10)),
+    ],
+)  # fmt: skip
+def test_a_block_of_a_tree(changes, expected):
+    fields = {
+        "draft_tokens": list(range(10, 17)), "parents": PARENTS, "num_guesses": 7,
+        "tokens": [10, 13, 7, 0], "path": [0, 1, 4, 0], "num_accepted": 2, "num_emitted": 3,
+    }  # fmt: skip
+    assert blocks_of(info(**fields | changes), 0) == [expected]
+
+
+TOY = ToyModel(7)
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [ModelTreeDrafter(TOY, Topology.branching((3, 2))), BestFirstDrafter(TOY, 5, 3, 2)],
+    ids=["static", "dynamic"],
+)
+def test_blocks_of_trees_that_were_decoded(drafter):
+    """Rows end at EOS and at the limit; tokens, counts and guesses are those of the decode."""
+    tables = (jax.random.normal(jax.random.key(seed), (31, 7)) for seed in (0, 0))
+    sampling = SamplingConfig(1.0).traced()
+    target, draft = tables
+    params = EngineParams(target, sampling, Sampled(draft, sampling))
+    engine = Engine(TOY, drafter, RecursiveVerifier())
+    prompt = TOY.prompt(np.arange(48).reshape(24, 2) % 7, np.full(24, 2))
+    result = jax.tree.map(
+        np.asarray,
+        decode(engine, params, prompt, np.arange(24), 9, 0, output_bucket=16, trace=True),
+    )
+    ended_by_a_guess = 0
+    for row in range(24):
+        blocks = blocks_of(result.trace, row)
+        assert all(block.siblings is not None for block in blocks)
+        assert all(len(block.siblings) == len(block.accepted) for block in blocks)
+        last = [[] if b.correction is None else [b.correction] for b in blocks]
+        said = [t for b, end in zip(blocks, last, strict=True) for t in [*b.accepted, *end]]
+        assert said == result.tokens[row, : result.num_tokens[row]].tolist()
+        ended_by_a_guess += blocks[-1].correction is None
+        assert len(blocks) == result.stats.target_calls[row]
+        for block in blocks:
+            if isinstance(drafter, ModelTreeDrafter):
+                # Drawn without replacement, so all differ.
+                for taken, others, size in zip(
+                    block.accepted, block.siblings, (3, 2), strict=False
+                ):
+                    assert len({taken, *others}) == size
+                assert len(block.rejected) == (3, 2, 0)[len(block.accepted)]
+    assert result.stats.accepted.sum() > 20
+    assert 0 < ended_by_a_guess < 24
+
+
+@pytest.fixture(scope="module")
+def tree_row(vocabulary):
+    """Two accepted guesses, others of the first's position, and the siblings where it stopped."""
+    the, cat, mat, sat, on = (vocabulary.encode(t)[1] for t in ("the", "cat", "mat", "sat", "on"))
+    block = Block([the, cat], [sat, on], mat, [[cat, mat], []])
+    return dataclasses.replace(ROW, input="a", blocks=[block], output=None)
+
+
+def test_siblings_that_were_not_taken(tree_row, vocabulary):
+    spans = traces.lines(tree_row, vocabulary)[0]
+    kinds = ["accepted", "siblings", "accepted", "rejected", "correction"]
+    assert [span.kind for span in spans] == kinds
+    pieces = [vocabulary.decode([t]) for t in tree_row.blocks[0].siblings[0]]
+    assert spans[1].text == " " + "|".join(pieces)
+    text = traces.terminal([tree_row], vocabulary, colour=False)
+    assert f"[-{'|'.join(pieces)}-]" in text
+    assert "After an accepted guess [-the others|of its position-]." in text.splitlines()
+    rejected = "|".join(vocabulary.decode([t]) for t in tree_row.blocks[0].rejected)
+    assert rejected == "s|o"
+    assert f"[-{rejected}-]" in text
+    coloured = traces.terminal([tree_row], vocabulary, colour=True)
+    assert f"[\033[2;9m{'|'.join(pieces)}\033[0m]" in coloured
+
+
+def test_siblings_in_a_page(tree_row, row, vocabulary):
+    page = traces.page([tree_row], vocabulary, "trees")
+    tags = Tags()
+    tags.feed(page)
+    body = tags.classes[4:]  # After the legend.
+    assert body == ["counts", "accepted", "siblings", "accepted", "rejected", "correction"]
+    assert not tags.open
+    pieces = "|".join(vocabulary.decode([t]) for t in tree_row.blocks[0].siblings[0])
+    assert f"[{pieces}]</span>" in page
+    assert re.search(r"\.siblings\b.*{ .*line-through", page)
+    # Nothing of this is in pages of chains.
+    assert "siblings" not in traces.page([row], vocabulary, "chains")
+    assert "others" not in traces.terminal([row], vocabulary, colour=False)
+
+
+def test_a_token_that_is_part_of_a_character_stays_with_the_next(vocabulary):
+    """Accepted guesses without siblings between them are one text."""
+    parts = vocabulary.encode("ü")[-2:]
+    block = Block(parts, [], None, [[], []])
+    tree = dataclasses.replace(ROW, blocks=[block])
+    assert [span.text for span in traces.lines(tree, vocabulary)[0]] == ["ü"]
+    assert [vocabulary.decode([part]) for part in parts] != ["ü"]

@@ -22,12 +22,13 @@ def format_table(results: dict[str, Any]) -> str:
     r = results
     speculative = r["method"] == "speculative"
     target = r["target"] + (f" with {r['weights']} weights" if r["weights"] else "")
-    title = f"{r['task']}: {target} drafted by {r['drafter']}, gamma {r['gamma']}"
+    shape = r["tree"] or f"gamma {r['gamma']}"
+    title = f"{r['task']}: {target} drafted by {r['drafter']}, {shape}"
     if r["stop_below"]:
         title += f", stopping below {r['stop_below']:g}"
     if r["draft_temperature"] != r["temperature"]:
         title += f", guesses drawn at temperature {r['draft_temperature']:g}"
-    if r["verifier"] != "TokenVerifier":
+    if r["verifier"] != ("RecursiveVerifier" if r["tree"] else "TokenVerifier"):
         title += f", {r['verifier']}"
     if not speculative:
         title = f"{r['task']}: {target}, plain decoding"
@@ -65,13 +66,18 @@ def _counts(r: dict[str, Any]) -> list[list[str]]:
     rows.append(["target calls", str(r["target_calls"]), ""])
     if r["method"] != "speculative":
         return rows
+    by_rank = r["accepted_by_rank"]
+    if len(by_rank) > 1:
+        meaning = "guesses, by their place among their siblings"
+        rows.append(["accepted by rank", " / ".join(map(str, by_rank)), meaning])
+    width = r["topology"]["nodes"] + 1
     for key, meaning in (
-        ("alpha", "mean of sum min(p, q)"),
+        ("alpha", "mean of sum min(p, q)" if not r["tree"] else "mean acceptance at a position"),
         ("acceptance_rate", "accepted / examined"),
         ("draft_utilization", "accepted / proposed"),
         ("block_efficiency", "tokens / target call"),
         ("cost_ratio", "c: draft step / target step"),
-        ("verify_ratio", f"v: target call on {r['gamma'] + 1} tokens / on 1"),
+        ("verify_ratio", f"v: target call on {width} tokens / on 1"),
     ):
         if r[key] is not None:
             rows.append([key, f"{r[key]:.3f}", meaning])
@@ -173,9 +179,10 @@ def speed_remarks(r: dict[str, Any]) -> list[str]:
     }
     below = [f"{value:.2f} {word}" for word, value in whole.items() if value and value < 1]
     if below:
+        smaller = "tree" if r["tree"] else "gamma"
         remarks.append(
             f"Speculation does not pay here: speedup {' and '.join(below)}. A cheaper draft, a "
-            "smaller gamma or a draft that agrees more would help."
+            f"smaller {smaller} or a draft that agrees more would help."
         )
     if measured and predicted and abs(measured / predicted - 1) > TOLERANCE:
         side = "below" if measured < predicted else "above"

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
 
 from specdec.checkpoints.architectures import Config, DeviceShare, FewBits, axis_sizes
 from specdec.core.roofline import Collective, Hardware, Load
+from specdec.drafters.tree import Tree
 from specdec.models.partitioning import DeviceMesh
 
 _PENDING = 2  # Tokens that the first draft call of a block always feeds.
@@ -31,6 +35,10 @@ def floor(parts: Sequence[BlockPart], hardware: Hardware) -> float:
     return sum(part.times * part.work.floor(hardware) for part in parts)
 
 
+def _named(model: str, tokens: int) -> str:
+    return f"{model}, {tokens} token{'s' * (tokens > 1)}"
+
+
 @dataclasses.dataclass(frozen=True)
 class BlockPlan:
     """A pair on a mesh.
@@ -45,13 +53,14 @@ class BlockPlan:
     # Of how many devices, and how the models are cut. No device needs to be there.
     mesh: DeviceMesh
     batch_size: int  # Rows decoded together, on all devices.
-    gamma: int  # Guesses a block; 0 for plain decoding.
+    gamma: int  # Guesses in a row, the levels of a tree; 0 for plain decoding.
     # S and L, the buckets.
     input_len: int
     output_len: int
     # None for weights of the models' dtypes.
     target_bits: FewBits | None = None
     draft_bits: FewBits | None = None
+    tree: Tree | None = None  # None for chains.
 
     @property
     def target_share(self) -> DeviceShare:
@@ -80,12 +89,17 @@ class BlockPlan:
 
     def memory(self) -> list[dict[str, int]]:
         """Bytes a device holds of the target, and of the draft if it is a model, by what of."""
-        cached, inputs = self._lengths
+        sides = zip(
+            self._shares,
+            (self._cached, self._draft_cached),
+            (self.nodes + 1, max([_PENDING, *self._fed])),
+            strict=False,
+        )
         return [
             {"all parameters": share.weights, "self-attention cache": share.cache(cached),
-             "cross-attention keys and values": share.own_cross_cache(inputs),
+             "cross-attention keys and values": share.own_cross_cache(self.input_len),
              "logits of one call": share.logits(width)}
-            for share, width in zip(self._shares, (self.gamma + 1, _PENDING), strict=False)
+            for share, cached, width in sides
         ]  # fmt: skip
 
     @property
@@ -100,13 +114,36 @@ class BlockPlan:
         return draft.step_weights / target.step_weights
 
     @property
-    def _lengths(self) -> tuple[int, int]:
-        """Of the self-attention's cache and of the inputs."""
-        return self.output_len + self.gamma + 1, self.input_len
+    def nodes(self) -> int:
+        """Guesses a block; the target scores one token more."""
+        return self.gamma if self.tree is None else self.tree.size
+
+    @property
+    def _fed(self) -> list[int]:
+        """Guesses that each draft call after the first takes: of a tree, a level's inner nodes."""
+        if self.tree is None:
+            return [1] * (self.gamma - 1)
+        topology = self.tree.topology
+        if topology is None:
+            return [self.tree.most_siblings] * (self.gamma - 1)
+        inner = sorted(set(topology.parents) - {-1})
+        return np.bincount(topology.depths()[inner]).tolist()
+
+    @property
+    def _cached(self) -> int:
+        """Room of the target's self-attention cache."""
+        return self.output_len + self.nodes + 1
+
+    @property
+    def _draft_cached(self) -> int:
+        """The same of the draft's, where a tree's leaves never are."""
+        if self.tree is None:
+            return self._cached
+        return self.output_len + sum(self._fed) + 1 + _PENDING
 
     def plain(self) -> list[BlockPart]:
         """One token of plain decoding."""
-        return dataclasses.replace(self, gamma=0).verifying()
+        return dataclasses.replace(self, gamma=0, tree=None).verifying()
 
     def block(self) -> list[BlockPart]:
         """One block, part by part."""
@@ -117,17 +154,18 @@ class BlockPlan:
         share = self.draft_share
         if share is None or not self.gamma:
             return []
-        pending = share.call(_PENDING, *self._lengths, scored=1)
-        parts = [BlockPart(f"draft, {_PENDING} tokens", pending)]
-        if self.gamma > 1:
-            parts.append(BlockPart("draft, 1 token", share.call(1, *self._lengths), self.gamma - 1))
+        lengths = self._draft_cached, self.input_len
+        pending = share.call(_PENDING, *lengths, scored=1)
+        parts = [BlockPart(_named("draft", _PENDING), pending)]
+        for tokens, times in sorted(Counter(self._fed).items()):
+            parts.append(BlockPart(_named("draft", tokens), share.call(tokens, *lengths), times))
         return parts
 
     def verifying(self) -> list[BlockPart]:
         """The rest of a block: the target's call, and one bool between groups of devices."""
-        share, width = self.target_share, self.gamma + 1
-        name = f"target, {width} token{'s' * (width > 1)}"
-        parts = [BlockPart(name, share.call(width, *self._lengths))]
+        share, width = self.target_share, self.nodes + 1
+        call = share.call(width, self._cached, self.input_len)
+        parts = [BlockPart(_named("target", width), call)]
         if (onto := share.cut_over("batch")) is not None:
             devices = share.partitioning.mesh.shape[onto]
             flag = Collective("all-reduce", onto, devices, size=1, count=1)

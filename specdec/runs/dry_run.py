@@ -20,8 +20,10 @@ from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket
 from specdec.decoding.hierarchical import Hierarchical
+from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
+from specdec.drafters.tree import Tree
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
@@ -90,13 +92,20 @@ def report(
 
     Raises:
       ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
-        mesh does not divide a model or the batch, or the hardware is none.
+        mesh does not divide a model or the batch, the draft is several ones merged, or the
+        hardware is none.
     """
     if not isinstance(hardware, Hardware | None):
         example = "--gin_file=configs/hardware/tpu_v4.gin"
         raise ValueError(f"HARDWARE must be a device's figures, as in {example}, got {hardware!r}.")
     row = None if paper_row is None else _find_row(paper_row, run.sampling.temperature)
+    if run.tree is not None:
+        row = None  # The paper's alpha is that of one guess for a position.
+    tree = run.tree if isinstance(run.tree, Tree) else None
+    chosen = "auto" in (run.gamma, run.tree)  # Shapes are those of plain decoding then.
     model = tables = run.draft
+    if isinstance(model, Merged):
+        raise ValueError(f"--dry_run plans one draft, not {model}: give one of them alone.")
     if isinstance(model, Hierarchical):
         model, tables = model.draft, model.inner
     names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
@@ -111,8 +120,8 @@ def report(
     target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config, _ in found)
     plan = BlockPlan(
         target, draft[0] if draft else None, run.mesh or DeviceMesh(), run.batch_size,
-        gamma=0 if run.gamma == "auto" else run.guesses, input_len=bucket(run.max_input_len),
-        output_len=bucket(run.max_decode_len),
+        gamma=0 if chosen else run.guesses, input_len=bucket(run.max_input_len),
+        output_len=bucket(run.max_decode_len), tree=tree,
         target_bits=FewBits(8, GROUP, "model") if run.weights else None,
         draft_bits=_few_bits(model),
     )  # fmt: skip
@@ -124,7 +133,7 @@ def report(
         for name, (_, where), both, held in zip(names, found, counts, whole, strict=True)
     ]
     lines = [
-        f"{run.target} drafted by {run.draft}: {run.method}, gamma {run.gamma}, temperature "
+        f"{run.target} drafted by {run.draft}: {run.method}, {_shape(run)}, temperature "
         f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}"
         + (f", {run.weights} weights" if run.weights else ""),
         "",
@@ -154,6 +163,12 @@ def report(
         if hardware is not None:
             lines += ["", *_time_lines(plan, hardware, row)]
     return "\n".join(lines)
+
+
+def _shape(run: DecodeRun) -> str:
+    if run.tree == "auto":
+        return "tree auto"
+    return f"gamma {run.gamma}" if run.tree is None else str(run.tree)
 
 
 def _amount(count: float) -> str:

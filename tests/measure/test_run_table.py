@@ -11,6 +11,7 @@ from tests.measure.test_speed import TOKENS, repetition
 
 SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
+    "tree": None, "topology": {"nodes": 2, "siblings": 1},
     "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
     "dtype": "float32", "weights": None, "device": "2 cores", "num_skipped": 0, "mesh": None,
@@ -79,6 +80,34 @@ def test_speculation_that_does_not_pay_is_said_so():
     assert "0.90 predicted" in table(predicted_speedup_whole=0.9)
 
 
+TREE = {
+    "tree": "tree 3-2", "topology": {"nodes": 9, "siblings": 3}, "verifier": "RecursiveVerifier",
+}  # fmt: skip
+
+
+def test_a_tree_is_named_and_its_guesses_are_counted_by_rank():
+    row = dataclasses.replace(SAME, accepted_by_rank=[291, 19, 10])
+    text = table([row], **TREE)
+    assert text.startswith("quickstart: big drafted by small, tree 3-2\n")
+    for words in (
+        "291 / 19 / 10  guesses, by their place among their siblings",
+        "mean acceptance at a position", "v: target call on 10 tokens / on 1",
+    ):  # fmt: skip
+        assert words in text
+    assert "gamma" not in text
+    chain = table()
+    assert "mean of sum min(p, q)" in chain
+    assert "v: target call on 3 tokens / on 1" in chain
+    assert "rank" not in chain
+    assert "tree 3-2, TraversalVerifier" in table([row], **TREE | {"verifier": "TraversalVerifier"})
+    assert "gamma 2, RecursiveVerifier" in table(verifier="RecursiveVerifier")
+
+
+def test_what_would_help_a_tree():
+    assert "a smaller tree or a draft" in table(speculative=12.0, **TREE)
+    assert "a smaller gamma or a draft" in table(speculative=12.0)
+
+
 def test_disagreement_with_theory_is_said():
     def remark(predicted, measured):
         return table(predicted_speedup=predicted, measured_speedup_decoder=measured)
@@ -90,8 +119,9 @@ def test_disagreement_with_theory_is_said():
 
 def test_plain_decoding():
     plain = dataclasses.replace(
-        SAME, proposed=0, examined=0, accepted=0, accepted_histogram=[3], acceptance_prob_sum=0.0
-    )
+        SAME, proposed=0, examined=0, accepted=0, accepted_histogram=[3], accepted_by_rank=[],
+        acceptance_prob_sum=0.0,
+    )  # fmt: skip
     seconds = [{"autoregressive": 10.0, "target_encode": 1.0}]
     speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
     numbers = results.numbers([plain], 0, speed, checked=False)

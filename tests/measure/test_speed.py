@@ -18,7 +18,7 @@ def repetition(scale=1.0, speculative=3.0):
 
 STATS = RunStats(
     gamma=2, num_rows=1, target_calls=5, proposed=7, examined=6, accepted=3, emitted=8, dropped=0,
-    accepted_histogram=(3, 1, 1), acceptance_prob_sum=3.0,
+    accepted_histogram=(3, 1, 1), accepted_by_rank=(3,), acceptance_prob_sum=3.0,
 )  # fmt: skip
 TOKENS = {"autoregressive": 1000, "speculative": 1000}
 

@@ -1,8 +1,13 @@
 import dataclasses
+import types
 
+import numpy as np
 import pytest
 
 from specdec.core.roofline import Hardware
+from specdec.drafters.best_first import BestFirstDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
+from specdec.drafters.tree import Tree
 from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES, DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.reproduction.floors import BlockPlan, floor
@@ -33,6 +38,57 @@ def test_the_parts_of_a_block():
     assert names(dataclasses.replace(PLAN, gamma=0).block()) == [("target, 1 token", 1)]
     groups = dataclasses.replace(PLAN, mesh=DeviceMesh(2, 4))
     assert names(groups.plain())[-1] == ("have all rows ended", 1)
+
+
+@pytest.mark.parametrize(
+    ("tree", "fed", "nodes"),
+    [
+        (Tree((3, 2, 1)), {3: 1, 6: 1}, 15),
+        (Tree((4, 1, 1)), {4: 2}, 12),
+        (Tree(nodes=7, depth=3, siblings=2), {2: 2}, 7),
+        (Tree(parents=(-1, -1, 0, 2)), {1: 2}, 4),  # Of each level only one node has children.
+        (Tree((5,)), {}, 5),
+        (Tree((1, 1, 1)), {1: 2}, 3),
+    ],
+    ids=str,
+)
+def test_the_parts_of_a_block_of_a_tree(tree, fed, nodes):
+    """A draft call a level on the nodes with children; the target scores every node."""
+    plan = dataclasses.replace(PLAN, gamma=tree.levels, tree=tree)
+    calls = [(f"draft, {n} token{'s' * (n > 1)}", times) for n, times in fed.items()]
+    expected = [("draft, 2 tokens", 1), *calls, (f"target, {nodes + 1} tokens", 1)]
+    assert names(plan.block()) == expected
+    assert names(plan.plain()) == [("target, 1 token", 1)]
+    levels = sum(times for name, times in names(plan.drafting()))
+    assert levels == tree.levels
+    # Caches have room for each node that is written before it is known whether it stays.
+    target, draft = plan.memory()
+    assert target["self-attention cache"] == plan.target_share.cache(32 + nodes + 1)
+    inner = sum(n * times for n, times in fed.items())
+    assert draft["self-attention cache"] == plan.draft_share.cache(32 + inner + 1 + 2)
+    assert target["logits of one call"] == plan.target_share.logits(nodes + 1)
+    assert draft["logits of one call"] == plan.draft_share.logits(max([2, *fed]))
+
+
+@pytest.mark.parametrize(
+    "tree", [Tree((3, 2, 1)), Tree(parents=(-1, -1, 0, 2)), Tree(nodes=7, depth=3, siblings=2)],
+    ids=str,
+)  # fmt: skip
+def test_the_room_of_a_draft_is_what_its_drafter_asks_for(tree):
+    asked = []
+
+    def start(params, prompt, room, target):
+        asked.append(room)
+        return types.SimpleNamespace(last_token=np.zeros(1, np.int32), encoded=None, cache=None)
+
+    model = types.SimpleNamespace(start=start)
+    drafter = BestFirstDrafter(model, tree.size, tree.levels, tree.most_siblings)
+    if tree.topology is not None:
+        drafter = ModelTreeDrafter(model, tree.topology)
+    params, prompt = types.SimpleNamespace(weights=None), types.SimpleNamespace(batch_size=1)
+    drafter.init(params, prompt, 32, None)
+    plan = dataclasses.replace(PLAN, gamma=tree.levels, tree=tree)
+    assert plan.memory()[1]["self-attention cache"] == plan.draft_share.cache(*asked)
 
 
 def test_ratios_where_reading_is_all_there_is():

@@ -23,6 +23,8 @@ def pair():
 
 
 def generate(pair, texts=TEXTS, **options):
+    if "tree" in options:
+        options = {"gamma": None} | options
     return pair.generate(texts, **{"gamma": 2, "max_decode_len": 4, "batch_size": 2} | options)
 
 
@@ -67,7 +69,6 @@ def test_a_small_seed_gives_the_keys_that_it_always_gave(seed):
         ({"gamma": 2.0}, "gamma must be a whole number, got 2.0"),
         ({"gamma": True}, "gamma must be a whole number, got True"),
         ({"gamma": "2"}, 'gamma must be a whole number or "auto", got \'2\''),
-        ({"gamma": None}, "gamma must be a whole number, got None"),
         ({"gamma": 0}, r"gamma must be in \[1, max_decode_len - 1\] = \[1, 3\], got 0"),
         ({"max_decode_len": 4.0}, "max_decode_len must be a whole number"),
         ({"max_decode_len": "4"}, "max_decode_len must be a whole number"),
@@ -91,6 +92,85 @@ def test_a_small_seed_gives_the_keys_that_it_always_gave(seed):
 def test_one_clear_error(pair, option, message):
     with pytest.raises(ValueError, match=message):
         generate(pair, **option)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"tree": (2, 1), "gamma": 2}, r"Give gamma, .*, or tree .*, not both; got gamma = 2"),
+        ({"tree": "auto", "gamma": "auto"}, "not both; got gamma = 'auto'"),
+        ({"tree": (2, 1), "method": "autoregressive"}, "Plain decoding has no guesses: tree must"),
+        ({"tree": (2, 1), "stop_below": 0.5}, "A tree cannot stop early: stop_below must be 0"),
+        ({"tree": ()}, r"branching must be a few whole numbers, such as \(3, 2, 1\), got \(\)"),
+        ({"tree": (2, 0)}, "each of branching must be at least 1, got 0"),
+        ({"tree": (-2,)}, "each of branching must be at least 1, got -2"),
+        ({"tree": (2.0, 1)}, "each of branching must be a whole number, got 2.0"),
+        ({"tree": "3-2"}, "branching must be a few whole numbers, .* got '3-2'"),
+        ({"tree": 3}, "branching must be a few whole numbers, .* got 3"),
+        ({"tree": specdec.Tree}, "branching must be a few whole numbers"),
+        ({"tree": (20,)}, "has 20 guesses for one position; the vocabulary has 19 tokens"),
+        ({"tree": (2, 1, 1, 1)}, "has 4 guesses in a row; .* max_decode_len = 4 .* room for 3"),
+        ({"tree": (2, 1), "verifier": BlockVerifier()}, "BlockVerifier verifies chains only: give"),
+        ({"tree": (2, 1), "verifier": specdec.LenientVerifier(0.5)}, "LenientVerifier verifies ch"),
+    ],
+)  # fmt: skip
+def test_one_clear_error_for_a_tree(pair, option, message):
+    with pytest.raises(ValueError, match=message):
+        generate(pair, **option)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, r"A tree has one of branching, parents and nodes, such as .*; got none"),
+        ({"branching": (2,), "nodes": 4}, "got branching and nodes"),
+        ({"branching": (2,), "parents": (-1,)}, "got branching and parents"),
+        ({"branching": (2,), "depth": 3}, "depth is of a tree with nodes; this one has branching"),
+        ({"branching": (32, 32)}, "A tree has at most 1024 nodes, this one has 1056: tree 32-32"),
+        ({"branching": (9,) * 400}, "A tree has at most 1024 nodes"),
+        ({"nodes": 1025, "depth": 300, "siblings": 4}, "at most 1024 nodes, this one has 1025"),
+        ({"parents": (-1, 1)}, r"parents\[1\] is 1; a parent must be in \[-1, 1\)"),
+        ({"parents": (0,)}, r"parents\[0\] is 0; a parent must be in \[-1, 0\)"),
+        ({"parents": (-1, 0, -1)}, r"parents must be in the order of levels, got \(-1, 0, -1\)"),
+        ({"parents": (-2,)}, "each of parents must be at least -1, got -2"),
+        ({"parents": ()}, "parents must be a few whole numbers"),
+        ({"nodes": 4}, "A tree with nodes needs its depth too"),
+        ({"nodes": 0, "depth": 1}, "nodes must be at least 1, got 0"),
+        ({"nodes": 4, "depth": 0}, "depth must be at least 1, got 0"),
+        ({"nodes": 4.5, "depth": 2}, "nodes must be a whole number, got 4.5"),
+        ({"nodes": 4, "depth": 2, "siblings": 0}, "siblings must be at least 1, got 0"),
+        ({"nodes": 2, "depth": 3}, "has 3 to .* nodes to choose from, got nodes = 2"),
+        ({"nodes": 9, "depth": 2, "siblings": 2}, "has 2 to 6 nodes to choose from, got nodes = 9"),
+        ({"nodes": 4, "depth": 2, "independent": True}, "independent must be False"),
+    ],
+)  # fmt: skip
+def test_shapes_that_are_none(fields, message):
+    with pytest.raises(ValueError, match=message):
+        specdec.Tree(**fields)
+
+
+def test_a_tree_is_given_in_several_ways(pair):
+    """NumPy's numbers and lists too; a tree of one branch is a chain."""
+    sampling = SamplingConfig(0.5)
+    expected = tokens(generate(pair, tree=specdec.Tree((2, 1)), sampling=sampling))
+    for same in ((2, 1), [2, 1], np.array([2, 1]), specdec.Tree(np.array([2, 1], np.int16))):
+        assert tokens(generate(pair, tree=same, sampling=sampling)) == expected
+    one = generate(pair, tree=(1, 1), sampling=sampling, verifier=specdec.TokenVerifier())
+    assert tokens(one) == tokens(generate(pair, gamma=2, sampling=sampling))
+
+
+@pytest.mark.parametrize(
+    ("draft", "tree", "message"),
+    [
+        (specdec.Copying(), specdec.Tree(nodes=4, depth=2), "A best-first tree needs a draft mode"),
+        (Random(), specdec.Tree(nodes=4, depth=2), "A best-first tree needs a draft model; with"),
+        (specdec.Hierarchical("quickstart", specdec.Copying(), 2), (2, 1), "chains only: give gam"),
+    ],
+    ids=["copying", "random", "hierarchical"],
+)  # fmt: skip
+def test_trees_that_a_draft_cannot_grow(draft, tree, message):
+    with pytest.raises(ValueError, match=message):
+        load_pair(target="quickstart", draft=draft).generate(["a"], tree=tree)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from tiny import ragged_inputs, random_t5_params
 
-from specdec import DeviceMesh, SamplingConfig, load_pair
+from specdec import DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model
 from specdec.decoding.batches import Batch
@@ -46,15 +46,25 @@ MESHES = {
     "1x8, draft as target": DeviceMesh(1, 8, draft_rules=T5X_RULES),
     "2x4, in two dimensions": DeviceMesh(2, 4, target_rules=TWO_DIMENSIONS),
 }
-SAMPLINGS = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(1.0)}
-# What is decoded: greedily only on the mesh with both axes, for each takes seconds to compile.
+GAMMA, SAMPLED = 3, SamplingConfig(1.0)
+TREES = {
+    "a tree": {"tree": (2, 1)},
+    "a tree from its leaves": {"tree": (2, 1), "verifier": TraversalVerifier()},
+    "a best-first tree": {"tree": Tree(nodes=5, depth=3, siblings=2)},
+}
+WAYS = {
+    "greedy": {"gamma": GAMMA, "sampling": SamplingConfig(0.0)},
+    "sampled": {"gamma": GAMMA, "sampling": SAMPLED},
+    **{name: {"sampling": SAMPLED, **tree} for name, tree in TREES.items()},
+}
+# What is decoded: but for sampled chains only on some meshes, for each takes seconds to compile.
 DECODES = [
-    (mesh, sampling)
+    (mesh, way)
     for mesh in MESHES
-    for sampling in SAMPLINGS
-    if sampling == "sampled" or mesh in ("one device", "2x4")
+    for way in WAYS
+    if way == "sampled" or mesh in ("one device", "2x4") or (mesh == "1x8" and way in TREES)
 ]
-GAMMA, ROWS, BATCH, LIMIT, SEED = 3, 104, 56, 24, 7
+ROWS, BATCH, LIMIT, SEED = 104, 56, 24, 7
 # Of these, programs are read: those of the decodes, with the shapes that they have.
 PROGRAMS = ("1x8", "2x4", "8x1", "1x8, draft as target")
 INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
@@ -72,15 +82,15 @@ def main(directory: Path) -> None:
             report["shards"][mesh_name] = {
                 "target": shards(pair.target.params), "draft": shards(pair.draft.weights),
             }  # fmt: skip
-        for name in (sampling for of_mesh, sampling in DECODES if of_mesh == mesh_name):
+        for name in (way for of_mesh, way in DECODES if of_mesh == mesh_name):
             began = time.monotonic()
             output = pair.generate(
-                texts, gamma=GAMMA, sampling=SAMPLINGS[name], max_decode_len=LIMIT,
-                batch_size=BATCH, seed=SEED,
-            )  # fmt: skip
+                texts, max_decode_len=LIMIT, batch_size=BATCH, seed=SEED, **WAYS[name]
+            )
             report["decodes"][f"{mesh_name}, {name}"] = {
                 "tokens": [row.tolist() for row in output.tokens],
                 "accepted": output.stats.accepted,
+                "accepted_by_rank": output.stats.accepted_by_rank,
                 "target_calls": output.stats.target_calls,
             }
             report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
@@ -116,10 +126,9 @@ def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
 
 
 def compiled(pair) -> str:
-    """The text of the program that just sampled."""
+    """The text of the program that sampled chains."""
     decoder = pair.decoder(
-        method="speculative", gamma=GAMMA, sampling=SAMPLINGS["sampled"], max_decode_len=LIMIT,
-        seed=SEED,
+        method="speculative", gamma=GAMMA, sampling=SAMPLED, max_decode_len=LIMIT, seed=SEED,
     )  # fmt: skip
     model, lengths = pair.target.model, np.zeros(BATCH, np.int32)
     prompt = model.prompt(np.zeros((BATCH, INPUT_BUCKET), np.int32), lengths)

@@ -20,6 +20,7 @@ from run_on_meshes import (
     MESHES,
     OUTPUT_BUCKET,
     PROGRAMS,
+    TREES,
 )
 
 from specdec.models.t5.share import DeviceShare
@@ -62,14 +63,16 @@ def report(directory):
     return json.loads((directory / "report.json").read_text())
 
 
-@pytest.mark.parametrize(("mesh", "sampling"), [which for which in DECODES if MESHES[which[0]]])
-def test_tokens_do_not_depend_on_the_mesh(report, mesh, sampling):
+@pytest.mark.parametrize(("mesh", "way"), [which for which in DECODES if MESHES[which[0]]])
+def test_tokens_do_not_depend_on_the_mesh(report, mesh, way):
     assert report["devices"] == 8
-    expected = report["decodes"][f"one device, {sampling}"]
+    expected = report["decodes"][f"one device, {way}"]
     assert sum(map(len, expected["tokens"])) >= 2000
     assert len(set(map(len, expected["tokens"]))) > 5, "rows should end at different places"
     assert expected["accepted"] > 0, "some guesses should be right for this test to mean anything"
-    assert report["decodes"][f"{mesh}, {sampling}"] == expected
+    if way in TREES:
+        assert min(expected["accepted_by_rank"]) > 0, "not only first siblings should be right"
+    assert report["decodes"][f"{mesh}, {way}"] == expected
 
 
 def test_each_device_holds_its_part_of_the_target(report):

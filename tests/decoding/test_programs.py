@@ -14,18 +14,24 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 from specdec.core import compilation
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.decoding.hierarchical import HierarchicalDrafter
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import Sampled, chain
+from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
 from specdec.testing.toys import dyadic_ngrams
-from specdec.types import SamplingConfig
+from specdec.types import SamplingConfig, Topology
 from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier
 
 MAPS = Path("/proc/self/maps")
 SAMPLED = SamplingConfig(1.0)
@@ -61,7 +67,11 @@ def test_a_sweep_of_200_settings_in_one_process(monkeypatch):
     assert last < early + 200, maps[::20]
 
 
-DRAFTERS = ("none", "model", "stopping", "hierarchical", "ngram", "copying", "random")
+DRAFTERS = (
+    "none", "model", "stopping", "hierarchical", "ngram", "copying", "random", "tree",
+    "best-first tree",
+)  # fmt: skip
+TREE = Topology.branching((2, 1))
 
 
 def engine_of(name, verifier):
@@ -74,13 +84,21 @@ def engine_of(name, verifier):
         "none": (None, ()),
         "model": (ModelDrafter(draft, 3), sampled),
         "stopping": (ModelDrafter(draft, 3, 0.3), sampled),
-        "hierarchical": (HierarchicalDrafter(draft, CopyingDrafter(2), 2), (sampled, ())),
-        "ngram": (NgramDrafter(2, 2), counted),
-        "copying": (CopyingDrafter(3), ()),
-        "random": (RandomDrafter(2, target.vocab_size), ()),
+        "hierarchical": (HierarchicalDrafter(draft, CopyingDrafter(chain(2)), 2), (sampled, ())),
+        "ngram": (NgramDrafter(chain(2), 2), counted),
+        "copying": (CopyingDrafter(chain(3)), ()),
+        "random": (RandomDrafter(chain(2), target.vocab_size), ()),
+        "tree": (ModelTreeDrafter(draft, TREE), sampled),
+        "independent tree": (ModelTreeDrafter(draft, TREE, independent=True), sampled),
+        "best-first tree": (BestFirstDrafter(draft, 4, 2, 2), sampled),
     }[name]
     packed = target.pack(random_t5_params(TINY["v1.1"], 0))
     return Engine(target, drafter, verifier), EngineParams(packed, sampling, params)
+
+
+def verifier_of(name):
+    """The default of chains and of trees."""
+    return RecursiveVerifier() if "tree" in name else TokenVerifier()
 
 
 def exported(engine, params, greedy):
@@ -104,8 +122,11 @@ def accelerator(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "verifier", "greedy"),
     [
-        *((name, TokenVerifier(), False) for name in DRAFTERS),
-        *((name, TokenVerifier(), True) for name in ("none", "model")),
+        *((name, verifier_of(name), False) for name in DRAFTERS),
+        *((name, verifier_of(name), True) for name in ("none", "model", "tree")),
+        ("tree", TraversalVerifier(), False),
+        ("tree", TypicalVerifier(), False),
+        ("independent tree", KSeqVerifier(), False),
         ("model", BlockVerifier(), False),
         ("model", LenientVerifier(0.5), True),
         ("model", LenientVerifier(0.5), False),

@@ -154,6 +154,28 @@ def test_greedy_tokens_scores_and_counts(t5x, greedy, drafts, name, draft):
     assert aux["accepted_histogram"].shape == (24, 4)
 
 
+@pytest.mark.parametrize(
+    ("draft", "tree"),
+    [
+        ("huggingface", (2, 1, 1)), ("huggingface", specdec.Tree(nodes=6, depth=3, siblings=2)),
+        ("copying", (2, 1, 1)),
+    ],
+    ids=["branching", "best first", "copying"],
+)  # fmt: skip
+def test_trees(t5x, greedy, drafts, draft, tree):
+    """Greedily T5X's own tokens; the counts are those of trees."""
+    params, batch, expected, _ = greedy("v1.1")
+    module = module_of(t5x, CONFIGS["v1.1"])
+    model = speculative_model(module, draft=drafts[draft], gamma=None, tree=tree)
+    tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch)
+    np.testing.assert_array_equal(tokens, expected)
+    assert aux["accepted_histogram"].shape == (24, 4)
+    assert aux["accepted_by_rank"].shape == (24, 2)
+    np.testing.assert_array_equal(aux["accepted_by_rank"].sum(axis=1), aux["accepted"])
+    if draft != "copying":  # Which finds nothing here and there.
+        np.testing.assert_array_equal(aux["proposed"], aux["target_calls"] * 6)
+
+
 def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, drafts):
     """As infer.gin restores them: bfloat16, whatever the network's dtype."""
     config = CONFIGS["v1.1"]
@@ -233,6 +255,16 @@ def test_what_cannot_be_decoded(t5x, drafts):
         (module, sentence_pieces | {"draft": drafts["t5x"]}, "not the same file"),
         (module, {"gamma": 0}, "gamma must be"),
         (module, {"gamma": "auto"}, "gamma must be"),
+        (module, {"tree": (2, 1)}, "Give gamma or tree, got gamma = 3 and tree"),
+        (module, {"gamma": None}, "Give gamma or tree, got gamma = None and tree = None"),
+        (module, {"gamma": None, "tree": "auto"}, "branching must be a few whole numbers"),
+        (module, {"gamma": None, "tree": (V + 1,)}, "guesses for one position; the vocabulary"),
+        (module, {"gamma": None, "tree": specdec.Tree(nodes=4, depth=2)}, "needs a draft model"),
+        (
+            module,
+            {"gamma": None, "tree": (2, 1), "verifier": specdec.BlockVerifier()},
+            "verifies chains only",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             speculative_model(target, **changes)
@@ -378,6 +410,15 @@ def test_t5xs_own_runs_decode_speculatively(infer, plain_lines):
         assert set(COUNTS) < set(counts)
         assert counts["target_calls"] + counts["accepted"] >= counts["emitted"]
     assert sum(line["aux"]["accepted"] for line in found) > 10
+
+
+@pytest.mark.slow
+def test_t5xs_own_runs_decode_with_trees(infer, plain_lines):
+    found = infer("trees", *SPECULATIVE, "--gin.GAMMA=None", "--gin.TREE=(2, 1)")
+    assert [line["prediction"] for line in found] == [line["prediction"] for line in plain_lines]
+    by_rank = np.sum([line["aux"]["accepted_by_rank"] for line in found], axis=0)
+    assert by_rank.shape == (2,)
+    assert by_rank.sum() == sum(line["aux"]["accepted"] for line in found) > 10
 
 
 @pytest.mark.slow

@@ -28,8 +28,10 @@ def test_shipped_experiments_say_command_duration_and_expectation(path):
 
 
 @pytest.mark.parametrize(
-    "folder", ["targets", "drafters", "hardware", "meshes", "methods", "sampling", "tasks"]
-)
+    "folder",
+    ["targets", "drafters", "hardware", "meshes", "methods", "sampling", "tasks", "trees",
+     "verifiers"],
+)  # fmt: skip
 def test_every_part_goes_with_the_quickstart(folder):
     for path in sorted((ROOT / "configs" / folder).glob("*.gin")):
         quickstart = str(ROOT / "configs/experiments/quickstart_ende.gin")

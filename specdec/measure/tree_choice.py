@@ -32,7 +32,13 @@ from specdec.measure.timing import Work, time_interleaved
 RANKS, PROBE_DEPTH = 8, 3
 GAMMAS = (1, 2, 3, 4, 5, 6, 7, 10)
 NODES, DEPTHS = (2, 4, 6, 7, 8, 12, 16, 24, 32), (1, 2, 3, 4, 5, 6, 8)
-_TIMED = (1, 3, 7, 15, 31)  # Guesses of the blocks that are timed; between them, straight lines.
+BEST_FIRST = ((8, 4, 3), (16, 5, 4))  # Nodes, depth and siblings.
+_TIMED = (
+    1,
+    3,
+    7,
+    15,
+)  # Guesses of the blocks that are timed; between them and beyond, straight lines.
 _REPETITIONS = 7
 _FILE = "trees.json"
 # (gamma, tree) -> what decodes so; (0, None) is plain decoding.
@@ -106,10 +112,9 @@ def choose_by_measurement(
         progress.add()
         best = shortlist(by_rank, verify, level, longest)
         if model:
-            sizes = [(8, 4, 3), (16, 5, 4), (24, 6, 4)]
             best += [
                 Candidate(0, Tree(nodes=n, depth=d, siblings=k), None, None)
-                for n, d, k in sizes
+                for n, d, k in BEST_FIRST
                 if d <= longest
             ]
         progress.begin("Choosing a tree: decoding with the best")
@@ -159,14 +164,18 @@ def measure_costs(
 def shortlist(
     by_rank: Sequence[float], verify: Mapping[int, float], level: Mapping[int, float], longest: int
 ) -> list[Candidate]:
-    """The best two chains and the best four trees by prediction.
+    """The best two chains and the best three trees by prediction.
 
     tokens / (v(nodes) + the draft's levels), over plain decoding; costs between measured sizes are
     on straight lines.
     """
 
     def cost(table: Mapping[int, float], size: int) -> float:
-        return float(np.interp(size, list(table), list(table.values())))
+        sizes, values = list(table), list(table.values())
+        if size > sizes[-1]:  # On as from the last but one.
+            slope = (values[-1] - values[-2]) / (sizes[-1] - sizes[-2])
+            return values[-1] + slope * (size - sizes[-1])
+        return float(np.interp(size, sizes, values))
 
     def candidate(gamma: int, parents: tuple[int, ...]) -> Candidate:
         tree = Tree(parents=parents)
@@ -193,7 +202,7 @@ def shortlist(
     def best(some: Sequence[Candidate], count: int) -> list[Candidate]:
         return sorted(some, key=lambda each: -(each.predicted or 0))[:count]
 
-    return best(chains, 2) + best(list(trees.values()), 4)
+    return best(chains, 2) + best(list(trees.values()), 3)
 
 
 def measured_candidates(

@@ -12,28 +12,41 @@ from specdec.core.roofline import Hardware
 from specdec.data import tasks
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.copying import Copying
+from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
+from specdec.drafters.tree import Tree
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs import dry_run, reproduce
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.siblings import Siblings
+from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.point_mass import PointMassVerifier
+from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier
 
 T = TypeVar("T")
 
 _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "dry_run"}
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
-        reproduce.Reproduction, reproduce.Study, DecodeRun, dry_run.report, SamplingConfig,
-        DeviceMesh, Hardware,
+        reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, DecodeRun, dry_run.report,
+        SamplingConfig, DeviceMesh, Hardware,
     ),
     "specdec.checkpoints": (checkpoint,),
-    "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical),
-    "specdec.verifiers": (TokenVerifier, BlockVerifier, LenientVerifier),
+    "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical, Merged),
+    "specdec.trees": (Tree,),
+    "specdec.verifiers": (
+        TokenVerifier, BlockVerifier, LenientVerifier, RecursiveVerifier, TraversalVerifier,
+        KSeqVerifier, PointMassVerifier, TypicalVerifier,
+    ),
     "specdec.tasks": (
         tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.seqio_pairs_file,
         tasks.seqio_task, tasks.text_file,

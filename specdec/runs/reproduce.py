@@ -35,6 +35,8 @@ from specdec.runs import dry_run
 from specdec.runs.alpha_run import AlphaRun, slug
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.siblings import Siblings
+from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.block import BlockVerifier
@@ -209,12 +211,14 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """Studies to be made one after the other, at least one."""
+    """What to make, one after the other: studies of the paper's tables, siblings, trees."""
 
-    studies: Sequence[Study]
+    studies: Sequence[Study] = ()
+    siblings: Sequence[Siblings] = ()
+    trees: Sequence[TreeRuns] = ()
 
     def __post_init__(self):
-        if not self.studies:
+        if not (self.studies or self.siblings or self.trees):
             raise ValueError("There is nothing to reproduce: studies is empty.")
 
     def plan(self, root: Path) -> str:
@@ -229,18 +233,21 @@ class Reproduction:
         )
 
     def run(self, directory: Path, command: str) -> dict[str, Any]:
-        """Does every piece and writes ``summary.json``, tables and figures; goes on where it ended.
+        """Does every piece and writes ``summary.json``; goes on where it ended.
+
+        Of studies it also writes the paper's tables and figures.
 
         Raises:
           OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
             :meth:`specdec.runs.alpha_run.AlphaRun.execute`; pieces that were done are kept.
         """
-        if importlib.util.find_spec("matplotlib") is None:
+        if self.studies and importlib.util.find_spec("matplotlib") is None:
             raise ValueError(
                 'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
             )
         files.check_writable(directory)
-        everything = [piece for study in self.studies for piece in study.pieces()]
+        parts = (*self.studies, *self.siblings, *self.trees)
+        everything = [piece for part in parts for piece in part.pieces()]
         if twice := [path for path, n in Counter(path for path, _ in everything).items() if n > 1]:
             where = "/".join(twice[0])
             raise ValueError(f"{where} is there twice: give studies and rows that differ.")
@@ -261,13 +268,16 @@ class Reproduction:
         content = {
             "studies": {slug(study.name): {"name": study.name, **found[slug(study.name)]}
                         for study in self.studies},
+            "siblings": {part.name: found[slug(part.name)]["siblings"] for part in self.siblings},
+            "trees": {part.name: found[slug(part.name)]["trees"] for part in self.trees},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)
-        files.write_text(directory / TABLES, paper_tables.page(content))
-        say("Drawing the figures")
-        paper_figures.write_theory(directory / FIGURES)
-        _draw_decodes(self.studies[0], directory)
+        if self.studies:
+            files.write_text(directory / TABLES, paper_tables.page(content))
+            say("Drawing the figures")
+            paper_figures.write_theory(directory / FIGURES)
+            _draw_decodes(self.studies[0], directory)
         return content
 
 

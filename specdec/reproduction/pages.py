@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from specdec.benchmarks import plots, report
 from specdec.core.files import write_text
 from specdec.measure.tables import markdown
@@ -309,7 +311,96 @@ def by_rank(root: Path) -> str:
     return markdown(["guess", *map(str, range(1, most + 1))], rows, numbers=True)
 
 
-_TREES_SECTIONS = {"one-position": one_position, "by-rank": by_rank}
+_TREE_RUNS = "results/trees/summary.json"
+_SETTINGS = [(draft, t) for draft in ("quickstart", "quickstart_draft_small") for t in (0, 1)]
+
+
+def _tree_runs(root: Path) -> Result:
+    remedy = "python scripts/reproduce.py --gin_file=configs/reproduce/trees.gin"
+    content = read_json(root, _TREE_RUNS, remedy)
+    try:
+        return content["trees"]["EnDe"] | {"source": content}
+    except KeyError as error:
+        raise PageError(f"{_TREE_RUNS} has no {error}.") from None
+
+
+def _best_of(shapes: Result, chains: bool) -> Result:
+    kinds = [each for name, each in shapes.items() if name.startswith("chain") == chains]
+    return max(kinds, key=lambda each: each["block_efficiency"])
+
+
+def tree_shapes(root: Path) -> str:
+    """Tokens a target call by shape, draft and temperature.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    measured = _tree_runs(root)
+    found = [measured[draft][f"t{t}"]["shapes"] for draft, t in _SETTINGS]
+    rows = []
+    for name in dict.fromkeys(name for shapes in found for name in shapes):
+        cells = [
+            f"{shapes[name]['block_efficiency']:.2f} "
+            f"({shapes[name]['interval'][0]:.2f} to {shapes[name]['interval'][1]:.2f})"
+            if name in shapes
+            else "–"
+            for shapes in found
+        ]
+        nodes = next(shapes[name]["nodes"] for shapes in found if name in shapes)
+        rows.append([name, str(nodes), *cells])
+    ratios = [
+        _best_of(shapes, False)["block_efficiency"] / _best_of(shapes, True)["block_efficiency"]
+        for shapes in found
+    ]
+    rows.append(["**best tree over best chain**", "", *(f"**{ratio:.2f}**" for ratio in ratios)])
+    names = {"quickstart": "bundled draft", "quickstart_draft_small": "small draft"}
+    columns = [f"{names[draft]}, temperature {t}" for draft, t in _SETTINGS]
+    source = measured["source"]
+    return (
+        f"{markdown(['shape', 'guesses', *columns], rows, numbers=True)}\n\n"
+        f"Intervals of 95 %, by text. From [summary.json](../{_TREE_RUNS}): {source['device']}. "
+        f"`{source['command']}`"
+    )
+
+
+def tree_costs(root: Path) -> str:
+    """What calls cost by their tokens, and the speedups that follow; compilation.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    measured = _tree_runs(root)
+    costs = measured["quickstart"]["costs"]
+    verify = {int(size): each["median"] for size, each in costs["verify_ratio"].items()}
+    rows = [["v", *(f"{v:.2f}" for v in verify.values())]]
+    table = markdown(["tokens of a call", *map(str, verify)], rows, numbers=True)
+    level = {name: each["median"] for name, each in costs["level"].items()}
+    lines = []
+    for draft, t in _SETTINGS:
+        for chains in (True, False):
+            best = _best_of(measured[draft][f"t{t}"]["shapes"], chains)
+            c = max(0.0, level["chain" if chains else "tree 4-1-1-1"])
+            v = float(np.interp(best["nodes"] + 1, list(verify), list(verify.values())))
+            tokens, drafts = best["block_efficiency"], best["depth"] * c
+            lines.append([
+                f"{_DRAFTS[draft.replace('_', '/', 1)]}, temperature {t}, best "
+                + ("chain" if chains else "tree"),
+                f"{tokens:.2f}", f"{tokens / (v + drafts):.2f}", f"{tokens / (1 + drafts):.2f}",
+            ])  # fmt: skip
+    computed = markdown(["", "tokens a call", "here", "v = 1"], lines, numbers=True)
+    seconds = ", ".join(
+        f"{name} {sorted(each)[len(each) // 2]:.1f}"
+        for name, each in costs["compile_seconds"].items()
+    )
+    return f"{table}\n\n{computed}\n\nSeconds to compile a decode: {seconds}."
+
+
+_TREES_SECTIONS = {
+    "one-position": one_position,
+    "by-rank": by_rank,
+    "shapes": tree_shapes,
+    "costs": tree_costs,
+}
 
 # Sections of docs/performance.md with the bundled pair's runs, and where these are.
 _RUNS_SECTIONS = {"runs": "results", "before-mutual-learning": _BEFORE}

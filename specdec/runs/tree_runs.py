@@ -51,7 +51,7 @@ class TreeRuns:
     Attributes:
       name: short, for tables and directories.
       task: opens inputs, once; ``num_examples`` of them, evenly spread.
-      drafts: names of checkpoints.
+      drafts: names of checkpoints; costs are measured with the first one.
       All else: see :meth:`specdec.Pair.generate`.
     """
 
@@ -74,7 +74,8 @@ class TreeRuns:
                     (*where, f"t{temperature:g}"),
                     lambda path, t=temperature, p=piece: p.kept(path, lambda: p.by_shape(t)),
                 )
-            yield (*where, "costs"), lambda path, p=piece: p.kept(path, p.costs)
+            if draft == self.drafts[0]:
+                yield (*where, "costs"), lambda path, p=piece: p.kept(path, p.costs)
 
 
 @dataclasses.dataclass

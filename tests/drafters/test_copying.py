@@ -6,7 +6,7 @@ import pytest
 
 from specdec.drafters.base import chain
 from specdec.drafters.copying import CopyingDrafter
-from specdec.types import Prompt, Verdict
+from specdec.types import Prompt, Topology, Verdict
 
 PAD, EOS, START = 0, 1, 0
 GAMMA = 3
@@ -126,7 +126,10 @@ def test_finished_rows_stand_still():
         np.testing.assert_array_equal(getattr(after, name), getattr(state, name))
 
 
-@pytest.mark.parametrize(("name", "settings"), [("max_match", (1, 0)), ("gamma", (0,))])
-def test_bad_settings(name, settings):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
-        CopyingDrafter(*settings)
+def test_bad_settings():
+    with pytest.raises(ValueError, match="max_match must be at least 1"):
+        CopyingDrafter(chain(1), 0)
+    with pytest.raises(ValueError, match="gamma must be at least 1"):
+        CopyingDrafter(chain(0))
+    with pytest.raises(ValueError, match="its tree is of chains"):
+        CopyingDrafter(Topology.branching((2, 2)))

@@ -17,7 +17,7 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.measure import alpha
 from specdec.models.toy import ToyModel
-from specdec.types import SamplingConfig
+from specdec.types import SamplingConfig, Topology
 
 V, ROWS, LENGTH = 7, 4, 9
 TOY = ToyModel(V)
@@ -76,7 +76,7 @@ def test_a_model_that_is_sampled(name):
     if name == "model":
         found = replay(ModelDrafter(TOY, 1), drawn(table(1), 1.0), 1.0)
     else:
-        drafter = HierarchicalDrafter(TOY, CopyingDrafter(2), 1)
+        drafter = HierarchicalDrafter(TOY, CopyingDrafter(Topology.chain(2)), 1)
         found = replay(drafter, (drawn(table(1), 1.0), ()), 1.0)
     check(found, laws(table(0)), laws(table(1)))
 
@@ -92,12 +92,12 @@ def test_a_greedy_target(draft_temperature):
 
 
 def test_random_guesses():
-    found = replay(RandomDrafter(1, V), (), 1.0)
+    found = replay(RandomDrafter(Topology.chain(1), V), (), 1.0)
     check(found, laws(table(0)), np.full((ROWS, LENGTH, V), 1 / V))
 
 
 def test_positions_without_a_guess_are_left_out():
-    found = replay(CopyingDrafter(1), (), 1.0, alpha.LENIENCES)
+    found = replay(CopyingDrafter(Topology.chain(1)), (), 1.0, alpha.LENIENCES)
     assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.
     assert found.prob[0].any()
     assert not found.prob[~found.guessed].any()
@@ -113,7 +113,7 @@ def test_positions_without_a_guess_are_left_out():
 
 def test_a_drafter_of_more_guesses_is_refused():
     with pytest.raises(ValueError, match="one guess is needed, this has 2"):
-        replay(RandomDrafter(2, V), (), 1.0)
+        replay(RandomDrafter(Topology.chain(2), V), (), 1.0)
 
 
 def test_summary():

@@ -23,7 +23,14 @@ def script():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/performance.md", "docs/reproduction.md", "docs/scaling.md"]
+    "page",
+    [
+        "README.md",
+        "docs/performance.md",
+        "docs/reproduction.md",
+        "docs/scaling.md",
+        "docs/trees.md",
+    ],
 )
 def test_the_pages_show_the_committed_results(script, page):
     """docs/scaling.md: its numbers too are computed again, from shapes and public figures."""
@@ -185,7 +192,7 @@ def _results(*workloads):
 
 @pytest.fixture
 def repo(tmp_path):
-    """A repository with all four pages and their results."""
+    """A repository with all pages and their results."""
     larger = copy.deepcopy(WORKLOAD) | {"batch_size": 2, "stop_below": 0.2}
     write(tmp_path, "results/benchmark_one/results.json", _results(WORKLOAD))
     write(tmp_path, "results/benchmark_all/results.json", _results(WORKLOAD, larger))
@@ -199,6 +206,8 @@ def repo(tmp_path):
     write(tmp_path, "docs/performance.md", some)
     write(tmp_path, "docs/reproduction.md", f"Head.\n\n{section('toy')}\nTail.\n")
     write(tmp_path, "docs/scaling.md", section("hardware"))
+    write(tmp_path, "docs/trees.md", section("shapes", "old"))
+    write(tmp_path, "results/trees/summary.json", (REPO / "results/trees/summary.json").read_text())
     (tmp_path / "docs/images").mkdir()
     return tmp_path
 
@@ -229,6 +238,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     for name, content in pictures.items():
         assert (repo / "docs/images" / name).read_bytes() == content
 
+    assert "| best-first tree of 16 | 16 |" in (repo / "docs/trees.md").read_text()
     page = (repo / "docs/reproduction.md").read_text()
     assert page.startswith("Head.\n\n<!-- toy -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")

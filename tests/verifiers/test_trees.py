@@ -39,7 +39,10 @@ def block(seed, topology, rows=1):
     each = [first.setdefault(parent, i) for i, parent in enumerate(topology.parents)]
     q = generator.dirichlet(np.ones(V), (1, topology.size))[:, each]
     tokens = np.array([[generator.choice(V, p=row) for row in q[0]]])
-    repeat = lambda a: jnp.repeat(jnp.asarray(a), rows, axis=0)  # noqa: E731
+
+    def repeat(array):
+        return jnp.repeat(jnp.asarray(array), rows, axis=0)
+
     draft = Draft(repeat(tokens), repeat(q).astype(jnp.float32), topology, None, independent=True)
     return repeat(p).astype(jnp.float32), draft
 

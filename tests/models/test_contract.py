@@ -226,11 +226,14 @@ def test_selected_rows_go_on_as_they_were(setup):
 def test_packed_t5_is_the_network(variant, layout):
     """The packed halves against the linen network's on the same weights.
 
-    Each half alone: these weights' attention is so sharp that the decoder makes a rounding error of
-    the encoder, which is as far from float64 in either, twenty times as large.
+    Queries are small: with those of random weights attention is so sharp that the network differs
+    from its own compiled self by 1.4e-4. So it differs from it by 1e-5.
     """
     config = TINY[variant]
-    params = random_t5_params(config, 3)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: 0.1 * leaf if "query" in jax.tree_util.keystr(path) else leaf,
+        random_t5_params(config, 3),
+    )
     model = T5Model(config, layout)
     inputs = ragged_inputs(BATCH, 40, 19)
     tokens = jax.random.randint(jax.random.key(2), (BATCH, 30), 0, 19)
@@ -238,12 +241,12 @@ def test_packed_t5_is_the_network(variant, layout):
     start = jax.jit(model.start, static_argnums=2)(packed, prompt_of(model, inputs), 32)
     truth = network.apply({"params": params}, inputs, method="encode")
     real, output = np.asarray(inputs) != config.pad_id, start.encoded.output
-    np.testing.assert_allclose(output[real], truth[real], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(output[real], truth[real], rtol=4e-5, atol=4e-5)
 
     hidden, _ = jax.jit(model.extend)(packed, start.encoded, start.cache, tokens)
     logits = model.logits(packed, hidden)
     truth = network.apply({"params": params}, output, inputs, tokens, method="decode")
-    np.testing.assert_allclose(logits, truth, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits, truth, rtol=4e-5, atol=4e-5)
 
 
 def test_t5_in_bfloat16_is_close_to_float32():

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from specdec.core.residuals import take_position
 from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening
 from specdec.drafters.model import Checkpoint
-from specdec.drafters.tree import Tree
+from specdec.drafters.tree import MOST_NODES, Tree
 from specdec.types import (
     AnyTopology,
     Draft,
@@ -184,6 +184,11 @@ class Merged:
 
         def make_tree(tree: Tree, catch_up: int) -> Drafter:
             del catch_up
+            if len(makers) * tree.size > MOST_NODES:
+                raise ValueError(
+                    f"A tree has at most {MOST_NODES} nodes; {len(makers)} drafts with a {tree} "
+                    f"each have {len(makers) * tree.size}."
+                )
             every = tuple(make(tree, tree.levels + 1) for make in makers)
             return MergedDrafter(every, vocab_size)
 

@@ -103,11 +103,6 @@ class Tree:
         return None if self.parents is None else Topology(tuple(self.parents))
 
     @property
-    def stand_in(self) -> Topology:
-        """Its topology, or one of the same nodes, levels and siblings, for whoever counts these."""
-        return self.topology or Topology.of_sizes(self.size, self.levels, self.most_siblings)
-
-    @property
     def size(self) -> int:
         """N, guesses of a block."""
         if self.branching is not None:

@@ -125,11 +125,11 @@ def _reported(
 ) -> Float[Array, "b k"]:  # fmt: skip
     """The acceptance that a verifier reports of the first 1..K of a position's guesses."""
     batch, most = tokens.shape
+    target = jax.tree.map(lambda each: jnp.repeat(each[:, None], most + 1, axis=1), p)
     found = []
     for k in range(1, most + 1):
         q = None if probs is None else probs[:, :k]
         draft = Draft(tokens[:, :k], q, Topology.branching((k,)), independent=independent)
-        target = jax.tree.map(lambda each: jnp.repeat(each[:, None], k + 1, axis=1), p)  # noqa: B023
         found.append(verifier(_AnyNumbers(batch), target, draft).acceptance_prob[:, 0])
     return jnp.stack(found, axis=1)
 

@@ -96,9 +96,11 @@ def choose_by_measurement(
       model: whether the draft is a model, which can find a tree's shape itself.
 
     Raises:
-      ValueError: the draft or the verifier takes no trees.
+      ValueError: the draft makes no chains or no trees, or the verifier takes no trees.
     """
-    probe = decoder(0, Tree((RANKS, *[1] * (min(PROBE_DEPTH, longest) - 1))))
+    depth = min(PROBE_DEPTH, longest)
+    decoder(depth, None)  # A draft that makes no chains is refused at once.
+    probe = decoder(0, Tree((RANKS, *[1] * (depth - 1))))
     with Progress(len(batches) + 2, "steps") as progress:
         progress.begin("Choosing a tree: decoding, for acceptance by rank")
         found = []
@@ -117,6 +119,7 @@ def choose_by_measurement(
                 for n, d, k in BEST_FIRST
                 if d <= longest
             ]
+        best = [each for each in best if can_decode(decoder, each)]
         progress.begin("Choosing a tree: decoding with the best")
         candidates = measured_candidates(decoder, best, batches)
         progress.add()
@@ -203,6 +206,15 @@ def shortlist(
         return sorted(some, key=lambda each: -(each.predicted or 0))[:count]
 
     return best(chains, 2) + best(list(trees.values()), 3)
+
+
+def can_decode(decoder: Decoders, candidate: Candidate) -> bool:
+    """Whether the draft can grow it: copying, for one, makes chains side by side and no others."""
+    try:
+        decoder(candidate.gamma, candidate.tree)
+    except ValueError:
+        return False
+    return True
 
 
 def measured_candidates(

@@ -254,13 +254,15 @@ _SIBLING_RANKS = (
 )
 
 
-def _siblings(root: Path) -> Result:
-    remedy = "python scripts/reproduce.py --gin_file=configs/reproduce/siblings.gin"
-    content = read_json(root, _SIBLINGS, remedy)
+def _measured(root: Path, kind: str) -> Result:
+    """What a configuration of ``configs/reproduce`` measured, of ``kind`` "siblings" or "trees"."""
+    path = f"results/{kind}/summary.json"
+    remedy = f"python scripts/reproduce.py --gin_file=configs/reproduce/{kind}.gin"
+    content = read_json(root, path, remedy)
     try:
-        return content["siblings"]["EnDe"] | {"source": content}
+        return content[kind]["EnDe"] | {"source": content}
     except KeyError as error:
-        raise PageError(f"{_SIBLINGS} has no {error}.") from None
+        raise PageError(f"{path} has no {error}.") from None
 
 
 def one_position(root: Path) -> str:
@@ -269,7 +271,7 @@ def one_position(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _siblings(root)
+    measured = _measured(root, "siblings")
     found = [measured["t1"]["drafts"][draft] for draft in _DRAFTS]
     counts = list(found[0]["acceptance"]["recursive"])
     columns = [f"{name}, K = {k}" for name in _DRAFTS.values() for k in counts]
@@ -299,7 +301,7 @@ def by_rank(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _siblings(root)
+    measured = _measured(root, "siblings")
     rows = [
         [f"{name}, {title}", *(f"{rank['mean']:.3f}" for rank in ranks)]
         for draft, name in _DRAFTS.items()
@@ -315,15 +317,6 @@ _TREE_RUNS = "results/trees/summary.json"
 _SETTINGS = [(draft, t) for draft in ("quickstart", "quickstart_draft_small") for t in (0, 1)]
 
 
-def _tree_runs(root: Path) -> Result:
-    remedy = "python scripts/reproduce.py --gin_file=configs/reproduce/trees.gin"
-    content = read_json(root, _TREE_RUNS, remedy)
-    try:
-        return content["trees"]["EnDe"] | {"source": content}
-    except KeyError as error:
-        raise PageError(f"{_TREE_RUNS} has no {error}.") from None
-
-
 def _best_of(shapes: Result, chains: bool) -> Result:
     kinds = [each for name, each in shapes.items() if name.startswith("chain") == chains]
     return max(kinds, key=lambda each: each["block_efficiency"])
@@ -335,7 +328,7 @@ def tree_shapes(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _tree_runs(root)
+    measured = _measured(root, "trees")
     found = [measured[draft][f"t{t}"]["shapes"] for draft, t in _SETTINGS]
     rows = []
     for name in dict.fromkeys(name for shapes in found for name in shapes):
@@ -369,7 +362,7 @@ def tree_costs(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _tree_runs(root)
+    measured = _measured(root, "trees")
     costs = measured["quickstart"]["costs"]
     verify = {int(size): each["median"] for size, each in costs["verify_ratio"].items()}
     rows = [["v", *(f"{v:.2f}" for v in verify.values())]]

@@ -15,7 +15,7 @@ from specdec.drafters.tree import Tree
 from specdec.generate_arguments import Method, check_arguments
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows
-from specdec.types import CHAIN, SamplingConfig, Topology
+from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
 _GENERATE = (
@@ -84,20 +84,18 @@ class DecodeRun:
         return self.check and self.sampling.greedy and self.guesses > 0
 
     @property
-    def shape(self) -> Topology:
-        """Of its drafts; of no guesses for plain decoding. Not known while it is to be chosen."""
+    def guesses(self) -> int:
+        """Guesses in a row: gamma, or a tree's levels; 0 for plain decoding.
+
+        Not known while they are to be chosen.
+        """
         if self.method == "autoregressive":
-            return CHAIN
+            return 0
         if self.tree is None:
             assert isinstance(self.gamma, int)
-            return Topology.chain(self.gamma)
+            return self.gamma
         assert isinstance(self.tree, Tree)
-        return self.tree.stand_in
-
-    @property
-    def guesses(self) -> int:
-        """Guesses in a row: gamma, or a tree's levels; 0 for plain decoding."""
-        return self.shape.depth
+        return self.tree.levels
 
     @property
     def who_accepts(self) -> Verifier:

@@ -10,10 +10,12 @@ from specdec.api import Pair
 from specdec.checkpoints.loading import load_t5
 from specdec.core.stats import RunStats
 from specdec.core.tree_shapes import expected_tokens
+from specdec.drafters.copying import Copying
 from specdec.drafters.model import model_draft
 from specdec.drafters.tree import Tree
 from specdec.measure import tree_choice as tuning
 from specdec.measure.tree_choice import Candidate, TreeChoice, acceptance_by_rank, shortlist
+from specdec.types import SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
 RANKS = (0.6, 0.15, 0.05)
@@ -95,3 +97,21 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path):
         verifier=ForcedAcceptance(1.0),
     )  # fmt: skip
     assert again == choice
+
+
+def test_shapes_that_a_draft_cannot_grow_are_left_out(pair):
+    opened = Copying().open(None)
+    copying = Pair(pair.target, opened, None)
+
+    def decoder(gamma, tree):
+        return copying.decoder(
+            method="speculative", gamma=gamma, tree=tree, sampling=SamplingConfig(0.0),
+            max_decode_len=8, seed=0,
+        )  # fmt: skip
+
+    trees = {(2, 1): True, (2, 2): False}
+    for branching, possible in trees.items():
+        found = tuning.can_decode(decoder, Candidate(0, Tree(branching), None, None))
+        assert found == possible
+    assert tuning.can_decode(decoder, Candidate(3, None, None, None))
+    assert not tuning.can_decode(decoder, Candidate(0, Tree(nodes=4, depth=2), None, None))

@@ -1,7 +1,6 @@
 """README and docs show committed results, and their script says what is missing."""
 
 import copy
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,14 +11,6 @@ from tests.reproduction.test_paper_tables import CONTENT
 
 REPO = Path(__file__).parent.parent.parent
 SUMMARY = "results/scaling/summary.json"
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("pages_script", REPO / "scripts/pages.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(

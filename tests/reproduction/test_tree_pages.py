@@ -5,7 +5,6 @@ import json
 import pytest
 
 from specdec.reproduction import pages
-from tests.reproduction.test_pages import script  # noqa: F401
 
 
 def share(mean):
@@ -70,5 +69,5 @@ def test_missing_or_damaged_results(root):
         pages.one_position(root)
 
 
-def test_the_page_shows_the_committed_results(script):  # noqa: F811
+def test_the_page_shows_the_committed_results(script):
     assert script.main(["--check", "docs/trees.md"]) == 0

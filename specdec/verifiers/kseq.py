@@ -26,8 +26,7 @@ class KSeqVerifier(RecursiveVerifier):
     the target's law exactly. A node with fewer guesses has a smaller K; with K = 1 this is token
     verification.
 
-    Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", Algorithm 3
-    (K-SEQ) and Theorem 2; the bracket of rho is that of its appendix.
+    Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport" (K-SEQ).
 
     Raises:
       ValueError: siblings are no independent draws from one q.

@@ -30,8 +30,8 @@ class PointMassVerifier:
     emitted are draws from p, whatever is guessed, as long as guesses do not depend on the block's
     random numbers. Repeated siblings do no harm: the first is followed.
 
-    Source: Miao et al. 2024 (SpecInfer), section 4.3, for top-k trees; Leviathan et al. 2023,
-    Algorithm 1 with q = one-hot.
+    Source: Leviathan et al. 2023, Algorithm 1 with q = one-hot; trees as in Miao et al. 2024,
+    "SpecInfer".
 
     Raises:
       ValueError: if the guesses were drawn, and so have a q.

@@ -38,9 +38,9 @@ class RecursiveVerifier:
     a leaf, p. The output follows the target's law exactly: whatever x_1..x_{k-1} are, accepting x_k
     or drawing from what is left is a draw from p_k. On a chain it is token verification.
 
-    Source: Miao et al. 2024, "SpecInfer", Algorithm 2 (multi-step speculative sampling); without
+    Source: Miao et al. 2024, "SpecInfer" (multi-step speculative sampling); without
     replacement: Jeon et al. 2024, "Recursive Speculative Decoding", and Chen et al. 2024,
-    "Sequoia", Algorithm 2.
+    "Sequoia".
 
     Notation: p is ``target``, q is ``draft.probs``. Point-mass drafts go to
     :class:`PointMassVerifier`, which is the same law in fewer steps. At temperature 0 the target's

@@ -41,10 +41,9 @@ class TraversalVerifier:
 
     and its next guess is reached. The root is accepted always. The token after the accepted node
     comes from its r. q is what the guess was drawn from given its earlier siblings. The output
-    follows the target's law exactly. On a chain this is block verification, and no tree verifier
-    that rejects a path from the root on keeps more tokens on average.
+    follows the target's law exactly. On a chain this is block verification.
 
-    Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", Algorithm 2;
+    Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding";
     on a chain Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
 
     Notation: p is ``target``, q is ``draft.probs``. Point-mass drafts go to

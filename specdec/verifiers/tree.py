@@ -106,7 +106,7 @@ def judge(p: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
 
     q of each is what it was drawn from given the earlier ones, so siblings may be independent,
     without replacement or from several drafts, and what comes out follows p. Source: SpecInfer
-    (Miao et al. 2024), Algorithm 2; Sequoia (Chen et al. 2024), Algorithm 2.
+    (Miao et al. 2024); Sequoia (Chen et al. 2024).
     """
     tokens = tokens_of(draft, siblings)
     none = jnp.ones((len(p),))

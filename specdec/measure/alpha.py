@@ -7,7 +7,7 @@ or not a decode would have drafted there (Leviathan et al. 2023, section 4.2 and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,17 @@ from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, Verdict, pytree
+from specdec.types import (
+    DecodeState,
+    Distribution,
+    Draft,
+    PointMass,
+    Prompt,
+    Seed,
+    T,
+    Verdict,
+    pytree,
+)
 from specdec.verifiers.lenient import LenientVerifier
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.
@@ -68,27 +78,46 @@ def replay(
     empty = jnp.zeros((batch, length))
     found = Acceptance(empty.astype(bool), empty, empty, jnp.zeros((batch, length, len(leniences))))
 
+    def ask(t, scored, draft, token):
+        here = _acceptance(scored.distribution, draft, token, leniences)
+        guessed = (t < num_tokens) & (guess_counts(draft) > 0)
+
+        def counted(values):
+            rows = guessed.reshape(-1, *[1] * (values.ndim - 1))
+            return jnp.where(rows, values, jnp.zeros((), values.dtype))
+
+        return jax.tree.map(counted, here)
+
+    return along_texts(engine, params, state, tokens, num_tokens, found, ask)
+
+
+def along_texts(
+    engine: Engine, params: EngineParams, state: DecodeState, tokens: Int[Array, "b l"],
+    num_tokens: Int[Array, " b"], found: T, ask: Callable[..., T],
+) -> T:  # fmt: skip
+    """What is asked at every position of texts, while they are emitted; part of a program.
+
+    Args:
+      state: before the first block. No guess is accepted, so the drafter takes in each token as one
+        that it had not guessed.
+      found: arrays [B, L, ...] for the answers.
+      ask: (position, what the target scored, the draft, the text's token [B, 1]) to one position's
+        answers, [B, 1, ...].
+    """
+
     def position(t, carry):
-        state, found = carry
-        inside, token = t < num_tokens, jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
-        asked = []
+        (state, found), asked = carry, []
+        token = jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
 
         def emit_the_text(name, phase, *args):
             if name != "verify":
                 return phase(*args)
             scored, draft, _ = args
-            here = _acceptance(scored.distribution, draft, token, leniences)
-            guessed = inside & (guess_counts(draft) > 0)
-
-            def counted(values):
-                rows = guessed.reshape(-1, *[1] * (values.ndim - 1))
-                return jnp.where(rows, values, jnp.zeros((), values.dtype))
-
-            asked.append(jax.tree.map(counted, here))
-            ones = jnp.ones((batch,), jnp.int32)
-            slots = jnp.zeros((batch, 2), jnp.int32)
+            asked.append(ask(t, scored, draft, token))
+            none = jnp.zeros((len(tokens),), jnp.int32)
             said = jnp.pad(token, ((0, 0), (0, 1)))
-            return Verdict(said, ones * inside, 0 * ones, slots, here.prob, 0 * ones)
+            probs = jnp.zeros((len(tokens), 1))
+            return Verdict(said, none + (t < num_tokens), none, 0 * said, probs, none)
 
         state, _ = engine.step(params, state, around=emit_the_text)
         found = jax.tree.map(

@@ -22,6 +22,7 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.growing import draw_siblings, likeliest
+from specdec.measure.alpha import along_texts
 from specdec.types import (
     Distribution,
     Draft,
@@ -30,7 +31,6 @@ from specdec.types import (
     Purpose,
     Seed,
     Topology,
-    Verdict,
     pytree,
 )
 from specdec.verifiers.base import Verifier
@@ -80,31 +80,14 @@ def replay(
     kind = jnp.int32 if greedy else jnp.float32
     found = Laws(jnp.zeros(size[:2] if greedy else size, kind), jnp.zeros(size, kind))
 
-    def position(t, carry):
-        (state, found), asked = carry, []
-        token = jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
+    def ask(t, scored, draft, token):
+        del t, token
+        p = scored.distribution
+        if isinstance(p, PointMass):
+            return Laws(p.tokens[:, :1], draft.tokens[:, None])
+        return Laws(p[:, :1], draft.probs[:, :1])
 
-        def emit_the_text(name, phase, *args):
-            if name != "verify":
-                return phase(*args)
-            scored, draft, _ = args
-            p = scored.distribution
-            if isinstance(p, PointMass):
-                asked.append(Laws(p.tokens[:, :1], draft.tokens[:, None]))
-            else:
-                asked.append(Laws(p[:, :1], draft.probs[:, :1]))
-            slots, none = jnp.zeros((batch, 2), jnp.int32), jnp.zeros((batch,), jnp.int32)
-            said = jnp.pad(token, ((0, 0), (0, 1)))
-            return Verdict(said, none + 1, none, slots, jnp.zeros((batch, 1)), none)
-
-        state, _ = engine.step(params, state, around=emit_the_text)
-        found = jax.tree.map(
-            lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, t, axis=1),
-            found, asked[0],
-        )  # fmt: skip
-        return state, found
-
-    return jax.lax.fori_loop(0, jnp.max(num_tokens), position, (state, found))[1]
+    return along_texts(engine, params, state, tokens, num_tokens, found, ask)
 
 
 class _AnyNumbers:

@@ -54,6 +54,14 @@ class Tape:
 
     numbers: dict[Purpose, Float[Array, "b count"]]
 
+    @classmethod
+    def of(
+        cls, proposal: Float[Array, "b g"], acceptance: Float[Array, "b g"],
+        final: Float[Array, "b 1"],
+    ) -> Tape:  # fmt: skip
+        """Numbers for a verifier alone."""
+        return cls(dict(zip(Purpose, (proposal, acceptance, final), strict=False)))
+
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
         """All numbers prescribed for the purpose."""
         assert self.numbers[purpose].shape[1] == count

@@ -24,7 +24,7 @@ def blocks(seed, rows):
 
 
 def tape(rng, rows):
-    return Tape(*(jnp.asarray(rng.random((rows, n)), jnp.float32) for n in (GAMMA, GAMMA, 1)))
+    return Tape.of(*(jnp.asarray(rng.random((rows, n)), jnp.float32) for n in (GAMMA, GAMMA, 1)))
 
 
 def test_block_verification_keeps_more_on_average():
@@ -74,7 +74,7 @@ def test_greedy_lenience_accepts_what_is_likely_enough():
     """A.5: accept x if p(x) >= l max p; the correction is the argmax."""
     logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]]]))
     target = standardize(logits, SamplingConfig(0.0).traced(), keep_probs=True)
-    numbers = Tape(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((1, 1)))
+    numbers = Tape.of(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((1, 1)))
 
     def verify(lenience, *guesses):
         draft = Draft(jnp.array([guesses]), None, Topology.chain(2))
@@ -140,7 +140,7 @@ def test_a_greedy_verdict_too(verifier):
     target = standardize(logits, SamplingConfig(0.0).traced(), keep_probs=verifier.needs_probs)
     q = jnp.array([[[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
     draft = Draft(jnp.array([[0, 0]]), q, Topology.chain(2))
-    verdict = verifier(Tape(*(jnp.zeros((1, n)) for n in (2, 2, 1))), target, draft)
+    verdict = verifier(Tape.of(*(jnp.zeros((1, n)) for n in (2, 2, 1))), target, draft)
     if getattr(verifier, "lenience", 1.0) == 0.3:  # 1 and 2 are likely enough behind 0; all are.
         np.testing.assert_allclose(verdict.acceptance_prob, [[1, 1]])
         assert verdict.examined.tolist() == [2]

@@ -17,7 +17,7 @@ Q = jnp.array([[[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
 def verify(tokens, acceptance, final, target=P, probs=Q, verifier=TokenVerifier):
     draft = Draft(jnp.array([tokens]), probs, Topology.chain(2))
     verdict = verifier()(
-        Tape(jnp.zeros((1, 2)), jnp.array([acceptance]), jnp.array([[final]])), target, draft
+        Tape.of(jnp.zeros((1, 2)), jnp.array([acceptance]), jnp.array([[final]])), target, draft
     )
     count = int(verdict.num_emitted[0])
     return [int(t) for t in verdict.tokens[0, :count]], int(verdict.num_accepted[0])

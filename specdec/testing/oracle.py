@@ -63,9 +63,9 @@ class Tape:
         return cls(dict(zip(Purpose, (proposal, acceptance, final), strict=False)))
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
-        """All numbers prescribed for the purpose."""
-        assert self.numbers[purpose].shape[1] == count
-        return self.numbers[purpose]
+        """The first ``count`` numbers prescribed for the purpose."""
+        assert self.numbers[purpose].shape[1] >= count
+        return self.numbers[purpose][:, :count]
 
 
 class _Counter:

@@ -214,6 +214,30 @@ def test_a_greedy_target_with_drawn_guesses():
     assert max(distances_of(drafter, params, case, target, limit=4, verifier=RECURSIVE)) == 0
 
 
+def own_copy(model, tree, independent):
+    """A tree of the target's own copy, which starts from what the target made of the inputs."""
+    return ModelTreeDrafter(dataclasses.replace(model, of_target=True), tree, independent)
+
+
+@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+def test_trees_of_the_targets_own_copy_are_lossless(verifier):
+    """Drawn; and greedily, of weights really rounded."""
+    assert off(verifier, (2, 1), drafter=own_copy) < LOSSLESS
+    full = jnp.asarray(GREEDY.table(GREEDY.tables[0]))
+    model, few = TOY.quantized(full, 8, 16, of_target=True)
+    drafter = ModelTreeDrafter(model, Topology.branching((2, 1)))
+    params = Sampled(few, SamplingConfig(0.0).traced())
+    assert max(distances_of(drafter, params, GREEDY, full, limit=4, verifier=verifier)) == 0
+
+
+def test_a_wrong_q_of_the_targets_own_copy_is_caught():
+    def wrong(model, tree, independent):
+        copy = dataclasses.replace(model, of_target=True)
+        return mutants.WithReplacementReported(copy, tree, independent)
+
+    assert off(RECURSIVE, (2,), "quarters", drafter=wrong, limit=2, target=MIXED) > CAUGHT
+
+
 def test_typical_acceptance_is_lossy():
     """How far it is from the target depends on the models; here far."""
     verifier = TypicalVerifier()

@@ -9,17 +9,8 @@ import jax
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Partitioning, place
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Cache,
-    Distribution,
-    Encoded,
-    Params,
-    Prompt,
-    Start,
-)
+from specdec.topology import CHAIN, AnyTopology
+from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
 T = TypeVar("T")
 
@@ -78,6 +69,8 @@ class Model(Protocol):
         node's depth, not its place in the block.
 
         Args:
+          encoded: may be of fewer rows than the cache: B / E rows that follow each other share
+            each of E (beams).
           tokens: [B, T], nodes after..after + T - 1 of the block.
           topology: each node's parent, of the whole block so far or more of it.
           after: nodes of the block written by earlier calls, so that a tree can grow by levels.
@@ -112,8 +105,14 @@ class Model(Protocol):
         """
         ...
 
-    def select(self, cache: Cache, rows: Int[Array, " n"]) -> Cache:
-        """The cache of the given rows, in that order; one may be there several times (beams)."""
+    def select(self, cache: Cache, rows: Int[Array, "g n"]) -> Cache:
+        """The cache of the given rows, in that order; one may be there several times (beams).
+
+        Args:
+          rows: [G, N]: the cache's rows are G groups of as many rows each, which stay beside each
+            other. Row g * N + i of the result is row ``rows[g, i]`` of group g. No group looks into
+            another, which may lie on other devices.
+        """
         ...
 
     def step_bytes(self, params: Params) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.models.partitioning import constrain
-from specdec.types import AnyTopology, pytree
+from specdec.pytrees import pytree
+from specdec.topology import AnyTopology
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")
@@ -129,6 +131,16 @@ def commit(cache: KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b
     return cache.map(keep, length)
 
 
-def select(cache: KVCache, rows: Int[Array, " n"]) -> KVCache:
-    """The cache of the given rows, in that order."""
-    return cache.map(lambda entries: constrain(entries[rows], CACHE_AXES), cache.length[rows])
+def select(cache: KVCache, rows: Int[Array, "g n"]) -> KVCache:
+    """The cache of the given rows of each group; see :meth:`specdec.models.base.Model.select`."""
+    taken = cache.map(functools.partial(rows_of, rows=rows), rows_of(cache.length, rows))
+    return taken.map(lambda entries: constrain(entries, CACHE_AXES), taken.length)
+
+
+def rows_of(array: Shaped[Array, "b ..."], rows: Int[Array, "g n"]) -> Shaped[Array, "g*n ..."]:
+    """Those of an array whose rows are G groups of as many each."""
+    groups, count = rows.shape
+    grouped = array.reshape(groups, -1, *array.shape[1:])
+    places = rows.reshape(groups, count, *(1,) * (array.ndim - 1))
+    taken = jnp.take_along_axis(grouped, places, axis=1, mode="promise_in_bounds")
+    return taken.reshape(groups * count, *array.shape[1:])

@@ -8,18 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.models.base import Model
-from specdec.types import (
-    CHAIN,
-    AnyArray,
-    AnyTopology,
-    Cache,
-    Distribution,
-    Encoded,
-    Params,
-    Prompt,
-    Start,
-    pytree,
-)
+from specdec.models.cache import rows_of
+from specdec.pytrees import pytree
+from specdec.topology import CHAIN, AnyTopology
+from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
 
 @pytree
@@ -106,6 +98,6 @@ class Lagging:
     ) -> tuple[Model, Params]:
         return self.model.quantized(params, bits, group, of_target=of_target)
 
-    def select(self, cache: LaggingCache, rows: Int[Array, " n"]) -> LaggingCache:
+    def select(self, cache: LaggingCache, rows: Int[Array, "g n"]) -> LaggingCache:
         inner = self.model.select(cache.cache, rows)
-        return LaggingCache(inner, cache.lacking[rows], cache.lag[rows])
+        return LaggingCache(inner, rows_of(cache.lacking, rows), rows_of(cache.lag, rows))

@@ -13,9 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import write_at
-from specdec.models.cache import block_mask, slot_positions
+from specdec.models.cache import block_mask, rows_of, slot_positions
 from specdec.models.products.quantized import to_int8
-from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Encoded, Prompt, Start, pytree
+from specdec.pytrees import pytree
+from specdec.topology import CHAIN, AnyTopology
+from specdec.types import AnyArray, Distribution, Encoded, Prompt, Start
 
 
 @pytree
@@ -74,6 +76,7 @@ class ToyModel:
         positions = slot_positions(topology, length, max_len, after + count)
         weights = (written + 1) * (3 * positions + 1)
         past = jnp.sum(jnp.where(seen, weights[:, None, :], 0), axis=-1)
+        encoded = jnp.repeat(encoded, len(tokens) // len(encoded))
         context = (encoded[:, None] + past) % params.shape[0]
         hidden = context[..., None].astype(jnp.float32)
         return hidden, dataclasses.replace(cache, tokens=written)
@@ -100,8 +103,8 @@ class ToyModel:
             tokens = write_at(tokens, kept, cache.length)
         return ToyCache(tokens, cache.length + count)
 
-    def select(self, cache: ToyCache, rows: Int[Array, " n"]) -> ToyCache:
-        return ToyCache(cache.tokens[rows], cache.length[rows])
+    def select(self, cache: ToyCache, rows: Int[Array, "g n"]) -> ToyCache:
+        return ToyCache(rows_of(cache.tokens, rows), rows_of(cache.length, rows))
 
     def step_bytes(self, params: Float[Array, "c v"]) -> int:
         return params.nbytes

@@ -56,6 +56,6 @@ def test_rolled_back_and_selected(entries):
     back = kv.commit(cache, None, jnp.array([-1, -3]))
     np.testing.assert_array_equal(back.length, [1, 2])
     np.testing.assert_array_equal(back.keys[0], entries)
-    chosen = kv.select(cache, jnp.array([1, 1, 0]))
+    chosen = kv.select(cache, jnp.array([[1, 1, 0]]))
     np.testing.assert_array_equal(chosen.length, [5, 5, 2])
     np.testing.assert_array_equal(chosen.values[0], entries[np.array([1, 1, 0])])

@@ -12,7 +12,7 @@ from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
-from specdec.types import CHAIN, Topology, TracedTopology
+from specdec.topology import CHAIN, Topology, TracedTopology
 
 BATCH, LENGTH, MAX_LEN = 3, 6, 12
 
@@ -212,7 +212,7 @@ def test_selected_rows_go_on_as_they_were(setup):
     scorer, tokens = setup
     rows, kept = jnp.array([2, 0, 2]), jnp.array([1, 2, 4])
     cache = scorer.commit(scorer.committed(tokens), None, kept - LENGTH)
-    chosen = scorer.select(cache, rows)
+    chosen = scorer.select(cache, rows[None])
     encoded = jax.tree.map(lambda a: a[rows], scorer.begin.encoded)
     got, _ = scorer.extend(chosen, jnp.full((BATCH, 1), 6), encoded=encoded)
     for place, row in enumerate(rows.tolist()):
@@ -299,3 +299,21 @@ def test_logits_of_bfloat16_are_not_rounded_to_it(layout):
     expected = np.asarray(normed, np.float64) @ np.asarray(kernel, np.float64)
     logits = model.logits(packed, hidden)
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_hypotheses_of_a_row_share_its_encoding(setup):
+    """Beams: W rows of the cache for each row encoded; selection stays within them."""
+    scorer, tokens = setup
+    parents = jnp.array([[1, 0], [1, 1], [0, 1]])
+    cache = scorer.select(scorer.begin.cache, jnp.zeros((BATCH, 2), jnp.int32))
+    both = jnp.stack([tokens[:, :3], tokens[:, 3:]], axis=1)
+    logits, cache = scorer.extend(cache, both.reshape(2 * BATCH, 3))
+    for beam in range(2):
+        same(logits.reshape(BATCH, 2, 3, -1)[:, beam], scorer.score(both[:, beam]))
+    cache = scorer.commit(cache, None, jnp.full(2 * BATCH, 3))
+    cache = scorer.select(cache, parents)
+    got, _ = scorer.extend(cache, jnp.full((2 * BATCH, 1), 6))
+    moved = jnp.take_along_axis(both, parents[..., None], axis=1)
+    for beam in range(2):
+        sequence = jnp.pad(moved[:, beam], ((0, 0), (0, 1)), constant_values=6)
+        same(got.reshape(BATCH, 2, -1)[:, beam], scorer.score(sequence)[:, -1])

@@ -38,7 +38,9 @@ from specdec.models.t5.network import (
     relative_position_buckets,
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5, Store
-from specdec.types import CHAIN, AnyArray, AnyTopology, Distribution, Params, Prompt, Start, pytree
+from specdec.pytrees import pytree
+from specdec.topology import CHAIN, AnyTopology
+from specdec.types import AnyArray, Distribution, Params, Prompt, Start
 
 Layout = Literal["out_in", "in_out"]
 
@@ -225,7 +227,7 @@ class T5Model:
         with self._resolving(len(count)):
             return kv.commit(cache, path, count)
 
-    def select(self, cache: kv.KVCache, rows: Int[Array, " n"]) -> kv.KVCache:
+    def select(self, cache: kv.KVCache, rows: Int[Array, "g n"]) -> kv.KVCache:
         with self._resolving(len(rows)):
             return kv.select(cache, rows)
 
@@ -308,7 +310,10 @@ class T5Model:
             x = _hidden(x + self._ops.product(layer.self_out, h))
 
             query = self._ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
+            # Rows that share an encoding are as tokens of one row to it.
+            query = query.reshape(len(cross_key), -1, query.shape[-1])
             h = self._attend(self._heads(query), cross_key, cross_value, cross_bias)
+            h = h.reshape(*x.shape[:2], -1)
             x = _hidden(x + self._ops.product(layer.cross_out, h))
 
             x = _hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))

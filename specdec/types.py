@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, dataclass_transform
+from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.arguments import real, whole
+from specdec.pytrees import pytree, static_field
+from specdec.topology import AnyTopology
 
-T = TypeVar("T")
 AnyArray = Any  # A JAX array, or on the host a NumPy array.
 Seed = Any  # An int of 32 bits, a scalar array, or a uint32 array of two words.
 Params = Any  # A model's or a drafter's own pytree; only that one looks inside.
 Cache = Any
 Encoded = Any
 DrafterState = Any
-
-
-@dataclass_transform(frozen_default=True)
-def pytree(cls: type[T]) -> type[T]:
-    """Makes a frozen dataclass and registers it with JAX; ``static`` fields are metadata."""
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
-    static = [f.name for f in fields if f.metadata.get("static")]
-    jax.tree_util.register_dataclass(
-        cls, data_fields=[f.name for f in fields if f.name not in static], meta_fields=static
-    )
-    return cls
-
-
-def static_field(**kwargs: Any) -> Any:
-    """A field of a :func:`pytree` that is part of the tree's structure, not a leaf."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,149 +136,6 @@ class Start:
     encoded: Encoded
     cache: Cache
     last_token: Int[Array, " b"]
-
-
-@pytree
-class Topology:
-    """Which token each token of a block follows, known when the program is compiled.
-
-    Attributes:
-      parents: ``parents[i] < i`` is the index of node i's parent; -1 means that it follows
-        the cache's last committed token.
-
-    Raises:
-      ValueError: if a parent does not come before its child.
-    """
-
-    parents: tuple[int, ...] = static_field()
-
-    def __post_init__(self):
-        for i, parent in enumerate(self.parents):
-            if not -1 <= parent < i:
-                raise ValueError(
-                    f"Topology.parents[{i}] is {parent}; a parent must be in [-1, {i})."
-                )
-
-    @classmethod
-    def chain(cls, length: int) -> Topology:
-        """Each token follows the one before it."""
-        return cls(tuple(range(-1, length - 1)))
-
-    @classmethod
-    def branching(cls, levels: Sequence[int]) -> Topology:
-        """Every node of level i has ``levels[i]`` children; nodes are in the order of levels."""
-        parents, above = [], [-1]
-        for children in levels:
-            first = len(parents)
-            parents += [parent for parent in above for _ in range(children)]
-            above = list(range(first, len(parents)))
-        return cls(tuple(parents))
-
-    @classmethod
-    def of_sizes(cls, size: int, depth: int, siblings: int) -> Topology:
-        """A chain of ``depth`` nodes, with the other nodes as siblings of its own."""
-        places = range(-1, depth - 1)
-        extra = [p for p in places for _ in range(siblings - 1)]
-        extra += [p for p in range(depth, size) for _ in range(siblings)]
-        return cls((*places, *extra[: size - depth]))
-
-    @property
-    def size(self) -> int:
-        """N, how many nodes."""
-        return len(self.parents)
-
-    @property
-    def siblings(self) -> int:
-        """K, the most children that a node, or the last committed token, has."""
-        return max(Counter(self.parents).values(), default=0)
-
-    @property
-    def depth(self) -> int:
-        """D, how many levels; gamma for a chain."""
-        return int(max(self.depths() + 1, default=0))
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether this is the tree with one branch."""
-        return self == Topology.chain(self.size)
-
-    def rooted(self) -> Topology:
-        """The same under a root of its own, node 0: the block that a target scores."""
-        return Topology((-1, *(parent + 1 for parent in self.parents)))
-
-    def depths(self) -> Int[np.ndarray, " n"]:
-        """Each node's distance from the last committed token, minus one."""
-        found = np.zeros(self.size, np.int32)
-        for i, parent in enumerate(self.parents):
-            found[i] = 0 if parent < 0 else found[parent] + 1
-        return found
-
-    def ranks(self) -> Int[np.ndarray, " n"]:
-        """Each node's place among its siblings, in 0..K-1."""
-        return np.array([self.parents[:i].count(p) for i, p in enumerate(self.parents)], np.int32)
-
-    def ancestors(self) -> Bool[np.ndarray, "n n"]:
-        """Whether node j is node i or one of its ancestors."""
-        found = np.eye(self.size, dtype=bool)
-        for i, parent in enumerate(self.parents):
-            if parent >= 0:
-                found[i] |= found[parent]
-        return found
-
-
-CHAIN = Topology.chain(0)  # A chain of however many tokens there are.
-
-
-@pytree
-class TracedTopology:
-    """A tree whose shape is found while decoding: traced parents of a static number of nodes.
-
-    It has the methods of :class:`Topology`, with a leading axis of rows. Whoever makes one sees to
-    it that a parent comes before its child.
-
-    Attributes:
-      parents: [B, N], in -1..i-1 for node i.
-      depth: D, which no node is deeper than.
-      siblings: K, more children than which no node has.
-    """
-
-    parents: Int[Array, "b n"]
-    depth: int = static_field()
-    siblings: int = static_field()
-    is_chain: bool = static_field(default=False)
-
-    @property
-    def size(self) -> int:
-        """N."""
-        return self.parents.shape[1]
-
-    def rooted(self) -> TracedTopology:
-        """See :meth:`Topology.rooted`."""
-        parents = jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1)
-        return TracedTopology(parents, self.depth + 1, self.siblings)
-
-    def depths(self) -> Int[Array, "b n"]:
-        """See :meth:`Topology.depths`."""
-        return jnp.sum(self.ancestors(), axis=-1) - 1
-
-    def ranks(self) -> Int[Array, "b n"]:
-        """See :meth:`Topology.ranks`."""
-        same = self.parents[:, :, None] == self.parents[:, None, :]
-        return jnp.sum(jnp.tril(same, -1), axis=-1, dtype=jnp.int32)
-
-    def ancestors(self) -> Bool[Array, "b n n"]:
-        """See :meth:`Topology.ancestors`."""
-        nodes = jnp.arange(self.size)
-        family = jnp.broadcast_to(nodes[:, None] == nodes, (*self.parents.shape, self.size))
-        at = jnp.broadcast_to(nodes, self.parents.shape)
-        for _ in range(self.depth - 1):
-            up = jnp.take_along_axis(self.parents, jnp.maximum(at, 0), axis=1)
-            at = jnp.where(at >= 0, up, -1)
-            family |= at[..., None] == nodes
-        return family
-
-
-AnyTopology = Topology | TracedTopology
 
 
 @pytree

@@ -13,7 +13,7 @@ import numpy as np
 from oracle_cases import CONTEXTS
 
 from specdec.testing.oracle import Grid
-from specdec.types import Topology
+from specdec.topology import Topology
 
 ONE = Fraction(1)
 FIRST = 1e-5  # In the first cell, and above what rounding leaves of nothing.

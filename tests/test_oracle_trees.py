@@ -20,7 +20,8 @@ from specdec.models.toy import ToyModel
 from specdec.testing import tree_mutants as mutants
 from specdec.testing.oracle import Grid
 from specdec.testing.toys import dyadic_ngrams
-from specdec.types import SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import SamplingConfig
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.recursive import RecursiveVerifier

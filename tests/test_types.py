@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.types import Topology, TracedTopology
+from specdec.topology import Topology, TracedTopology
 
 ROWS = 20
 

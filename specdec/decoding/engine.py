@@ -30,10 +30,10 @@ from specdec.core.standardize import has_nan, standardize
 from specdec.decoding import state as st
 from specdec.drafters.base import Drafter
 from specdec.models.base import Model
+from specdec.pytrees import pytree
+from specdec.topology import CHAIN, AnyTopology, Topology
 from specdec.types import (
-    CHAIN,
     AnyArray,
-    AnyTopology,
     BlockInfo,
     Cache,
     DecodeResult,
@@ -45,9 +45,7 @@ from specdec.types import (
     RandomSource,
     Sampling,
     Seed,
-    Topology,
     Verdict,
-    pytree,
 )
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.token import TokenVerifier

@@ -19,6 +19,7 @@ from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.models.base import Model
 from specdec.models.lagging import Lagging, LaggingCache
+from specdec.pytrees import pytree
 from specdec.types import (
     Draft,
     DrafterState,
@@ -30,7 +31,6 @@ from specdec.types import (
     SamplingConfig,
     Start,
     Verdict,
-    pytree,
 )
 
 

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.drafters.tree import Tree
 from specdec.models.base import LoadedModel
+from specdec.pytrees import pytree
+from specdec.topology import AnyTopology, Topology
 from specdec.types import (
-    AnyTopology,
     Draft,
     DrafterState,
     Encoded,
@@ -21,9 +22,7 @@ from specdec.types import (
     RandomSource,
     Sampling,
     SamplingConfig,
-    Topology,
     Verdict,
-    pytree,
 )
 
 

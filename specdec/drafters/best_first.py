@@ -19,16 +19,8 @@ from specdec.drafters.model_tree import (
     start_tree,
 )
 from specdec.models.base import Model
-from specdec.types import (
-    Distribution,
-    Draft,
-    Encoded,
-    PointMass,
-    Prompt,
-    RandomSource,
-    TracedTopology,
-    Verdict,
-)
+from specdec.topology import TracedTopology
+from specdec.types import Distribution, Draft, Encoded, PointMass, Prompt, RandomSource, Verdict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,16 +10,9 @@ from jaxtyping import Array, Float, Int
 from specdec.core.residuals import write_at
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.tree import Tree, fixed_shape
-from specdec.types import (
-    Draft,
-    Encoded,
-    Params,
-    Prompt,
-    RandomSource,
-    Topology,
-    Verdict,
-    pytree,
-)
+from specdec.pytrees import pytree
+from specdec.topology import Topology
+from specdec.types import Draft, Encoded, Params, Prompt, RandomSource, Verdict
 
 
 @pytree

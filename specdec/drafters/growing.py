@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import sum_last
 from specdec.core.standardize import argmax
-from specdec.types import Topology
+from specdec.topology import Topology
 
 # Guesses after each law.
 Counts = Sequence[int] | np.ndarray

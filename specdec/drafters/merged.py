@@ -13,8 +13,8 @@ from specdec.core.residuals import take_position
 from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening
 from specdec.drafters.model import Checkpoint
 from specdec.drafters.tree import MOST_NODES, Tree
+from specdec.topology import AnyTopology, Topology, TracedTopology
 from specdec.types import (
-    AnyTopology,
     Draft,
     DrafterState,
     Encoded,
@@ -23,8 +23,6 @@ from specdec.types import (
     Purpose,
     RandomSource,
     SamplingConfig,
-    Topology,
-    TracedTopology,
     Verdict,
 )
 

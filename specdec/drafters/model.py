@@ -17,6 +17,7 @@ from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.tree import Tree
 from specdec.models.base import LoadedModel, Model
+from specdec.pytrees import pytree
 from specdec.types import (
     Cache,
     Distribution,
@@ -27,7 +28,6 @@ from specdec.types import (
     Purpose,
     RandomSource,
     Verdict,
-    pytree,
 )
 
 

@@ -13,6 +13,8 @@ from specdec.core.standardize import standardize
 from specdec.drafters.base import Sampled
 from specdec.drafters.growing import grow
 from specdec.models.base import Model
+from specdec.pytrees import pytree
+from specdec.topology import Topology
 from specdec.types import (
     Cache,
     Draft,
@@ -22,9 +24,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
-    Topology,
     Verdict,
-    pytree,
 )
 
 

@@ -12,16 +12,8 @@ from specdec.drafters.base import OpenDraft, Opening, Sampled, chain, never_stop
 from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
 from specdec.drafters.tree import Tree, fixed_shape
-from specdec.types import (
-    Draft,
-    Encoded,
-    Prompt,
-    Purpose,
-    RandomSource,
-    SamplingConfig,
-    Topology,
-    Verdict,
-)
+from specdec.topology import Topology
+from specdec.types import Draft, Encoded, Prompt, Purpose, RandomSource, SamplingConfig, Verdict
 
 _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 

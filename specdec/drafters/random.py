@@ -9,16 +9,8 @@ from jaxtyping import Array, Float
 
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.tree import Tree, fixed_shape
-from specdec.types import (
-    AnyTopology,
-    Draft,
-    Encoded,
-    Params,
-    Prompt,
-    Purpose,
-    RandomSource,
-    Verdict,
-)
+from specdec.topology import AnyTopology
+from specdec.types import Draft, Encoded, Params, Prompt, Purpose, RandomSource, Verdict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specdec.arguments import whole
-from specdec.types import Topology
+from specdec.topology import Topology
 
 MOST_NODES = 1024  # A block's masks have the square of it.
 

@@ -21,17 +21,8 @@ from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.types import (
-    DecodeState,
-    Distribution,
-    Draft,
-    PointMass,
-    Prompt,
-    Seed,
-    T,
-    Verdict,
-    pytree,
-)
+from specdec.pytrees import pytree
+from specdec.types import DecodeState, Distribution, Draft, PointMass, Prompt, Seed, T, Verdict
 from specdec.verifiers.lenient import LenientVerifier
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.

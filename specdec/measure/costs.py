@@ -20,6 +20,7 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.random import RandomDrafter
 from specdec.measure.timing import Work
+from specdec.topology import Topology, TracedTopology
 from specdec.types import (
     DecodeState,
     Draft,
@@ -30,8 +31,6 @@ from specdec.types import (
     Prompt,
     RandomSource,
     Seed,
-    Topology,
-    TracedTopology,
     Verdict,
 )
 

@@ -26,7 +26,8 @@ from specdec.core.compilation import decode_jit
 from specdec.core.residuals import guess_counts, one_of, take
 from specdec.core.theory_measured import cluster_interval
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.types import Distribution, Draft, PointMass, Prompt, Seed, pytree
+from specdec.pytrees import pytree
+from specdec.types import Distribution, Draft, PointMass, Prompt, Seed
 
 
 @pytree

@@ -23,16 +23,9 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.growing import draw_siblings, likeliest
 from specdec.measure.alpha import along_texts
-from specdec.types import (
-    Distribution,
-    Draft,
-    PointMass,
-    Prompt,
-    Purpose,
-    Seed,
-    Topology,
-    pytree,
-)
+from specdec.pytrees import pytree
+from specdec.topology import Topology
+from specdec.types import Distribution, Draft, PointMass, Prompt, Purpose, Seed
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.recursive import RecursiveVerifier

@@ -19,7 +19,8 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.types import CHAIN, Purpose
+from specdec.topology import CHAIN
+from specdec.types import Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier

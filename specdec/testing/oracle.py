@@ -23,7 +23,8 @@ from jaxtyping import Array, Float, Int
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models.base import Model
-from specdec.types import DecodeState, Params, Prompt, Purpose, pytree
+from specdec.pytrees import pytree
+from specdec.types import DecodeState, Params, Prompt, Purpose
 
 Law = dict[tuple[int, ...], float]
 Cells = int | tuple[float, ...]

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from specdec.drafters.merged import MergedDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.types import CHAIN, PointMass, Purpose
+from specdec.topology import CHAIN
+from specdec.types import PointMass, Purpose
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.traversal import TraversalVerifier

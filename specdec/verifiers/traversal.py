@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take_position, write_at
-from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict, pytree
+from specdec.pytrees import pytree
+from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.tree import greedy_verdict, levels, path_to, tree_verdict
 

@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, residual_weights, take_position
-from specdec.types import Distribution, Draft, PointMass, Verdict, pytree
+from specdec.pytrees import pytree
+from specdec.types import Distribution, Draft, PointMass, Verdict
 
 
 @pytree

@@ -11,7 +11,8 @@ from specdec.core.randomness import BlockRandom, draw, row_keys
 from specdec.core.residuals import acceptance_prob, residual_weights
 from specdec.core.standardize import argmax, standardize
 from specdec.testing.toys import reference_distribution
-from specdec.types import Draft, PointMass, Purpose, SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import Draft, PointMass, Purpose, SamplingConfig
 
 FALSE_ALARM = 1e-6  # Of each statistical test; seeds are fixed, so a pass stays a pass.
 

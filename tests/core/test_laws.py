@@ -5,7 +5,8 @@ import pytest
 import theory_laws
 
 from specdec.core.residuals import acceptance_prob
-from specdec.types import Draft, Topology
+from specdec.topology import Topology
+from specdec.types import Draft
 
 LENIENCES = (1.0, 0.7, 0.5, 0.3, 0.1, 0.01)
 

@@ -8,7 +8,7 @@ import pytest
 
 from specdec.core import theory
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
-from specdec.types import Topology
+from specdec.topology import Topology
 
 RANKS = (0.6, 0.2, 0.05)
 

@@ -24,7 +24,8 @@ from specdec.drafters.random import RandomDrafter
 from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
 from specdec.testing.toys import dyadic_ngrams
-from specdec.types import SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.lenient import LenientVerifier

@@ -6,7 +6,8 @@ import pytest
 
 from specdec.drafters.base import chain
 from specdec.drafters.copying import CopyingDrafter
-from specdec.types import Prompt, Topology, Verdict
+from specdec.topology import Topology
+from specdec.types import Prompt, Verdict
 
 PAD, EOS, START = 0, 1, 0
 GAMMA = 3

@@ -17,7 +17,8 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.measure import alpha
 from specdec.models.toy import ToyModel
-from specdec.types import SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import SamplingConfig
 
 V, ROWS, LENGTH = 7, 4, 9
 TOY = ToyModel(V)

@@ -8,7 +8,8 @@ import pytest
 from specdec.core.randomness import BlockRandom, row_keys
 from specdec.measure import expected_accepted as verification
 from specdec.measure.expected_accepted import RowExpectation, expected_accepted
-from specdec.types import Draft, PointMass, Topology
+from specdec.topology import Topology
+from specdec.types import Draft, PointMass
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.token import TokenVerifier
 

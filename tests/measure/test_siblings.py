@@ -16,7 +16,8 @@ from specdec.drafters.base import Sampled
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import siblings
 from specdec.models.base import LoadedModel
-from specdec.types import SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import SamplingConfig
 from tests.measure.test_alpha import COUNTS, INPUTS, LENGTH, ROWS, TOKENS, TOY, laws, table
 
 K = siblings.MOST

@@ -16,7 +16,8 @@ from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import traces
 from specdec.measure.traces import Span
 from specdec.models.toy import ToyModel
-from specdec.types import BlockInfo, SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import BlockInfo, SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier
 from tests.measure.test_decodes import ROW
 

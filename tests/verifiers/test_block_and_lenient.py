@@ -6,7 +6,8 @@ import pytest
 
 from specdec.core.standardize import standardize
 from specdec.testing.oracle import Tape
-from specdec.types import Draft, PointMass, SamplingConfig, Topology
+from specdec.topology import Topology
+from specdec.types import Draft, PointMass, SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
 from specdec.verifiers.token import TokenVerifier

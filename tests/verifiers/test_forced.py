@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specdec.core.randomness import BlockRandom, row_keys
-from specdec.types import Draft, PointMass, Topology
+from specdec.topology import Topology
+from specdec.types import Draft, PointMass
 from specdec.verifiers.forced import ForcedAcceptance
 from specdec.verifiers.token import TokenVerifier
 

@@ -7,7 +7,8 @@ import pytest
 from specdec.core.randomness import BlockRandom, row_keys
 from specdec.testing.mutants import DroppedBonus
 from specdec.testing.oracle import Tape
-from specdec.types import Draft, PointMass, Topology
+from specdec.topology import Topology
+from specdec.types import Draft, PointMass
 from specdec.verifiers.token import TokenVerifier
 
 P = jnp.array([[[0.5, 0.25, 0.25], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]])

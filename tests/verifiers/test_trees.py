@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.types import Draft, PointMass, Purpose, Topology, TracedTopology
+from specdec.topology import Topology, TracedTopology
+from specdec.types import Draft, PointMass, Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.forced import ForcedAcceptance
 from specdec.verifiers.kseq import KSeqVerifier

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.types import pytree
+from specdec.pytrees import pytree
 
 GROUP = 16  # In-features that share a scale in 4 bits, unless told otherwise.
 

@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, Int
 from specdec.models.partitioning import Axes, Partitioning, place
 from specdec.models.products.quantized import Kernel
 from specdec.models.t5.config import T5Config
-from specdec.types import Params, pytree
+from specdec.pytrees import pytree
+from specdec.types import Params
 
 # What of a layer are kernels; the rest are scales of norms.
 _LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")

@@ -16,6 +16,7 @@ from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolv
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
 from specdec.data.fast_tokenizer import open_tokenizer
+from specdec.data.inputs import Text, text_ids
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, Block, blocks_of, bucket, commonest, make_batches
@@ -23,21 +24,18 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftSpec, OpenDraft
 from specdec.drafters.model import Checkpoint
 from specdec.drafters.tree import Tree
+from specdec.engines import speculative_engine
 from specdec.generate_arguments import Method, check_arguments
 from specdec.measure import gamma as gamma_choice
 from specdec.measure import tree_choice
 from specdec.measure.gamma import GammaChoice
 from specdec.measure.tree_choice import TreeChoice
-from specdec.models.base import LoadedModel, Model
+from specdec.models.base import LoadedModel
 from specdec.models.partitioning import DeviceMesh
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
-from specdec.verifiers.recursive import RecursiveVerifier
-from specdec.verifiers.token import TokenVerifier
 
-Text = str | Sequence[int]
 GREEDY = SamplingConfig(temperature=0.0)
-VERIFIER, TREE_VERIFIER = TokenVerifier(), RecursiveVerifier()
 _PROBED_BATCHES = 8  # Decoded to measure alpha when gamma is chosen.
 
 
@@ -344,41 +342,9 @@ class Pair:
         texts = list(texts)
         names = names or [f"text {i}" for i in range(len(texts))]
         return [
-            self._token_ids(text, name, max_input_len)
+            text_ids(text, name, self.vocabulary, self.target.model.vocab_size, max_input_len)
             for text, name in zip(texts, names, strict=True)
         ]
-
-    def _token_ids(self, text: Text, name: str, max_input_len: int) -> np.ndarray:
-        if isinstance(text, str):
-            if not text.strip():
-                raise ValueError(f"{name} is empty.")
-            if self.vocabulary is None:
-                raise ValueError(
-                    f"{name} is a string, but this pair has no vocabulary (no spiece.model or "
-                    "tokenizer.json beside the target); give token ids."
-                )
-            try:
-                text.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"{name} is not valid Unicode: character {error.start} is half of a surrogate "
-                    "pair."
-                ) from None
-            ids = np.asarray(self.vocabulary.encode(text, add_eos=True), np.int64)
-        else:
-            ids = np.asarray(text)
-            if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
-                raise ValueError(f"{name} must be a string or a non-empty list of token ids.")
-        vocab_size = self.target.model.vocab_size
-        if ids.min() < 0 or ids.max() >= vocab_size:
-            raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
-        ids = ids.astype(np.int32)
-        if len(ids) > max_input_len:
-            raise ValueError(
-                f"{name} has {len(ids)} tokens, more than max_input_len = {max_input_len}; "
-                "shorten it or raise max_input_len."
-            )
-        return ids
 
     def text(self, tokens: Sequence[np.ndarray]) -> list[str] | None:
         """Detokenized rows without what ends them, or None without a vocabulary."""
@@ -387,38 +353,6 @@ class Pair:
         ends = self.target.model.eos_ids
         ended = (row[:-1] if len(row) and row[-1] in ends else row for row in tokens)
         return list(map(self.vocabulary.decode, ended))
-
-
-def speculative_engine(
-    target: Model, draft: OpenDraft, gamma: int, tree: Tree | None, verifier: Verifier | None,
-    stop_below: float = 0.0,
-) -> Engine:  # fmt: skip
-    """The engine of a draft's chains of gamma guesses, or of its trees.
-
-    Args:
-      verifier: None for the default of chains or of trees.
-
-    Raises:
-      ValueError: the draft cannot stop early or cannot grow the tree, the tree has more guesses for
-        one position than there are tokens, or the verifier takes chains only.
-    """
-    if tree is None:
-        drafter, verifier = draft.make(gamma, stop_below), verifier or VERIFIER
-    else:
-        if draft.make_tree is None:
-            raise ValueError("This draft makes chains only: give gamma instead of tree.")
-        if tree.most_siblings > target.vocab_size:
-            raise ValueError(
-                f"{tree} has {tree.most_siblings} guesses for one position; the vocabulary has "
-                f"{target.vocab_size} tokens."
-            )
-        drafter, verifier = draft.make_tree(tree, 2), verifier or TREE_VERIFIER
-    if not (verifier.trees or drafter.topology.is_chain):
-        raise ValueError(
-            f"{type(verifier).__name__} verifies chains only: give gamma instead of tree, or "
-            "verifier=specdec.RecursiveVerifier()."
-        )
-    return Engine(target, drafter, verifier)
 
 
 def load_pair(

@@ -35,6 +35,16 @@ class BatchDecoder:
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
+    def check(self, batch: Batch, *, trace: bool = False) -> None:
+        """Traces the program that decodes such a batch, which is not compiled.
+
+        Raises:
+          ValueError: the verifier cannot verify what the drafter makes.
+        """
+        arguments = (self.engine, *self.arguments(batch))
+        static = {"output_bucket": self.output_bucket, "trace": trace}
+        decode.jitted(*arguments, **static).eval_shape(*arguments, **static)
+
     def decode(
         self, batch: Batch, *, limit: int | None = None, trace: bool = False
     ) -> DecodeResult:

@@ -23,12 +23,13 @@ from jaxtyping import Array, Float, Int, Shaped
 from t5x import models  # Where T5X is not installed, pyright takes this very file for it.
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
-from specdec.api import GREEDY, speculative_engine
+from specdec.api import GREEDY
 from specdec.checkpoints.loading import DraftLoader, loaded_t5
 from specdec.decoding.engine import EngineParams, decode
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.drafters.tree import Tree, as_tree
+from specdec.engines import speculative_engine
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,10 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.pytrees import pytree
-from specdec.types import DecodeState, Distribution, Draft, PointMass, Prompt, Seed, T, Verdict
+from specdec.types import DecodeState, Distribution, Draft, PointMass, Prompt, Seed, Verdict
 from specdec.verifiers.lenient import LenientVerifier
 
+T = TypeVar("T")
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.
 GAMMAS = (1, 3, 5, 7)
 LAGS = (1, 2, 3)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.reductions import sum_last
 from specdec.core.theory_measured import cluster_interval
 from specdec.core.theory_siblings import independent_optimum, optimum_without_replacement
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -30,12 +31,16 @@ from specdec.verifiers.base import Verifier
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.tree import judge, siblings_after
+from specdec.verifiers.typical import TypicalVerifier
 
 MOST = 8  # Guesses of a position.
 COUNTS = (1, 2, 4, 8)
 # The rules, and the bounds of the last two's ways of guessing; keys of results.
 DEFAULT, INDEPENDENT, KSEQ, LIKELIEST = "recursive", "recursive_independent", "kseq", "likeliest"
 OPTIMUM, INDEPENDENT_OPTIMUM = "optimum", "optimum_independent"
+# How far typical acceptance, the lossy rule, is from the target's law.
+TYPICAL_INDEPENDENT, TYPICAL_LIKELIEST = "typical_independent", "typical_likeliest"
+_TYPICAL = TypicalVerifier()
 _DRAWS = 8  # Sets of guesses drawn at a position, where the acceptance depends on them.
 _ROWS = 64  # Positions that are judged together.
 
@@ -149,6 +154,33 @@ def acceptance(
 
 
 @jax.jit
+def typical_distance(p: Float[Array, "b v"], q: Float[Array, "b v"]) -> dict[str, Array]:
+    """Total variation between p and the law of the token that typical acceptance emits [B, K].
+
+    Let m(x) be q(x) where x passes, else 0, and M its sum. Of K independent guesses the first that
+    passes is emitted, and a draw from p if none does:
+
+        (1 - (1 - M)^K) m / M + (1 - M)^K p.
+
+    Of the K likeliest tokens the first that passes is emitted always: 1 - p(x) away from p.
+    """
+    counts = jnp.arange(1, MOST + 1)
+    passing = jnp.where(p > _TYPICAL.least(p)[:, None], q, 0.0)
+    mass = sum_last(passing)[:, None]
+    none = (1 - jnp.minimum(mass, 1.0)) ** counts
+    own = sum_last(jnp.abs(passing / jnp.where(mass > 0, mass, 1.0) - p))[:, None] / 2
+    tokens = likeliest(q, MOST)
+    p_x = jnp.take_along_axis(p, tokens, axis=1)
+    passes = p_x > _TYPICAL.least(p)[:, None]
+    # Whether a guess is the first that passes.
+    first = passes & (jnp.cumsum(passes, axis=1) == 1)
+    return {
+        TYPICAL_INDEPENDENT: jnp.where(mass > 0, (1 - none) * own, 0.0),
+        TYPICAL_LIKELIEST: jnp.cumsum(jnp.where(first, 1 - p_x, 0.0), axis=1),
+    }
+
+
+@jax.jit
 def greedy_acceptance(
     target: Int[Array, " b"], guesses: Int[Array, "b k"]
 ) -> dict[str, Float[Array, "b k"]]:
@@ -163,6 +195,7 @@ class RowSiblings:
     id: int  # Its place in the task.
     positions: int
     accepted: dict[str, list[float]]  # By rule or bound, for 1..K guesses.
+    distance: dict[str, list[float]]  # From the target's law, by lossy rule.
 
 
 def replayed(
@@ -211,6 +244,7 @@ def _judged(
     else:
         numbers = random.random((_DRAWS, _ROWS, MOST), np.float32)
         found = acceptance(padded(target), padded(draft), numbers)
+        found = found | typical_distance(padded(target), padded(draft))
         bounds = {
             OPTIMUM: optimum_without_replacement(target, draft, counts),
             INDEPENDENT_OPTIMUM: independent_optimum(target, draft, counts),
@@ -221,7 +255,10 @@ def _judged(
 def row_of(id: int, found: Mapping[str, Float[np.ndarray, "t k"]]) -> RowSiblings:
     """The sums of one text, rounded to six digits."""
     sums = {rule: np.round(np.sum(v, axis=0, dtype=float), 6).tolist() for rule, v in found.items()}
-    return RowSiblings(id, len(next(iter(found.values()))), sums)
+    distance = {
+        rule: sums.pop(rule) for rule in (TYPICAL_INDEPENDENT, TYPICAL_LIKELIEST) if rule in sums
+    }
+    return RowSiblings(id, len(next(iter(found.values()))), sums, distance)
 
 
 def summary(rows: Sequence[RowSiblings]) -> dict[str, Any]:
@@ -230,7 +267,8 @@ def summary(rows: Sequence[RowSiblings]) -> dict[str, Any]:
     Returns:
       ``acceptance`` by rule or bound and K; ``by_rank``, by rule, how likely guess k is accepted
       where the earlier ones were rejected, as far as that happens; except at temperature 0,
-      ``of_optimum``, by K: the default rule's acceptance over the bound for its way of guessing.
+      ``of_optimum``, by K: the default rule's acceptance over the bound for its way of guessing,
+      and ``distance`` from the target's law, by lossy rule and K.
     """
     counts = np.array([row.positions for row in rows], float)
     sums = {rule: np.array([row.accepted[rule] for row in rows]) for rule in rows[0].accepted}
@@ -252,6 +290,13 @@ def summary(rows: Sequence[RowSiblings]) -> dict[str, Any]:
         "by_rank": {rule: by_rank(sums[rule]) for rule in (DEFAULT, LIKELIEST) if rule in sums},
     }  # fmt: skip
     if OPTIMUM in sums:
+        found["distance"] = {
+            rule: {
+                k: share(np.array([row.distance[rule][k - 1] for row in rows]), counts)
+                for k in COUNTS
+            }
+            for rule in rows[0].distance
+        }
         ours, best = sums[DEFAULT], sums[OPTIMUM]
         found["of_optimum"] = {k: share(ours[:, k - 1], best[:, k - 1]) for k in COUNTS}
     return found

@@ -53,7 +53,7 @@ class PreparedRun:
       ValueError: a row is bad and the run's rule is "fail", or none is left; a checkpoint cannot be
         read (CheckpointError), target and draft do not share a vocabulary, the mesh does not fit
         the devices, the models or the batch, or the directory holds the decodes of another run;
-        or several processes were to choose gamma.
+        or several processes were to choose gamma; or the verifier cannot verify the draft.
     """
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
@@ -93,6 +93,8 @@ class PreparedRun:
             processes, directory, self._survey.num_rows,
             lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
         )  # fmt: skip
+        for batch, _ in islice(self._inputs.batches(run.batch_size), 1):
+            self.run.decoder(self.pair).check(batch, trace=True)
         self._num_done = self._count_previous_rows()
 
     @property

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from specdec.api import TREE_VERIFIER, VERIFIER, Pair
+from specdec.api import Pair
 from specdec.arguments import whole
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.tree import Tree
+from specdec.engines import TREE_VERIFIER, VERIFIER
 from specdec.generate_arguments import Method, check_arguments
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs.inputs import BadRows

@@ -1,4 +1,6 @@
-"""Tokens a target call by trees and chains, and what calls of their sizes cost here."""
+"""Tokens a target call by trees and chains, what calls of their sizes cost here, and whether
+``tree="auto"`` finds the fastest.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,31 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest, make_batches
 from specdec.decoding.engine import decode
 from specdec.drafters.tree import Tree
-from specdec.measure import costs
+from specdec.measure import costs, same_blocks
 from specdec.measure.timing import Spread, time_interleaved
-from specdec.measure.tree_choice import RANKS, acceptance_by_rank
+from specdec.measure.tree_choice import (
+    RANKS,
+    Candidate,
+    acceptance_by_rank,
+    measured_candidates,
+)
 from specdec.runs.alpha_run import slug
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
+from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.traversal import TraversalVerifier
 
 GAMMAS = (3, 5, 8)
 BRANCHINGS = ((4, 1, 1, 1), (2, 2, 1, 1))
 NODES, DEPTH = 16, 8
+BEST_FIRST = Tree(nodes=NODES, depth=6, siblings=4)
+FIXED = (  # Settings that "auto" is held against, beside plain decoding and its own candidates.
+    *(Candidate(n, None, None, None) for n in (1, 2, 3, 5)),
+    *(Candidate(0, Tree(each), None, None) for each in ((2, 1, 1), *BRANCHINGS)),
+    Candidate(0, BEST_FIRST, None, None),
+)
 SIZES = (1, 3, 7, 11, 15, 23, 31)  # Guesses of the calls that are timed.
-_PROBED, _REPETITIONS = 64, 9
+_PROBED, _TIMED, _REPETITIONS = 64, 64, 9
 RESULT = "tree.json"
 
 
@@ -46,7 +60,9 @@ class TreeRuns:
 
     The shapes are chains, trees of fixed branching, the best tree of 16 nodes by the draft's own
     acceptance by rank (judged by both recursive and traversal verification where guesses are
-    drawn), and a best-first tree of 16 nodes.
+    drawn), and a best-first tree of 16 nodes. Recursive and traversal verification are also
+    compared on the same blocks, and ``tree="auto"`` with fixed settings, on rows that it did not
+    choose by.
 
     Attributes:
       name: short, for tables and directories.
@@ -74,6 +90,11 @@ class TreeRuns:
                     (*where, f"t{temperature:g}"),
                     lambda path, t=temperature, p=piece: p.kept(path, lambda: p.by_shape(t)),
                 )
+                yield (
+                    (*where, f"auto_t{temperature:g}"),
+                    lambda path, t=temperature, p=piece: p.kept(path, lambda: p.auto(t)),
+                )
+            yield (*where, "verifiers"), lambda path, p=piece: p.kept(path, p.verifiers)
             if draft == self.drafts[0]:
                 yield (*where, "costs"), lambda path, p=piece: p.kept(path, p.costs)
 
@@ -119,21 +140,77 @@ class _Piece:
     def by_shape(self, temperature: float) -> dict[str, Any]:
         """Tokens a target call of every shape, with a 95 % interval by rows."""
         pair, ids = self._pair()
-        probe = self._decoder(pair, temperature, tree=Tree((RANKS, 1, 1)))
-        by_rank = acceptance_by_rank(_stats(probe, pair, ids[:_PROBED]))
-        best = Tree(parents=best_parents(by_rank, NODES, DEPTH))
+        by_rank, best = self._best_tree(pair, ids, temperature)
         ways: dict[str, dict[str, Any]] = {f"chain of {n}": {"gamma": n} for n in GAMMAS}
         ways |= {str(tree): {"tree": tree} for tree in map(Tree, BRANCHINGS)}
         ways[f"best tree of {NODES}"] = {"tree": best}
         if temperature:
             verifier: Verifier = TraversalVerifier()
             ways[f"best tree of {NODES}, traversal"] = {"tree": best, "verifier": verifier}
-        ways[f"best-first tree of {NODES}"] = {"tree": Tree(nodes=NODES, depth=6, siblings=4)}
+        ways[f"best-first tree of {NODES}"] = {"tree": BEST_FIRST}
         found = {}
         for name, shape in ways.items():
             found[name] = self._efficiency(pair, ids, self._decoder(pair, temperature, **shape))
             jax.clear_caches()
         return {"by_rank": by_rank, "parents": best.parents, "shapes": found}
+
+    def _best_tree(
+        self, pair: Pair, ids: list[np.ndarray], temperature: float
+    ) -> tuple[tuple[float, ...], Tree]:
+        """Acceptance by rank, and the best tree for it."""
+        probe = self._decoder(pair, temperature, tree=Tree((RANKS, 1, 1)))
+        by_rank = acceptance_by_rank(_stats(probe, pair, ids[:_PROBED]))
+        return by_rank, Tree(parents=best_parents(by_rank, NODES, DEPTH))
+
+    def verifiers(self) -> dict[str, Any]:
+        """Tokens a block by recursive and by traversal verification, at temperature 1."""
+        pair, ids = self._pair()
+        shapes = {str(tree): tree for tree in map(Tree, BRANCHINGS)}
+        shapes[f"best tree of {NODES}"] = self._best_tree(pair, ids, 1.0)[1]
+        both, found = (RecursiveVerifier(), TraversalVerifier()), {}
+        for name, tree in shapes.items():
+            decoder = self._decoder(pair, 1.0, tree=tree)
+            parts = [
+                jax.tree.map(
+                    np.asarray,
+                    same_blocks.decode_and_compare(
+                        decoder.engine, *decoder.arguments(batch), verifiers=both,
+                        output_bucket=decoder.output_bucket,
+                    ),
+                )
+                for batch in make_batches(ids, 1, pair.target.model)
+            ]  # fmt: skip
+            found[name] = same_blocks.compared(parts, ("recursive", "traversal"))
+            jax.clear_caches()
+        return found
+
+    def auto(self, temperature: float) -> dict[str, Any]:
+        """Whole decodes by the choice of "auto" over plain decoding, and by other settings."""
+        pair, ids = self._pair()
+        chosen_by, others = ids[:_PROBED], ids[_PROBED:]
+        sampling = SamplingConfig(temperature)
+        choice = pair.choose_tree(
+            chosen_by, sampling=sampling, max_decode_len=self.runs.max_decode_len,
+            seed=self.runs.seed, remember=False,
+        )  # fmt: skip
+        jax.clear_caches()
+        # Its own candidates too: whether another of them had been better.
+        ways = {str(each): each for each in (*FIXED, *choice.candidates)}
+        batches = commonest(list(make_batches(others, 1, pair.target.model)))[:_TIMED]
+
+        def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
+            shape = {"gamma": gamma} if gamma else {"tree": tree} if tree else {}
+            return self._decoder(pair, temperature, **shape)
+
+        found = measured_candidates(decoder, list(ways.values()), batches)
+        speedups = {"plain decoding": 1.0} | {str(each): each.measured for each in found}
+        plain = not (choice.gamma or choice.tree)
+        chosen = "plain decoding" if plain else str(choice.candidates[0])
+        best = max(speedups, key=lambda name: speedups[name] or 0.0)
+        return {
+            "said": str(choice), "chosen": chosen, "best": best, "speedups": speedups,
+            "num_rows": len(batches), "device": device_name(),
+        }  # fmt: skip
 
     def _efficiency(
         self, pair: Pair, ids: list[np.ndarray], decoder: BatchDecoder
@@ -162,7 +239,7 @@ class _Piece:
             for name, shape in (
                 ("chain of 4", {"gamma": 4}), ("chain of 8", {"gamma": 8}),
                 ("tree 4-1-1-1", {"tree": Tree((4, 1, 1, 1))}),
-                ("best-first tree of 16", {"tree": Tree(nodes=16, depth=6, siblings=4)}),
+                ("best-first tree of 16", {"tree": BEST_FIRST}),
             )
         }  # fmt: skip
         chain = self._decoder(pair, 1.0, gamma=4)

@@ -50,7 +50,7 @@ class TypicalVerifier:
         topology = draft.topology
         parents = jnp.broadcast_to(jnp.asarray(topology.parents) + 1, (batch, size))
         p = take(jnp.take_along_axis(target, parents[..., None], axis=1), draft.tokens)
-        least = jnp.take_along_axis(self._threshold(target), parents, axis=1)
+        least = jnp.take_along_axis(self.least(target), parents, axis=1)
         passes = (p > least) & (jnp.arange(size) < guess_counts(draft)[:, None])
         family = jnp.asarray(topology.ancestors())
         accepted = ~jnp.any(family & ~passes[:, None], axis=2)
@@ -62,6 +62,7 @@ class TypicalVerifier:
         final = draw(law, random.uniforms(Purpose.FINAL, 1)[:, 0])
         return tree_verdict(draft, path, final, *levels(target, draft, path))
 
-    def _threshold(self, target: Float[Array, "b n1 v"]) -> Float[Array, "b n1"]:
+    def least(self, target: Float[Array, "*b v"]) -> Float[Array, "*b"]:
+        """The probability that a guess has to exceed."""
         entropy = -sum_last(jnp.where(target > 0, target * jnp.log(target), 0.0))
         return jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))

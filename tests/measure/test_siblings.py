@@ -1,6 +1,7 @@
 """Acceptance of several guesses of one position, against distributions computed one by one."""
 
 import dataclasses
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,8 @@ from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import siblings
 from specdec.models.base import LoadedModel
 from specdec.topology import Topology
-from specdec.types import SamplingConfig
+from specdec.types import Draft, SamplingConfig
+from specdec.verifiers.typical import TypicalVerifier
 from tests.measure.test_alpha import COUNTS, INPUTS, LENGTH, ROWS, TOKENS, TOY, laws, table
 
 K = siblings.MOST
@@ -30,6 +32,16 @@ def pairs():
     p, q = random.dirichlet(np.full(5, 0.7), (2, 6)).astype(np.float32)
     q[0, 2:] = 0
     return p, q / q.sum(axis=1, keepdims=True)
+
+
+class Zeros:
+    """Random numbers of which a verdict's acceptance does not depend."""
+
+    def __init__(self, batch):
+        self._batch = batch
+
+    def uniforms(self, purpose, count):
+        return jnp.zeros((self._batch, count))
 
 
 def residual(p, q):
@@ -80,6 +92,31 @@ def test_every_rule_against_its_definition(pairs):
     assert (found[siblings.DEFAULT] <= bound + 0.02).all()
     bound = independent_optimum(p, q, (1, 2, 3, 4))
     assert (found[siblings.KSEQ] <= bound + 1e-5).all()
+
+
+def test_the_distance_of_typical_acceptance(pairs):
+    """The law of the first token, by enumeration of guesses, as the verifier judges them."""
+    found = siblings.typical_distance(*map(jnp.asarray, pairs))
+    for row, (p, q) in enumerate(zip(*pairs, strict=True)):
+        for k in (1, 2):
+            guesses = np.array(list(itertools.product(range(len(q)), repeat=k)))
+            chance = q[guesses].prod(axis=1)
+            likeliest = np.argsort(-q, kind="stable")[None, :k]
+            for rule, tokens, weights in (
+                (siblings.TYPICAL_INDEPENDENT, guesses, chance),
+                (siblings.TYPICAL_LIKELIEST, likeliest, np.ones(1)),
+            ):
+                law = np.zeros(len(p))
+                target = jnp.broadcast_to(p, (len(tokens), k + 1, len(p)))
+                draft = Draft(jnp.asarray(tokens), None, Topology.branching((k,)))
+                verdict = TypicalVerifier()(Zeros(len(tokens)), target, draft)
+                for token, accepted, weight in zip(
+                    np.asarray(verdict.tokens)[:, 0], verdict.num_accepted, weights, strict=True
+                ):
+                    law += weight * (np.arange(len(p)) == token if accepted else p)
+                distance = abs(law - p).sum() / 2
+                assert found[rule][row, k - 1] == pytest.approx(distance, abs=1e-5)
+    assert found[siblings.TYPICAL_LIKELIEST].max() > 0.1
 
 
 def test_the_targets_token_is_among_the_guesses_or_not():

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import VERIFIER, Pair, load_pair
+from specdec.api import Pair, load_pair
 from specdec.benchmarks.workload import Workload
 from specdec.checkpoints.loading import draft_kernel_dtype, loaded_t5
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
 from specdec.drafters.model import model_draft
 from specdec.drafters.quantized import Quantized
+from specdec.engines import VERIFIER
 from specdec.generate_arguments import Method
 from specdec.models.base import LoadedModel
 from specdec.models.products.quantized import GROUP

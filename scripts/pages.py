@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from specdec.checkpoints.architectures import Config
+from specdec.core import files
 from specdec.core.roofline import Hardware
-from specdec.reproduction import pages, scaling
+from specdec.reproduction import page_files, pages, scaling
 from specdec.runs import dry_run, gin_files
 from specdec.runs.gin_bindings import configured
 
@@ -60,20 +61,22 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
     def computed() -> dict[str, Any]:
         content = scaling_numbers()
-        if content != pages.read_json(root, SUMMARY, "python scripts/pages.py docs/scaling.md"):
+        if content != page_files.read_json(
+            root, SUMMARY, "python scripts/pages.py docs/scaling.md"
+        ):
             stale.append(SUMMARY)
             if not args.check:
-                pages.write_text(root / SUMMARY, json.dumps(content, indent=1) + "\n")
+                files.write_text(root / SUMMARY, json.dumps(content, indent=1) + "\n")
         return content
 
     known = pages.sections(root, computed, draw=not args.check)
     try:
         for name in args.pages or known:
             if name not in known:
-                raise pages.PageError(f"No page {name}; there are {', '.join(known)}.")
-            if pages.rewrite(root / name, known[name], check=args.check):
+                raise page_files.PageError(f"No page {name}; there are {', '.join(known)}.")
+            if page_files.rewrite(root / name, known[name], check=args.check):
                 stale.append(name)
-    except pages.PageError as error:
+    except page_files.PageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if args.check and stale:

@@ -7,51 +7,14 @@ the page stays as it is.
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from specdec.benchmarks import plots, report
-from specdec.core.files import write_text
 from specdec.measure.tables import markdown
-from specdec.reproduction import paper_tables, scaling
-
-Result = Mapping[str, Any]
-_SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
-
-
-class PageError(ValueError):
-    """A results file or a page is not as it should be."""
-
-
-def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
-    """Writes a page's sections, unless it is to ``check`` only; whether they changed.
-
-    Raises:
-      PageError: the page has no section, or a results file is missing or damaged.
-    """
-    old = path.read_text(encoding="utf-8")
-    if not _SECTION.search(old):
-        raise PageError(f"{path} has no section between <!-- NAME --> and <!-- /NAME -->.")
-    new = _SECTION.sub(lambda m: f"<!-- {m[1]} -->\n{section(m[1])}\n<!-- /{m[1]} -->", old)
-    if new != old and not check:
-        write_text(path, new)
-    return new != old
-
-
-def read_json(root: Path, name: str, remedy: str = "") -> Any:
-    """A results file; raises PageError if it is missing or not JSON."""
-    try:
-        return json.loads((root / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PageError(f"{name} is missing{remedy and f'; make it with: {remedy}'}.") from None
-    except ValueError as error:
-        raise PageError(f"{name} is not valid JSON ({error}).") from None
-
+from specdec.reproduction import paper_tables, scaling, tree_pages
+from specdec.reproduction.page_files import PageError, Result, read_json
 
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
@@ -66,6 +29,12 @@ FEW_BITS = {
     "ende_tatoeba_test_quantized": "own copy, greedy",
     "ende_tatoeba_test_quantized_t1": "own copy, temperature 1",
     "ende_tatoeba_test_int8": "int8 target, draft model, greedy",
+}
+# Trees beside a chain.
+TREE_RUNS = {
+    "ende_tatoeba_test": "chain of 3",
+    "ende_tatoeba_test_tree": "tree 4-1-1-1",
+    "ende_tatoeba_test_best_first": "best-first tree of 16",
 }
 _SPREAD = "**{0[median]:.2f}×** ({0[low]:.2f} to {0[high]:.2f})"
 # Name in the table, key, how its value is written. A null value is a dash.
@@ -95,6 +64,16 @@ _FEW_BITS_ROWS = (
     ("chrF", "quality.chrf", "{:.1f}"),
     ("agreement with the full weights (α)", "agreement.alpha", "{:.3f}"),
 )
+_TREE_ROWS = tuple(
+    row
+    for row in _ROWS
+    if row[1]
+    in (
+        "num_examples", "num_tokens", "block_efficiency", "verify_ratio",
+        "spread.measured_speedup", "spread.measured_speedup_decoder", "predicted_speedup",
+        "greedy_mismatches", "greedy_mismatches_width_matched",
+    )
+)  # fmt: skip
 
 
 def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
@@ -237,164 +216,6 @@ def reproduction(root: Path, name: str) -> str:
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
 
 
-_SIBLINGS = "results/siblings/summary.json"
-_DRAFTS = {"quickstart": "bundled draft", "quickstart/draft_small": "small draft"}
-_SIBLING_RULES = {
-    "recursive": "recursive, without replacement (default); traversal",
-    "optimum": "**at most, without replacement**",
-    "recursive_independent": "recursive, independent",
-    "kseq": "K-SEQ, independent",
-    "optimum_independent": "**at most, independent**",
-    "likeliest": "point masses, the K likeliest tokens",
-}
-_SIBLING_RANKS = (
-    ("1", "recursive", "without replacement, temperature 1"),
-    ("1", "likeliest", "point masses, temperature 1"),
-    ("0", "likeliest", "point masses, temperature 0"),
-)
-
-
-def _measured(root: Path, kind: str) -> Result:
-    """What a configuration of ``configs/reproduce`` measured, of ``kind`` "siblings" or "trees"."""
-    path = f"results/{kind}/summary.json"
-    remedy = f"python scripts/reproduce.py --gin_file=configs/reproduce/{kind}.gin"
-    content = read_json(root, path, remedy)
-    try:
-        return content[kind]["EnDe"] | {"source": content}
-    except KeyError as error:
-        raise PageError(f"{path} has no {error}.") from None
-
-
-def one_position(root: Path) -> str:
-    """Acceptance of 1, 2, 4 and 8 guesses of one position by rule, beside the bounds.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    measured = _measured(root, "siblings")
-    found = [measured["t1"]["drafts"][draft] for draft in _DRAFTS]
-    counts = list(found[0]["acceptance"]["recursive"])
-    columns = [f"{name}, K = {k}" for name in _DRAFTS.values() for k in counts]
-    rows = [
-        [name, *(f"{each['acceptance'][rule][k]['mean']:.3f}" for each in found for k in counts)]
-        for rule, name in _SIBLING_RULES.items()
-    ]
-    of_best = [each["of_optimum"][k]["mean"] for each in found for k in counts]
-    rows.insert(2, ["default, of the most", *(f"{100 * share:.1f} %" for share in of_best)])
-    halves = [
-        (shown["interval"][1] - shown["interval"][0]) / 2
-        for each in found for by_count in each["acceptance"].values() for shown in by_count.values()
-    ]  # fmt: skip
-    first, source = found[0], measured["source"]
-    return (
-        f"{markdown(['rule', *columns], rows, numbers=True)}\n\n"
-        f"Temperature 1, {first['num_tokens']:,} tokens of {first['num_texts']} texts that the "
-        f"target generated. Intervals of 95 %, clustered by text, are at most "
-        f"±{max(halves):.3f}. From [summary.json](../{_SIBLINGS}): {source['device']}. "
-        f"`{source['command']}`"
-    )
-
-
-def by_rank(root: Path) -> str:
-    """How likely guess k of a position is accepted where the earlier ones were rejected.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    measured = _measured(root, "siblings")
-    rows = [
-        [f"{name}, {title}", *(f"{rank['mean']:.3f}" for rank in ranks)]
-        for draft, name in _DRAFTS.items()
-        for temperature, rule, title in _SIBLING_RANKS
-        for ranks in [measured[f"t{temperature}"]["drafts"][draft]["by_rank"][rule]]
-    ]
-    most = max(len(row) for row in rows) - 1
-    rows = [row + ["–"] * (most + 1 - len(row)) for row in rows]
-    return markdown(["guess", *map(str, range(1, most + 1))], rows, numbers=True)
-
-
-_TREE_RUNS = "results/trees/summary.json"
-_SETTINGS = [(draft, t) for draft in ("quickstart", "quickstart_draft_small") for t in (0, 1)]
-
-
-def _best_of(shapes: Result, chains: bool) -> Result:
-    kinds = [each for name, each in shapes.items() if name.startswith("chain") == chains]
-    return max(kinds, key=lambda each: each["block_efficiency"])
-
-
-def tree_shapes(root: Path) -> str:
-    """Tokens a target call by shape, draft and temperature.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    measured = _measured(root, "trees")
-    found = [measured[draft][f"t{t}"]["shapes"] for draft, t in _SETTINGS]
-    rows = []
-    for name in dict.fromkeys(name for shapes in found for name in shapes):
-        cells = [
-            f"{shapes[name]['block_efficiency']:.2f} "
-            f"({shapes[name]['interval'][0]:.2f} to {shapes[name]['interval'][1]:.2f})"
-            if name in shapes
-            else "–"
-            for shapes in found
-        ]
-        nodes = next(shapes[name]["nodes"] for shapes in found if name in shapes)
-        rows.append([name, str(nodes), *cells])
-    ratios = [
-        _best_of(shapes, False)["block_efficiency"] / _best_of(shapes, True)["block_efficiency"]
-        for shapes in found
-    ]
-    rows.append(["**best tree over best chain**", "", *(f"**{ratio:.2f}**" for ratio in ratios)])
-    names = {"quickstart": "bundled draft", "quickstart_draft_small": "small draft"}
-    columns = [f"{names[draft]}, temperature {t}" for draft, t in _SETTINGS]
-    source = measured["source"]
-    return (
-        f"{markdown(['shape', 'guesses', *columns], rows, numbers=True)}\n\n"
-        f"Intervals of 95 %, by text. From [summary.json](../{_TREE_RUNS}): {source['device']}. "
-        f"`{source['command']}`"
-    )
-
-
-def tree_costs(root: Path) -> str:
-    """What calls cost by their tokens, and the speedups that follow; compilation.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    measured = _measured(root, "trees")
-    costs = measured["quickstart"]["costs"]
-    verify = {int(size): each["median"] for size, each in costs["verify_ratio"].items()}
-    rows = [["v", *(f"{v:.2f}" for v in verify.values())]]
-    table = markdown(["tokens of a call", *map(str, verify)], rows, numbers=True)
-    level = {name: each["median"] for name, each in costs["level"].items()}
-    lines = []
-    for draft, t in _SETTINGS:
-        for chains in (True, False):
-            best = _best_of(measured[draft][f"t{t}"]["shapes"], chains)
-            c = max(0.0, level["chain" if chains else "tree 4-1-1-1"])
-            v = float(np.interp(best["nodes"] + 1, list(verify), list(verify.values())))
-            tokens, drafts = best["block_efficiency"], best["depth"] * c
-            lines.append([
-                f"{_DRAFTS[draft.replace('_', '/', 1)]}, temperature {t}, best "
-                + ("chain" if chains else "tree"),
-                f"{tokens:.2f}", f"{tokens / (v + drafts):.2f}", f"{tokens / (1 + drafts):.2f}",
-            ])  # fmt: skip
-    computed = markdown(["", "tokens a call", "here", "v = 1"], lines, numbers=True)
-    seconds = ", ".join(
-        f"{name} {sorted(each)[len(each) // 2]:.1f}"
-        for name, each in costs["compile_seconds"].items()
-    )
-    return f"{table}\n\n{computed}\n\nSeconds to compile a decode: {seconds}."
-
-
-_TREES_SECTIONS = {
-    "one-position": one_position,
-    "by-rank": by_rank,
-    "shapes": tree_shapes,
-    "costs": tree_costs,
-}
-
 # Sections of docs/performance.md with the bundled pair's runs, and where these are.
 _RUNS_SECTIONS = {"runs": "results", "before-mutual-learning": _BEFORE}
 
@@ -414,11 +235,19 @@ def sections(
             return runs_table(root, _RUNS_SECTIONS[name], "../")
         return benchmark(root, name, draw=draw)
 
+    def trees(name: str) -> str:
+        return tree_pages.SECTIONS[name](root)
+
+    def tree_runs() -> str:
+        return runs_table(root, to_root="../", columns=TREE_RUNS, lines=_TREE_ROWS)
+
     computed = functools.cache(numbers)
     return {
         "README.md": lambda name: comparison(root),
         "docs/performance.md": performance,
-        "docs/reproduction.md": lambda name: reproduction(root, name),
-        "docs/trees.md": lambda name: _TREES_SECTIONS[name](root),
+        "docs/reproduction.md": lambda name: (
+            trees(name) if name in tree_pages.SECTIONS else reproduction(root, name)
+        ),
+        "docs/trees.md": lambda name: tree_runs() if name == "greedy" else trees(name),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),
     }

@@ -182,7 +182,7 @@ class _Piece:
             ]  # fmt: skip
             found[name] = same_blocks.compared(parts, ("recursive", "traversal"))
             jax.clear_caches()
-        return found
+        return {"shapes": found}
 
     def auto(self, temperature: float) -> dict[str, Any]:
         """Whole decodes by the choice of "auto" over plain decoding, and by other settings."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.reproduction import pages, scaling
+from specdec.reproduction import page_files, pages, scaling
 from tests.reproduction.test_paper_tables import CONTENT
 
 REPO = Path(__file__).parent.parent.parent
@@ -111,7 +111,7 @@ def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
     assert "| BLEU | 30.0 | 31.0 | 32.0 | 33.0 |" in lines
     assert lines[-1] == "Before: CPU 0. After: CPU 1."
     (tmp_path / COMPARED[0] / "results.json").unlink()
-    with pytest.raises(pages.PageError, match=r"before_mutual/.*results\.json is missing"):
+    with pytest.raises(page_files.PageError, match=r"before_mutual/.*results\.json is missing"):
         pages.comparison(tmp_path)
 
 
@@ -126,22 +126,22 @@ def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
 def test_what_is_wrong_with_results_is_named(tmp_path, content, message):
     if content is not None:
         write(tmp_path, "results/quickstart_ende/results.json", content)
-    with pytest.raises(pages.PageError, match=message):
+    with pytest.raises(page_files.PageError, match=message):
         pages.runs_table(tmp_path)
 
 
 def test_only_what_is_between_the_markers_changes(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"a\n{section('these', 'x')}b\n{section('and-those')}c\n")
-    assert pages.rewrite(page, str.upper, check=True)
+    assert page_files.rewrite(page, str.upper, check=True)
     assert "x" in page.read_text()
-    assert pages.rewrite(page, str.upper, check=False)
+    assert page_files.rewrite(page, str.upper, check=False)
     expected = f"a\n{section('these', 'THESE')}b\n{section('and-those', 'AND-THOSE')}c\n"
     assert page.read_text() == expected
-    assert not pages.rewrite(page, str.upper, check=False)
+    assert not page_files.rewrite(page, str.upper, check=False)
     page.write_text("<!-- these -->\nx\n")
-    with pytest.raises(pages.PageError, match="no section between"):
-        pages.rewrite(page, str.upper, check=True)
+    with pytest.raises(page_files.PageError, match="no section between"):
+        page_files.rewrite(page, str.upper, check=True)
 
 
 def _spread(value):

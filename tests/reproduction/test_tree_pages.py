@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from specdec.reproduction import pages
+from specdec.reproduction import tree_pages as pages
+from specdec.reproduction.page_files import PageError
 
 
 def share(mean):
@@ -19,6 +20,10 @@ def draft(first):
     return {
         "num_texts": 9, "num_tokens": 12345, "acceptance": by_count,
         "of_optimum": {"1": share(1.0), "2": share(0.9375)},
+        "distance": {
+            rule: {"1": share(0.25), "2": share(0.5)}
+            for rule in ("typical_independent", "typical_likeliest")
+        },
         "by_rank": {"recursive": [share(first), share(0.25)], "likeliest": [share(0.5)]},
     }  # fmt: skip
 
@@ -59,13 +64,51 @@ def test_ranks_that_are_never_reached_are_dashes(root):
     assert "| bundled draft, point masses, temperature 0 | 0.500 | – |" in lines
 
 
+def test_the_distance_of_a_lossy_rule(root):
+    assert "| the K likeliest tokens | 0.250 | 0.500 | 0.250 | 0.500 |" in pages.typical(root)
+
+
+def test_verifiers_on_the_same_blocks_and_auto(root):
+    of_draft = {
+        "verifiers": {
+            "shapes": {
+                "tree 2-1": {
+                    "num_blocks": 1234, "recursive": 2.0, "traversal": 2.0625,
+                    "difference": 0.0625, "interval": [-0.01, 0.135],
+                }
+            }
+        },
+        **{
+            f"auto_t{t}": {
+                "chosen": "gamma 2", "best": "tree 2-1",
+                "speedups": {"plain decoding": 1.0, "gamma 2": 1.5, "tree 2-1": 1.53},
+            }
+            for t in (0, 1)
+        },
+    }  # fmt: skip
+    drafts = {name: of_draft for name in ("quickstart", "quickstart_draft_small")}
+    path = root / "results/trees/summary.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"trees": {"EnDe": drafts}}))
+    lines = pages.traversal(root).splitlines()
+    assert (
+        "| small draft, tree 2-1 | 1,234 | 2.000 | 2.062 | +0.0625 (-0.0100 to +0.1350) |" in lines
+    )
+    lines = pages.auto(root).splitlines()
+    row = "| bundled draft, temperature 1 | gamma 2 | 1.50 | tree 2-1 | 1.53 | 2.0 % |"
+    assert row in lines
+    assert lines[-1] == (
+        "- small draft, temperature 1: tree 2-1 1.53, gamma 2 1.50, plain decoding 1.00"
+    )
+
+
 def test_missing_or_damaged_results(root):
     path = root / "results/siblings/summary.json"
     path.write_text("{}")
-    with pytest.raises(pages.PageError, match="has no 'siblings'"):
+    with pytest.raises(PageError, match="has no 'siblings'"):
         pages.by_rank(root)
     path.unlink()
-    with pytest.raises(pages.PageError, match=r"make it with: .*siblings\.gin"):
+    with pytest.raises(PageError, match=r"make it with: .*siblings\.gin"):
         pages.one_position(root)
 
 

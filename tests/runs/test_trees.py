@@ -4,6 +4,7 @@ import gin
 import pytest
 
 from specdec.drafters.tree import Tree
+from specdec.measure import tree_choice
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.gin_bindings import configured
@@ -170,6 +171,16 @@ AFTER_LOADING = [
          "Hierarchical.gamma=2"),
         "This draft makes chains only: give gamma instead of tree.",
     ),
+    (
+        "branching",
+        ("VERIFIER=@KSeqVerifier()", "TEMPERATURE=1.0"),
+        "KSeqVerifier needs siblings that are drawn independently",
+    ),
+    (
+        "branching",
+        ("VERIFIER=@PointMassVerifier()", "TEMPERATURE=1.0"),
+        "PointMassVerifier needs guesses that are no random draws",
+    ),
 ]  # fmt: skip
 
 
@@ -191,3 +202,21 @@ def test_trees_that_are_refused_before_anything_is_written(
 ):
     code = main(tiny, tmp_path / "out", *bindings, files=files(tiny, f"trees/{name}.gin"))
     check_error(capsys, code, message, tmp_path / "out")
+
+
+def test_auto_from_the_command_line(tiny, plain, tmp_path, capsys, monkeypatch):
+    """What was chosen is in the results, and the tokens are those of plain decoding."""
+    monkeypatch.setattr(tree_choice, "GAMMAS", (1,))
+    monkeypatch.setattr(tree_choice, "NODES", (4,))
+    monkeypatch.setattr(tree_choice, "DEPTHS", (2,))
+    monkeypatch.setattr(tree_choice, "BEST_FIRST", ((4, 2, 2),))
+    monkeypatch.setattr(tree_choice, "_TIMED", (1, 3))
+    monkeypatch.setattr(tree_choice, "_REPETITIONS", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = tmp_path / "out"
+    assert main(tiny, directory, files=files(tiny, "trees/auto.gin")) == 0
+    output = capsys.readouterr().err
+    assert "Choosing tree by measurement" in output
+    assert "Measured: accepted by rank" in output
+    _, rows = read(directory)
+    assert {row["id"]: row["tokens"] for row in rows} == plain

@@ -7,6 +7,7 @@ from specdec.version import __version__
 
 if TYPE_CHECKING:
     from specdec.api import GenerateOutput, Pair, load_pair
+    from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.hierarchical import Hierarchical
     from specdec.drafters.copying import Copying
     from specdec.drafters.merged import Merged
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from specdec.verifiers.typical import TypicalVerifier
 
 _HOMES = {
+    "BeamConfig": "decoding.beam_rules",
     "BlockVerifier": "verifiers.block",
     "Copying": "drafters.copying",
     "DeviceMesh": "models.partitioning",
@@ -48,6 +50,7 @@ _HOMES = {
     "load_pair": "api",
 }
 __all__ = [
+    "BeamConfig",
     "BlockVerifier",
     "Copying",
     "DeviceMesh",

@@ -20,6 +20,8 @@ from specdec.data.inputs import Text, text_ids
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, Block, blocks_of, bucket, commonest, make_batches
+from specdec.decoding.beam import BeamDecoder, Hypothesis
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftSpec, OpenDraft
 from specdec.drafters.model import Checkpoint
@@ -49,6 +51,8 @@ class GenerateOutput:
       stats: totals over all rows.
       traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
       choice: why this gamma or tree, where it was chosen by measurement.
+      beams: of beam search, each row's ``num_return`` best hypotheses, best first (fewer where
+        fewer ended); ``texts`` and ``tokens`` are the best ones. None of other methods.
     """
 
     texts: list[str] | None
@@ -56,6 +60,7 @@ class GenerateOutput:
     stats: RunStats
     traces: list[list[Block]] | None
     choice: GammaChoice | TreeChoice | None = None
+    beams: list[list[Hypothesis]] | None = None
 
 
 class Pair:
@@ -95,6 +100,8 @@ class Pair:
         stop_below: float = 0.0,
         draft_sampling: SamplingConfig | None = None,
         verifier: Verifier | None = None,
+        beam: BeamConfig | None = None,
+        num_return: int | None = None,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
@@ -105,7 +112,8 @@ class Pair:
 
         Args:
           texts: strings, or token ids with EOS at the end; any iterable of them.
-          method: "speculative" or "autoregressive".
+          method: "speculative", "autoregressive", or "beam", which takes no draft's arguments and
+            no ``trace``.
           gamma: guesses a block, in 1..max_decode_len - 1, 4 unless told; or "auto": chosen by
             :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
             does not pay.
@@ -127,6 +135,8 @@ class Pair:
             and of chains as well, :class:`specdec.RecursiveVerifier`, which is their default,
             :class:`specdec.TraversalVerifier`, :class:`specdec.KSeqVerifier`,
             :class:`specdec.PointMassVerifier`, or the lossy :class:`specdec.TypicalVerifier`.
+          beam: how beams are searched; :class:`specdec.BeamConfig`'s defaults if None.
+          num_return: of beam search, hypotheses to return of each row, in 1..num_beams; 1 if None.
 
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len.
@@ -135,7 +145,7 @@ class Pair:
             method=method, gamma=gamma, tree=tree, sampling=sampling,
             max_decode_len=max_decode_len, seed=seed, batch_size=batch_size,
             max_input_len=max_input_len, stop_below=stop_below, draft_sampling=draft_sampling,
-            verifier=verifier,
+            verifier=verifier, beam=beam, num_return=num_return,
         )  # fmt: skip
         names = ("gamma", "tree", "max_decode_len", "seed", "batch_size", "max_input_len",
                  "stop_below")  # fmt: skip
@@ -143,6 +153,11 @@ class Pair:
             checked[name] for name in names
         )
         ids = self.token_ids(texts, max_input_len=max_input_len)
+        if method == "beam":
+            if trace:
+                raise ValueError("Beam search has no blocks: leave trace out.")
+            search = BeamDecoder(self.target, checked["beam"], max_decode_len)
+            return self._searched(ids, search, checked["num_return"], batch_size)
         choice = None
         if "auto" in (guesses, shape):
             choose = self.choose_gamma if guesses == "auto" else self.choose_tree
@@ -178,6 +193,29 @@ class Pair:
             traces=traces if trace else None,
             choice=choice,
         )
+
+    def _searched(
+        self, ids: Sequence[np.ndarray], decoder: BeamDecoder, num_return: int, batch_size: int
+    ) -> GenerateOutput:
+        beams: list[list[Hypothesis]] = [[] for _ in ids]
+        stats = []
+        for batch in make_batches(ids, batch_size, self.target.model):
+            result = decoder.search(batch)
+            for place, row in enumerate(batch.row_ids):
+                if row >= 0:
+                    beams[row] = self.with_text(result.row(place, num_return))
+            stats.append(result.stats)
+        tokens = [row[0].tokens for row in beams]
+        return GenerateOutput(
+            self.text(tokens), tokens, RunStats.total(stats, len(ids), 0), None, beams=beams
+        )
+
+    def with_text(self, beams: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """The hypotheses with their texts, where there is a vocabulary."""
+        texts = self.text([each.tokens for each in beams]) or [None] * len(beams)
+        return [
+            dataclasses.replace(each, text=text) for each, text in zip(beams, texts, strict=True)
+        ]
 
     def decoder(
         self,

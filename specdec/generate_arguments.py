@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from specdec.arguments import real, whole
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.tree import Tree, as_tree
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
-Method = Literal["speculative", "autoregressive"]
+Method = Literal["speculative", "autoregressive", "beam"]
 DEFAULT_GAMMA = 4
 
 
@@ -27,15 +28,30 @@ def check_arguments(
     stop_below: float,
     draft_sampling: SamplingConfig | None,
     verifier: Verifier | None,
+    beam: Any = None,
+    num_return: int | None = None,
 ) -> dict[str, Any]:
     """The arguments of :meth:`Pair.generate` with numbers of Python's own types.
 
     Raises:
       ValueError: naming the one that is of another type or out of range.
     """
-    if method not in ("speculative", "autoregressive"):
-        raise ValueError(f'method must be "speculative" or "autoregressive", got {method!r}.')
+    if method not in get_args(Method):
+        raise ValueError(
+            f'method must be "speculative", "autoregressive" or "beam", got {method!r}.'
+        )
     max_decode_len = whole("max_decode_len", max_decode_len, 1)
+    if method == "beam":
+        beam, num_return = _checked_beam(
+            beam, num_return, sampling, gamma=gamma, tree=tree, verifier=verifier,
+            draft_sampling=draft_sampling, stop_below=stop_below or None,
+        )  # fmt: skip
+        gamma = 0
+    elif beam is not None or num_return is not None:
+        raise ValueError(
+            f'beam and num_return belong to method="beam": leave them out with method={method!r}, '
+            f"got beam = {beam!r} and num_return = {num_return!r}."
+        )
     if tree is not None:
         if method == "autoregressive":
             raise ValueError(f"Plain decoding has no guesses: tree must be None, got {tree!r}.")
@@ -64,13 +80,34 @@ def check_arguments(
         )
     stop_below = real("stop_below", stop_below, "in [0, 1]", 0, 1)
     return {
-        "method": method, "gamma": gamma, "tree": tree, "sampling": sampling,
+        "method": method, "gamma": None if method == "beam" else gamma, "tree": tree, "sampling": sampling,
         "max_decode_len": max_decode_len,
         "seed": whole("seed", seed, -(2**63), 2**64 - 1),
         "batch_size": whole("batch_size", batch_size, 1),
         "max_input_len": whole("max_input_len", max_input_len, 1),
         "stop_below": stop_below, "draft_sampling": draft_sampling, "verifier": verifier,
+        "beam": beam, "num_return": num_return,
     }  # fmt: skip
+
+
+def _checked_beam(
+    beam: Any, num_return: int | None, sampling: SamplingConfig, **of_drafts: Any
+) -> tuple[BeamConfig, int]:
+    """The beams, and how many hypotheses to return of each row; ``of_drafts`` must be None."""
+    for name, value in of_drafts.items():
+        if value is not None:
+            raise ValueError(f"Beam search has no draft: leave {name} out, got {value!r}.")
+    beam = BeamConfig() if beam is None else beam
+    if not isinstance(beam, BeamConfig):
+        raise ValueError(
+            f"beam must be a BeamConfig, such as specdec.BeamConfig(num_beams=4), got {beam!r}."
+        )
+    if isinstance(sampling, SamplingConfig) and sampling != SamplingConfig(temperature=0.0):
+        raise ValueError(
+            "Beam search draws nothing: sampling must have temperature 0 and neither top_k nor "
+            f"top_p, got {sampling}."
+        )
+    return beam, whole("num_return", 1 if num_return is None else num_return, 1, beam.num_beams)
 
 
 def _checked_tree(

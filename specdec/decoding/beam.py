@@ -20,7 +20,9 @@ from specdec.decoding import beam_rules
 from specdec.decoding.batches import Batch, bucket
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel, Model
-from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, pytree
+from specdec.pytrees import pytree
+from specdec.topology import CHAIN
+from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats
 
 
 @pytree
@@ -42,6 +44,46 @@ class BeamResult:
     log_probs: Float[Array, "b w"]
     steps: Int[Array, " b"]
     nan: Bool[Array, " b"]
+
+    def row(self, place: int, count: int) -> list[Hypothesis]:
+        """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
+        return [
+            Hypothesis(tokens[:length], float(score), float(log_prob))
+            for tokens, length, score, log_prob in zip(
+                self.tokens[place, :count], self.num_tokens[place, :count],
+                self.scores[place, :count], self.log_probs[place, :count], strict=True,
+            )
+            if length
+        ]  # fmt: skip
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of plain decoding: target calls, and the tokens of the best hypotheses."""
+        none = jnp.zeros_like(self.steps)
+        counts = ("proposed", "examined", "accepted", "dropped")
+        return Stats(
+            **dict.fromkeys(counts, none), target_calls=self.steps, emitted=self.num_tokens[:, 0],
+            accepted_histogram=self.steps[:, None],
+            accepted_by_rank=jnp.zeros((len(none), CHAIN.siblings), jnp.int32),
+            acceptance_prob_sum=jnp.zeros(len(none)),
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """An output of beam search.
+
+    Attributes:
+      tokens: EOS included, without padding.
+      score: by the rule; what hypotheses are ordered by.
+      log_prob: sum of log p.
+      text: without what ends it; None without a vocabulary.
+    """
+
+    tokens: np.ndarray
+    score: float
+    log_prob: float
+    text: str | None = None
 
 
 @pytree
@@ -112,11 +154,22 @@ def search(
 
 @dataclasses.dataclass(frozen=True)
 class BeamDecoder:
-    """Searches batches in one way."""
+    """Searches batches in one way.
+
+    Raises:
+      ValueError: more beams than there are tokens.
+    """
 
     target: LoadedModel
     config: BeamConfig
     max_decode_len: int  # Tokens a hypothesis may have, EOS included.
+
+    def __post_init__(self):
+        size = self.target.model.vocab_size
+        if self.config.num_beams > size:
+            raise ValueError(
+                f"num_beams is {self.config.num_beams}, more than the vocabulary's {size} tokens."
+            )
 
     @property
     def output_bucket(self) -> int:

@@ -36,7 +36,8 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.arguments import real, whole
 from specdec.core.reductions import max_last, sum_last
 from specdec.core.residuals import one_of
-from specdec.types import AnyArray, pytree, static_field
+from specdec.pytrees import pytree, static_field
+from specdec.types import AnyArray
 
 Rule = Literal["t5x", "huggingface"]
 _OWN: dict[str, dict[str, Any]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -156,3 +157,27 @@ class TracedTopology:
 
 
 AnyTopology = Topology | TracedTopology
+
+
+@pytree
+class Forest:
+    """Tokens of several sequences in one row of a cache: each says which entries it follows.
+
+    No entry is followed because it is committed: a cache's length is only where it is written next.
+    Beams are such sequences, which share what they have in common.
+
+    Attributes:
+      seen: [B, T, M] which of the cache's entries each token of a call attends to. M is what
+        ``Model.start`` makes: the prefix but for its last token, and ``max_len``.
+      positions: [B, T] each token's own, in its sequence.
+      entries: [B, M] the positions of what the cache holds.
+    """
+
+    is_chain: ClassVar[bool] = False
+
+    seen: Bool[Array, "b t m"]
+    positions: Int[Array, "b t"]
+    entries: Int[Array, "b m"]
+
+
+Order = AnyTopology | Forest

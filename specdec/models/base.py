@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Partitioning, place
-from specdec.topology import CHAIN, AnyTopology
+from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Model(Protocol):
 
     def extend(
         self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN, *, after: int = 0,
+        topology: Order = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t d"], Cache]:  # fmt: skip
         """Scores T >= 1 tokens that follow each row's committed ones.
 
@@ -72,7 +72,8 @@ class Model(Protocol):
           encoded: may be of fewer rows than the cache: B / E rows that follow each other share
             each of E (beams).
           tokens: [B, T], nodes after..after + T - 1 of the block.
-          topology: each node's parent, of the whole block so far or more of it.
+          topology: each node's parent, of the whole block so far or more of it; or a forest, which
+            says what each token of the call follows.
           after: nodes of the block written by earlier calls, so that a tree can grow by levels.
 
         Returns:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.models.partitioning import constrain
 from specdec.pytrees import pytree
-from specdec.topology import AnyTopology
+from specdec.topology import AnyTopology, Forest, Order
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")
@@ -74,14 +74,25 @@ def node_depths(topology: AnyTopology, count: int, after: int) -> Int[Array, "*b
     return jnp.asarray(topology.depths())[..., after : after + count]
 
 
+def token_positions(
+    topology: Order, length: Int[Array, " b"], count: int, after: int
+) -> Int[Array, "b t"]:
+    """Positions in their own sequences of nodes after..after + count - 1."""
+    if isinstance(topology, Forest):
+        return topology.positions
+    return length[:, None] + node_depths(topology, count, after)
+
+
 def block_mask(
-    topology: AnyTopology, length: Int[Array, " b"], max_len: int, count: int, after: int
+    topology: Order, length: Int[Array, " b"], max_len: int, count: int, after: int
 ) -> Bool[Array, "b t m"]:
     """Which cache slots each node attends to: the committed ones, its ancestors and itself.
 
     Args:
       count: T; the nodes are after..after + T - 1 of the block.
     """
+    if isinstance(topology, Forest):
+        return topology.seen
     inside = jnp.arange(max_len) - length[:, None]  # [B, M] place within the block
     if topology.is_chain:
         return inside[:, None, :] <= after + jnp.arange(count)[:, None]
@@ -94,13 +105,15 @@ def block_mask(
 
 
 def slot_positions(
-    topology: AnyTopology, length: Int[Array, " b"], max_len: int, size: int
+    topology: Order, length: Int[Array, " b"], max_len: int, size: int
 ) -> Int[Array, "b m"]:
     """Position in its own sequence of what each slot holds, while a block is being scored.
 
     Args:
       size: nodes of the block so far.
     """
+    if isinstance(topology, Forest):
+        return topology.entries
     slots = jnp.broadcast_to(jnp.arange(max_len), (length.shape[0], max_len))
     if topology.is_chain:
         return slots

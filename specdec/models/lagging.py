@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.models.base import Model
 from specdec.models.cache import rows_of
 from specdec.pytrees import pytree
-from specdec.topology import CHAIN, AnyTopology
+from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
 
@@ -56,7 +56,7 @@ class Lagging:
 
     def extend(
         self, params: Params, encoded: Encoded, cache: LaggingCache, tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN, *, after: int = 0,
+        topology: Order = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t d"], LaggingCache]:  # fmt: skip
         """See :meth:`specdec.models.base.Model.extend`; one chain, in one call."""
         assert topology.is_chain

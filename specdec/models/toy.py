@@ -16,7 +16,7 @@ from specdec.core.residuals import write_at
 from specdec.models.cache import block_mask, rows_of, slot_positions
 from specdec.models.products.quantized import to_int8
 from specdec.pytrees import pytree
-from specdec.topology import CHAIN, AnyTopology
+from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Distribution, Encoded, Prompt, Start
 
 
@@ -68,7 +68,7 @@ class ToyModel:
 
     def extend(
         self, params: Float[Array, "c v"], encoded: Int[Array, " b"], cache: ToyCache,
-        tokens: Int[Array, "b t"], topology: AnyTopology = CHAIN, *, after: int = 0,
+        tokens: Int[Array, "b t"], topology: Order = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t 1"], ToyCache]:  # fmt: skip
         length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
         written = write_at(cache.tokens, tokens, length + after)

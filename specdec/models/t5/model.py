@@ -39,7 +39,7 @@ from specdec.models.t5.network import (
 )
 from specdec.models.t5.packing import PackedLayer, PackedT5, Store
 from specdec.pytrees import pytree
-from specdec.topology import CHAIN, AnyTopology
+from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Distribution, Params, Prompt, Start
 
 Layout = Literal["out_in", "in_out"]
@@ -212,7 +212,7 @@ class T5Model:
 
     def extend(
         self, params: PackedT5, encoded: EncodedT5, cache: kv.KVCache, tokens: Int[Array, "b t"],
-        topology: AnyTopology = CHAIN, *, after: int = 0,
+        topology: Order = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         with self._resolving(len(tokens)):
             return self._extend(params, encoded, cache, tokens, topology, after)
@@ -359,7 +359,7 @@ class T5Model:
         return constrain(logits, ("batch", "length", None))
 
     def _bias(self, params, topology, length, max_len, count, after) -> Float[Array, "b h t m"]:
-        query = length[:, None] + kv.node_depths(topology, count, after)
+        query = kv.token_positions(topology, length, count, after)
         slots = kv.slot_positions(topology, length, max_len, after + count)
         buckets = relative_position_buckets(
             slots[:, None, :] - query[:, :, None], self.config, bidirectional=False

@@ -80,7 +80,8 @@ def check_arguments(
         )
     stop_below = real("stop_below", stop_below, "in [0, 1]", 0, 1)
     return {
-        "method": method, "gamma": None if method == "beam" else gamma, "tree": tree, "sampling": sampling,
+        "method": method, "gamma": None if method == "beam" else gamma, "tree": tree,
+        "sampling": sampling,
         "max_decode_len": max_decode_len,
         "seed": whole("seed", seed, -(2**63), 2**64 - 1),
         "batch_size": whole("batch_size", batch_size, 1),

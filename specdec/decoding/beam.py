@@ -9,6 +9,7 @@ the cache: it opens the next call.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,13 +60,14 @@ class BeamResult:
     @property
     def stats(self) -> Stats:
         """Counts of plain decoding: target calls, and the tokens of the best hypotheses."""
-        none = jnp.zeros_like(self.steps)
-        counts = ("proposed", "examined", "accepted", "dropped")
+        none: Any = np.zeros_like(self.steps)
+        names = ("proposed", "examined", "accepted", "dropped")
+        counts: dict[str, Any] = dict.fromkeys(names, none)
         return Stats(
-            **dict.fromkeys(counts, none), target_calls=self.steps, emitted=self.num_tokens[:, 0],
+            **counts, target_calls=self.steps, emitted=self.num_tokens[:, 0],
             accepted_histogram=self.steps[:, None],
-            accepted_by_rank=jnp.zeros((len(none), CHAIN.siblings), jnp.int32),
-            acceptance_prob_sum=jnp.zeros(len(none)),
+            accepted_by_rank=none[:, None][:, : CHAIN.siblings],
+            acceptance_prob_sum=none.astype(np.float32),
         )  # fmt: skip
 
 

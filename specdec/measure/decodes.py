@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
+from specdec.decoding.beam import Hypothesis
 from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import read_lines
 from specdec.types import DecodeResult
@@ -40,6 +41,8 @@ class Row:
     # First difference from plain greedy decoding; None where there is none or when sampling.
     mismatch: Mismatch | None = None
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
+    # Of beam search, the best hypotheses: see `specdec.decoding.beam.Hypothesis`.
+    beams: list[dict[str, Any]] | None = None
 
     @classmethod
     def of(
@@ -57,6 +60,25 @@ class Row:
             accepted_by_rank=[int(n) for n in stats.accepted_by_rank[place]],
             acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
             blocks=blocks_of(result.trace, place),
+        )  # fmt: skip
+
+    @classmethod
+    def of_beams(
+        cls, beams: Sequence[Hypothesis], calls: int, *, id: int, input: str, reference: str | None
+    ) -> Row:
+        """A row of beam search, which has no blocks.
+
+        Args:
+          beams: its hypotheses, best first.
+          calls: of the target, until it was done.
+        """
+        best = beams[0]
+        counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0) | {"target_calls": calls}
+        return cls(
+            id=id, input=input, output=best.text, reference=reference, tokens=best.tokens.tolist(),
+            num_tokens=len(best.tokens), **counts,
+            accepted_histogram=[calls], accepted_by_rank=[], acceptance_prob_sum=0.0, blocks=[],
+            beams=[dataclasses.asdict(each) | {"tokens": each.tokens.tolist()} for each in beams],
         )  # fmt: skip
 
     @classmethod

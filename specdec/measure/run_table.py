@@ -32,6 +32,8 @@ def format_table(results: dict[str, Any]) -> str:
         title += f", {r['verifier']}"
     if not speculative:
         title = f"{r['task']}: {target}, plain decoding"
+    if beam := r.get("beam"):  # Not in results of before there were beams.
+        title = f"{r['task']}: {target}, {beam['num_beams']} beams by the rule {beam['rule']}"
     setting = f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}"
     if r["mesh"]:
         setting += ", mesh {data} x {model} (data x model)".format_map(r["mesh"])

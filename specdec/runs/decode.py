@@ -21,6 +21,7 @@ from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch, make_batches
+from specdec.decoding.beam import BeamDecoder
 from specdec.measure import alpha, lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
@@ -73,6 +74,8 @@ class PreparedRun:
         self.pair.target.check_batch_size(run.batch_size)
         if "auto" not in (run.gamma, run.tree):
             run.decoder(self.pair)  # A draft or verifier that cannot do it says so.
+        if run.beam is not None:
+            run.searcher(self.pair)
         rows = run.max_input_len, run.num_examples, run.bad_rows
         self._inputs = Inputs(run.task, self.pair, *rows)
         self._survey = found = self._inputs.survey()
@@ -203,7 +206,7 @@ class PreparedRun:
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
         run, measured = self.run, None
-        if run.timing_examples:
+        if run.timing_examples and run.beam is None:  # Speculation's numbers; beams have none.
             ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
             say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
             plain = run.decoder(self.pair, "autoregressive")
@@ -220,6 +223,8 @@ class PreparedRun:
             "draft_temperature": (run.draft_sampling or run.sampling).temperature,
             "gamma": run.guesses,
             "tree": run.tree and str(run.tree),
+            "beam": run.beam and dataclasses.asdict(run.beam),
+            "num_return": run.num_return,
             "topology": {"nodes": engine.nodes, "siblings": engine.topology.siblings},
             "verifier": verifier_name(run.who_accepts),
             "lossless": run.who_accepts.lossless,
@@ -306,6 +311,8 @@ class PreparedRun:
             raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
 
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
+        if self.run.beam is not None:
+            return self._search_batch(self.run.searcher(self.pair), batch, members)
         run, decoder = self.run, self.run.decoder(self.pair)
         result = decoder.decode(batch, trace=True)
         widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}
@@ -328,6 +335,19 @@ class PreparedRun:
             }  # fmt: skip
             rows.append(dataclasses.replace(row, output=texts and texts[0], **found))
         return rows
+
+    def _search_batch(
+        self, decoder: BeamDecoder, batch: Batch, members: Sequence[Item]
+    ) -> list[Row]:
+        result, count = decoder.search(batch), self.run.num_return
+        assert count is not None
+        return [
+            Row.of_beams(
+                self.pair.with_text(result.row(place, count)), int(result.steps[place]),
+                id=item.id, input=item.example.input, reference=item.example.reference,
+            )
+            for place, item in enumerate(members)
+        ]  # fmt: skip
 
 
 def verifier_name(verifier: Verifier) -> str:

@@ -10,6 +10,8 @@ from specdec.api import Pair
 from specdec.arguments import whole
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.tree import Tree
 from specdec.engines import TREE_VERIFIER, VERIFIER
@@ -21,7 +23,7 @@ from specdec.verifiers.base import Verifier
 
 _GENERATE = (
     "method", "gamma", "tree", "sampling", "max_decode_len", "seed", "batch_size", "max_input_len",
-    "stop_below", "draft_sampling", "verifier",
+    "stop_below", "draft_sampling", "verifier", "beam", "num_return",
 )  # fmt: skip
 
 
@@ -67,6 +69,8 @@ class DecodeRun:
     weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None
     check: bool = True
+    beam: BeamConfig | None = None
+    num_return: int | None = None
 
     def __post_init__(self):
         checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})
@@ -90,7 +94,7 @@ class DecodeRun:
 
         Not known while they are to be chosen.
         """
-        if self.method == "autoregressive":
+        if self.method != "speculative":
             return 0
         if self.tree is None:
             assert isinstance(self.gamma, int)
@@ -102,6 +106,15 @@ class DecodeRun:
     def who_accepts(self) -> Verifier:
         """The verifier, or the default of chains or trees."""
         return self.verifier or (VERIFIER if self.tree is None else TREE_VERIFIER)
+
+    def searcher(self, pair: Pair) -> BeamDecoder:
+        """What searches the run's beams.
+
+        Raises:
+          ValueError: more beams than there are tokens.
+        """
+        assert self.beam is not None
+        return BeamDecoder(pair.target, self.beam, self.max_decode_len)
 
     def decoder(self, pair: Pair, method: Method | None = None, width: int = 1) -> BatchDecoder:
         """The run's decoder, or another method's with all else alike; see :meth:`Pair.decoder`."""

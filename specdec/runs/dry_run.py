@@ -168,6 +168,8 @@ def report(
 def _shape(run: DecodeRun) -> str:
     if run.tree == "auto":
         return "tree auto"
+    if run.beam is not None:
+        return f"{run.beam.num_beams} beams, in memory as one"
     return f"gamma {run.gamma}" if run.tree is None else str(run.tree)
 
 

@@ -10,6 +10,7 @@ import gin
 from specdec.checkpoints.loading import checkpoint
 from specdec.core.roofline import Hardware
 from specdec.data import tasks
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.copying import Copying
 from specdec.drafters.merged import Merged
@@ -38,7 +39,7 @@ _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
         reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, DecodeRun, dry_run.report,
-        SamplingConfig, DeviceMesh, Hardware,
+        SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical, Merged),

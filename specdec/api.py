@@ -23,13 +23,21 @@ from specdec.decoding.batches import Batch, Block, blocks_of, bucket, commonest,
 from specdec.decoding.beam import BeamDecoder, Hypothesis
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.speculative_beam import (
+    BeamCounts,
+    SearchedBlock,
+    SpeculativeBeamDecoder,
+    SpeculativeBeamResult,
+    searched_blocks,
+)
 from specdec.drafters.base import DraftSpec, OpenDraft
 from specdec.drafters.model import Checkpoint
 from specdec.drafters.tree import Tree
-from specdec.engines import speculative_engine
-from specdec.generate_arguments import Method, check_arguments
+from specdec.engines import speculative_beams, speculative_engine
+from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments
+from specdec.measure import beam_choice, tree_choice
 from specdec.measure import gamma as gamma_choice
-from specdec.measure import tree_choice
+from specdec.measure.beam_choice import BeamChoice
 from specdec.measure.gamma import GammaChoice
 from specdec.measure.tree_choice import TreeChoice
 from specdec.models.base import LoadedModel
@@ -53,14 +61,16 @@ class GenerateOutput:
       choice: why this gamma or tree, where it was chosen by measurement.
       beams: of beam search, each row's ``num_return`` best hypotheses, best first (fewer where
         fewer ended); ``texts`` and ``tokens`` are the best ones. None of other methods.
+      searched: of speculative beams, levels a call and why blocks ended.
     """
 
     texts: list[str] | None
     tokens: list[np.ndarray]
     stats: RunStats
-    traces: list[list[Block]] | None
-    choice: GammaChoice | TreeChoice | None = None
+    traces: list[list[Block]] | list[list[SearchedBlock]] | None
+    choice: GammaChoice | TreeChoice | BeamChoice | None = None
     beams: list[list[Hypothesis]] | None = None
+    searched: BeamCounts | None = None
 
 
 class Pair:
@@ -102,6 +112,7 @@ class Pair:
         verifier: Verifier | None = None,
         beam: BeamConfig | None = None,
         num_return: int | None = None,
+        draft_beams: int | None = None,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
@@ -112,11 +123,11 @@ class Pair:
 
         Args:
           texts: strings, or token ids with EOS at the end; any iterable of them.
-          method: "speculative", "autoregressive", or "beam", which takes no draft's arguments and
-            no ``trace``.
+          method: "speculative", "autoregressive", "beam", which takes no draft's arguments and no
+            ``trace``, or "speculative_beam": the same beams in fewer calls of the target.
           gamma: guesses a block, in 1..max_decode_len - 1, 4 unless told; or "auto": chosen by
             :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
-            does not pay.
+            does not pay. Of beams: levels that the draft guesses; "auto" is :meth:`choose_beams`.
           tree: several guesses for one position, instead of gamma: a :class:`specdec.Tree`, or its
             branching by level, such as (3, 2, 1); or "auto": chosen by :meth:`choose_tree` among
             trees, chains and plain decoding.
@@ -137,6 +148,8 @@ class Pair:
             :class:`specdec.PointMassVerifier`, or the lossy :class:`specdec.TypicalVerifier`.
           beam: how beams are searched; :class:`specdec.BeamConfig`'s defaults if None.
           num_return: of beam search, hypotheses to return of each row, in 1..num_beams; 1 if None.
+          draft_beams: of speculative beams, those of the draft, at least num_beams; three times as
+            many if None. More of them miss less and make calls longer.
 
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len.
@@ -145,7 +158,7 @@ class Pair:
             method=method, gamma=gamma, tree=tree, sampling=sampling,
             max_decode_len=max_decode_len, seed=seed, batch_size=batch_size,
             max_input_len=max_input_len, stop_below=stop_below, draft_sampling=draft_sampling,
-            verifier=verifier, beam=beam, num_return=num_return,
+            verifier=verifier, beam=beam, num_return=num_return, draft_beams=draft_beams,
         )  # fmt: skip
         names = ("gamma", "tree", "max_decode_len", "seed", "batch_size", "max_input_len",
                  "stop_below")  # fmt: skip
@@ -153,11 +166,21 @@ class Pair:
             checked[name] for name in names
         )
         ids = self.token_ids(texts, max_input_len=max_input_len)
-        if method == "beam":
-            if trace:
+        if method in BEAM_METHODS:
+            if trace and method == "beam":
                 raise ValueError("Beam search has no blocks: leave trace out.")
-            search = BeamDecoder(self.target, checked["beam"], max_decode_len)
-            return self._searched(ids, search, checked["num_return"], batch_size)
+            config: BeamConfig = checked["beam"]
+            search = choice = None
+            if method == "speculative_beam":
+                options = {"max_decode_len": max_decode_len, "draft_beams": draft_beams}
+                search = self.beam_decoder(config, **options)  # What cannot be is refused first.
+                if guesses == "auto" and ids:
+                    choice = self.choose_beams(ids, config, batch_size=batch_size, **options)
+                    guesses = choice.gamma
+                search = dataclasses.replace(search, gamma=guesses) if guesses else None
+            search = search or BeamDecoder(self.target, config, max_decode_len)
+            found = self._searched(ids, search, checked["num_return"], batch_size, trace)
+            return dataclasses.replace(found, choice=choice)
         choice = None
         if "auto" in (guesses, shape):
             choose = self.choose_gamma if guesses == "auto" else self.choose_tree
@@ -195,20 +218,74 @@ class Pair:
         )
 
     def _searched(
-        self, ids: Sequence[np.ndarray], decoder: BeamDecoder, num_return: int, batch_size: int
-    ) -> GenerateOutput:
+        self, ids: Sequence[np.ndarray], decoder: BeamDecoder | SpeculativeBeamDecoder,
+        num_return: int, batch_size: int, trace: bool,
+    ) -> GenerateOutput:  # fmt: skip
         beams: list[list[Hypothesis]] = [[] for _ in ids]
-        stats = []
+        traces: list[list[SearchedBlock]] = [[] for _ in ids]
+        stats, counts, gamma = [], [], 0
         for batch in make_batches(ids, batch_size, self.target.model):
-            result = decoder.search(batch)
+            if isinstance(decoder, SpeculativeBeamDecoder):
+                result, gamma = decoder.search(batch, trace=trace), decoder.gamma
+                counts.append(result.counts)
+            else:
+                result = decoder.search(batch)
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
                     beams[row] = self.with_text(result.row(place, num_return))
+                    if isinstance(result, SpeculativeBeamResult) and result.trace is not None:
+                        wide = decoder.config.num_beams
+                        traces[row] = searched_blocks(result.trace, place, wide)
             stats.append(result.stats)
         tokens = [row[0].tokens for row in beams]
         return GenerateOutput(
-            self.text(tokens), tokens, RunStats.total(stats, len(ids), 0), None, beams=beams
-        )
+            self.text(tokens), tokens, RunStats.total(stats, len(ids), gamma),
+            traces if trace and counts else None, beams=beams,
+            searched=BeamCounts.total(counts) if counts else None,
+        )  # fmt: skip
+
+    def beam_decoder(
+        self, beam: BeamConfig, *, gamma: int = 1, draft_beams: int | None = None,
+        max_decode_len: int = 64,
+    ) -> SpeculativeBeamDecoder:  # fmt: skip
+        """What searches beams that the draft guesses; see :meth:`generate`.
+
+        Raises:
+          ValueError: the draft is no model; more beams than tokens; fewer draft_beams than beams.
+        """
+        return speculative_beams(self.target, self.draft, beam, gamma, draft_beams, max_decode_len)
+
+    def choose_beams(
+        self, ids: Sequence[np.ndarray], beam: BeamConfig, *, draft_beams: int | None = None,
+        max_decode_len: int = 64, batch_size: int = 1, remember: bool = True,
+    ) -> BeamChoice:  # fmt: skip
+        """The gamma of speculative beams for these rows on this machine, 0 for plain beams.
+
+        Measures levels a call and what calls cost, then times the best two on the first rows
+        (:mod:`specdec.measure.beam_choice`); one to two minutes, most of it compilation. The choice
+        is kept as :meth:`choose_gamma` keeps its own.
+
+        Raises:
+          ValueError: no row, or max_decode_len below 2; see also :meth:`beam_decoder`.
+        """
+        _check_choosable(ids, max_decode_len)
+        decoder = self.beam_decoder(beam, draft_beams=draft_beams, max_decode_len=max_decode_len)
+        batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
+        key = " ".join(
+            map(str, (device_name(), jax.__version__, fingerprint(self.target.params),
+                      fingerprint(self.draft.weights), decoder.engine, beam, batches[0].shape))
+        )  # fmt: skip
+        known = beam_choice.remembered(cache_directory(), key) if remember else None
+        if known and known.gamma < max_decode_len:
+            return known
+        choice = beam_choice.choose_by_measurement(
+            BeamDecoder(self.target, beam, max_decode_len),
+            lambda gamma: dataclasses.replace(decoder, gamma=gamma),
+            batches[:_PROBED_BATCHES], longest=max_decode_len - 1,
+        )  # fmt: skip
+        if remember:
+            beam_choice.remember(cache_directory(), key, choice)
+        return choice
 
     def with_text(self, beams: Sequence[Hypothesis]) -> list[Hypothesis]:
         """The hypotheses with their texts, where there is a vocabulary."""
@@ -340,11 +417,7 @@ class Pair:
         verifier: Verifier | None, typical: tuple[int, Tree | None],
     ) -> tuple[list[Batch], str, Callable[[int, Tree | None], BatchDecoder]]:  # fmt: skip
         """Batches to measure on, a key that names all that matters, and decoders by shape."""
-        if not ids or max_decode_len < 2:
-            raise ValueError(
-                "gamma or a tree is chosen for at least one row and max_decode_len >= 2, got "
-                f"{len(ids)} rows and {max_decode_len}."
-            )
+        _check_choosable(ids, max_decode_len)
         batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
 
         def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
@@ -391,6 +464,14 @@ class Pair:
         ends = self.target.model.eos_ids
         ended = (row[:-1] if len(row) and row[-1] in ends else row for row in tokens)
         return list(map(self.vocabulary.decode, ended))
+
+
+def _check_choosable(ids: Sequence[np.ndarray], max_decode_len: int) -> None:
+    if not ids or max_decode_len < 2:
+        raise ValueError(
+            "gamma or a tree is chosen for at least one row and max_decode_len >= 2, got "
+            f"{len(ids)} rows and {max_decode_len}."
+        )
 
 
 def load_pair(

@@ -1,16 +1,21 @@
-"""The engine of a target and a draft, with the verifiers that are used unless another is given."""
+"""What decodes with a target and a draft, and what is used unless another is given."""
 
 from __future__ import annotations
 
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.engine import Engine
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.tree import Tree
-from specdec.models.base import Model
+from specdec.models.base import LoadedModel, Model
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
 
 VERIFIER, TREE_VERIFIER = TokenVerifier(), RecursiveVerifier()
+# Draft beams for each beam that is kept. Of the bundled pair at width 4 and gamma 3, calls are
+# 1.3 / 1.6 / 1.7 / 1.9 / 2.0 times fewer with 1 / 1.5 / 2 / 3 / 4.
+DRAFT_BEAMS = 3
 
 
 def speculative_engine(
@@ -43,3 +48,26 @@ def speculative_engine(
             "verifier=specdec.RecursiveVerifier()."
         )
     return Engine(target, drafter, verifier)
+
+
+def speculative_beams(
+    target: LoadedModel, draft: OpenDraft, config: BeamConfig, gamma: int,
+    draft_beams: int | None, max_decode_len: int,
+) -> SpeculativeBeamDecoder:  # fmt: skip
+    """What searches beams that a draft model guesses.
+
+    Args:
+      draft_beams: None for three times as many as are kept, or all tokens if those are fewer.
+
+    Raises:
+      ValueError: the draft is no model; see also :class:`SpeculativeBeamDecoder`.
+    """
+    if draft.model is None:
+        raise ValueError(
+            "Speculative beams need a draft with a law over tokens, which is a model: this one has "
+            'none. Give load_pair a checkpoint as draft, or use method="beam".'
+        )
+    most = min(DRAFT_BEAMS * config.num_beams, target.model.vocab_size)
+    return SpeculativeBeamDecoder(
+        target, draft.model, config, gamma, draft_beams or most, max_decode_len
+    )

@@ -11,7 +11,8 @@ from specdec.drafters.tree import Tree, as_tree
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
-Method = Literal["speculative", "autoregressive", "beam"]
+Method = Literal["speculative", "autoregressive", "beam", "speculative_beam"]
+BEAM_METHODS = ("beam", "speculative_beam")
 DEFAULT_GAMMA = 4
 
 
@@ -30,6 +31,7 @@ def check_arguments(
     verifier: Verifier | None,
     beam: Any = None,
     num_return: int | None = None,
+    draft_beams: int | None = None,
 ) -> dict[str, Any]:
     """The arguments of :meth:`Pair.generate` with numbers of Python's own types.
 
@@ -38,19 +40,29 @@ def check_arguments(
     """
     if method not in get_args(Method):
         raise ValueError(
-            f'method must be "speculative", "autoregressive" or "beam", got {method!r}.'
+            'method must be "speculative", "autoregressive", "beam" or "speculative_beam", got '
+            f"{method!r}."
         )
     max_decode_len = whole("max_decode_len", max_decode_len, 1)
-    if method == "beam":
-        beam, num_return = _checked_beam(
-            beam, num_return, sampling, gamma=gamma, tree=tree, verifier=verifier,
-            draft_sampling=draft_sampling, stop_below=stop_below or None,
-        )  # fmt: skip
-        gamma = 0
+    if draft_beams is not None and method != "speculative_beam":
+        raise ValueError(
+            f'draft_beams belongs to method="speculative_beam": leave it out, got {draft_beams!r}.'
+        )
+    if method in BEAM_METHODS:
+        of_drafts = {
+            "tree": tree, "verifier": verifier, "draft_sampling": draft_sampling,
+            "stop_below": stop_below or None,
+        }  # fmt: skip
+        if method == "beam":
+            of_drafts = {"gamma": gamma, **of_drafts}
+            gamma = 0
+        beam, num_return = _checked_beam(method, beam, num_return, sampling, of_drafts)
+        if draft_beams is not None:
+            draft_beams = whole("draft_beams", draft_beams, beam.num_beams)
     elif beam is not None or num_return is not None:
         raise ValueError(
-            f'beam and num_return belong to method="beam": leave them out with method={method!r}, '
-            f"got beam = {beam!r} and num_return = {num_return!r}."
+            'beam and num_return belong to method="beam" and "speculative_beam": leave them out '
+            f"with method={method!r}, got beam = {beam!r} and num_return = {num_return!r}."
         )
     if tree is not None:
         if method == "autoregressive":
@@ -62,10 +74,11 @@ def check_arguments(
         if isinstance(gamma, str):
             raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
         gamma = whole("gamma", gamma, -sys.maxsize)
-        if method == "speculative" and not 1 <= gamma < max_decode_len:
+        if method.startswith("speculative") and not 1 <= gamma < max_decode_len:
+            plain = "autoregressive" if method == "speculative" else "beam"
             raise ValueError(
                 f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got "
-                f'{gamma}; for plain decoding use method="autoregressive".'
+                f'{gamma}; for plain decoding use method="{plain}".'
             )
     for name, value in (("sampling", sampling), ("draft_sampling", draft_sampling)):
         if not isinstance(value, SamplingConfig) and (name == "sampling" or value is not None):
@@ -87,17 +100,19 @@ def check_arguments(
         "batch_size": whole("batch_size", batch_size, 1),
         "max_input_len": whole("max_input_len", max_input_len, 1),
         "stop_below": stop_below, "draft_sampling": draft_sampling, "verifier": verifier,
-        "beam": beam, "num_return": num_return,
+        "beam": beam, "num_return": num_return, "draft_beams": draft_beams,
     }  # fmt: skip
 
 
 def _checked_beam(
-    beam: Any, num_return: int | None, sampling: SamplingConfig, **of_drafts: Any
-) -> tuple[BeamConfig, int]:
+    method: str, beam: Any, num_return: int | None, sampling: SamplingConfig,
+    of_drafts: dict[str, Any],
+) -> tuple[BeamConfig, int]:  # fmt: skip
     """The beams, and how many hypotheses to return of each row; ``of_drafts`` must be None."""
+    why = "Beam search has no draft" if method == "beam" else "A draft of beams is one itself"
     for name, value in of_drafts.items():
         if value is not None:
-            raise ValueError(f"Beam search has no draft: leave {name} out, got {value!r}.")
+            raise ValueError(f"{why}: leave {name} out, got {value!r}.")
     beam = BeamConfig() if beam is None else beam
     if not isinstance(beam, BeamConfig):
         raise ValueError(

@@ -124,8 +124,12 @@ class BeamEngine:
     @property
     def nodes(self) -> int:
         """N."""
-        guesses = self.draft.beams * self.draft.gamma if self.draft else 0
-        return max(self.num_beams + guesses, self.width)
+        return max(self.num_beams + self.guesses, self.width)
+
+    @property
+    def guesses(self) -> int:
+        """u gamma; 0 without a draft."""
+        return self.draft.beams * self.draft.gamma if self.draft else 0
 
     @property
     def room(self) -> int:

@@ -18,17 +18,22 @@ Decoding", appendix A.4.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.theory_beams import levels_per_call
 from specdec.decoding import beam_rules
-from specdec.decoding.beam import BeamResult
-from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamEngine, Live
-from specdec.decoding.beam_rules import BeamRules, BeamState
-from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, pytree
+from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.beam import BeamResult, Hypothesis
+from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
+from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
+from specdec.models.base import LoadedModel
+from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats, pytree
 
 
 @pytree
@@ -52,13 +57,37 @@ class SpeculativeBeamResult:
 
     Attributes:
       beams: its ``steps`` count levels.
+      counts: of calls.
+      proposed: [B] guesses.
       trace: blocks, with a leading axis of L; None unless asked for. Those of a row end with its
         first one of no levels.
     """
 
     beams: BeamResult
-    stats: BeamStats
+    counts: BeamStats
+    proposed: Int[Array, " b"]
     trace: BeamBlock | None
+
+    def row(self, place: int, count: int) -> list[Hypothesis]:
+        """See :meth:`specdec.decoding.beam.BeamResult.row`."""
+        return self.beams.row(place, count)
+
+    @property
+    def stats(self) -> Stats:
+        """The same counts as of other blocks; arrays are NumPy's.
+
+        A level is accepted when all its survivors had been guessed, and examined when it is or is
+        the one that was missed; ``emitted`` has the tokens of the best hypotheses.
+        """
+        calls, levels = self.counts.target_calls, self.counts.levels[:, 1:]
+        accepted = levels @ np.arange(levels.shape[1])
+        return Stats(
+            target_calls=calls, proposed=self.proposed,
+            examined=accepted + self.counts.ends[:, ENDS.index("miss")], accepted=accepted,
+            emitted=self.beams.num_tokens[:, 0], dropped=0 * calls,
+            accepted_histogram=levels, accepted_by_rank=accepted[:, None],
+            acceptance_prob_sum=accepted.astype(np.float32),
+        )  # fmt: skip
 
 
 @pytree
@@ -151,4 +180,147 @@ def search(
     inside = jnp.arange(output_bucket) < lengths[..., None]
     tokens = jnp.where(inside, tokens, pad_id)
     found = BeamResult(tokens, lengths, scores, log_probs, loop.beams.length, loop.nan)
-    return SpeculativeBeamResult(found, loop.stats, loop.trace)
+    guesses = loop.stats.target_calls * engine.guesses
+    return SpeculativeBeamResult(found, loop.stats, guesses, loop.trace)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeculativeBeamDecoder:
+    """Searches batches in one way.
+
+    Attributes:
+      draft: None for plain beams in the same layout, with ``width`` tokens in each call: see
+        :class:`specdec.decoding.beam_blocks.BeamEngine`.
+      gamma, draft_beams: levels of a block and beams of the draft.
+      max_decode_len: tokens a hypothesis may have, EOS included.
+
+    Raises:
+      ValueError: more beams than there are tokens, or fewer of the draft than are kept.
+    """
+
+    target: LoadedModel
+    draft: LoadedModel | None
+    config: BeamConfig
+    gamma: int
+    draft_beams: int
+    max_decode_len: int
+    width: int = 0
+
+    def __post_init__(self):
+        size, kept = self.target.model.vocab_size, self.config.num_beams
+        for name, count in (("num_beams", kept), ("draft_beams", self.draft_beams)):
+            if count > size:
+                raise ValueError(f"{name} is {count}, more than the vocabulary's {size} tokens.")
+        if self.draft is not None and self.draft_beams < kept:
+            raise ValueError(
+                f"draft_beams must be at least num_beams = {kept}, got {self.draft_beams}."
+            )
+
+    @property
+    def engine(self) -> BeamEngine:
+        """What does it."""
+        draft = self.draft and BeamDraft(self.draft.model, self.draft_beams, self.gamma)
+        return BeamEngine(
+            self.target.model, draft, self.config.num_beams, bucket(self.max_decode_len),
+            self.width,
+        )  # fmt: skip
+
+    def search(
+        self, batch: Batch, *, limit: int | None = None, trace: bool = False
+    ) -> SpeculativeBeamResult:
+        """Searches a batch and brings the result to the host as NumPy arrays.
+
+        Args:
+          limit: see :meth:`specdec.decoding.beam.BeamDecoder.search`.
+
+        Raises:
+          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
+            row).
+        """
+        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
+        engine = self.engine
+        result = search(
+            engine, self.config.traced(engine.output_bucket),
+            (self.target.params, self.draft.params if self.draft else ()), prompt, row_ids,
+            self.max_decode_len if limit is None else limit, trace=trace,
+        )  # fmt: skip
+        result = jax.tree.map(np.asarray, result)
+        for place in np.flatnonzero(result.beams.nan):
+            raise ValueError(
+                f"Row {batch.row_ids[place]}: the logits of {self.target.source} or of its draft "
+                f"became NaN within the first {result.beams.steps[place]} tokens. Look for NaN or "
+                'infinity in the weights; bfloat16 models may need dtype="float32".'
+            )
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamCounts:
+    """Totals over rows.
+
+    Attributes:
+      target_calls: of all rows.
+      levels: calls that advanced 0, 1, ..., gamma + 1 levels.
+      ends: calls by why their block ended, of :data:`specdec.decoding.beam_blocks.ENDS`.
+    """
+
+    target_calls: int
+    levels: tuple[int, ...]
+    ends: dict[str, int]
+
+    @classmethod
+    def total(cls, parts: Iterable[BeamStats]) -> BeamCounts:
+        """Adds up at least one batch's, of NumPy arrays."""
+        parts = list(parts)
+        ends = sum(np.sum(part.ends, axis=0) for part in parts)
+        levels = sum(np.sum(part.levels, axis=0) for part in parts)
+        return cls(
+            sum(int(np.sum(part.target_calls)) for part in parts),
+            tuple(np.asarray(levels).tolist()),
+            dict(zip(ENDS, np.asarray(ends).tolist(), strict=True)),
+        )
+
+    @property
+    def levels_per_call(self) -> float:
+        """How many times fewer calls than those of plain beams, which have one level each."""
+        return levels_per_call(self.levels, len(self.levels) - 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchedBlock:
+    """One block of one row, for people to look at.
+
+    Attributes:
+      guesses: the draft's tokens, of each level.
+      survivors: what the live hypotheses went on with, of each level that was taken.
+      lost: those of the last level that had not been guessed, if that ended the block.
+      end: why it ended, of :data:`specdec.decoding.beam_blocks.ENDS`.
+    """
+
+    guesses: list[list[int]]
+    survivors: list[list[int]]
+    lost: list[int]
+    end: str
+
+
+def searched_blocks(trace: BeamBlock, row: int, wide: int) -> list[SearchedBlock]:
+    """One row's blocks out of a trace.
+
+    Args:
+      wide: W.
+    """
+    found = []
+    gamma = trace.kept.shape[2] - 1
+    for number in range(len(trace.num_levels)):
+        count = int(trace.num_levels[number, row])
+        if not count:
+            break
+        tokens, kept, newest = (
+            np.asarray(leaf[number, row]) for leaf in (trace.tokens, trace.kept, trace.newest)
+        )
+        end = ENDS[int(trace.end[number, row])]
+        lost = newest[np.asarray(trace.lost[number, row])].tolist() if end == "miss" else []
+        survivors = [*tokens[kept[1:count]].tolist(), newest.tolist()]
+        guesses = tokens[wide:].reshape(gamma, -1).tolist() if gamma else []
+        found.append(SearchedBlock(guesses, survivors, lost, end))
+    return found

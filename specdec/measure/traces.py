@@ -78,6 +78,11 @@ def _alternatives(vocabulary: Tokenizer | None, tokens: Sequence[int]) -> str:
     return " " + "|".join(_text(vocabulary, [], [token]).lstrip(" ") for token in tokens)
 
 
+def token_text(vocabulary: Tokenizer | None, token: int) -> str:
+    """A token alone, as a terminal may be shown it."""
+    return _text(vocabulary, [], [token]).strip(" ")
+
+
 def _text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
     return _added_text(vocabulary, before, tokens).translate(_VISIBLE)
 

@@ -83,15 +83,15 @@ def test_tables(config, gamma):
     for draft, u in ((table, wide), (near, wide), (near, wider), (toy(7)[1], wider)):
         found = speculative(model, table, draft, config, u=u, gamma=gamma)
         assert differing(found.beams, expected) == []
-        calls, levels = found.stats.target_calls, np.arange(gamma + 2)
-        np.testing.assert_array_equal(found.stats.levels @ levels, expected.steps)
-        np.testing.assert_array_equal(found.stats.levels.sum(axis=1), calls)
-        np.testing.assert_array_equal(found.stats.ends.sum(axis=1), calls)
+        calls, levels = found.counts.target_calls, np.arange(gamma + 2)
+        np.testing.assert_array_equal(found.counts.levels @ levels, expected.steps)
+        np.testing.assert_array_equal(found.counts.levels.sum(axis=1), calls)
+        np.testing.assert_array_equal(found.counts.ends.sum(axis=1), calls)
         if draft is not table:
             continue
         # The target's own beams survive: as few calls as there can be, and no miss.
         np.testing.assert_array_equal(calls, -(-expected.steps // (gamma + 1)))
-        assert found.stats.ends[:, ENDS.index("miss")].tolist() == [0] * len(INPUTS)
+        assert found.counts.ends[:, ENDS.index("miss")].tolist() == [0] * len(INPUTS)
 
 
 @pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
@@ -111,7 +111,7 @@ def test_limits_inside_a_block(config, limit):
     found = speculative(model, table, near, config, u=4, gamma=3, limit=limit)
     assert differing(found.beams, expected) == []
     if limit:
-        at_limit = found.stats.ends[:, ENDS.index("limit")]
+        at_limit = found.counts.ends[:, ENDS.index("limit")]
         np.testing.assert_array_equal(at_limit, expected.steps == limit)
 
 
@@ -138,7 +138,7 @@ def test_networks():
         np.testing.assert_array_equal(found.beams.steps, expected.steps)
         np.testing.assert_allclose(found.beams.scores, expected.scores, rtol=1e-4)
         if draft is model:
-            assert found.stats.ends[:, ENDS.index("miss")].sum() == 0
+            assert found.counts.ends[:, ENDS.index("miss")].sum() == 0
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
@@ -151,7 +151,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
         for name in FIELDS:
             mine, its = getattr(alone.beams, name)[row], getattr(together.beams, name)[row]
             np.testing.assert_array_equal(mine, its)
-        assert alone.stats.target_calls.sum() == together.stats.target_calls[row]
+        assert alone.counts.target_calls.sum() == together.counts.target_calls[row]
 
 
 def test_a_trace_tells_the_beams():
@@ -161,7 +161,7 @@ def test_a_trace_tells_the_beams():
     expected = plain(model, table, T5X)
     trace, wide = found.trace, T5X.num_beams
     for row in range(len(INPUTS)):
-        calls = found.stats.target_calls[row]
+        calls = found.counts.target_calls[row]
         num_levels = trace.num_levels[:, row]
         assert (num_levels[:calls] > 0).all()
         assert not num_levels[calls:].any()
@@ -213,5 +213,5 @@ def test_mistakes_are_told_apart(mutant):
 def test_a_stale_draft_costs_calls():
     model, table, _ = toy(0)
     found = speculative(model, table, table, T5X, u=3, gamma=1, kind=beam_mutants.StaleDraft)
-    assert found.stats.ends[:, ENDS.index("miss")].sum() > 0
+    assert found.counts.ends[:, ENDS.index("miss")].sum() > 0
     assert not differing(found.beams, plain(model, table, T5X))

@@ -20,6 +20,7 @@ from specdec.drafters.random import Random
 from specdec.drafters.tree import Tree
 from specdec.models.partitioning import DeviceMesh
 from specdec.runs import dry_run, reproduce
+from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
@@ -38,8 +39,8 @@ T = TypeVar("T")
 _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "dry_run"}
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
-        reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, DecodeRun, dry_run.report,
-        SamplingConfig, DeviceMesh, Hardware, BeamConfig,
+        reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, DecodeRun,
+        dry_run.report, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical, Merged),

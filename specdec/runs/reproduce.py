@@ -34,6 +34,7 @@ from specdec.measure.rows import measure_rows
 from specdec.reproduction import paper_figures, paper_tables
 from specdec.runs import dry_run
 from specdec.runs.alpha_run import AlphaRun, slug
+from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.siblings import Siblings
@@ -212,14 +213,15 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What to make, one after the other: studies of the paper's tables, siblings, trees."""
+    """What to make, one after the other: studies of the paper's tables, siblings, trees, beams."""
 
     studies: Sequence[Study] = ()
     siblings: Sequence[Siblings] = ()
     trees: Sequence[TreeRuns] = ()
+    beams: Sequence[BeamRuns] = ()
 
     def __post_init__(self):
-        if not (self.studies or self.siblings or self.trees):
+        if not (self.studies or self.siblings or self.trees or self.beams):
             raise ValueError("There is nothing to reproduce: studies is empty.")
 
     def plan(self, root: Path) -> str:
@@ -247,7 +249,7 @@ class Reproduction:
                 'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
             )
         files.check_writable(directory)
-        parts = (*self.studies, *self.siblings, *self.trees)
+        parts = (*self.studies, *self.siblings, *self.trees, *self.beams)
         everything = [piece for part in parts for piece in part.pieces()]
         if twice := [path for path, n in Counter(path for path, _ in everything).items() if n > 1]:
             where = "/".join(twice[0])
@@ -271,6 +273,7 @@ class Reproduction:
                         for study in self.studies},
             "siblings": {part.name: found[slug(part.name)]["siblings"] for part in self.siblings},
             "trees": {part.name: found[slug(part.name)]["trees"] for part in self.trees},
+            "beams": {part.name: found[slug(part.name)]["beams"] for part in self.beams},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)

@@ -30,7 +30,9 @@ def test_the_bundled_pair(pair, width):
     config = specdec.BeamConfig(width)
     options = {"beam": config, "num_return": width, "max_decode_len": 16}
     plain = pair.generate(TEXTS, method="beam", **options)
-    found = pair.generate(TEXTS, method=METHOD, gamma=2, trace=True, **options)
+    found = pair.generate(
+        TEXTS, method=METHOD, gamma=2, draft_beams=width + 2, trace=True, **options
+    )
     assert found.texts == plain.texts
     for row, expected in zip(found.beams, plain.beams, strict=True):
         assert [one.tokens.tolist() for one in row] == [one.tokens.tolist() for one in expected]
@@ -48,7 +50,7 @@ def test_the_bundled_pair(pair, width):
         assert blocks[-1].end in ("done", "limit")
     shown = terminal(found.traces[0], pair.vocabulary).splitlines()
     assert len(shown) == len(found.traces[0])
-    assert re.match(rf" +1 {3 * width * 2} guesses, \d levels?, \w", shown[0])
+    assert re.match(rf" +1 {2 * (width + 2)} guesses, \d levels?, \w", shown[0])
     assert any("{" in line for line in shown) == any(b.lost for b in found.traces[0])
 
 
@@ -115,6 +117,7 @@ def test_auto_searches_plainly_where_speculation_does_not_pay(tiny, monkeypatch,
     options = {"gamma": "auto", "max_decode_len": 10, "beam": specdec.BeamConfig(2)}
     texts = [[5, 9, 1], [3, 4, 8, 12, 1]]
     found = pair.generate(texts, method=METHOD, **options)
+    assert isinstance(found.choice, beam_choice.BeamChoice)
     assert found.choice.gamma == 0
     assert found.searched is None
     assert str(found.choice).startswith("Speculation does not pay here: the best gamma, ")

@@ -12,7 +12,7 @@ from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.beam import Hypothesis
 from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import read_lines
-from specdec.types import DecodeResult
+from specdec.types import DecodeResult, Stats
 
 _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
@@ -49,35 +49,28 @@ class Row:
         cls, result: DecodeResult, place: int, *, id: int, input: str, reference: str | None
     ) -> Row:
         """Row ``place`` of a traced decode, without output text and mismatches."""
-        stats = result.stats
         assert result.trace is not None
-        counts: dict[str, Any] = {name: int(getattr(stats, name)[place]) for name in _COUNTS}
         return cls(
             id=id, input=input, output=None, reference=reference,
             tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
-            num_tokens=int(result.num_tokens[place]), **counts,
-            accepted_histogram=[int(n) for n in stats.accepted_histogram[place]],
-            accepted_by_rank=[int(n) for n in stats.accepted_by_rank[place]],
-            acceptance_prob_sum=float(stats.acceptance_prob_sum[place]),
+            num_tokens=int(result.num_tokens[place]), **_counts(result.stats, place),
             blocks=blocks_of(result.trace, place),
         )  # fmt: skip
 
     @classmethod
     def of_beams(
-        cls, beams: Sequence[Hypothesis], calls: int, *, id: int, input: str, reference: str | None
-    ) -> Row:
-        """A row of beam search, which has no blocks.
+        cls, beams: Sequence[Hypothesis], stats: Stats, place: int, *, id: int, input: str,
+        reference: str | None,
+    ) -> Row:  # fmt: skip
+        """Row ``place`` of a beam search, whose blocks are not kept.
 
         Args:
           beams: its hypotheses, best first.
-          calls: of the target, until it was done.
         """
         best = beams[0]
-        counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0) | {"target_calls": calls}
         return cls(
             id=id, input=input, output=best.text, reference=reference, tokens=best.tokens.tolist(),
-            num_tokens=len(best.tokens), **counts,
-            accepted_histogram=[calls], accepted_by_rank=[], acceptance_prob_sum=0.0, blocks=[],
+            num_tokens=len(best.tokens), **_counts(stats, place), blocks=[],
             beams=[dataclasses.asdict(each) | {"tokens": each.tokens.tolist()} for each in beams],
         )  # fmt: skip
 
@@ -101,6 +94,15 @@ class Row:
             accepted_by_rank=tuple(self.accepted_by_rank),
             acceptance_prob_sum=self.acceptance_prob_sum,
         )  # fmt: skip
+
+
+def _counts(stats: Stats, place: int) -> dict[str, Any]:
+    """A row's counts."""
+    return {name: int(getattr(stats, name)[place]) for name in _COUNTS} | {
+        "accepted_histogram": [int(n) for n in stats.accepted_histogram[place]],
+        "accepted_by_rank": [int(n) for n in stats.accepted_by_rank[place]],
+        "acceptance_prob_sum": float(stats.acceptance_prob_sum[place]),
+    }
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -22,6 +22,7 @@ from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.measure import alpha, lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
@@ -113,8 +114,19 @@ class PreparedRun:
             self.run = dataclasses.replace(run, gamma=0, tree=None)
             return
         say(f"Choosing {what} by measurement (kept for the next time)")
-        choose = self.pair.choose_gamma if what == "gamma" else self.pair.choose_tree
         some = islice(self._inputs.items(), WINDOW * run.batch_size)
+        if run.beam is not None:
+            choice = self.pair.choose_beams(
+                [item.tokens for item in some], run.beam, draft_beams=run.draft_beams,
+                max_decode_len=run.max_decode_len, batch_size=run.batch_size,
+            )  # fmt: skip
+            say(str(choice))
+            changes = {"gamma": choice.gamma}
+            if not choice.gamma:
+                changes = {"gamma": None, "method": "beam", "draft_beams": None}
+            self.run, self._choice = dataclasses.replace(run, **changes), choice
+            return
+        choose = self.pair.choose_gamma if what == "gamma" else self.pair.choose_tree
         choice = choose(
             [item.tokens for item in some], sampling=run.sampling,
             max_decode_len=run.max_decode_len, seed=run.seed, batch_size=run.batch_size,
@@ -225,6 +237,7 @@ class PreparedRun:
             "tree": run.tree and str(run.tree),
             "beam": run.beam and dataclasses.asdict(run.beam),
             "num_return": run.num_return,
+            "draft_beams": run.draft_beams,
             "topology": {"nodes": engine.nodes, "siblings": engine.topology.siblings},
             "verifier": verifier_name(run.who_accepts),
             "lossless": run.who_accepts.lossless,
@@ -337,13 +350,13 @@ class PreparedRun:
         return rows
 
     def _search_batch(
-        self, decoder: BeamDecoder, batch: Batch, members: Sequence[Item]
+        self, decoder: BeamDecoder | SpeculativeBeamDecoder, batch: Batch, members: Sequence[Item]
     ) -> list[Row]:
         result, count = decoder.search(batch), self.run.num_return
         assert count is not None
         return [
             Row.of_beams(
-                self.pair.with_text(result.row(place, count)), int(result.steps[place]),
+                self.pair.with_text(result.row(place, count)), result.stats, place,
                 id=item.id, input=item.example.input, reference=item.example.reference,
             )
             for place, item in enumerate(members)

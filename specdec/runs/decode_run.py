@@ -12,6 +12,7 @@ from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.tree import Tree
 from specdec.engines import TREE_VERIFIER, VERIFIER
@@ -23,7 +24,7 @@ from specdec.verifiers.base import Verifier
 
 _GENERATE = (
     "method", "gamma", "tree", "sampling", "max_decode_len", "seed", "batch_size", "max_input_len",
-    "stop_below", "draft_sampling", "verifier", "beam", "num_return",
+    "stop_below", "draft_sampling", "verifier", "beam", "num_return", "draft_beams",
 )  # fmt: skip
 
 
@@ -71,6 +72,7 @@ class DecodeRun:
     check: bool = True
     beam: BeamConfig | None = None
     num_return: int | None = None
+    draft_beams: int | None = None
 
     def __post_init__(self):
         checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})
@@ -86,15 +88,15 @@ class DecodeRun:
     @property
     def checked(self) -> bool:
         """Whether rows are compared with plain decoding."""
-        return self.check and self.sampling.greedy and self.guesses > 0
+        return self.check and self.sampling.greedy and self.guesses > 0 and self.beam is None
 
     @property
     def guesses(self) -> int:
-        """Guesses in a row: gamma, or a tree's levels; 0 for plain decoding.
+        """Guesses in a row: gamma, or a tree's levels; 0 for plain decoding and plain beams.
 
         Not known while they are to be chosen.
         """
-        if self.method != "speculative":
+        if not self.method.startswith("speculative"):
             return 0
         if self.tree is None:
             assert isinstance(self.gamma, int)
@@ -107,13 +109,19 @@ class DecodeRun:
         """The verifier, or the default of chains or trees."""
         return self.verifier or (VERIFIER if self.tree is None else TREE_VERIFIER)
 
-    def searcher(self, pair: Pair) -> BeamDecoder:
-        """What searches the run's beams.
+    def searcher(self, pair: Pair) -> BeamDecoder | SpeculativeBeamDecoder:
+        """What searches the run's beams; of one level while gamma is to be chosen.
 
         Raises:
-          ValueError: more beams than there are tokens.
+          ValueError: more beams than there are tokens; see also :meth:`Pair.beam_decoder`.
         """
         assert self.beam is not None
+        if self.method == "speculative_beam":
+            gamma = 1 if self.gamma == "auto" else self.guesses
+            return pair.beam_decoder(
+                self.beam, gamma=gamma, draft_beams=self.draft_beams,
+                max_decode_len=self.max_decode_len,
+            )  # fmt: skip
         return BeamDecoder(pair.target, self.beam, self.max_decode_len)
 
     def decoder(self, pair: Pair, method: Method | None = None, width: int = 1) -> BatchDecoder:

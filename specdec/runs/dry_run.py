@@ -102,7 +102,8 @@ def report(
     if run.tree is not None:
         row = None  # The paper's alpha is that of one guess for a position.
     tree = run.tree if isinstance(run.tree, Tree) else None
-    chosen = "auto" in (run.gamma, run.tree)  # Shapes are those of plain decoding then.
+    # Shapes are those of plain decoding then, and of beams.
+    chosen = "auto" in (run.gamma, run.tree) or run.beam is not None
     model = tables = run.draft
     if isinstance(model, Merged):
         raise ValueError(f"--dry_run plans one draft, not {model}: give one of them alone.")

@@ -1,0 +1,45 @@
+"""Speculative beams of a data set: the rows of plain beams, with fewer target calls."""
+
+from specdec.measure import beam_choice
+from tests.runs.decoding import main, read
+
+BEAMS = ("BEAM=@BeamConfig()", "BeamConfig.num_beams=3", "NUM_RETURN=2")
+PLAIN = ("METHOD='beam'", "GAMMA=None", *BEAMS)
+FAST = ("METHOD='speculative_beam'", *BEAMS)
+
+
+def test_the_rows_of_plain_beams(tiny, tmp_path):
+    assert main(tiny, tmp_path / "plain", *PLAIN) == 0
+    assert main(tiny, tmp_path / "fast", *FAST, "GAMMA=2", "DRAFT_BEAMS=5") == 0
+    (_, expected), (results, rows) = read(tmp_path / "plain"), read(tmp_path / "fast")
+    for row, its in zip(rows, expected, strict=True):
+        assert [each["tokens"] for each in row["beams"]] == [e["tokens"] for e in its["beams"]]
+        assert row["output"] == its["output"]
+        assert row["accepted"] + row["target_calls"] == its["target_calls"]
+        assert row["proposed"] == 10 * row["target_calls"]
+        assert sum(row["accepted_histogram"]) == row["target_calls"]
+    assert results["gamma"] == 2
+    assert results["draft_beams"] == 5
+    assert results["greedy_mismatches"] is None
+
+
+def test_auto(tiny, tmp_path, monkeypatch, capsys):
+    """Plain beams are faster here, by a clock that says so."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(beam_choice, "GAMMAS", (1,))
+
+    def timed(works, repetitions):
+        return [{work.name: 1 + (work.name in ("1", "probe")) for work in works}] * repetitions
+
+    monkeypatch.setattr(beam_choice, "time_interleaved", timed)
+    assert main(tiny, tmp_path / "auto", *FAST, "GAMMA='auto'") == 0
+    results, _ = read(tmp_path / "auto")
+    assert results["method"] == "beam"
+    assert results["gamma_choice"]["gamma"] == 0
+    assert "Speculation does not pay here" in capsys.readouterr().err
+
+
+def test_a_draft_without_a_law_is_refused_before_anything_is_written(tiny, tmp_path, capsys):
+    assert main(tiny, tmp_path / "out", *FAST, "GAMMA=2", "DRAFT=@Copying()") == 2
+    assert "need a draft with a law over tokens" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from specdec.drafters.merged import MergedDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.topology import CHAIN
+from specdec.topology import CHAIN, Forest
 from specdec.types import PointMass, Purpose
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.recursive import RecursiveVerifier
@@ -175,6 +175,7 @@ class PositionsBySlot(ToyModel):
     """A node's position is its place in the block."""
 
     def extend(self, params, encoded, cache, tokens, topology=CHAIN, *, after=0):
+        assert not isinstance(topology, Forest)
         # Weights of the past are by position: write tokens as if the slot were the position.
         slots = cache.length[:, None] + after + jnp.arange(tokens.shape[1])
         depth = jnp.broadcast_to(jnp.asarray(topology.depths())[..., after:], tokens.shape)

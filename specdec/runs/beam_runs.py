@@ -33,7 +33,7 @@ from specdec.types import SamplingConfig
 
 NEAR = 1e-4  # Scores closer than this are a near tie.
 QUALITY_WIDTH = 4
-RESULT = "beams.json"
+RESULT, COUNTS = "beams.json", "counts"
 _TIMED, _REPETITIONS, _BATCH = 16, 7, 16
 _SHAPE_OF_PLANS = 64, 64  # Inputs and outputs of computed times, tokens.
 
@@ -70,9 +70,16 @@ class BeamRuns:
         piece, where = _Piece(self), (slug(self.name), "beams")
         for width in self.widths:
             for gamma in self.gammas:
+                place = (*where, f"w{width}", f"gamma{gamma}")
                 yield (
-                    (*where, f"w{width}", f"gamma{gamma}"),
+                    (*place, COUNTS),
                     lambda path, w=width, g=gamma: piece.kept(path, lambda: piece.compare(w, g)),
+                )
+                yield (
+                    (*place, "time"),
+                    lambda path, w=width, g=gamma: piece.kept(
+                        path, lambda: piece.time(w, g, path.parent / COUNTS)
+                    ),
                 )
             yield (
                 (*where, f"w{width}", "auto"),
@@ -135,7 +142,7 @@ class _Piece:
         )
 
     def compare(self, width: int, gamma: int) -> dict[str, Any]:
-        """Calls, levels, misses, differences, and time measured and computed."""
+        """Calls, levels, misses and differences, and the time computed for devices."""
         fast, plain = self._fast(width, gamma), self.plain(width)
         matched = dataclasses.replace(fast, draft=None, width=fast.engine.nodes)
         found = [fast.search(batch) for batch in self.batches]
@@ -150,13 +157,17 @@ class _Piece:
             "calls_saved": levels, "levels": counts.levels, "ends": counts.ends,
             "against_plain": differences(beams, plain),
             "against_width_matched": differences(beams, references),
-            "time": self._time(fast, levels),
             "computed": list(self._computed(fast, levels)),
         }  # fmt: skip
 
-    def _time(self, fast: SpeculativeBeamDecoder, levels: float) -> dict[str, Any]:
-        """Whole decodes, interleaved, and what v and c predict of them."""
-        width, gamma = fast.config.num_beams, fast.gamma
+    def time(self, width: int, gamma: int, counted: Path) -> dict[str, Any]:
+        """Whole decodes, interleaved, and what v and c predict of them.
+
+        Args:
+          counted: where the result of :meth:`compare` is kept, or will be.
+        """
+        levels = self.kept(counted, lambda: self.compare(width, gamma))["calls_saved"]
+        fast = self._fast(width, gamma)
         plain, batches = self._searcher(width), commonest(self.batches)[:_TIMED]
         # Plain beams in the speculative ones' layout, which moves no caches.
         beside = dataclasses.replace(fast, draft=None)

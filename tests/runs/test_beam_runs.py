@@ -58,16 +58,19 @@ def test_pieces(tiny, tmp_path, monkeypatch):
         widths=(2,), gammas=(1,), hardware=(DEVICE,),
     )  # fmt: skip
     pieces = {"/".join(path): make for path, make in runs.pieces()}
-    assert list(pieces) == ["tiny/beams/w2/gamma1", "tiny/beams/w2/auto", "tiny/beams/quality"]
-    found = pieces["tiny/beams/w2/gamma1"](tmp_path / "one")
+    one = "tiny/beams/w2/gamma1"
+    parts = [f"{one}/counts", f"{one}/time", "tiny/beams/w2/auto", "tiny/beams/quality"]
+    assert list(pieces) == parts
+    timed = pieces[f"{one}/time"](tmp_path / "time")
+    assert timed["speedup"]["median"] > 0
+    # It was counted for the prediction, and is not again.
+    monkeypatch.setattr(beam_runs, "differences", None)
+    found = pieces[f"{one}/counts"](tmp_path / "counts")
     assert found["num_rows"] == 2
     assert found["against_plain"]["differ"] == found["against_width_matched"]["differ"] == 0
     assert found["calls_saved"] == found["plain_calls"] / found["calls"]
     assert sum(found["levels"]) == sum(found["ends"].values()) == found["calls"]
     assert [each["hardware"] for each in found["computed"]] == ["device"]
-    assert found["time"]["speedup"]["median"] > 0
-    again = pieces["tiny/beams/w2/gamma1"](tmp_path / "one")
-    assert again["calls"] == found["calls"]
     quality = pieces["tiny/beams/quality"](tmp_path / "quality")
     assert quality["num_rows"] == 3
     assert quality["beams"].keys() == {"bleu", "chrf"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from specdec.version import __version__
 
 if TYPE_CHECKING:
-    from specdec.api import GenerateOutput, Pair, load_pair
+    from specdec.api import GenerateOutput, Pair
     from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.hierarchical import Hierarchical
     from specdec.drafters.copying import Copying
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specdec.drafters.quantized import Quantized
     from specdec.drafters.random import Random
     from specdec.drafters.tree import Tree
+    from specdec.load import load_pair
     from specdec.models.partitioning import DeviceMesh
     from specdec.types import SamplingConfig
     from specdec.verifiers.block import BlockVerifier
@@ -47,7 +48,7 @@ _HOMES = {
     "TraversalVerifier": "verifiers.traversal",
     "Tree": "drafters.tree",
     "TypicalVerifier": "verifiers.typical",
-    "load_pair": "api",
+    "load_pair": "load",
 }
 __all__ = [
     "BeamConfig",

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 import jax
 import numpy as np
 
-from specdec.checkpoints import find_vocabulary
-from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
-from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.inputs import Text, text_ids
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -30,8 +25,7 @@ from specdec.decoding.speculative_beam import (
     SpeculativeBeamResult,
     searched_blocks,
 )
-from specdec.drafters.base import DraftSpec, OpenDraft
-from specdec.drafters.model import Checkpoint
+from specdec.drafters.base import OpenDraft
 from specdec.drafters.tree import Tree
 from specdec.engines import speculative_beams, speculative_engine
 from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments
@@ -41,7 +35,6 @@ from specdec.measure.beam_choice import BeamChoice
 from specdec.measure.gamma import GammaChoice
 from specdec.measure.tree_choice import TreeChoice
 from specdec.models.base import LoadedModel
-from specdec.models.partitioning import DeviceMesh
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
@@ -57,7 +50,8 @@ class GenerateOutput:
       texts: one string a row; None for a pair without a vocabulary.
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
-      traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
+      traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for. Those of
+        speculative beams are shown by :func:`specdec.measure.beam_traces.terminal`.
       choice: why this gamma or tree, where it was chosen by measurement.
       beams: of beam search, each row's ``num_return`` best hypotheses, best first (fewer where
         fewer ended); ``texts`` and ``tokens`` are the best ones. None of other methods.
@@ -474,76 +468,4 @@ def _check_choosable(ids: Sequence[np.ndarray], max_decode_len: int) -> None:
         )
 
 
-def load_pair(
-    name: str | None = None,
-    *,
-    target: str | os.PathLike | None = None,
-    draft: str | os.PathLike | DraftSpec | None = None,
-    dtype: str = "float32",
-    weights: Literal["int8"] | None = None,
-    mesh: DeviceMesh | None = None,
-) -> Pair:
-    """Loads a target, bundled or from a checkpoint, and what it is drafted with.
-
-    Args:
-      name: a bundled pair ("quickstart"); or give both target and draft.
-      target, draft: a directory with config.json and safetensors, a T5X checkpoint (a
-        ``checkpoint_<step>``, or a directory that holds some, for its latest; gs://bucket/path
-        too), a hub id, or the name of a bundled pair for its target or draft. A draft may also be
-        one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
-        :class:`specdec.Hierarchical`, or :class:`specdec.Quantized`, the target's own copy in 8 or
-        4 bits.
-      dtype: of activations and caches, "float32" or "bfloat16", and of weights that are stored in
-        more bits. Those of 16 bits stay as they are beside "float32": results are the same. On CPU
-        the draft's decoder keeps float16 then: reading weights is most of its work, and what it
-        generates are guesses.
-      weights: "int8" rounds the target's to 8 bits, with a scale for each output of a kernel. That
-        is another model, whose law outputs then follow; None keeps them.
-      mesh: the devices, how many hold one target together, and how the draft lies on them; None
-        for one device. Tokens do not depend on it, but for sums that are rounded in another order:
-        a token differs only where two were about as likely, or where a random number fell on the
-        boundary between two.
-
-    Raises:
-      ValueError: an unknown name, a missing argument, a draft of another vocabulary, or a mesh that
-        has more devices than there are or does not divide a model.
-      CheckpointError: a checkpoint cannot be read.
-    """
-    if name is not None:
-        if target is not None or draft is not None:
-            raise ValueError("Give either the name of a bundled pair or target and draft.")
-        if name not in BUNDLED:
-            raise ValueError(f"No bundled pair {name!r}; there is {', '.join(BUNDLED)}.")
-        target = draft = name
-    if target is None or draft is None:
-        raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
-    if not isinstance(target, str | os.PathLike):
-        raise ValueError(f"target must be a checkpoint's path or name, got {target!r}.")
-    spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
-    if not isinstance(spec, DraftSpec) or isinstance(spec, type):
-        raise ValueError(
-            "draft must be a checkpoint's path or name, or an object such as specdec.Copying(), "
-            f"got {draft!r}."
-        )
-    if weights not in (None, "int8"):
-        raise ValueError(
-            f'weights must be "int8", or None for the checkpoint\'s own, got {weights!r}.'
-        )
-    source = resolve(target, "target")
-    vocabulary = find_vocabulary(source)
-    loaded = load_model(source, dtype, partitioning=mesh and mesh.target, int8=weights == "int8")
-    if loaded.reads_encoding is not None:
-        raise ValueError(
-            f"{source} starts from a target's encoding of the text and has none of its own: it can "
-            "be a draft, not a target."
-        )
-    name = name or f"{Path(target).name}+{Path(str(spec)).name}"
-    return Pair(
-        loaded,
-        spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
-        open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None,
-        f"{name}, {weights} weights" if weights else name,
-    )
-
-
-__all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair", "load_pair"]
+__all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair"]

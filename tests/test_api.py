@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import draft_kernel_dtype, load_t5
+from specdec.load import load_pair
 
 
 @pytest.fixture

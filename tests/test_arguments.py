@@ -6,10 +6,11 @@ import pytest
 from tiny import TINY, random_t5_params
 
 import specdec
-from specdec.api import Pair, load_pair
+from specdec.api import Pair
 from specdec.checkpoints.loading import load_t5
 from specdec.core.randomness import row_keys, seed_words
 from specdec.drafters.random import Random
+from specdec.load import load_pair
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from specdec.api import load_pair
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import resolve
 from specdec.data.tasks import Task, evenly, model_inputs
+from specdec.load import load_pair
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 

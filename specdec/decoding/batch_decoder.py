@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from specdec.core.randomness import seed_words
-from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.batches import Batch, bucket, refuse_nan
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import LoadedModel
 from specdec.types import AnyArray, DecodeResult, Prompt
@@ -63,10 +63,5 @@ class BatchDecoder:
             output_bucket=self.output_bucket, trace=trace,
         )  # fmt: skip
         result = jax.tree.map(np.asarray, result)
-        for place in np.flatnonzero(result.nan):
-            raise ValueError(
-                f"Row {batch.row_ids[place]}: the logits of {self.target.source} or of its draft "
-                f"became NaN within the first {result.num_tokens[place]} tokens. Look for NaN or "
-                'infinity in the weights; bfloat16 models may need dtype="float32".'
-            )
+        refuse_nan(batch, result.nan, result.num_tokens, f"{self.target.source} or of its draft")
         return result

@@ -15,6 +15,25 @@ from specdec.types import BlockInfo, Prompt
 _SMALLEST_BUCKET = 16
 
 
+def refuse_nan(batch: Batch, nan: np.ndarray, num_tokens: np.ndarray, source: str) -> None:
+    """Ends a decode of which logits were NaN.
+
+    Args:
+      nan: [B] whether a row's were.
+      num_tokens: [B] tokens until then, or until the row's end.
+      source: the models whose logits they may be.
+
+    Raises:
+      ValueError: there is such a row; it names the first one.
+    """
+    for place in np.flatnonzero(nan):
+        raise ValueError(
+            f"Row {batch.row_ids[place]}: the logits of {source} became NaN within the first "
+            f"{num_tokens[place]} tokens. Look for NaN or infinity in the weights; bfloat16 models "
+            'may need dtype="float32".'
+        )
+
+
 def bucket(length: int) -> int:
     """The static size that ``length`` is padded to: a power of two, at least 16.
 

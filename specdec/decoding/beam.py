@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.compilation import decode_jit
 from specdec.decoding import beam_rules
-from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.batches import Batch, bucket, refuse_nan
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel, Model
 from specdec.pytrees import pytree
@@ -196,10 +196,5 @@ class BeamDecoder:
             output_bucket=self.output_bucket,
         )  # fmt: skip
         result = jax.tree.map(np.asarray, result)
-        for place in np.flatnonzero(result.nan):
-            raise ValueError(
-                f"Row {batch.row_ids[place]}: the logits of {self.target.source} became NaN within "
-                f"the first {result.steps[place]} tokens. Look for NaN or infinity in the weights; "
-                'bfloat16 models may need dtype="float32".'
-            )
+        refuse_nan(batch, result.nan, result.steps, self.target.source)
         return result

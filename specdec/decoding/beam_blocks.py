@@ -22,10 +22,17 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.core.residuals import one_of
 from specdec.decoding import beam_rules
-from specdec.decoding.beam_rules import BeamRules, BeamState, Continuations
+from specdec.decoding.beam_rules import (
+    BeamRules,
+    BeamState,
+    Continuations,
+    take_rows,
+    where_rows,
+)
 from specdec.models.base import Model
+from specdec.pytrees import pytree
 from specdec.topology import Forest
-from specdec.types import Cache, Encoded, Params, PointMass, Prompt, pytree
+from specdec.types import Cache, Encoded, Params, PointMass, Prompt
 
 # Why a block ended: a survivor had not been guessed; the row was done; it met its limit; all levels
 # of the draft survived.
@@ -282,19 +289,19 @@ class BeamEngine:
 
         def take_level(carry):
             at, beams, live, block, running, nan = carry
-            best = beam_rules.continuations(_rows(logits, at), rules.num_candidates(eos_ids))
+            best = beam_rules.continuations(take_rows(logits, at), rules.num_candidates(eos_ids))
             held = dataclasses.replace(beams, finished=~running)
             new, parents, tokens = self.step(rules, held, best)
             bad = running & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
             finished = jnp.where(running, new.finished | bad, beams.finished)
             level = jnp.max(jnp.where(running, block.num_levels, 0))  # Of all that are running.
-            place, found = self.find(guesses, _rows(at, parents), tokens)
+            place, found = self.find(guesses, take_rows(at, parents), tokens)
             lost = ~found & (new.live_log_probs > -jnp.inf)
-            family = _rows(live.family, parents)
+            family = take_rows(live.family, parents)
             now = jnp.arange(self.output_bucket) == beams.length[:, None, None]
             after = Live(
                 tokens, jnp.where(now, parents[..., None], family), parents,
-                _rows(guesses.tokens, at), live.family,
+                take_rows(guesses.tokens, at), live.family,
             )  # fmt: skip
             missed = jnp.any(lost, axis=1)
             limit = new.length >= new.limit
@@ -306,7 +313,7 @@ class BeamEngine:
                 block.tokens, block.parents, kept, block.num_levels + 1, why, tokens, lost
             )
             live, block = jax.tree.map(
-                lambda old, new: _where(running, new, old), (live, block), (after, taken)
+                lambda old, new: where_rows(running, new, old), (live, block), (after, taken)
             )
             new = dataclasses.replace(new, finished=finished)
             return place, new, live, block, going, nan | bad
@@ -341,16 +348,6 @@ class BeamEngine:
             path = jnp.concatenate([above, wide + path[:, :-wide]], axis=1)
             draft_cache = self.draft.model.commit(draft_cache, path, count)
         return cache, draft_cache
-
-
-def _where(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
-    return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-
-def _rows(values: Shaped[Array, "b n ..."], at: Int[Array, "b w"]) -> Shaped[Array, "b w ..."]:
-    """values[b, at[b, w]], without a row looking into another's."""
-    at = at.reshape(*at.shape, *(1,) * (values.ndim - 2))
-    return jnp.take_along_axis(values, at, axis=1, mode="promise_in_bounds")
 
 
 def _set_last(

@@ -224,27 +224,29 @@ def step(
     width, each = rules.num_beams, best.tokens.shape[2]
     total = (state.live_log_probs[..., None] + best.log_probs).reshape(len(state.length), -1)
     total, places = jax.lax.top_k(total, min(rules.num_candidates(eos_ids), total.shape[1]))
-    tokens = _take(best.tokens.reshape(len(places), -1), places)
+    tokens = take_rows(best.tokens.reshape(len(places), -1), places)
     parents, ends = places // each, one_of(tokens, eos_ids)
     length = state.length + 1
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, total), width)
-    live_parents, live_tokens = _take(parents, chosen), _take(tokens, chosen)
+    live_parents, live_tokens = take_rows(parents, chosen), take_rows(tokens, chosen)
     pool = _pooled(rules, state, total, tokens, parents, ends)
     new = dataclasses.replace(
         state,
         live_log_probs=live_log_probs,
-        live_tokens=_appended(_take(state.live_tokens, live_parents), live_tokens, state.length),
+        live_tokens=_appended(
+            take_rows(state.live_tokens, live_parents), live_tokens, state.length
+        ),
         length=length,
         **pool,
     )
     new = dataclasses.replace(new, finished=_done(rules, new))
     # A limit that is a number fits every row.
     new = jax.tree.map(
-        lambda old, new: old if old.ndim == 0 else _where(state.finished, old, new), state, new
+        lambda old, new: old if old.ndim == 0 else where_rows(state.finished, old, new), state, new
     )
     same = jnp.broadcast_to(jnp.arange(width), live_parents.shape)
-    return new, _where(state.finished, same, live_parents), live_tokens
+    return new, where_rows(state.finished, same, live_parents), live_tokens
 
 
 def _pooled(
@@ -261,16 +263,16 @@ def _pooled(
     is_new, at = chosen >= width, jnp.maximum(chosen - width, 0)
     # Rows of old pool and old live hypotheses; the new ones are these with a token more.
     rows = jnp.concatenate([state.pool_tokens, state.live_tokens], axis=1)
-    rows = _take(rows, jnp.where(is_new, width + _take(parents, at), chosen))
-    grown = _appended(rows, _take(tokens, at), state.length)
+    rows = take_rows(rows, jnp.where(is_new, width + take_rows(parents, at), chosen))
+    grown = _appended(rows, take_rows(tokens, at), state.length)
     lengths = jnp.broadcast_to(length[:, None], ends.shape)
     return {
         "pool_scores": scores,
-        "pool_log_probs": _take(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen),
+        "pool_log_probs": take_rows(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen),
         "pool_tokens": jnp.where(is_new[..., None], grown, rows),
         "pool_lengths": jnp.where(
             scores > -jnp.inf,
-            _take(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen),
+            take_rows(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen),
             0,
         ),
     }
@@ -309,16 +311,17 @@ def best_hypotheses(
     lengths = jnp.where(log_probs > -jnp.inf, state.length[:, None], 0)
     live = state.live_tokens, lengths, log_probs, log_probs
     tokens, lengths, scores, log_probs = (
-        _where(none, a, b) for a, b in zip(live, pool, strict=True)
+        where_rows(none, a, b) for a, b in zip(live, pool, strict=True)
     )
     return tokens, lengths, scores, log_probs
 
 
-def _where(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
+def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
+    """The rows of a [B, ...] where they are told, else of b."""
     return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
 
-def _take(values: Array, places: Int[Array, "b n"]) -> Array:
+def take_rows(values: Array, places: Int[Array, "b n"]) -> Array:
     """values[b, places[b, n]], without a row looking into another's."""
     places = places.reshape(*places.shape, *(1,) * (values.ndim - 2))
     return jnp.take_along_axis(values, places, axis=1, mode="promise_in_bounds")

@@ -28,12 +28,13 @@ from jaxtyping import Array, Bool, Int
 from specdec.core.compilation import decode_jit
 from specdec.core.theory_beams import levels_per_call
 from specdec.decoding import beam_rules
-from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.batches import Batch, bucket, refuse_nan
 from specdec.decoding.beam import BeamResult, Hypothesis
 from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel
-from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats, pytree
+from specdec.pytrees import pytree
+from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats
 
 
 @pytree
@@ -245,12 +246,9 @@ class SpeculativeBeamDecoder:
             self.max_decode_len if limit is None else limit, trace=trace,
         )  # fmt: skip
         result = jax.tree.map(np.asarray, result)
-        for place in np.flatnonzero(result.beams.nan):
-            raise ValueError(
-                f"Row {batch.row_ids[place]}: the logits of {self.target.source} or of its draft "
-                f"became NaN within the first {result.beams.steps[place]} tokens. Look for NaN or "
-                'infinity in the weights; bfloat16 models may need dtype="float32".'
-            )
+        refuse_nan(
+            batch, result.beams.nan, result.beams.steps, f"{self.target.source} or of its draft"
+        )
         return result
 
 

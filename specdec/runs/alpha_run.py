@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specdec.api import Pair, load_pair
+from specdec.api import Pair
 from specdec.core import files
 from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
@@ -20,6 +20,7 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.drafters.base import DraftSpec
 from specdec.generate_arguments import Method
+from specdec.load import load_pair
 from specdec.measure import alpha, results
 from specdec.measure.rows import measure_rows
 from specdec.types import SamplingConfig

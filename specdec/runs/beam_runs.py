@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specdec.api import load_pair
 from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.loading import resolve
-from specdec.core import files
-from specdec.core.machine import device_name, fingerprint
+from specdec.core.machine import device_name
 from specdec.core.roofline import Hardware
 from specdec.core.theory_beams import beam_speedup
 from specdec.data.tasks import Task, evenly, model_inputs
@@ -23,12 +20,14 @@ from specdec.decoding.batches import Batch, bucket, commonest, make_batches
 from specdec.decoding.beam import BeamDecoder, BeamResult
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.speculative_beam import BeamCounts, SpeculativeBeamDecoder
+from specdec.load import load_pair
 from specdec.measure.beam_choice import measure_costs
 from specdec.measure.quality import Quality
 from specdec.measure.timing import Spread, Work, time_interleaved
 from specdec.reproduction.beam_floors import BeamFloors
 from specdec.runs.alpha_run import slug
 from specdec.runs.dry_run import find_config
+from specdec.runs.kept import kept
 from specdec.types import SamplingConfig
 
 NEAR = 1e-4  # Scores closer than this are a near tie.
@@ -97,19 +96,9 @@ class _Piece:
 
     def kept(self, path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What is on disk of the same weights and settings, or made now."""
-        settings = {
-            "weights": [fingerprint(self.pair.target.params), fingerprint(self.pair.draft.weights)],
-            "num_examples": self.runs.num_examples, "max_decode_len": self.runs.max_decode_len,
-        }  # fmt: skip
-        file = path / RESULT
-        if file.is_file():
-            found = json.loads(file.read_text(encoding="utf-8"))
-            if found["settings"] == settings:
-                return found
-        found = make() | {"settings": settings}
-        path.mkdir(parents=True, exist_ok=True)
-        files.write_json(file, found)
-        return found
+        names = ("num_examples", "max_decode_len")
+        settings = {name: getattr(self.runs, name) for name in names}
+        return kept(path / RESULT, self.pair, settings, make)
 
     @functools.cached_property
     def pair(self):

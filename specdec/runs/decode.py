@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from specdec.api import load_pair
 from specdec.checkpoints.loading import resolve
 from specdec.core import files
 from specdec.core.compilation import num_programs
@@ -23,6 +22,7 @@ from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.load import load_pair
 from specdec.measure import alpha, lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
@@ -97,8 +97,9 @@ class PreparedRun:
             processes, directory, self._survey.num_rows,
             lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
         )  # fmt: skip
-        for batch, _ in islice(self._inputs.batches(run.batch_size), 1):
-            self.run.decoder(self.pair).check(batch, trace=True)
+        if run.beam is None:
+            for batch, _ in islice(self._inputs.batches(run.batch_size), 1):
+                self.run.decoder(self.pair).check(batch, trace=True)
         self._num_done = self._count_previous_rows()
 
     @property

@@ -20,13 +20,13 @@ import gin
 import jax
 import numpy as np
 
-from specdec.api import load_pair
 from specdec.core import files
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, make_batches
 from specdec.drafters.base import DraftSpec
 from specdec.engines import VERIFIER
+from specdec.load import load_pair
 from specdec.measure import expected_accepted, results, timeline
 from specdec.measure.expected_accepted import RowExpectation
 from specdec.measure.progress import Progress, say

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec.api import Pair, load_pair
-from specdec.core import files
-from specdec.core.machine import device_name, fingerprint
+from specdec.api import Pair
+from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
 from specdec.core.theory_measured import cluster_interval
 from specdec.core.tree_shapes import best_parents
@@ -26,6 +24,7 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest, make_batches
 from specdec.decoding.engine import decode
 from specdec.drafters.tree import Tree
+from specdec.load import load_pair
 from specdec.measure import costs, same_blocks
 from specdec.measure.timing import Spread, time_interleaved
 from specdec.measure.tree_choice import (
@@ -35,6 +34,7 @@ from specdec.measure.tree_choice import (
     measured_candidates,
 )
 from specdec.runs.alpha_run import slug
+from specdec.runs.kept import kept
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.recursive import RecursiveVerifier
@@ -110,20 +110,9 @@ class _Piece:
     def kept(self, path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What is on disk of the same weights and settings, or made now."""
         pair = load_pair(target=self.runs.target, draft=self.draft)
-        settings = {
-            "weights": [fingerprint(pair.target.params), fingerprint(pair.draft.weights)],
-            "num_examples": self.runs.num_examples, "seed": self.runs.seed,
-            "max_decode_len": self.runs.max_decode_len,
-        }  # fmt: skip
-        file = path / RESULT
-        if file.is_file():
-            found = json.loads(file.read_text(encoding="utf-8"))
-            if found["settings"] == settings:
-                return found
-        found = make() | {"settings": settings}
-        path.mkdir(parents=True, exist_ok=True)
-        files.write_json(file, found)
-        return found
+        names = ("num_examples", "seed", "max_decode_len")
+        settings = {name: getattr(self.runs, name) for name in names}
+        return kept(path / RESULT, pair, settings, make)
 
     def _pair(self) -> tuple[Pair, list[np.ndarray]]:
         pair = load_pair(target=self.runs.target, draft=self.draft)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.api import Pair, load_pair
+from specdec.api import Pair
 from specdec.benchmarks.workload import Workload
 from specdec.checkpoints.loading import draft_kernel_dtype, loaded_t5
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -21,6 +21,7 @@ from specdec.drafters.model import model_draft
 from specdec.drafters.quantized import Quantized
 from specdec.engines import VERIFIER
 from specdec.generate_arguments import Method
+from specdec.load import load_pair
 from specdec.models.base import LoadedModel
 from specdec.models.products.quantized import GROUP
 from specdec.models.t5.config import T5Config

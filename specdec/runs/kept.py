@@ -1,0 +1,31 @@
+"""A study's pieces on disk: what was measured once, of the same weights and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specdec.api import Pair
+from specdec.core import files
+from specdec.core.machine import fingerprint
+
+
+def kept(
+    file: Path, pair: Pair, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What the file holds of these weights and settings, or what is made now, and kept there.
+
+    ``settings`` and the fingerprints of the weights become the key "settings".
+    """
+    weights = [fingerprint(pair.target.params), fingerprint(pair.draft.weights)]
+    settings = {"weights": weights, **settings}
+    if file.is_file():
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["settings"] == settings:
+            return found
+    found = make() | {"settings": settings}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(file, found)
+    return found

@@ -153,11 +153,11 @@ def test_transformers_on_the_bundled_target(bundled, pair):
 
 @pytest.mark.slow
 def test_transformers_on_300_sentences(bundled, pair, data_dir):
-    """At each width; not more than 1 in 100 lists may differ, by scores closer than 1e-4."""
+    """At each width, the same lists; the stopping forms are spread over the batches."""
     pairs = read_pairs(data_dir / "ende_tatoeba" / "test.tsv")
-    texts = [source for source, _ in pairs[:2100:7]]
+    texts = [source for source, _ in pairs[:1800:6]]
     assert len(texts) == 300
-    assert check_sentences(bundled, pair, texts, WIDTHS, 5) <= 12
+    assert check_sentences(bundled, pair, texts, WIDTHS, 5) == 0
 
 
 @pytest.fixture(scope="module")

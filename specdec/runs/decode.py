@@ -98,8 +98,7 @@ class PreparedRun:
             lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
         )  # fmt: skip
         if run.beam is None:
-            for batch, _ in islice(self._inputs.batches(run.batch_size), 1):
-                self.run.decoder(self.pair).check(batch, trace=True)
+            self._check_verifier()
         self._num_done = self._count_previous_rows()
 
     @property
@@ -107,6 +106,11 @@ class PreparedRun:
         """What processes of one run have in common: configuration, weights and texts."""
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
         return f"{self._identity}\n{rows}"
+
+    def _check_verifier(self) -> None:
+        """Refuses a draft that the verifier cannot verify."""
+        batch, _ = next(iter(self._inputs.batches(self.run.batch_size)))
+        self.run.decoder(self.pair).check(batch, trace=True)
 
     def _choose(self) -> None:
         """Puts a number or a tree in the place of "auto"."""

@@ -39,7 +39,7 @@ from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
 GREEDY = SamplingConfig(temperature=0.0)
-_PROBED_BATCHES = 8  # Decoded to measure alpha when gamma is chosen.
+_PROBED_BATCHES = 32  # Decoded to measure acceptance, and to time what is promising.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,7 @@ class GenerateOutput:
       texts: one string a row; None for a pair without a vocabulary.
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
-      traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for. Those of
-        speculative beams are shown by :func:`specdec.measure.beam_traces.terminal`.
+      traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
       choice: why this gamma or tree, where it was chosen by measurement.
       beams: of beam search, each row's ``num_return`` best hypotheses, best first (fewer where
         fewer ended); ``texts`` and ``tokens`` are the best ones. None of other methods.

@@ -62,10 +62,12 @@ def check_systems(workload: Workload, systems: Sequence[str]) -> None:
     unknown = [name for name in systems if name not in SYSTEMS]
     if unknown:
         raise WorkloadError(f"Unknown system {unknown[0]!r}; there are {', '.join(SYSTEMS)}.")
-    if not systems or systems[0] != "specdec autoregressive":
-        raise WorkloadError(
-            'The first system must be "specdec autoregressive": the others are compared with it.'
-        )
+    first = "specdec beams" if workload.beam else "specdec autoregressive"
+    if not systems or systems[0] != first:
+        raise WorkloadError(f'The first system must be "{first}": the others are compared with it.')
+    other = next((name for name in systems if bool(SYSTEMS[name].beams) != bool(workload.beam)), "")
+    searches = "beams" if workload.beam else "no beams"
+    workload.require(not other, f"it searches {searches}, which {other} is not for")
     other = next((name for name in systems if not SYSTEMS[name].own), None)
     if other is None:
         return
@@ -107,6 +109,9 @@ def measure(
             say(f"Loading {name}, {place} of {len(systems)} systems")
             process = _Process(name, options["threads"])
             processes[name] = stack.enter_context(contextlib.closing(process))
+            if workload.beam and workload.beam.rule not in SYSTEMS[name].beams:
+                loaded[name] = {"absent": f"its rule is not {workload.beam.rule}'s"}
+                continue
             loaded[name] = process.ask({"workload": workload, "options": options})
         return _measure(workload, processes, loaded, repetitions)
 
@@ -133,7 +138,8 @@ def _measure(
         tokens = decodes[name][0]["tokens"]
         reference = reference or tokens
         _check(name, workload, tokens, reference)
-        lengths = [len(row) for row in reference]
+        if workload.beam is None:
+            lengths = [len(row) for row in reference]
         first_tokens[name] = [run(name, first_token=True)]
     with Progress(repetitions * len(present), "runs") as progress:
         for number in range(repetitions):
@@ -171,7 +177,7 @@ def _check(
     pairs = list(zip(tokens, reference, strict=True))
     for row, (ours, theirs) in enumerate(pairs):
         workload.require(
-            len(ours) == len(theirs),
+            len(ours) == len(theirs) or workload.beam is not None,
             f"{name} emitted {len(ours)} tokens for row {row} where {len(theirs)} were asked of it",
         )
     if SYSTEMS[name].exact and workload.forced_alpha is None:

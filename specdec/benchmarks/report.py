@@ -40,6 +40,7 @@ def numbers(
     parts = breakdown and dataclasses.asdict(breakdown)
     return {
         "workload": workload.name, "label": workload.label, "forced_alpha": workload.forced_alpha,
+        "beam": workload.beam and dataclasses.asdict(workload.beam),
         "num_rows": len(workload.inputs), "input_tokens": sum(map(len, workload.inputs)),
         **{name: getattr(workload, name) for name in _SETTINGS},
         "systems": [system(m) for m in measurements],
@@ -119,6 +120,8 @@ def text(result: Mapping[str, Any]) -> str:
 def title(result: Mapping[str, Any]) -> str:
     """What was run."""
     how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
+    if result["beam"]:
+        how = f"{result['beam']['num_beams']} beams"
     stop = f" stopping below {result['stop_below']:g}" if result["stop_below"] else ""
     return (
         f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}{stop}, "

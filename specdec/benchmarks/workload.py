@@ -14,6 +14,7 @@ import numpy as np
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import resolve
 from specdec.data.tasks import Task, evenly, model_inputs
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.load import load_pair
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
@@ -51,6 +52,7 @@ class Workload:
     # Accept guesses with this probability, not by the target's distribution (see
     # `ForcedAcceptance`); None for real acceptance.
     forced_alpha: float | None = None
+    beam: BeamConfig | None = None  # Beam search instead of sampling.
     seed: int = 0  # Of random weights and of sampling.
 
     def __post_init__(self):
@@ -61,6 +63,9 @@ class Workload:
         self.require(whole, f"{count} rows do not make whole batches of {size}")
         self.require(1 <= gamma < limit, f"gamma must be in [1, {limit - 1}], got {gamma}")
         self.require(0 <= stop <= 1, f"stop_below must be in [0, 1], got {stop}")
+        if self.beam is not None:
+            plain = self.lengths is None and self.forced_alpha is None and self.temperature == 0
+            self.require(plain, "beams end by themselves, and neither sample nor are forced")
         if self.lengths is not None:
             self.require(len(self.lengths) == count, "each row needs a length")
             in_range = all(1 <= length <= limit for length in self.lengths)
@@ -91,18 +96,20 @@ class Workload:
 def text(
     task: Task, pair: str = "quickstart", num_examples: int = 32, max_decode_len: int = 64,
     gamma: int = 3, stop_below: float = 0.0, temperature: float = 0.0,
+    beam: BeamConfig | None = None,
 ) -> list[Workload]:  # fmt: skip
     """A bundled pair on ``num_examples`` texts of a task, evenly spread, a row at a time.
 
     Rows end by themselves.
     """
+    searched = f", {beam}" if beam else ""
     loaded = load_pair(pair)
     texts = model_inputs(evenly(task.examples, num_examples), loaded.vocabulary)
     ids = loaded.token_ids(texts, max_input_len=512)
     return [Workload(
-        f"{pair} on {task.name}", resolve(pair, "target"), resolve(pair, "draft"),
+        f"{pair} on {task.name}{searched}", resolve(pair, "target"), resolve(pair, "draft"),
         tuple(tuple(map(int, row)) for row in ids), None, max_decode_len, gamma=gamma,
-        stop_below=stop_below, temperature=temperature,
+        stop_below=stop_below, temperature=temperature, beam=beam,
     )]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class BeamResult:
     @property
     def stats(self) -> Stats:
         """Counts of plain decoding: target calls, and the tokens of the best hypotheses."""
-        none: Any = np.zeros_like(self.steps)
+        none: Any = 0 * self.steps
         names = ("proposed", "examined", "accepted", "dropped")
         counts: dict[str, Any] = dict.fromkeys(names, none)
         return Stats(

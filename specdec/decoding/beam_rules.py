@@ -46,6 +46,9 @@ _OWN: dict[str, dict[str, Any]] = {
 }
 
 
+_TITLES: dict[str, str] = {"t5x": "T5X", "huggingface": "Hugging Face"}
+
+
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
     """How beams are searched; see :mod:`specdec.decoding.beam_rules` for the two rules.
@@ -91,6 +94,10 @@ class BeamConfig:
             raise ValueError(
                 f'early_stopping must be False, True or "never", got {self.early_stopping!r}.'
             )
+
+    def __str__(self) -> str:
+        own = ", ".join(f"{name} {getattr(self, name)}" for name in _OWN[self.rule])
+        return f"{self.num_beams} beams by the rule of {_TITLES[self.rule]} ({own})"
 
     def traced(self, output_bucket: int) -> BeamRules:
         """The same for a compiled program, whose penalties may change without another compile."""

@@ -75,7 +75,7 @@ class SpeculativeBeamResult:
 
     @property
     def stats(self) -> Stats:
-        """The same counts as of other blocks; arrays are NumPy's.
+        """The same counts as of other blocks.
 
         A level is accepted when all its survivors had been guessed, and examined when it is or is
         the one that was missed; ``emitted`` has the tokens of the best hypotheses.

@@ -1,14 +1,15 @@
-"""T5X: a model class whose predictions are decoded speculatively, for ``t5x.infer``'s own runs.
+"""T5X: a model class that decodes speculatively or by beams, for ``t5x.infer``'s own runs.
 
 ``configs/t5x/speculative.gin`` puts it in the place of a run's model. The target is T5X's in all
 else: its network, parameters, checkpoints, partitioner and data. Source of T5X's side:
 ``t5x/models.py``, ``t5x/infer.py`` and ``t5x/examples/t5/network.py`` of google-research/t5x.
 
-Shapes: B batch, S input length, L output length, G gamma.
+Shapes: B batch, S input length, L output length, W beams.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,15 +26,18 @@ from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.api import GREEDY
 from specdec.checkpoints.loading import DraftLoader, loaded_t5
+from specdec.decoding import beam as plain_beam
+from specdec.decoding import speculative_beam
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.engine import EngineParams, decode
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.drafters.tree import Tree, as_tree
-from specdec.engines import speculative_engine
+from specdec.engines import speculative_beams, speculative_engine
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right
-from specdec.types import Params, SamplingConfig
+from specdec.types import Params, Prompt, SamplingConfig
 from specdec.verifiers.base import Verifier
 
 
@@ -67,28 +71,31 @@ def t5_config(module: nn.Module, eos_id: int) -> T5Config:
 class SpeculativeEncoderDecoderModel(
     models.EncoderDecoderModel  # pyright: ignore[reportAttributeAccessIssue]
 ):
-    """T5X's encoder-decoder, sampled speculatively with a draft.
+    """T5X's encoder-decoder, sampled speculatively with a draft, or searched by beams.
 
     Predictions follow the target's own law under ``sampling`` (if the verifier is lossless), and
-    are its argmax tokens at temperature 0. Loss, scores and parameters are T5X's. In bfloat16,
-    specdec's sums are rounded elsewhere than T5X's. Each batch packs the target's decoder again, a
-    copy for as long as it is decoded; the draft's parameters are the compiled program's constants.
+    are its argmax tokens at temperature 0. With ``beam`` they are beam search's. Loss, scores and
+    parameters are T5X's. In bfloat16, specdec's sums are rounded elsewhere than T5X's. Each batch
+    packs the target's decoder again, a copy for as long as it is decoded; the draft's parameters
+    are the compiled program's constants.
 
     Args:
       module: a ``t5x.examples.t5.network.Transformer``.
       draft: a checkpoint of any format, a bundled pair's name, or a spec such as
-        :class:`specdec.Copying`; see :func:`specdec.load_pair`.
-      gamma: guesses a block; or
+        :class:`specdec.Copying`; see :func:`specdec.load_pair`. None for plain beams.
+      gamma: guesses a block, or levels of guesses of speculative beams; or
       tree: several for one position, as in :meth:`specdec.Pair.generate`, but not "auto".
       sampling: temperature, top-k and top-p. They take the place of T5X's ``decode_fn``.
       verifier: what accepts guesses; None for the default of chains or of trees.
+      beam, draft_beams: how beams are searched; see :meth:`specdec.Pair.generate`.
       input_vocabulary, output_vocabulary, optimizer_def, feature_converter_cls, label_smoothing,
-        z_loss, loss_normalizing_factor: see ``t5x.models.EncoderDecoderModel``.
+        z_loss, loss_normalizing_factor, default_decoder_params: see
+        ``t5x.models.EncoderDecoderModel``.
 
     Raises:
       ValueError: a gamma below 1, both gamma and tree or none, a verifier or draft of chains with
-        a tree, a target that is not T5X's T5, or a draft that does not speak its
-        tokens.
+        a tree, beams with what belongs to sampling, a target that is not T5X's T5, or a draft that
+        does not speak its tokens.
       CheckpointError: the draft cannot be read.
     """
 
@@ -99,25 +106,33 @@ class SpeculativeEncoderDecoderModel(
         output_vocabulary: seqio.Vocabulary,
         optimizer_def: Any,
         *,
-        draft: str | os.PathLike | DraftSpec,
+        draft: str | os.PathLike | DraftSpec | None = None,
         gamma: int | None = None,
         tree: Tree | Sequence[int] | None = None,
         sampling: SamplingConfig = GREEDY,
         verifier: Verifier | None = None,
+        beam: BeamConfig | None = None,
+        draft_beams: int | None = None,
         feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
         loss_normalizing_factor: Any = None,
+        default_decoder_params: Any = None,
     ):
         super().__init__(
             module, input_vocabulary, output_vocabulary, optimizer_def,
             decode_fn=None, feature_converter_cls=feature_converter_cls,
             label_smoothing=label_smoothing, z_loss=z_loss,
             loss_normalizing_factor=loss_normalizing_factor,
+            default_decoder_params=default_decoder_params,
         )  # fmt: skip
-        if (gamma is None) == (tree is None):
+        if beam is not None:
+            _check_beams(draft, gamma, tree, sampling, verifier)
+        elif draft is None or draft_beams is not None:
+            raise ValueError("Give a draft, or beam for plain beams; draft_beams belongs to beams.")
+        elif (gamma is None) == (tree is None):
             raise ValueError(f"Give gamma or tree, got gamma = {gamma!r} and tree = {tree!r}.")
-        if tree is None and (not isinstance(gamma, int) or gamma < 1):
+        if gamma is not None and (not isinstance(gamma, int) or gamma < 1):
             raise ValueError(f"gamma must be a whole number of at least 1, got {gamma!r}.")
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
@@ -126,49 +141,109 @@ class SpeculativeEncoderDecoderModel(
         # Before a checkpoint is restored the parameters are shapes.
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = loaded_t5(model, shapes, "T5X's module")
+        self._beams, self._depth = beam, gamma or 0
+        if draft is None:
+            return
         spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
         vocabulary = _vocabulary_file(output_vocabulary)
         opened = spec.open(DraftLoader(target, vocabulary, config.dtype))
+        if beam is not None:
+            # The length limit is a batch's.
+            self._searcher = speculative_beams(target, opened, beam, gamma or 0, draft_beams, 1)
+            assert opened.model is not None
+            self._draft_params = opened.model.params
+            return
         shape = None if tree is None else as_tree(tree)
         self._engine = speculative_engine(model, opened, gamma or 0, shape, verifier)
+        self._depth = self._engine.depth
         self._draft_params, self._sampling = opened.params(sampling), sampling.traced()
 
     def predict_batch_with_aux(
-        self, params: Params, batch: Mapping[str, Shaped[Array, "b ..."]], rng: Array | None = None
-    ) -> tuple[Int[Array, "b l"], dict[str, Shaped[Array, "b ..."]]]:
+        self, params: Params, batch: Mapping[str, Shaped[Array, "b ..."]],
+        rng: Array | None = None, *, return_all_decodes: bool | None = None,
+        num_decodes: int | None = None,
+    ) -> tuple[Int[Array, "b *w l"], dict[str, Shaped[Array, "b ..."]]]:  # fmt: skip
         """Decodes a batch, padded with 0 after EOS; part of the caller's compiled program.
 
         Of the batch are read "encoder_input_tokens" [B, S], and of "decoder_input_tokens" [B, L]
-        the shape, whose L is the length limit. ``params`` are the target's.
+        the shape, whose L is the length limit. ``params`` are the target's. Beams take T5X's
+        ``return_all_decodes`` and ``num_decodes``, which must be their number; None for what the
+        model was made with.
 
         Returns:
           The tokens, and for each row "scores", log p(tokens) under the target itself whatever the
-          sampling, and the counts of :class:`specdec.types.Stats` by name.
+          sampling, and the counts of :class:`specdec.types.Stats` by name. Beams have the scores of
+          their rule (NaN for a row whose logits are NaN); all of them, if asked for, are sorted as
+          T5X sorts them, the best last: tokens [B, W, L] and scores [B, W].
 
         Raises:
-          ValueError: gamma, or the tree's levels, are not below the length limit.
+          ValueError: gamma, or the tree's levels, are not below the length limit; all decodes or
+            another number of them were asked of what samples one.
         """
         inputs = batch["encoder_input_tokens"]
         batch_size, limit = batch["decoder_input_tokens"].shape
-        if self._engine.depth >= limit:
+        every, number = self._asked(return_all_decodes, num_decodes)
+        if number != (self._beams.num_beams if self._beams else 1) or (every and not self._beams):
             raise ValueError(
-                f"A block has {self._engine.depth} guesses in a row (gamma, or the tree's levels), "
+                f"return_all_decodes is {every} and num_decodes {number}, but this model "
+                + (f"has {self._beams.num_beams} beams." if self._beams else "samples one.")
+            )
+        if self._depth >= limit:
+            raise ValueError(
+                f"A block has {self._depth} guesses in a row (gamma, or the tree's levels), "
                 f"but outputs have {limit} tokens (the task feature length of targets): it must "
                 "have fewer guesses."
             )
-        # Without a barrier XLA would compute with constants while it compiles.
-        drafter = jax.lax.optimization_barrier(self._draft_params)
         packed = self._target.pack(unfreeze(params))
         # T5X pads with 0, and its network masks what is 0.
-        lengths = jnp.sum(inputs != 0, axis=1)
+        prompt = self._target.prompt(inputs, jnp.sum(inputs != 0, axis=1))
+        if self._beams is not None:
+            return self._search(packed, prompt, jnp.arange(batch_size), limit, every)
         result = decode.function(
-            self._engine, EngineParams(packed, self._sampling, drafter),
-            self._target.prompt(inputs, lengths), jnp.arange(batch_size), limit,
+            self._engine, EngineParams(packed, self._sampling, self._draft()), prompt,
+            jnp.arange(batch_size), limit,
             0 if rng is None else jax.random.bits(rng, dtype=jnp.uint32),
             output_bucket=limit,
         )  # fmt: skip
         scores = self._log_likelihood(params, inputs, result.tokens, result.num_tokens)
         return result.tokens, {"scores": scores, **vars(result.stats)}
+
+    def _asked(self, every: bool | None, number: int | None) -> tuple[bool, int]:
+        """Whether all decodes are wanted, and how many; of what is None, as the model was made."""
+        made = self._default_decoder_params
+        every = bool(made.return_all_decodes if every is None else every)
+        if number is not None:
+            return every, number
+        # T5X's own default is 1, and beams know their number.
+        default = self._beams.num_beams if self._beams else 1
+        return every, default if made.num_decodes == 1 else made.num_decodes
+
+    def _draft(self) -> Params:
+        # Without a barrier XLA would compute with constants while it compiles.
+        return jax.lax.optimization_barrier(self._draft_params)
+
+    def _search(
+        self, packed: Params, prompt: Prompt, row_ids: Int[Array, " b"], limit: int, every: bool
+    ) -> tuple[Int[Array, "b *w l"], dict[str, Shaped[Array, "b ..."]]]:
+        """Beams of a batch, plain ones where there is no draft."""
+        assert self._beams is not None
+        if self._depth:
+            engine = dataclasses.replace(self._searcher, max_decode_len=limit).engine
+            rules = jax.tree.map(jnp.asarray, self._beams.traced(engine.output_bucket))
+            found = speculative_beam.search.function(
+                engine, rules, (packed, self._draft()), prompt, row_ids, limit
+            )
+            beams = found.beams
+        else:
+            rules = jax.tree.map(jnp.asarray, self._beams.traced(limit))
+            found = beams = plain_beam.search.function(
+                self._target, rules, packed, prompt, row_ids, limit, output_bucket=limit
+            )
+        tokens = beams.tokens[:, ::-1, :limit]
+        scores = jnp.where(beams.nan[:, None], jnp.nan, beams.scores)[:, ::-1]
+        if not every:
+            tokens, scores = tokens[:, -1], scores[:, -1]
+        return tokens, {"scores": scores, **vars(found.stats)}
 
     def _log_likelihood(
         self, params: Params, inputs: Int[Array, "b s"], tokens: Int[Array, "b l"],
@@ -186,6 +261,19 @@ class SpeculativeEncoderDecoderModel(
         taken = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
         emitted = jnp.arange(tokens.shape[1]) < num_tokens[:, None]
         return jnp.sum(jnp.where(emitted, taken, 0.0), axis=1)
+
+
+def _check_beams(
+    draft: Any, gamma: int | None, tree: Any, sampling: SamplingConfig, verifier: Verifier | None
+) -> None:
+    """Raises ValueError for what cannot be given with beams."""
+    if tree is not None or verifier is not None or sampling != GREEDY:
+        raise ValueError("tree, sampling and verifier belong to sampling: leave them out of beams.")
+    if (draft is None) != (gamma is None):
+        raise ValueError(
+            "Speculative beams need draft and gamma, plain beams neither; got draft = "
+            f"{draft!r} and gamma = {gamma!r}."
+        )
 
 
 def _vocabulary_file(vocabulary: seqio.Vocabulary) -> Path | None:

@@ -25,6 +25,7 @@ from specdec.measure.timing import Work, time_interleaved
 
 GAMMAS = (1, 2, 3, 4)
 _TRIED, _REPETITIONS = 2, 7
+_SEARCHES = 3  # Repetitions of whole searches of many rows.
 _FILE = "beams.json"
 Decoder = BeamDecoder | SpeculativeBeamDecoder
 
@@ -146,10 +147,10 @@ def measured_candidates(
     decoders |= {each.gamma: fast(each.gamma) for each in candidates}
     works = [
         Work(str(gamma), lambda each=each, batch=batch: each.search(batch), batch.shape)
-        for gamma, each in decoders.items()
         for batch in batches
+        for gamma, each in decoders.items()
     ]
-    times = time_interleaved(works, _REPETITIONS)
+    times = time_interleaved(works, _SEARCHES)
     found = [
         dataclasses.replace(
             each, measured=statistics.median(t["0"] / t[str(each.gamma)] for t in times)

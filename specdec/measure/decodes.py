@@ -10,6 +10,7 @@ from typing import Any
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.beam import Hypothesis
+from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import read_lines
 from specdec.types import DecodeResult, Stats
@@ -43,6 +44,7 @@ class Row:
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
     # Of beam search, the best hypotheses: see `specdec.decoding.beam.Hypothesis`.
     beams: list[dict[str, Any]] | None = None
+    searched: list[SearchedBlock] | None = None  # What each block of speculative beams did.
 
     @classmethod
     def of(
@@ -60,18 +62,20 @@ class Row:
     @classmethod
     def of_beams(
         cls, beams: Sequence[Hypothesis], stats: Stats, place: int, *, id: int, input: str,
-        reference: str | None,
+        reference: str | None, searched: list[SearchedBlock] | None,
     ) -> Row:  # fmt: skip
-        """Row ``place`` of a beam search, whose blocks are not kept.
+        """Row ``place`` of a beam search, without mismatches.
 
         Args:
           beams: its hypotheses, best first.
+          searched: its blocks; None of plain beams.
         """
         best = beams[0]
         return cls(
             id=id, input=input, output=best.text, reference=reference, tokens=best.tokens.tolist(),
             num_tokens=len(best.tokens), **_counts(stats, place), blocks=[],
             beams=[dataclasses.asdict(each) | {"tokens": each.tokens.tolist()} for each in beams],
+            searched=searched,
         )  # fmt: skip
 
     @classmethod
@@ -82,6 +86,8 @@ class Row:
           TypeError, KeyError: these are no row's fields.
         """
         fields["blocks"] = [Block(**block) for block in fields["blocks"]]
+        if fields.get("searched") is not None:
+            fields["searched"] = [SearchedBlock(**block) for block in fields["searched"]]
         for name in ("mismatch", "width_matched_mismatch"):
             fields[name] = fields[name] and Mismatch(**fields[name])
         return cls(**fields)

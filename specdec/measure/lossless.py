@@ -1,26 +1,29 @@
-"""Whether greedy speculative decoding generates what plain decoding does, token by token."""
+"""Whether speculative decoding generates what plain decoding does: greedily, and by beams."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.core.compilation import decode_jit
+from specdec.decoding.beam import Hypothesis
 from specdec.models.base import LoadedModel, Model
 from specdec.types import Prompt
 
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """How one row differs from a reference decode."""
+    """How one row differs from a reference decode; of beams, from its list of hypotheses."""
 
-    position: int  # Of the first token that differs, from 0.
+    position: int  # Of the first token, or hypothesis, that differs, from 0.
     # The target's largest logit there minus its second largest. A difference with a gap near the
-    # arithmetic's own precision is a tie broken otherwise; any other is a bug.
+    # arithmetic's own precision is a tie broken otherwise; any other is a bug. Of beams, the
+    # difference of the two scores.
     top2_gap: float
     expected: list[int]  # The reference's tokens.
 
@@ -49,6 +52,20 @@ def compare(
     logits = _logits(target.model, target.params, prompt, jnp.asarray(padded))
     second, first = np.sort(np.asarray(logits[0, position]))[-2:]
     return Mismatch(position, float(first - second), [int(t) for t in expected])
+
+
+def compare_beams(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> Mismatch | None:
+    """The first hypothesis whose tokens differ from those of the same place, or None."""
+    lists = [[each.tokens.tolist() for each in beams] for beams in (found, expected)]
+    place = next(
+        (i for i, (mine, its) in enumerate(zip(*lists, strict=False)) if mine != its), None
+    )
+    if place is None:
+        if len(found) == len(expected):
+            return None
+        return Mismatch(min(len(found), len(expected)), math.inf, [])
+    gap = abs(found[place].score - expected[place].score)
+    return Mismatch(place, gap, lists[1][place])
 
 
 @decode_jit(static_argnames="model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +43,11 @@ def numbers(
     totals: RunStats | None = None
     width_matched, mismatches = 0, []
     scorer = Quality() if metrics is None else TaskQuality(metrics)
+    ends: Counter[str] = Counter()
+    searched = False
     for row in rows:
+        searched |= row.searched is not None
+        ends.update(block.end for block in row.searched or ())
         counts = row.stats(gamma)
         totals = counts if totals is None else totals + counts
         width_matched += row.width_matched_mismatch is not None
@@ -68,6 +73,9 @@ def numbers(
         "block_efficiency": totals.block_efficiency,
         "accepted_histogram": list(totals.accepted_histogram),
         "accepted_by_rank": list(totals.accepted_by_rank),
+        # Of speculative beams.
+        "levels_per_call": 1 + totals.accepted / totals.target_calls if searched else None,
+        "block_ends": dict(ends) if searched else None,
         "greedy_mismatches": len(mismatches) if checked else None,
         "greedy_mismatches_width_matched": width_matched if checked else None,
         "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),

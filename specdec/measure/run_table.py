@@ -32,9 +32,12 @@ def format_table(results: dict[str, Any]) -> str:
         title += f", {r['verifier']}"
     if not speculative:
         title = f"{r['task']}: {target}, plain decoding"
+    setting = f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}"
     if beam := r.get("beam"):  # Not in results of before there were beams.
         title = f"{r['task']}: {target}, {beam['num_beams']} beams by the rule {beam['rule']}"
-    setting = f"{_sampling(r)}, batch size {r['batch_size']}, {r['dtype']}, {r['device']}"
+        if r["gamma"]:
+            title += f", drafted by {r['drafter']}, gamma {r['gamma']}"
+        setting = setting.removeprefix("greedy, ")
     if r["mesh"]:
         setting += ", mesh {data} x {model} (data x model)".format_map(r["mesh"])
     out = [
@@ -66,6 +69,19 @@ def _sampling(r: dict[str, Any]) -> str:
 def _counts(r: dict[str, Any]) -> list[list[str]]:
     rows = [["tokens", str(r["num_tokens"]), f"in {r['num_examples']} rows"]]
     rows.append(["target calls", str(r["target_calls"]), ""])
+    if r["method"] == "speculative_beam":
+        ends = ", ".join(f"{name} {count}" for name, count in sorted(r["block_ends"].items()))
+        rows.append(
+            ["levels_per_call", f"{r['levels_per_call']:.3f}", "calls of plain beams / calls"]
+        )
+        rows.append(["blocks ended by", ends, ""])
+        for key, meaning in (
+            ("acceptance_rate", "levels accepted / examined"),
+            ("cost_ratio", "c: draft level / call of plain beams"),
+            ("verify_ratio", f"v: call on {r['topology']['nodes']} tokens / of plain beams"),
+        ):
+            if r[key] is not None:
+                rows.append([key, f"{r[key]:.3f}", meaning])
     if r["method"] != "speculative":
         return rows
     by_rank = r["accepted_by_rank"]
@@ -100,6 +116,10 @@ def _speeds(r: dict[str, Any]) -> list[list[str]]:
     rows = []
     if spread["measured_speedup"] is not None:
         rows.append(["speedup", "predicted", "measured", f"(range of {spread['repetitions']})"])
+        if r.get("beam"):
+            whole = r["predicted_speedup_whole"], *measured(spread["measured_speedup"])
+            rows.append(["whole decode, with encoders", number(whole[0]), *whole[1:]])
+    if spread["measured_speedup"] is not None and not r.get("beam"):
         for name, prediction, key in (
             ("whole decode, with encoders", "predicted_speedup_whole", "measured_speedup"),
             ("decoder only", "predicted_speedup", "measured_speedup_decoder"),
@@ -144,7 +164,7 @@ def lossless_remarks(r: dict[str, Any]) -> list[str]:
         found = "" if differ is None else f" {differ} of {rows} rows differ from plain decoding."
         return [f"LOSSY: {r['verifier']} does not follow the target's distribution.{found}"]
     if r["greedy_mismatches"] is None:
-        unchecked = r["method"] == "speculative" and r["temperature"] == 0
+        unchecked = r["method"].startswith("speculative") and r["temperature"] == 0
         return ["Not compared with plain decoding (CHECK = False)."] if unchecked else []
     remarks = []
     if r["greedy_mismatches_width_matched"]:
@@ -162,6 +182,12 @@ def lossless_remarks(r: dict[str, Any]) -> list[str]:
         )
     shown = r["greedy_mismatch_rows"][:SHOWN_MISMATCHES]
     for row in shown:
+        if r.get("beam"):
+            remarks.append(
+                f"  row {row['id']} differs from plain beams at hypothesis {row['position'] + 1}: "
+                f"the two scores are {row['top2_gap']:.2g} apart"
+            )
+            continue
         remarks.append(
             f"  row {row['id']} differs from plain decoding at token {row['position']}, where the "
             f"target's two best logits are {row['top2_gap']:.2g} apart"

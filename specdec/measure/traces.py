@@ -3,6 +3,9 @@
 A line is one target run: guesses that it accepted, guesses that it rejected, and the token that it
 added itself, a correction or, after all guesses were accepted, a bonus. In a tree an accepted guess
 is followed by the others of its position, with | between them.
+
+A line of speculative beams has what the hypotheses went on with, level by level: tokens that had
+been guessed, and those of the target alone.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Literal
 
 from specdec.data.vocabulary import Tokenizer
+from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.measure.decodes import Row
 
-Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus"]
+Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note"]
 
 # Colour never stands alone: what is rejected or was not taken is struck out, the latter in brackets
 # too, and what the target added is underlined.
@@ -26,10 +30,11 @@ _ANSI = {
     "rejected": "\033[31;9m{}\033[0m",
     "correction": "\033[94;4m{}\033[0m",
     "bonus": "\033[94;4m{}\033[0m",
+    "note": "\033[2m{}\033[0m",
 }
 _PLAIN = {
     "accepted": "{}", "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}",
-    "bonus": "{{+{}+}}",
+    "bonus": "{{+{}+}}", "note": "{}",
 }  # fmt: skip
 # A model can emit any byte; none may steer the terminal. Pictures of control characters instead.
 _VISIBLE = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
@@ -45,6 +50,8 @@ class Span:
 
 def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
     """The spans of each block."""
+    if row.searched is not None:
+        return [list(_levels(block, vocabulary)) for block in row.searched]
     emitted: list[int] = []
     result = []
     for block in row.blocks:
@@ -73,14 +80,28 @@ def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
     return result
 
 
+_ENDS = {"miss": "missed", "done": "done", "limit": "length limit", "depth": "all guessed"}
+
+
+def _levels(block: SearchedBlock, vocabulary: Tokenizer | None) -> Iterator[Span]:
+    """What hypotheses went on with: level after level, with / between them, and why it ended."""
+    for number, tokens in enumerate(block.survivors, start=1):
+        last = number == len(block.survivors)
+        # After the last guesses the target goes on alone.
+        own = set(tokens) if last and block.end == "depth" else set(block.lost) if last else set()
+        guessed = [token for token in tokens if token not in own]
+        if guessed:
+            yield Span("accepted", _alternatives(vocabulary, guessed))
+        if own:
+            kind = "bonus" if block.end == "depth" else "correction"
+            others = [token for token in tokens if token in own]
+            yield Span(kind, _alternatives(vocabulary, others))
+        yield Span("note", f" ({_ENDS[block.end]})" if last else " /")
+
+
 def _alternatives(vocabulary: Tokenizer | None, tokens: Sequence[int]) -> str:
     """Tokens of one position, such as " Die|Der"."""
     return " " + "|".join(_text(vocabulary, [], [token]).lstrip(" ") for token in tokens)
-
-
-def token_text(vocabulary: Tokenizer | None, token: int) -> str:
-    """A token alone, as a terminal may be shown it."""
-    return _text(vocabulary, [], [token]).strip(" ")
 
 
 def _text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
@@ -125,11 +146,25 @@ def terminal(rows: Sequence[Row], vocabulary: Tokenizer | None, *, colour: bool)
     if _with_trees(rows):
         others = mark(Span("siblings", "the others|of its position"))
         out.append(f"After an accepted guess {others}.")
+    if any(row.beams is not None for row in rows):
+        out = ["Hypotheses, with their scores:"]
+    if any(row.searched is not None for row in rows):
+        guessed, own = mark(Span("accepted", "guessed")), mark(Span("correction", "the target's"))
+        out.append(f"Above them, what they went on with in each target call: {guessed}, {own};")
+        out.append("| between hypotheses, / between levels.")
     for row in rows:
         out += ["", row.input.translate(_VISIBLE), f"  ({_counts(row)})"]
         for number, spans in enumerate(lines(row, vocabulary), start=1):
             out.append(f"{number:5} {''.join(mark(span) for span in spans)}")
+        out += [f"{score:9.3f}  {text.translate(_VISIBLE)}" for score, text in _hypotheses(row)]
     return "\n".join(out)
+
+
+def _hypotheses(row: Row) -> Iterator[tuple[float, str]]:
+    """Scores and texts, or tokens without a vocabulary, of beams."""
+    for each in row.beams or ():
+        text = " ".join(map(str, each["tokens"])) if each["text"] is None else each["text"]
+        yield each["score"], text
 
 
 def _with_trees(rows: Sequence[Row]) -> bool:
@@ -159,24 +194,42 @@ li span {{ white-space: pre-wrap; }}
 .correction, .bonus {{ color: var(--blue); text-decoration: underline; }}
 {style}</style>
 <h1>{title}</h1>
-<p>A line is one run of the target model: <span class="accepted">guesses it accepted</span>,
-<span class="rejected">guesses it rejected</span>,
-<span class="correction">the token it added itself</span>.{legend}</p>
+<p>{legend}</p>
 {body}
 </html>
 """
 
 
+_LEGEND = """A line is one run of the target model:
+<span class="accepted">guesses it accepted</span>,
+<span class="rejected">guesses it rejected</span>,
+<span class="correction">the token it added itself</span>."""
 # In pages with trees.
-_STYLE = """.siblings { color: var(--quiet); text-decoration: line-through; }
+_TREE_STYLE = """.siblings { color: var(--quiet); text-decoration: line-through; }
 """
-_LEGEND = '\nAfter an accepted guess <span class="siblings">[the others|of its position]</span>.'
+_TREE_LEGEND = (
+    '\nAfter an accepted guess <span class="siblings">[the others|of its position]</span>.'
+)
+# In pages of beams.
+_BEAM_STYLE = """.note { color: var(--quiet); }
+table { font-size: .9rem; } td { padding-right: 1rem; vertical-align: top; }
+"""
+_BEAM_LEGEND = "The hypotheses of each row with their scores."
+_SEARCHED_LEGEND = """ A line above them is one run of the target model. It has what they went on
+with: <span class="accepted">tokens that were guessed</span>,
+<span class="correction">tokens of the target alone</span>; | between hypotheses,
+/ between levels."""
 
 
 def page(rows: Sequence[Row], vocabulary: Tokenizer | None, title: str) -> str:
     """Traces as a self-contained HTML page."""
     body = "\n".join(line for row in rows for line in _section(row, vocabulary))
-    style, legend = (_STYLE, _LEGEND) if _with_trees(rows) else ("", "")
+    style, legend = "", _LEGEND
+    if _with_trees(rows):
+        style, legend = _TREE_STYLE, _LEGEND + _TREE_LEGEND
+    elif any(row.beams is not None for row in rows):
+        searched = any(row.searched is not None for row in rows)
+        style, legend = _BEAM_STYLE, _BEAM_LEGEND + (_SEARCHED_LEGEND if searched else "")
     return _PAGE.format(title=html.escape(title), body=body, style=style, legend=legend)
 
 
@@ -187,7 +240,12 @@ def _section(row: Row, vocabulary: Tokenizer | None) -> Iterator[str]:
     yield f'<p class="counts">{_counts(row)}</p>\n<ol>'
     for spans in lines(row, vocabulary):
         yield f"<li>{''.join(map(_marked, spans))}</li>"
-    yield "</ol>\n</section>"
+    yield "</ol>"
+    if row.beams is not None:
+        cells = (f"<td>{score:.3f}</td><td>{html.escape(text)}</td>"
+                 for score, text in _hypotheses(row))  # fmt: skip
+        yield f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"
+    yield "</section>"
 
 
 def _marked(span: Span) -> str:

@@ -39,7 +39,7 @@ _TIMED = (
     7,
     15,
 )  # Guesses of the blocks that are timed; between them and beyond, straight lines.
-_REPETITIONS = 7
+_REPETITIONS, _DECODES = 7, 3  # Of timed blocks; of whole decodes of many rows.
 _FILE = "trees.json"
 # (gamma, tree) -> what decodes so; (0, None) is plain decoding.
 Decoders = Callable[[int, Tree | None], BatchDecoder]
@@ -167,7 +167,7 @@ def measure_costs(
 def shortlist(
     by_rank: Sequence[float], verify: Mapping[int, float], level: Mapping[int, float], longest: int
 ) -> list[Candidate]:
-    """The best two chains and the best three trees by prediction.
+    """The best three chains and the best three trees by prediction.
 
     tokens / (v(nodes) + the draft's levels), over plain decoding; costs between measured sizes are
     on straight lines.
@@ -205,7 +205,7 @@ def shortlist(
     def best(some: Sequence[Candidate], count: int) -> list[Candidate]:
         return sorted(some, key=lambda each: -(each.predicted or 0))[:count]
 
-    return best(chains, 2) + best(list(trees.values()), 3)
+    return best(chains, 3) + best(list(trees.values()), 3)
 
 
 def can_decode(decoder: Decoders, candidate: Candidate) -> bool:
@@ -229,10 +229,10 @@ def measured_candidates(
     }
     works = [
         Work(name, lambda each=each, batch=batch: each.decode(batch), batch.shape)
-        for name, each in decoders.items()
         for batch in batches
+        for name, each in decoders.items()
     ]
-    times = time_interleaved(works, _REPETITIONS)
+    times = time_interleaved(works, _DECODES)
 
     def speedup(name: str) -> float:
         ratio = tokens[name] / tokens["plain"]

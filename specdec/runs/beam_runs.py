@@ -163,8 +163,8 @@ class _Piece:
         decoders = {"plain": plain, "speculative": fast, "side_by_side": beside}
         works = [
             Work(name, lambda each=each, batch=batch: each.search(batch), batch.shape)
-            for name, each in decoders.items()
             for batch in batches
+            for name, each in decoders.items()
         ]
         times = time_interleaved(works, _REPETITIONS)
         verify, c = measure_costs(

@@ -21,9 +21,9 @@ from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder, searched_blocks
 from specdec.load import load_pair
-from specdec.measure import alpha, lossless, results, speed, traces
+from specdec.measure import alpha, beam_speed, lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
 from specdec.measure.rows import LineWriter, append_missing
@@ -223,15 +223,12 @@ class PreparedRun:
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
         run, measured = self.run, None
-        if run.timing_examples and run.beam is None:  # Speculation's numbers; beams have none.
-            ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
-            say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
+        batches = self._to_time()
+        if batches and run.beam is None:
             plain = run.decoder(self.pair, "autoregressive")
-            batches = list(make_batches(ids, run.batch_size, self.pair.target.model))
             guessing = run.decoder(self.pair) if run.guesses else None
             timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
             measured = speed.summarize(timings)
-        engine = run.decoder(self.pair).engine
         names = ("target", "weights", "method", "stop_below", "dtype", "batch_size",
                  "max_input_len", "max_decode_len", "seed")  # fmt: skip
         content = {
@@ -243,7 +240,7 @@ class PreparedRun:
             "beam": run.beam and dataclasses.asdict(run.beam),
             "num_return": run.num_return,
             "draft_beams": run.draft_beams,
-            "topology": {"nodes": engine.nodes, "siblings": engine.topology.siblings},
+            "topology": self._topology(),
             "verifier": verifier_name(run.who_accepts),
             "lossless": run.who_accepts.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
@@ -260,11 +257,37 @@ class PreparedRun:
             "gin": self._identity,
             "command": command,
         }
+        if batches and run.beam is not None:
+            content |= self._time_beams(batches, content["levels_per_call"])
         title = f"{run.task.name}: {run.method}, {run.tree or f'gamma {run.guesses}'}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
         files.write_text(self._directory / TRACE, page)
         files.write_json(self._directory / RESULTS, content)
         return content
+
+    def _topology(self) -> dict[str, int]:
+        """Nodes of a block; of speculative beams, tokens of a call."""
+        if self.run.beam is not None and self.run.guesses:
+            searcher = self.run.searcher(self.pair)
+            assert isinstance(searcher, SpeculativeBeamDecoder)
+            return {"nodes": searcher.engine.nodes, "siblings": searcher.draft_beams}
+        engine = self.run.decoder(self.pair).engine
+        return {"nodes": engine.nodes, "siblings": engine.topology.siblings}
+
+    def _to_time(self) -> list[Batch]:
+        run = self.run
+        if not run.timing_examples:
+            return []
+        ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
+        say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
+        return list(make_batches(ids, run.batch_size, self.pair.target.model))
+
+    def _time_beams(self, batches: Sequence[Batch], levels: float | None) -> dict[str, Any]:
+        run, plain = self.run, self.run.searcher(self.pair, plain=True)
+        fast = run.searcher(self.pair) if run.guesses else None
+        assert isinstance(plain, BeamDecoder)
+        assert not isinstance(fast, BeamDecoder)
+        return beam_speed.measure(plain, fast, batches, run.timing_repetitions, levels or 1.0)
 
     def _agreement(self) -> dict[str, Any]:
         """How far the rounded target and its full weights agree, along some of the outputs.
@@ -357,15 +380,33 @@ class PreparedRun:
     def _search_batch(
         self, decoder: BeamDecoder | SpeculativeBeamDecoder, batch: Batch, members: Sequence[Item]
     ) -> list[Row]:
-        result, count = decoder.search(batch), self.run.num_return
+        config, count = decoder.config, self.run.num_return
         assert count is not None
-        return [
-            Row.of_beams(
-                self.pair.with_text(result.row(place, count)), result.stats, place,
-                id=item.id, input=item.example.input, reference=item.example.reference,
-            )
-            for place, item in enumerate(members)
-        ]  # fmt: skip
+        searched, references = None, {}
+        if isinstance(decoder, SpeculativeBeamDecoder):
+            result = decoder.search(batch, trace=True)
+            searched = result.trace
+            if self.run.checked:
+                plain = self.run.searcher(self.pair, plain=True)
+                wide = dataclasses.replace(decoder, draft=None, width=decoder.engine.nodes)
+                references = {"mismatch": plain.search(batch),
+                              "width_matched_mismatch": wide.search(batch)}  # fmt: skip
+        else:
+            result = decoder.search(batch)
+        rows = []
+        for place, item in enumerate(members):
+            beams = result.row(place, config.num_beams)
+            row = Row.of_beams(
+                self.pair.with_text(beams[:count]), result.stats, place, id=item.id,
+                input=item.example.input, reference=item.example.reference,
+                searched=searched and searched_blocks(searched, place, config.num_beams),
+            )  # fmt: skip
+            found = {
+                name: lossless.compare_beams(beams, reference.row(place, config.num_beams))
+                for name, reference in references.items()
+            }
+            rows.append(dataclasses.replace(row, **found))
+        return rows
 
 
 def verifier_name(verifier: Verifier) -> str:

@@ -87,8 +87,8 @@ class DecodeRun:
 
     @property
     def checked(self) -> bool:
-        """Whether rows are compared with plain decoding."""
-        return self.check and self.sampling.greedy and self.guesses > 0 and self.beam is None
+        """Whether rows are compared with plain decoding, or with plain beams."""
+        return self.check and self.sampling.greedy and self.guesses > 0
 
     @property
     def guesses(self) -> int:
@@ -109,14 +109,17 @@ class DecodeRun:
         """The verifier, or the default of chains or trees."""
         return self.verifier or (VERIFIER if self.tree is None else TREE_VERIFIER)
 
-    def searcher(self, pair: Pair) -> BeamDecoder | SpeculativeBeamDecoder:
+    def searcher(self, pair: Pair, *, plain: bool = False) -> BeamDecoder | SpeculativeBeamDecoder:
         """What searches the run's beams; of one level while gamma is to be chosen.
+
+        Args:
+          plain: without guesses, whatever the run's method.
 
         Raises:
           ValueError: more beams than there are tokens; see also :meth:`Pair.beam_decoder`.
         """
         assert self.beam is not None
-        if self.method == "speculative_beam":
+        if self.method == "speculative_beam" and not plain:
             gamma = 1 if self.gamma == "auto" else self.guesses
             return pair.beam_decoder(
                 self.beam, gamma=gamma, draft_beams=self.draft_beams,

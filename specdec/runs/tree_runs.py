@@ -50,7 +50,7 @@ FIXED = (  # Settings that "auto" is held against, beside plain decoding and its
     Candidate(0, BEST_FIRST, None, None),
 )
 SIZES = (1, 3, 7, 11, 15, 23, 31)  # Guesses of the calls that are timed.
-_PROBED, _TIMED, _REPETITIONS = 64, 64, 9
+_PROBED, _REPETITIONS = 64, 9
 RESULT = "tree.json"
 
 
@@ -185,7 +185,7 @@ class _Piece:
         jax.clear_caches()
         # Its own candidates too: whether another of them had been better.
         ways = {str(each): each for each in (*FIXED, *choice.candidates)}
-        batches = commonest(list(make_batches(others, 1, pair.target.model)))[:_TIMED]
+        batches = commonest(list(make_batches(others, 1, pair.target.model)))
 
         def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
             shape = {"gamma": gamma} if gamma else {"tree": tree} if tree else {}

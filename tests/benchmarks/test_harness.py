@@ -9,9 +9,11 @@ import pytest
 from specdec.benchmarks import harness
 from specdec.benchmarks.harness import Measurement, check_systems, measure
 from specdec.benchmarks.workload import WorkloadError
+from specdec.decoding.beam_rules import BeamConfig
 from specdec.measure.progress import say
 
 PLAIN, SPECULATIVE = "specdec autoregressive", "specdec speculative"
+BEAMS = "specdec beams"
 CT2, INT8, T5X = "CTranslate2 float32", "CTranslate2 int8", "T5X"
 
 
@@ -104,6 +106,22 @@ def test_the_reference_sets_the_lengths_of_the_others(natural, answer):
     assert all(lengths == [3, 2] for name, _, lengths in answers.asked if name == CT2)
 
 
+def test_beams_end_by_themselves(natural, answer):
+    """No length is told, other lengths are no error, and another rule's system is absent."""
+    found = {BEAMS: TOKENS, "T5X beams": [[5, 6, 1], [7, 7, 1]]}
+    answers = answer(found)
+    workload = dataclasses.replace(natural, beam=BeamConfig(2))
+    systems = (BEAMS, "T5X beams", "transformers beams")
+    _, t5x, transformers = measure(workload, systems, 1, {"threads": 1})
+    assert {lengths for _, first, lengths in answers.asked if not first} == {None}
+    assert t5x.same_rows == 1
+    assert t5x.num_tokens == 6
+    assert transformers.absent == "its rule is not t5x's"
+    found["T5X beams"][1][0] = 8
+    with pytest.raises(WorkloadError, match=r"only 1 of 2 rows .* not decode the same weights"):
+        measure(workload, systems, 1, {"threads": 1})
+
+
 def test_every_other_repetition_goes_the_other_way_round(natural, answer):
     answers = answer({PLAIN: TOKENS, CT2: TOKENS})
     measure(natural, (PLAIN, CT2), 2, {"threads": 1})
@@ -148,6 +166,9 @@ def test_forced_acceptance_says_something_else(tiny_workload, answer):
         ((), {}, "first system must be"),
         ((PLAIN, CT2), {"temperature": 1.0}, "compared greedily only"),
         ((PLAIN, CT2), {"batch_size": 2}, "one at a time"),
+        ((PLAIN,), {"beam": BeamConfig(2)}, 'first system must be "specdec beams"'),
+        ((BEAMS, CT2), {"beam": BeamConfig(2)}, "it searches beams, which CTranslate2 float32 is"),
+        ((PLAIN, "T5X beams"), {}, "it searches no beams, which T5X beams is not for"),
     ],
 )
 def test_systems_that_cannot_do_it(natural, systems, changes, message):

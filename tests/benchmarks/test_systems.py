@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from tiny import TINY, random_t5_params
 
-from specdec.benchmarks.systems import SYSTEMS, huggingface, specdec_t5, t5x_greedy
+from specdec.benchmarks.systems import SYSTEMS, huggingface, specdec_beams, specdec_t5, t5x
+from specdec.benchmarks.workload import WorkloadError
 from specdec.checkpoints import load_huggingface, save_huggingface
+from specdec.decoding.beam_rules import BeamConfig
 
-OTHERS = [name for name, entry in SYSTEMS.items() if not entry.own and entry.needs]
+OTHERS = [name for name, entry in SYSTEMS.items() if not (entry.own or entry.beams) and entry.needs]
+SEARCHERS = [name for name, entry in SYSTEMS.items() if entry.beams]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,36 @@ def test_the_same_tokens(name, workload):
     assert system.versions
 
 
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_the_same_beams(name, workload, request):
+    entry = SYSTEMS[name]
+    for package in entry.needs:
+        pytest.importorskip(package, reason=f"{name} needs {package}")
+    path = request.config.getoption("--t5x_path")
+    if entry.module == "t5x" and path is None:
+        pytest.skip("--t5x_path=DIR names a checkout of google-research/t5x")
+    rule = {"early_stopping": True} if entry.beams == ("huggingface",) else {}
+    beam = BeamConfig(3, entry.beams[0], **rule)
+    workload = dataclasses.replace(workload, lengths=None, batch_size=1, beam=beam)
+    reference = specdec_beams.System(workload, "autoregressive", {})
+    module = importlib.import_module(f"specdec.benchmarks.systems.{entry.module}")
+    system = module.System(workload, entry.method, {"threads": 1, "t5x_path": path})
+    for row in ([0], [1]):
+        (expected,) = reference.decode(row, None)
+        (found,) = system.decode(row, None)
+        assert found == expected
+        assert len(system.decode(row, [1])[0]) == 1
+
+
+def test_ctranslate2_knows_one_rule_of_beams(workload):
+    ct2 = importlib.import_module("specdec.benchmarks.systems.ct2")
+    pytest.importorskip("ctranslate2")
+    beam = BeamConfig(3, "huggingface")
+    workload = dataclasses.replace(workload, lengths=None, batch_size=1, beam=beam)
+    with pytest.raises(WorkloadError, match="CTranslate2 knows early_stopping=True"):
+        ct2.System(workload, "float32", {"threads": 1})
+
+
 def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
     workload, checkpoints, tmp_path
 ):
@@ -97,6 +130,6 @@ def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
 
 def test_t5x_is_absent_without_a_checkout(tmp_path):
     with pytest.raises(ImportError, match="give --t5x_path"):
-        t5x_greedy.import_t5x(None)
+        t5x.import_t5x(None)
     with pytest.raises(ImportError, match="no T5X checkout at"):
-        t5x_greedy.import_t5x(str(tmp_path))
+        t5x.import_t5x(str(tmp_path))

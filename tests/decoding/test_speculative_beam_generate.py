@@ -11,7 +11,6 @@ import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.core.theory_beams import beam_speedup, levels_per_call
 from specdec.measure import beam_choice
-from specdec.measure.beam_traces import terminal
 
 TEXTS = [
     "The house is old, but I like it.",
@@ -25,7 +24,7 @@ def pair():
     return specdec.load_pair("quickstart")
 
 
-@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("width", [2, 4])
 def test_the_bundled_pair(pair, width):
     config = specdec.BeamConfig(width)
     options = {"beam": config, "num_return": width, "max_decode_len": 16}
@@ -48,10 +47,6 @@ def test_the_bundled_pair(pair, width):
         assert {len(level) for block in blocks for level in block.survivors} == {width}
         assert all(bool(block.lost) == (block.end == "miss") for block in blocks)
         assert blocks[-1].end in ("done", "limit")
-    shown = terminal(found.traces[0], pair.vocabulary).splitlines()
-    assert len(shown) == len(found.traces[0])
-    assert re.match(rf" +1 {2 * (width + 2)} guesses, \d levels?, \w", shown[0])
-    assert any("{" in line for line in shown) == any(b.lost for b in found.traces[0])
 
 
 @pytest.fixture(scope="module")

@@ -176,6 +176,64 @@ def test_trees(t5x, greedy, drafts, draft, tree):
         np.testing.assert_array_equal(aux["proposed"], aux["target_calls"] * 6)
 
 
+@functools.cache
+def t5x_beams(t5x, width, alpha):
+    """T5X's own beam search: its tokens and scores, all hypotheses of all rows, the best last."""
+    search = functools.partial(t5x.decoding.beam_search, alpha=alpha)
+    plain = t5x.models.EncoderDecoderModel(
+        module_of(t5x, CONFIGS["v1.1"]), **passing_through(V), optimizer_def=None, decode_fn=search
+    )
+    params, batch = random_t5_params(CONFIGS["v1.1"], 3), batch_of(ragged_inputs(24, 8, V))
+    every = {"return_all_decodes": True, "num_decodes": width}
+    found = jax.jit(functools.partial(plain.predict_batch_with_aux, **every))(params, batch)
+    return params, batch, found
+
+
+@pytest.mark.parametrize(
+    ("width", "alpha", "guessing"),
+    [
+        (1, 0.6, {}), (4, 0.6, {}), (4, 0.0, {}),
+        (4, 0.6, {"draft": "huggingface", "gamma": 2, "draft_beams": 6}),
+        (2, 1.0, {"draft": "huggingface", "gamma": 1}),
+    ],
+    ids=["one", "plain", "no penalty", "speculative", "default draft beams"],
+)  # fmt: skip
+def test_beams(t5x, drafts, width, alpha, guessing):
+    """Tokens, scores and the order of T5X's own ``decode_fn``."""
+    params, batch, (tokens, theirs) = t5x_beams(t5x, width, alpha)
+    assert len(set(lengths_of(tokens[:, -1]))) > 2
+    guessing = {"draft": None, "gamma": None} | guessing
+    guessing["draft"] = guessing["draft"] and drafts[guessing["draft"]]
+    model = speculative_model(
+        module_of(t5x, CONFIGS["v1.1"]), beam=specdec.BeamConfig(width, alpha=alpha), **guessing
+    )
+    every = functools.partial(model.predict_batch_with_aux, return_all_decodes=True)
+    found, aux = jax.jit(every)(params, batch)
+    np.testing.assert_array_equal(found, tokens)
+    np.testing.assert_allclose(aux["scores"], theirs["scores"], rtol=1e-4, atol=1e-4)
+    best, of_best = jax.jit(model.predict_batch_with_aux)(params, batch)
+    np.testing.assert_array_equal(best, tokens[:, -1])
+    np.testing.assert_array_equal(of_best["scores"], aux["scores"][:, -1])
+    np.testing.assert_array_equal(of_best["emitted"], lengths_of(best))
+    if guessing["gamma"] is None:
+        assert np.all(of_best["proposed"] == 0)
+    else:
+        assert np.sum(of_best["accepted"]) > 5
+
+
+def test_t5xs_defaults_for_decodes(t5x):
+    params, batch, (tokens, _) = t5x_beams(t5x, 4, 0.6)
+    made = t5x.models.DecoderParams(return_all_decodes=True, num_decodes=4)
+    module, four = module_of(t5x, CONFIGS["v1.1"]), specdec.BeamConfig(4)
+    plain = {"draft": None, "gamma": None, "beam": four}
+    model = speculative_model(module, **plain, default_decoder_params=made)
+    np.testing.assert_array_equal(jax.jit(model.predict_batch)(params, batch), tokens)
+    with pytest.raises(ValueError, match="num_decodes 3, but this model has 4 beams"):
+        model.predict_batch_with_aux(params, batch, num_decodes=3)
+    with pytest.raises(ValueError, match=r"return_all_decodes is True .* samples one"):
+        speculative_model(module).predict_batch_with_aux(params, batch, return_all_decodes=True)
+
+
 def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, drafts):
     """As infer.gin restores them: bfloat16, whatever the network's dtype."""
     config = CONFIGS["v1.1"]
@@ -244,6 +302,7 @@ def test_what_cannot_be_decoded(t5x, drafts):
     module = module_of(t5x, config)
     other = t5x.examples.t5.network.Decoder(module.config, None)
     bundled = seqio.SentencePieceVocabulary(resolve("quickstart", "target") + "/spiece.model")
+    beam = specdec.BeamConfig(2)
     sentence_pieces = {"input_vocabulary": bundled, "output_vocabulary": bundled}
     for target, changes, message in (
         (other, {}, r"must be a t5x\.examples\.t5\.network\.Transformer, got .*Decoder"),
@@ -260,6 +319,15 @@ def test_what_cannot_be_decoded(t5x, drafts):
         (module, {"gamma": None, "tree": "auto"}, "branching must be a few whole numbers"),
         (module, {"gamma": None, "tree": (V + 1,)}, "guesses for one position; the vocabulary"),
         (module, {"gamma": None, "tree": specdec.Tree(nodes=4, depth=2)}, "needs a draft model"),
+        (module, {"draft": None}, "Give a draft, or beam for plain beams"),
+        (module, {"draft_beams": 4}, "draft_beams belongs to beams"),
+        (module, {"beam": beam}, "need a draft with a law over tokens"),
+        (module, {"beam": beam, "draft": None}, "plain beams neither; got draft = None and gamma"),
+        (module, {"beam": beam, "gamma": None}, "plain beams neither; got draft = Copying"),
+        (module, {"beam": beam, "gamma": 0, "draft": drafts["t5x"]}, "gamma must be"),
+        (module, {"beam": beam, "tree": (2, 1), "gamma": None}, "leave them out of beams"),
+        (module, {"beam": beam, "sampling": specdec.SamplingConfig(1.0)}, "out of beams"),
+        (module, {"beam": beam, "draft": drafts["t5x"], "draft_beams": 1}, "at least num_beams"),
         (
             module,
             {"gamma": None, "tree": (2, 1), "verifier": specdec.BlockVerifier()},
@@ -410,6 +478,25 @@ def test_t5xs_own_runs_decode_speculatively(infer, plain_lines):
         assert set(COUNTS) < set(counts)
         assert counts["target_calls"] + counts["accepted"] >= counts["emitted"]
     assert sum(line["aux"]["accepted"] for line in found) > 10
+
+
+@pytest.mark.slow
+def test_t5xs_own_runs_search_by_beams(infer):
+    """Plain and speculative beams instead of T5X's, with its own files and metrics."""
+    theirs = infer(
+        "beams", "--gin.models.EncoderDecoderModel.decode_fn=@decoding.beam_search",
+        "--gin.models.DecoderParams.num_decodes=4",
+        "--gin.models.EncoderDecoderModel.default_decoder_params=@models.DecoderParams()",
+    )  # fmt: skip
+    ours = (*SPECULATIVE, "--gin_file=configs/t5x/beams.gin")
+    for name, given in (
+        ("plain_beams", ("--gin.DRAFT=None", "--gin.GAMMA=None")),
+        ("speculative_beams", ("--gin.GAMMA=2",)),
+    ):
+        found = infer(name, *ours, *given)
+        for line, expected in zip(found, theirs, strict=True):
+            assert line["prediction"] == expected["prediction"]
+            assert line["aux"]["scores"] == pytest.approx(expected["aux"]["scores"], abs=1e-3)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from specdec.decoding.batches import Block
+from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import LineWriter, line_of
@@ -16,14 +17,28 @@ ROW = Row(
 )  # fmt: skip
 
 
+# Two hypotheses and two blocks: a level that was guessed and one with a miss, then the end.
+BEAMS = {
+    "beams": [
+        {"tokens": [5, 1], "score": -0.25, "log_prob": -0.5, "text": "one"},
+        {"tokens": [6, 1], "score": -1.5, "log_prob": -2.0, "text": "an<b>other"},
+    ],
+    "searched": [
+        SearchedBlock([[5, 6, 7], [8, 9, 5]], [[5, 6], [8, 4]], [4], "miss"),
+        SearchedBlock([[5, 6, 7], [8, 9, 5]], [[9, 1]], [], "done"),
+    ],
+}  # fmt: skip
+
+
 def test_rows_come_back_as_they_were_written(tmp_path):
     path = tmp_path / "decodes.jsonl"
     other = dataclasses.replace(ROW, id=1, mismatch=None)
     tree = dataclasses.replace(ROW, id=2, blocks=[Block([5], [7, 8], 6, [[9, 5]])])
-    for row in (ROW, other, tree):
+    beams = dataclasses.replace(ROW, id=3, blocks=[], **BEAMS)
+    for row in (ROW, other, tree, beams):
         with LineWriter(path) as writer:
             writer.append(line_of(row))
-    assert list(read_rows(path)) == [ROW, other, tree]
+    assert list(read_rows(path)) == [ROW, other, tree, beams]
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):

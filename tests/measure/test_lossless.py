@@ -1,10 +1,13 @@
+import math
+
 import jax
 import numpy as np
 import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.checkpoints.loading import load_t5
-from specdec.measure.lossless import compare, first_difference
+from specdec.decoding.beam import Hypothesis
+from specdec.measure.lossless import Mismatch, compare, compare_beams, first_difference
 from specdec.models.t5.network import Transformer, shift_right
 
 
@@ -31,3 +34,14 @@ def test_gap_is_that_of_the_target_at_the_first_difference():
     assert mismatch.expected == expected
     assert mismatch.top2_gap == pytest.approx(first - second, abs=1e-4)
     assert compare(target, prompt, expected, expected) is None
+
+
+def test_lists_of_beams():
+    def beams(*lists):
+        return [Hypothesis(np.array(tokens), score, score) for tokens, score in lists]
+
+    mine = beams(([5, 1], -0.5), ([6, 1], -1.0))
+    assert compare_beams(mine, beams(([5, 1], -0.6), ([6, 1], -1.1))) is None
+    swapped = compare_beams(mine, beams(([5, 1], -0.5), ([7, 1], -1.25)))
+    assert swapped == Mismatch(1, 0.25, [7, 1])
+    assert compare_beams(mine, mine[:1]) == Mismatch(1, math.inf, [])

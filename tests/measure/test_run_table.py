@@ -4,9 +4,10 @@ import pytest
 
 from specdec.core import files
 from specdec.measure import results
+from specdec.measure.lossless import Mismatch
 from specdec.measure.run_table import format_table
 from specdec.measure.speed import Timings, summarize
-from tests.measure.test_decodes import ROW
+from tests.measure.test_decodes import BEAMS, ROW
 from tests.measure.test_speed import TOKENS, repetition
 
 SETTINGS = {
@@ -101,6 +102,46 @@ def test_a_tree_is_named_and_its_guesses_are_counted_by_rank():
     assert "rank" not in chain
     assert "tree 3-2, TraversalVerifier" in table([row], **TREE | {"verifier": "TraversalVerifier"})
     assert "gamma 2, RecursiveVerifier" in table(verifier="RecursiveVerifier")
+
+
+def test_beams_have_levels_and_why_blocks_ended():
+    """Without what samples and chains have; predicted and measured speedup stand side by side."""
+    row = dataclasses.replace(SAME, blocks=[], **BEAMS)
+    found = results.numbers([row], 2, None, checked=True)
+    assert found["levels_per_call"] == 1.5
+    assert found["block_ends"] == {"miss": 1, "done": 1}
+    spread = {"median": 0.5, "low": 0.4, "high": 0.6}
+    found |= {
+        "cost_ratio": 0.25, "verify_ratio": 2.0, "measured_speedup": 0.5,
+        "predicted_speedup_whole": 0.6,
+        "spread": {"repetitions": 3, "encode_ms": {}, "measured_speedup": spread,
+                   "ms_per_token": {"beam": spread, "speculative_beam": spread}},
+    }  # fmt: skip
+    beams = {
+        "method": "speculative_beam", "beam": {"num_beams": 2, "rule": "t5x"},
+        "topology": {"nodes": 8, "siblings": 3},
+    }  # fmt: skip
+    text = format_table(SETTINGS | found | beams)
+    assert text.startswith(
+        "quickstart: big, 2 beams by the rule t5x, drafted by small, gamma 2\nbatch"
+    )
+    for words in (
+        "1.500  calls of plain beams / calls", "done 1, miss 1", "v: call on 8 tokens / of plain",
+        "0.60      0.50", "per token, speculative_beam",
+        "all 1 rows equal to the width-matched reference", "does not pay here: speedup 0.50 meas",
+    ):  # fmt: skip
+        assert words in text, text
+    for words in ("alpha", "decoder only", "greedy"):
+        assert words not in text
+    differ = dataclasses.replace(row, mismatch=Mismatch(1, 3e-6, [6, 1]))
+    text = format_table(SETTINGS | results.numbers([differ], 2, None, checked=True) | beams)
+    assert "row 0 differs from plain beams at hypothesis 2: the two scores are 3e-06 apart" in text
+    plain = SETTINGS | results.numbers(
+        [dataclasses.replace(row, searched=None)], 0, None, checked=False
+    )
+    text = format_table(plain | beams | {"method": "beam", "gamma": 0})
+    assert text.startswith("quickstart: big, 2 beams by the rule t5x\n")
+    assert "levels" not in text
 
 
 def test_what_would_help_a_tree():

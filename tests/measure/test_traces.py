@@ -10,6 +10,7 @@ import pytest
 from specdec.data.vocabulary import EOS_ID, train_vocabulary
 from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.drafters.base import Sampled
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
@@ -19,7 +20,7 @@ from specdec.models.toy import ToyModel
 from specdec.topology import Topology
 from specdec.types import BlockInfo, SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier
-from tests.measure.test_decodes import ROW
+from tests.measure.test_decodes import BEAMS, ROW
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,39 @@ def test_page(row, vocabulary):
     for kind in ("accepted", "rejected", "correction", "bonus"):
         assert re.search(rf"\.{kind}\b.*{{", page)
     assert "prefers-color-scheme: dark" in page
+
+
+def test_beams():
+    """Levels with what was guessed and what was not, why blocks ended, and the n-best list."""
+    row = dataclasses.replace(ROW, blocks=[], mismatch=None, **BEAMS)
+    assert traces.lines(row, None) == [
+        [
+            Span("accepted", " 5|6"), Span("note", " /"), Span("accepted", " 8"),
+            Span("correction", " 4"), Span("note", " (missed)"),
+        ],
+        [Span("accepted", " 9|1"), Span("note", " (done)")],
+    ]  # fmt: skip
+    text = traces.terminal([row], None, colour=False)
+    assert "    1  5|6 / 8 {+4+} (missed)" in text
+    assert "   -1.500  an<b>other" in text
+    assert "Guesses" not in text
+    page = traces.page([row], None, "beams")
+    tags = Tags()
+    tags.feed(page)
+    assert not tags.open
+    assert tags.classes == [
+        "accepted", "correction", "counts", "accepted", "note", "accepted", "correction", "note",
+        "accepted", "note",
+    ]  # fmt: skip
+    assert "<td>-1.500</td><td>an&lt;b&gt;other</td>" in page
+    # After all guesses the target goes on alone.
+    last = SearchedBlock([[5, 6]], [[5, 5], [7, 8]], [], "depth")
+    row = dataclasses.replace(row, searched=[last])
+    assert [span.kind for span in traces.lines(row, None)[0]] == [
+        "accepted", "note", "bonus", "note"
+    ]  # fmt: skip
+    plain = dataclasses.replace(row, searched=None)
+    assert "target's" not in traces.terminal([plain], None, colour=False)
 
 
 def info(**leaves):

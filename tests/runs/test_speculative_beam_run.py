@@ -8,9 +8,12 @@ PLAIN = ("METHOD='beam'", "GAMMA=None", *BEAMS)
 FAST = ("METHOD='speculative_beam'", *BEAMS)
 
 
-def test_the_rows_of_plain_beams(tiny, tmp_path):
+def test_the_rows_of_plain_beams(tiny, tmp_path, capsys):
     assert main(tiny, tmp_path / "plain", *PLAIN) == 0
-    assert main(tiny, tmp_path / "fast", *FAST, "GAMMA=2", "DRAFT_BEAMS=5") == 0
+    shown = (*FAST, "GAMMA=2", "DRAFT_BEAMS=5", "TIMING_EXAMPLES=2", "CHECK=True")
+    capsys.readouterr()
+    assert main(tiny, tmp_path / "fast", *shown) == 0
+    text = capsys.readouterr().out
     (_, expected), (results, rows) = read(tmp_path / "plain"), read(tmp_path / "fast")
     for row, its in zip(rows, expected, strict=True):
         assert [each["tokens"] for each in row["beams"]] == [e["tokens"] for e in its["beams"]]
@@ -20,7 +23,20 @@ def test_the_rows_of_plain_beams(tiny, tmp_path):
         assert sum(row["accepted_histogram"]) == row["target_calls"]
     assert results["gamma"] == 2
     assert results["draft_beams"] == 5
-    assert results["greedy_mismatches"] is None
+    assert results["greedy_mismatches"] == results["greedy_mismatches_width_matched"] == 0
+    calls = sum(row["target_calls"] for row in rows)
+    assert sum(results["block_ends"].values()) == calls
+    assert results["levels_per_call"] * calls == sum(row["target_calls"] for row in expected)
+    for row in rows:
+        assert len(row["searched"]) == row["target_calls"]
+        levels = sum(len(block["survivors"]) for block in row["searched"])
+        assert levels == row["accepted"] + row["target_calls"]
+    assert results["topology"] == {"nodes": 3 + 2 * 5, "siblings": 5}
+    assert results["predicted_speedup_whole"] > 0
+    assert results["spread"]["ms_per_token"].keys() == {"beam", "speculative_beam"}
+    assert "| between hypotheses, / between levels." in text
+    assert f"levels_per_call  {results['levels_per_call']:.3f}" in text
+    assert "</table>" in (tmp_path / "fast" / "trace.html").read_text()
 
 
 def test_auto(tiny, tmp_path, monkeypatch, capsys):

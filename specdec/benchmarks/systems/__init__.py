@@ -6,13 +6,15 @@ Each file has a class ``System(workload, method, options)``, of one library with
     versions: names and versions of what ran
 
 ``rows`` are row numbers of the workload; ``lengths`` is how many tokens to emit for each of them,
-or is None where rows end by themselves. ``options`` has the number of "threads" and, for T5X,
-"t5x_path". An ImportError makes the system absent.
+or is None where rows end by themselves, as beams do. ``options`` has the number of "threads" and,
+for T5X, "t5x_path". An ImportError makes the system absent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+
+from specdec.decoding.beam_rules import Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +28,17 @@ class Entry:
     exact: bool = True
     own: bool = False  # Whether it is specdec: samples, forces acceptance.
     drawn: bool = False  # Whether it can draw random weights itself, so that they need no files.
+    beams: tuple[Rule, ...] = ()  # Rules by which it searches beams; none if it does not.
 
     @property
     def guesses(self) -> bool:
         """Whether it is specdec's speculative decoding."""
-        return self.own and self.method.startswith("speculative")
+        return self.own and self.method.startswith("speculative") and not self.beams
 
 
 _HUGGINGFACE = ("torch", "transformers")
 _CT2 = ("ctranslate2", *_HUGGINGFACE)
+_RULES: tuple[Rule, ...] = ("t5x", "huggingface")
 
 SYSTEMS = {
     "specdec autoregressive": Entry("specdec_t5", "autoregressive", own=True, drawn=True),
@@ -57,5 +61,13 @@ SYSTEMS = {
     "CTranslate2 float32": Entry("ct2", "float32", _CT2),
     "CTranslate2 int8": Entry("ct2", "int8", _CT2, exact=False),
     "CTranslate2 int8_float32": Entry("ct2", "int8_float32", _CT2, exact=False),
-    "T5X": Entry("t5x_greedy", "greedy"),
+    "T5X": Entry("t5x", "greedy"),
+    "specdec beams": Entry("specdec_beams", "autoregressive", own=True, beams=_RULES),
+    "specdec beams, float32":
+        Entry("specdec_beams", "autoregressive_float32", own=True, beams=_RULES),
+    "specdec speculative beams":
+        Entry("specdec_beams", "speculative", own=True, beams=_RULES),
+    "transformers beams": Entry("huggingface", "beams", _HUGGINGFACE, beams=("huggingface",)),
+    "CTranslate2 beams, float32": Entry("ct2", "float32", _CT2, beams=("huggingface",)),
+    "T5X beams": Entry("t5x", "beams", beams=("t5x",)),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""CTranslate2: greedy ``translate_batch`` of the converted checkpoint, float32 or int8."""
+"""CTranslate2: ``translate_batch`` of the converted checkpoint, greedy or by beams."""
 
 from __future__ import annotations
 
@@ -30,20 +30,34 @@ class System:
                     get_vocab=lambda: {str(i): i for i in range(config.vocab_size)},
                 )  # fmt: skip
 
+        self.workload = workload
         self.versions = {"ctranslate2": ctranslate2.__version__}
         self._tokens = [[str(token) for token in row] for row in workload.inputs]
         with tempfile.TemporaryDirectory() as directory:
             converted = str(Path(directory) / "model")
             quantization = None if method == "float32" else method
+            if workload.beam:
+                workload.require(
+                    workload.beam.early_stopping is True, "CTranslate2 knows early_stopping=True"
+                )
             Converter(str(workload.target)).convert(converted, quantization=quantization)
             self._translator = ctranslate2.Translator(
                 converted, device="cpu", compute_type=method, inter_threads=1,
                 intra_threads=options["threads"],
             )  # fmt: skip
 
-    def decode(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-        results = self._translator.translate_batch(
-            [self._tokens[row] for row in rows], beam_size=1,
-            min_decoding_length=max(lengths), max_decoding_length=max(lengths),
-        )  # fmt: skip
+    def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
+        given = [self._tokens[row] for row in rows]
+        most, beam = max(lengths or [self.workload.max_decode_len]), self.workload.beam
+        if beam is None:
+            results = self._translator.translate_batch(
+                given, beam_size=1, min_decoding_length=most, max_decoding_length=most
+            )
+        else:
+            # Lengths in scores have EOS if it is returned, as transformers' have. A row ends when
+            # as many hypotheses ended as there are beams: early_stopping=True.
+            results = self._translator.translate_batch(
+                given, beam_size=beam.num_beams, length_penalty=beam.length_penalty,
+                max_decoding_length=most, return_end_token=True,
+            )  # fmt: skip
         return [[int(token) for token in result.hypotheses[0]] for result in results]

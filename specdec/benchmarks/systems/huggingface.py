@@ -1,4 +1,4 @@
-"""Hugging Face transformers: greedy ``generate``, alone or with the draft as assistant."""
+"""Hugging Face transformers: ``generate``, greedy, with the draft as assistant, or by beams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec.checkpoints import open_huggingface, read_config
 
 
 class System:
-    """``method`` is greedy, assisted (its own schedule) or assisted_constant (gamma guesses).
+    """``method`` is greedy, beams, or assisted (its own schedule) or assisted_constant (gamma).
 
     Also greedy_bfloat16, weights and arithmetic; and greedy_int8, by torch's dynamic quantization
     of linear layers.
@@ -35,8 +35,8 @@ class System:
             model: Any = transformers.T5ForConditionalGeneration.from_pretrained(
                 checkpoint, dtype=dtype
             ).eval()
-            # Rows get the lengths they are told.
-            model.generation_config.eos_token_id = None
+            if workload.beam is None:  # Rows get the lengths they are told.
+                model.generation_config.eos_token_id = None
             # transformers gives the decoder's cache as many layers as the encoder has.
             model.config.num_layers = model.config.num_decoder_layers
             return model
@@ -77,12 +77,18 @@ class System:
 
         self._assistant.encoder.forward = forward
 
-    def decode(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-        torch = self._torch
+    def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
+        torch, beam = self._torch, self.workload.beam
+        options: dict[str, Any] = {"num_beams": 1, "assistant_model": self._assistant}
+        if beam is not None:
+            options = {
+                "num_beams": beam.num_beams, "length_penalty": beam.length_penalty,
+                "early_stopping": beam.early_stopping,
+            }  # fmt: skip
         inputs = torch.tensor([self.workload.inputs[row] for row in rows])
         with torch.inference_mode():
             output = self._model.generate(
-                inputs, attention_mask=torch.ones_like(inputs), do_sample=False, num_beams=1,
-                max_new_tokens=max(lengths), assistant_model=self._assistant,
+                inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
+                max_new_tokens=max(lengths or [self.workload.max_decode_len]), **options,
             )  # fmt: skip
         return output[:, 1:].tolist()

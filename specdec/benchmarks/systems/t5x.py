@@ -1,4 +1,4 @@
-"""T5X: ``t5x.decoding.temperature_sample`` over ``t5x.examples.t5.network``, from a checkout."""
+"""T5X: ``t5x.decoding`` over ``t5x.examples.t5.network``, from a checkout."""
 
 from __future__ import annotations
 
@@ -40,14 +40,17 @@ def import_t5x(path: str | None):
 
 
 class System:
-    """Greedy decoding, compiled for each input length; the output length is traced."""
+    """Greedy decoding or beams, compiled for each input length.
+
+    The output length is traced, but of beams, whose buffers have it as their size.
+    """
 
     def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
-        del method
         decoding, network = import_t5x(options["t5x_path"])
         self.versions = {name: metadata.version(name) for name in ("jax", "flax")}
         self.workload = workload
         config, params = load_huggingface(str(workload.target))
+        self._eos_id = config.eos_id
         self._params = jax.tree.map(jnp.asarray, params)
         activation = config.activation
         module = network.Transformer(
@@ -61,6 +64,11 @@ class System:
             )
         )  # fmt: skip
 
+        width = workload.beam.num_beams if workload.beam else 1
+        search: dict[str, Any] = {"temperature": 0.0, "topk": 1}
+        if workload.beam:
+            search = {"num_decodes": width, "alpha": workload.beam.alpha}
+
         @functools.partial(jax.jit, static_argnames="room")
         def decode(params, inputs, length, room):
             targets = jnp.zeros((inputs.shape[0], room), jnp.int32)
@@ -69,27 +77,38 @@ class System:
                 {"params": params}, inputs, targets, targets, decode=True, mutable=["cache"]
             )
             encoded = apply({"params": params}, inputs, method=module.encode)
+            each, sources = (
+                decoding.flat_batch_beam_expand(array, width) for array in (encoded, inputs)
+            )
 
             def logits(state):
                 scores, changed = apply(
-                    {"params": params, "cache": state.cache}, encoded, inputs,
+                    {"params": params, "cache": state.cache}, each, sources,
                     state.cur_token, state.cur_token, decode=True, max_decode_length=room,
                     mutable=["cache"], method=module.decode,
                 )  # fmt: skip
                 return jnp.squeeze(scores, axis=1), changed["cache"]
 
-            tokens, _ = decoding.temperature_sample(
-                targets, made["cache"], logits, eos_id=-1, temperature=0.0, topk=1,
-                max_decode_steps=length,
-            )  # fmt: skip
-            return tokens[:, 0]
+            if method == "beams":
+                tokens, _ = decoding.beam_search(
+                    targets, made["cache"], logits, eos_id=config.eos_id, **search
+                )
+            else:
+                tokens, _ = decoding.temperature_sample(
+                    targets, made["cache"], logits, eos_id=-1, max_decode_steps=length, **search
+                )
+            return tokens[:, -1]  # The best hypothesis is the last one.
 
         self._decode = decode
 
-    def decode(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
+        most = max(lengths or [self.workload.max_decode_len])
         ids = [self.workload.inputs[row] for row in rows]
         size = bucket(len(ids[0]))
         inputs = jnp.asarray([[*row, *[0] * (size - len(row))] for row in ids], jnp.int32)
-        room = bucket(self.workload.max_decode_len)
-        tokens = self._decode(self._params, inputs, jnp.int32(max(lengths)), room)
-        return [list(map(int, row[: max(lengths)])) for row in jax.device_get(tokens)]
+        room = most if self.workload.beam else bucket(self.workload.max_decode_len)
+        tokens = self._decode(self._params, inputs, jnp.int32(most), room)
+        found = [list(map(int, row[:most])) for row in jax.device_get(tokens)]
+        if self.workload.beam:  # These end by themselves.
+            found = [row[: [*row, self._eos_id].index(self._eos_id) + 1] for row in found]
+        return found

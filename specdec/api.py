@@ -158,7 +158,7 @@ class Pair:
         guesses, shape, max_decode_len, seed, batch_size, max_input_len, stop_below = (
             checked[name] for name in names
         )
-        ids = self.token_ids(texts, max_input_len=max_input_len)
+        ids = self.token_ids(texts, max_input_len=max_input_len, max_decode_len=max_decode_len)
         if method in BEAM_METHODS:
             if trace and method == "beam":
                 raise ValueError("Beam search has no blocks: leave trace out.")
@@ -428,12 +428,14 @@ class Pair:
         return batches[:_PROBED_BATCHES], key, decoder
 
     def token_ids(
-        self, texts: Iterable[Text], *, max_input_len: int, names: Sequence[str] | None = None
-    ) -> list[np.ndarray]:
-        """Token ids of each text, EOS included.
+        self, texts: Iterable[Text], *, max_input_len: int, names: Sequence[str] | None = None,
+        max_decode_len: int = 0,
+    ) -> list[np.ndarray]:  # fmt: skip
+        """Token ids of each text, with EOS where an encoder reads them.
 
         Args:
           names: what messages call each text; by its index unless given.
+          max_decode_len: tokens that the target's positions must have room for behind them.
 
         Raises:
           ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
@@ -446,7 +448,7 @@ class Pair:
         texts = list(texts)
         names = names or [f"text {i}" for i in range(len(texts))]
         return [
-            text_ids(text, name, self.vocabulary, self.target.model.vocab_size, max_input_len)
+            text_ids(text, name, self.vocabulary, self.target.model, max_input_len, max_decode_len)
             for text, name in zip(texts, names, strict=True)
         ]
 

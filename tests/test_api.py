@@ -9,7 +9,7 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.loading import draft_kernel_dtype, load_t5
+from specdec.checkpoints.loading import draft_kernel_dtype, load_packed
 from specdec.load import load_pair
 
 
@@ -33,6 +33,6 @@ def test_kernels_too_large_for_16_bits_are_not_cut():
     params = random_t5_params(config, 0)
     mlp = params["decoder"]["layers_0"]["mlp"]
     mlp["wo"]["kernel"] = mlp["wo"]["kernel"].at[0].set(1e7)
-    loaded = load_t5(config, params, "test", "float16")
+    loaded = load_packed(config, params, "test", "float16")
     assert loaded.params.layers[0].wi.dtype == jnp.float32
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(loaded.params))

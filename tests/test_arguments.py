@@ -7,7 +7,7 @@ from tiny import TINY, random_t5_params
 
 import specdec
 from specdec.api import Pair
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.core.randomness import row_keys, seed_words
 from specdec.drafters.random import Random
 from specdec.load import load_pair
@@ -19,7 +19,7 @@ TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
 
 @pytest.fixture(scope="module")
 def pair():
-    target = load_t5(TINY["v1.1"], random_t5_params(TINY["v1.1"], 0), "random")
+    target = load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], 0), "random")
     return Pair(target, Random().open(type("Opening", (), {"target": target})()), None)
 
 

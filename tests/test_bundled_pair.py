@@ -11,7 +11,7 @@ from tiny import logits_along, prompt_of
 
 import specdec
 from specdec.checkpoints import load_huggingface, open_checkpoint
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.data.text import read_pairs
 from specdec.decoding.batches import make_batches
 from specdec.models.t5.network import Transformer
@@ -107,7 +107,7 @@ def test_16_bits_in_memory_change_no_token(pair, data_dir):
     """More than 20,000 tokens, half of them sampled, beside the same weights widened at load."""
     texts = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")[:1300]]
     assert pair.target.params.layers[0].wi.dtype == jnp.float16
-    widened = load_t5(*open_checkpoint(BUNDLED / "target"), "widened")
+    widened = load_packed(*open_checkpoint(BUNDLED / "target"), "widened")
     wide = specdec.Pair(widened, pair.draft, pair.vocabulary)
     count = 0
     for temperature in (0.0, 1.0):

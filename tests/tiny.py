@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.models.gpt.config import GPTConfig
+from specdec.models.gpt.network import init_params as gpt_params
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
@@ -22,13 +24,33 @@ TINY = {
 }  # fmt: skip
 
 
+TINY_GPT = {
+    "gpt": GPTConfig(
+        vocab_size=19, max_positions=40, d_model=16, num_layers=2, num_heads=2, d_ff=24, eos_id=1,
+        start_id=2,
+    ),
+    "gpt_untied": GPTConfig(
+        vocab_size=19, max_positions=64, d_model=24, num_layers=1, num_heads=4, d_ff=20,
+        activation="gelu_exact", tied_logits=False, eos_id=1, start_id=1, pad_id=1,
+    ),
+}  # fmt: skip
+
+
+def random_gpt_params(config, seed):
+    """As those of T5, with logits that are not the newest token's own."""
+    return _noisy(gpt_params(config, jax.random.key(seed)), seed, 0.3)
+
+
 def random_t5_params(config, seed):
     """Weights far from their initialisation: no scale is 1 and logits spread by a few units."""
-    params = init_params(config, jax.random.key(seed))
+    return _noisy(init_params(config, jax.random.key(seed)), seed, 0.2)
+
+
+def _noisy(params, seed, stddev):
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed + 1000), len(leaves))
     noisy = [
-        leaf * 1.5 + 0.2 * jax.random.normal(key, leaf.shape)
+        leaf * 1.5 + stddev * jax.random.normal(key, leaf.shape)
         for leaf, key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(tree, noisy)

@@ -1,35 +1,80 @@
 """What a config describes: the middle of the library asks here and names no architecture.
 
-T5 is the only one so far. Another one joins here, told apart by the class of its config.
+T5 and GPT-2. Another one joins here, told apart by the class of its config.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import jax
 from jaxtyping import Array, Int
 
-from specdec.checkpoints.hf_names import parameter_shapes
+from specdec.checkpoints import gpt_names, hf_names
+from specdec.models.gpt import network as gpt
+from specdec.models.gpt.config import GPTConfig
+from specdec.models.gpt.model import GPTModel
+from specdec.models.packed import Layout, PackedModel
+from specdec.models.partitioning import Partitioning
 from specdec.models.t5 import network as t5
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
-from specdec.models.t5.model import axis_sizes as axis_sizes
-from specdec.models.t5.share import DeviceShare as DeviceShare
-from specdec.models.t5.share import FewBits as FewBits
 
-Config = T5Config
-network = t5.Transformer  # The linen module of a config that is trained and scored on whole texts.
-init_params = t5.init_params  # Random parameters of it, of a config and a key.
-decode_model = T5Model  # Decodes what the network's parameters are packed to.
+Config = T5Config | GPTConfig
+EncoderDecoder = T5Config  # What is trained, and what T5X has.
 # Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
-FAMILIES = {"t5-v1_1": "t5_1_1", "flan-t5": "t5_1_1", "t5": "t5_1_0"}
+FAMILIES: dict[str, tuple[str, type[Config]]] = {
+    "t5-v1_1": ("t5_1_1", T5Config), "flan-t5": ("t5_1_1", T5Config), "t5": ("t5_1_0", T5Config),
+    "gpt2": ("gpt2", GPTConfig),
+}  # fmt: skip
+# Whose names have no size at their end.
+PUBLIC_NAMES = {"gpt2": "gpt2-small", "distilgpt2": "gpt2-distil"}
 
 
-def decoder_inputs(config: Config, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:
+def network(config: Config) -> Any:
+    """The linen module that is trained and scored on whole texts."""
+    module: Any = gpt if isinstance(config, GPTConfig) else t5
+    return module.Transformer(config)
+
+
+def init_params(config: Config, key: jax.Array) -> dict:
+    """Random parameters of the network."""
+    if isinstance(config, GPTConfig):
+        return gpt.init_params(config, key)
+    return t5.init_params(config, key)
+
+
+def decode_model(
+    config: Config, layout: Layout | None = None, partitioning: Partitioning | None = None
+) -> PackedModel:
+    """What decodes with what the network's parameters are packed to.
+
+    Args:
+      layout: None for the best one here.
+    """
+    options: dict[str, Any] = {"partitioning": partitioning} | (
+        {"layout": layout} if layout else {}
+    )
+    model: Any = GPTModel if isinstance(config, GPTConfig) else T5Model
+    return model(config, **options)
+
+
+def encoding_widths(config: Config) -> tuple[int | None, int | None]:
+    """Of what an encoder gives a draft, and of what the model itself starts from; None if none."""
+    return (config.d_model, config.encoding_width) if isinstance(config, T5Config) else (None, None)
+
+
+def decoder_inputs(config: T5Config, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:
     """What the network's decoder reads to score ``targets``: the start token, then all but one."""
     return t5.shift_right(targets, config.decoder_start_id)
+
+
+def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a network, by its path in the tree."""
+    names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
+    return names.parameter_shapes(config)
 
 
 def count_parameters(config: Config) -> tuple[int, int]:

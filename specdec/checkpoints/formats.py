@@ -6,20 +6,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints import huggingface, t5x
+from specdec.checkpoints import hf_files, huggingface, t5x
+from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
 
 def open_checkpoint(
     source: str | Path, dtype: str | None = "float32"
-) -> tuple[T5Config, dict[str, Any]]:
+) -> tuple[T5Config | GPTConfig, dict[str, Any]]:
     """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
     opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
     return opener(source, dtype)
 
 
-def read_config(source: str | Path) -> T5Config:
-    """A checkpoint's network, its weights unseen; CheckpointError if it is damaged or no T5."""
+def read_config(source: str | Path) -> T5Config | GPTConfig:
+    """A checkpoint's network, its weights unseen; CheckpointError if it is damaged or none."""
     return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(Path(source))
 
 
@@ -33,8 +34,8 @@ def find_vocabulary(source: str | Path) -> Path | None:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     if not t5x.is_t5x(source):
-        return huggingface.vocabulary_in(huggingface.local_directory(source))
+        return hf_files.vocabulary_in(hf_files.local_directory(source))
     if t5x.is_remote(os.fspath(source)):
         return None
     path = Path(source).absolute()
-    return huggingface.vocabulary_in(path, path.parent)
+    return hf_files.vocabulary_in(path, path.parent)

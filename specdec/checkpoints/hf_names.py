@@ -60,14 +60,9 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
 
     Raises:
-      CheckpointError: not a T5 or mT5, a size missing, or a variant that T5Config cannot say.
+      CheckpointError: a size missing, or a variant that T5Config cannot say.
     """
-    model_type = raw.get("model_type")
-    if model_type not in DEFAULT_FEED_FORWARD:
-        raise CheckpointError(
-            f"{source}: model_type is {model_type!r}; only 't5' (T5, T5 v1.1, Flan-T5) and 'mt5' "
-            "checkpoints can be loaded."
-        )
+    model_type = raw["model_type"]
     feed_forward = raw.get("feed_forward_proj", DEFAULT_FEED_FORWARD[model_type])
     if feed_forward not in FEED_FORWARDS:
         raise CheckpointError(
@@ -76,9 +71,9 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
         )
     activation, gated = FEED_FORWARDS[feed_forward]
     # A decoder starts from the pad unless told otherwise.
-    pad = _token_ids(raw, "pad_token_id", 0, source)
-    start = _token_ids(raw, "decoder_start_token_id", pad[0], source)
-    eos = _token_ids(raw, "eos_token_id", 1, source, several=True)
+    pad = token_ids(raw, "pad_token_id", 0, source)
+    start = token_ids(raw, "decoder_start_token_id", pad[0], source)
+    eos = token_ids(raw, "eos_token_id", 1, source, several=True)
     tokens: dict[str, Any] = {"pad_id": pad[0], "decoder_start_id": start[0], "eos_id": eos[0]}
     # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
     # Its mT5 never scales, whatever ``tie_word_embeddings`` is.
@@ -98,10 +93,14 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
         raise CheckpointError(f"{source}: {error}") from None
 
 
-def _token_ids(
+def token_ids(
     raw: Mapping[str, Any], name: str, default: int, source: str, several: bool = False
 ) -> list[int]:
-    """Token ids by name: one, unless there may be ``several``."""
+    """Token ids by name: one, unless there may be ``several``.
+
+    Raises:
+      CheckpointError: they are none.
+    """
     value = default if raw.get(name) is None else raw[name]
     values = value if isinstance(value, list) else [value]
     numbers = all(isinstance(each, int) and not isinstance(each, bool) for each in values)

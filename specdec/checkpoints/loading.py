@@ -14,46 +14,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.checkpoints.architectures import Config, decode_model, encoding_widths
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.models.base import LoadedModel
+from specdec.models.packed import PackedModel, best_layout
 from specdec.models.partitioning import Partitioning, replicate
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model, best_layout
 from specdec.types import Params
 
 BUNDLED = ("quickstart",)
 
 
-def load_t5(
-    config: T5Config, params: Params, source: str, narrow: str | None = None,
+def load_packed(
+    config: Config, params: Params, source: str, narrow: str | None = None,
     partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None, *,
     int8: bool = False,
 ) -> LoadedModel:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
-    Parameters too large for ``narrow`` (see :meth:`specdec.models.t5.model.T5Model.pack`) are
+    Parameters too large for ``narrow`` (see :meth:`specdec.models.packed.PackedModel.pack`) are
     stored as they are after all.
 
     Raises:
       ValueError: the mesh does not divide the model, or cuts kernels that are to have 8 bits.
     """
     layout = best_layout() if partitioning is None else "in_out"
-    model = T5Model(config, layout, partitioning)
+    model = decode_model(config, layout, partitioning)
     packed = model.pack(params, output_tokens, narrow, int8=int8)
     if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
-        return load_t5(config, params, source, None, partitioning, output_tokens)
-    return loaded_t5(model, packed, source)
+        return load_packed(config, params, source, None, partitioning, output_tokens)
+    return as_loaded(model, packed, source)
 
 
-def loaded_t5(model: T5Model, params: Params, source: str) -> LoadedModel:
-    """A T5 whose parameters are packed already."""
-    config = model.config
-    return LoadedModel(
-        model, params, source, model.partitioning, config.d_model, config.encoding_width
-    )
+def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedModel:
+    """A model whose parameters are packed already."""
+    widths = encoding_widths(model.config)
+    return LoadedModel(model, params, source, model.partitioning, *widths)
 
 
 def checkpoint(folder: str, name: str) -> str:
@@ -90,14 +88,14 @@ def load_model(
     Args:
       source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
       dtype: of activations and cache, and of weights that are stored in more bits; for the rest
-        see :func:`load_t5`.
+        see :func:`load_packed`.
       as_draft: it generates only the tokens of its draft vocabulary, if it has one.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
         generates the tokens that both have.
 
     Raises:
       CheckpointError: it cannot be read.
-      ValueError: see :func:`load_t5`.
+      ValueError: see :func:`load_packed`.
     """
     config, params = open_checkpoint(source, None)
     config = dataclasses.replace(config, dtype=dtype)
@@ -113,7 +111,7 @@ def load_model(
             )
             generated = [token for token in generated or common if token in common]
             config = dataclasses.replace(config, vocab_size=vocab_size)
-    return load_t5(config, params, source, narrow, partitioning, generated, int8=int8)
+    return load_packed(config, params, source, narrow, partitioning, generated, int8=int8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,19 +134,19 @@ class DraftLoader:
                 "be spiece.model, the other tokenizer.json), put the target's file beside both."
             )
         same = theirs is not None and self.vocabulary is not None
-        loaded = load_model(
+        found = load_model(
             source, self.dtype, draft_kernel_dtype(self.dtype), self.partitioning, as_draft=True,
             vocab_size=self.target.model.vocab_size if same else None,
         )  # fmt: skip
-        _check_same_tokens(self.target, loaded)
-        width, given = loaded.reads_encoding, self.target.encoding_width
+        _check_same_tokens(self.target, found)
+        width, given = found.reads_encoding, self.target.encoding_width
         if width not in (None, given):
             raise ValueError(
-                f"The draft ({loaded.source}) starts from an encoding of width {width}, but that "
+                f"The draft ({found.source}) starts from an encoding of width {width}, but that "
                 f"of the target ({self.target.source}) has {given}. Such a draft goes with the "
                 "target that it was distilled from."
             )
-        return loaded
+        return found
 
     def ngrams(self, path: str) -> NgramTables:
         tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)
@@ -168,6 +166,13 @@ def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
 
     Of several EOS ids one in common is enough: the target's end a row.
     """
+    if target.model.reads_prefix != draft.model.reads_prefix:
+        kinds = {False: "an encoder-decoder", True: "decoder-only"}
+        raise ValueError(
+            f"The target ({target.source}) is {kinds[target.model.reads_prefix]}, the draft "
+            f"({draft.source}) {kinds[draft.model.reads_prefix]}: one reads a text with its "
+            "encoder, the other continues it. Choose a draft of the target's kind."
+        )
     for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
         if not set(ours) & set(theirs):
             ours, theirs = (" or ".join(map(str, tokens)) for tokens in (ours, theirs))
@@ -181,7 +186,7 @@ def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
 
 def _tokens(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     model = loaded.model
-    prefix = model.prompt(np.zeros((1, 1), np.int32), np.ones(1, np.int32)).prefix
+    prefix = model.prompt(np.zeros((1, 1), np.int32), np.zeros(1, np.int32)).prefix
     return {
         "vocab_size": (model.vocab_size,), "pad_id": (model.pad_id,), "eos_id": model.eos_ids,
         "decoder_start_id": (int(prefix[0, 0]),),

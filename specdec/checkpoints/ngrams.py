@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from specdec.checkpoints.huggingface import opened
+from specdec.checkpoints.hf_files import opened
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.files import written
 from specdec.drafters.ngram_tables import NgramTables, make_level

@@ -25,7 +25,7 @@ from t5x import models  # Where T5X is not installed, pyright takes this very fi
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.api import GREEDY
-from specdec.checkpoints.loading import DraftLoader, loaded_t5
+from specdec.checkpoints.loading import DraftLoader, as_loaded
 from specdec.decoding import beam as plain_beam
 from specdec.decoding import speculative_beam
 from specdec.decoding.beam_rules import BeamConfig
@@ -140,7 +140,7 @@ class SpeculativeEncoderDecoderModel(
         model = self._target = T5Model(config, layout="in_out")
         # Before a checkpoint is restored the parameters are shapes.
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
-        target = loaded_t5(model, shapes, "T5X's module")
+        target = as_loaded(model, shapes, "T5X's module")
         self._beams, self._depth = beam, gamma or 0
         if draft is None:
             return

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Protocol, TypeVar
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Partitioning, place
@@ -37,6 +38,19 @@ class Model(Protocol):
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens of which each ends a row; the first is the usual one."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """Tokens that a row's prefix and output may have together; None for any number."""
+        ...
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether a text is the decoder's prefix, which the output continues.
+
+        Else an encoder reads it, which is told its end by EOS.
+        """
         ...
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
@@ -134,6 +148,16 @@ class Model(Protocol):
             bits already.
         """
         ...
+
+
+def continued(tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"], start_id: int) -> Prompt:
+    """A prompt whose texts are the prefix; an empty one is the start token."""
+    batch = len(tokens)
+    prefix, lengths = np.array(tokens, np.int32), np.asarray(lengths, np.int32)
+    prefix = prefix.reshape(batch, -1) if prefix.size else np.zeros((batch, 1), np.int32)
+    prefix[:, 0] = np.where(lengths == 0, start_id, prefix[:, 0])
+    inputs = np.zeros((batch, 0), np.int32)
+    return Prompt(inputs, np.zeros(batch, np.int32), prefix, np.maximum(lengths, 1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,6 +43,14 @@ class Lagging:
     def pad_id(self) -> int:
         return self.model.pad_id
 
+    @property
+    def max_positions(self) -> int | None:
+        return self.model.max_positions
+
+    @property
+    def reads_prefix(self) -> bool:
+        return self.model.reads_prefix
+
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         return self.model.prompt(tokens, lengths)
 

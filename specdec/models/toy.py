@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import write_at
+from specdec.models.base import continued
 from specdec.models.cache import block_mask, rows_of, slot_positions
 from specdec.models.products.quantized import to_int8
 from specdec.pytrees import pytree
@@ -41,10 +42,14 @@ class ToyModel:
     eos_ids: tuple[int, ...] = (1,)
     decoder_start_id: int = 0
     of_target: bool = False  # See `quantized`.
+    reads_prefix: bool = False  # The texts are the prefix, which an empty one begins with a start.
+    max_positions: int | None = None
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        """The texts are inputs; the prefix is the start token."""
+        """The texts are inputs, and the prefix is the start token; or they are the prefix."""
         batch = len(tokens)
+        if self.reads_prefix:
+            return continued(tokens, lengths, self.decoder_start_id)
         start = np.full((batch, 1), self.decoder_start_id, np.int32)
         return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from specdec.checkpoints.architectures import Config, DeviceShare
+from specdec.checkpoints.architectures import Config
+from specdec.checkpoints.share import DeviceShare
 from specdec.core.roofline import Hardware
 from specdec.core.theory_beams import beam_speedup
 from specdec.models.partitioning import DeviceMesh

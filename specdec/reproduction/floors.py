@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec.checkpoints.architectures import Config, DeviceShare, FewBits, axis_sizes
+from specdec.checkpoints.architectures import Config, decode_model
+from specdec.checkpoints.share import DeviceShare, FewBits
 from specdec.core.roofline import Collective, Hardware, Load
 from specdec.drafters.tree import Tree
 from specdec.models.partitioning import DeviceMesh
@@ -96,7 +97,8 @@ class BlockPlan:
             strict=False,
         )
         return [
-            {"all parameters": share.weights, "self-attention cache": share.cache(cached),
+            {"all parameters": share.weights,
+             "self-attention cache": share.self_cache(cached, self.input_len),
              "cross-attention keys and values": share.own_cross_cache(self.input_len),
              "logits of one call": share.logits(width)}
             for share, cached, width in sides
@@ -187,7 +189,7 @@ class BlockPlan:
             size
             for rules, config in sides
             if config is not None
-            for axis, (_, size) in axis_sizes(config).items()
+            for axis, (_, size) in decode_model(config, "in_out").axis_sizes.items()
             if rules.onto(axis) == "model"
         ]
         longest, memory = math.gcd(*cut) or 1, hardware.memory

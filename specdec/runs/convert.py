@@ -13,8 +13,13 @@ import numpy as np
 
 from specdec import checkpoints
 from specdec.checkpoints import CheckpointError
-from specdec.checkpoints.architectures import Config, decoder_inputs, network
-from specdec.checkpoints.huggingface import vocabulary_in
+from specdec.checkpoints.architectures import (
+    Config,
+    EncoderDecoder,
+    decoder_inputs,
+    network,
+)
+from specdec.checkpoints.hf_files import vocabulary_in
 from specdec.checkpoints.parameters import written_whole
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
@@ -51,14 +56,20 @@ def convert(
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
     before, step, vocabulary = _open(source, dtype, step)
     config, params = before
+    if form != "huggingface" and not isinstance(config, EncoderDecoder):
+        raise CheckpointError(
+            f"{source} is decoder-only, and {form} is for T5s here: choose the format huggingface."
+        )
     with written_whole(Path(output_dir).absolute()) as partial:
         if form == "huggingface":
             checkpoints.save_huggingface(partial, config, params, vocabulary, dtype)
             after = checkpoints.open_huggingface(partial, dtype)
         elif form == "t5x":
+            assert isinstance(config, EncoderDecoder)
             checkpoints.save_t5x(partial, config, params, step, dtype)
             after = checkpoints.open_t5x(partial, dtype)
         else:
+            assert isinstance(config, EncoderDecoder)
             save_params(partial, config, jax.tree.map(np.asarray, params), step)
             after = load_params(partial)
         if form != "huggingface" and vocabulary is not None:
@@ -100,8 +111,11 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
 def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
     """Logits on random tokens, of which half a row is padding, farther apart than any bucket."""
     config, params = given[0], jax.tree.map(jnp.asarray, given[1])
-    length = drawn_for.relative_attention_max_distance + 32
     generator = np.random.default_rng(0)
+    if not isinstance(config, EncoderDecoder) or not isinstance(drawn_for, EncoderDecoder):
+        tokens = generator.integers(0, drawn_for.vocab_size, (2, 2 * _TARGET_LENGTH))
+        return jnp.asarray(network(config).apply({"params": params}, jnp.asarray(tokens)))
+    length = drawn_for.relative_attention_max_distance + 32
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))

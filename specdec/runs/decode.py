@@ -77,7 +77,7 @@ class PreparedRun:
             run.decoder(self.pair)  # A draft or verifier that cannot do it says so.
         if run.beam is not None:
             run.searcher(self.pair)
-        rows = run.max_input_len, run.num_examples, run.bad_rows
+        rows = run.max_input_len, run.num_examples, run.bad_rows, run.max_decode_len
         self._inputs = Inputs(run.task, self.pair, *rows)
         self._survey = found = self._inputs.survey()
         for row in found.first_skipped:

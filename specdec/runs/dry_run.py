@@ -14,8 +14,14 @@ from typing import Any
 import gin
 
 from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
-from specdec.checkpoints.architectures import FAMILIES, Config, FewBits, count_parameters
+from specdec.checkpoints.architectures import (
+    FAMILIES,
+    PUBLIC_NAMES,
+    Config,
+    count_parameters,
+)
 from specdec.checkpoints.loading import BUNDLED, resolve
+from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket
@@ -24,15 +30,18 @@ from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.tree import Tree
+from specdec.engines import DRAFT_BEAMS
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
 from specdec.reproduction import paper
+from specdec.reproduction.beam_floors import BeamFloors
 from specdec.reproduction.floors import BlockPart, BlockPlan, floor
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 
 SHAPES = "configs/shapes"
+_BEAMS_ON_MESHES = "Collectives and times of beams are not planned for a mesh."
 _TOGETHER = "together, without activations"
 _PART_LABELS = ("", "times", "read", "operations", "sent", "ms", "bound by")
 _PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
@@ -48,13 +57,13 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     """
     if is_t5x(source) or Path(source).is_dir():
         return read_config(source), "its shapes" if is_t5x(source) else "config.json"
-    public = _PUBLIC.fullmatch(Path(source).name)
+    public = _PUBLIC.fullmatch(PUBLIC_NAMES.get(Path(source).name, Path(source).name))
     if public is None:
         raise CheckpointError(
             f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
             f"{SHAPES}: {', '.join(f'{family}-SIZE' for family in FAMILIES)}."
         )
-    family = FAMILIES[public[1]]
+    family, config = FAMILIES[public[1]]
     name = f"{family}_{public[2]}"
     file = f"{SHAPES}/{name}.gin"
     if not (root / file).is_file():
@@ -62,7 +71,7 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
         raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
     gin_files.parse([str(root / file)], [], root)
     with gin.config_scope(name):
-        return gin.get_configurable(Config)(), file
+        return gin.get_configurable(config)(), file
 
 
 def _few_bits(draft: Any) -> FewBits | None:
@@ -102,8 +111,9 @@ def report(
     if run.tree is not None:
         row = None  # The paper's alpha is that of one guess for a position.
     tree = run.tree if isinstance(run.tree, Tree) else None
-    # Shapes are those of plain decoding then, and of beams.
+    # Shapes are those of plain decoding then, and of beams, whose caches hold each of them.
     chosen = "auto" in (run.gamma, run.tree) or run.beam is not None
+    beams = run.beam.num_beams if run.beam else 1
     model = tables = run.draft
     if isinstance(model, Merged):
         raise ValueError(f"--dry_run plans one draft, not {model}: give one of them alone.")
@@ -122,7 +132,7 @@ def report(
     plan = BlockPlan(
         target, draft[0] if draft else None, run.mesh or DeviceMesh(), run.batch_size,
         gamma=0 if chosen else run.guesses, input_len=bucket(run.max_input_len),
-        output_len=bucket(run.max_decode_len), tree=tree,
+        output_len=bucket(run.max_decode_len) * beams, tree=tree,
         target_bits=FewBits(8, GROUP, "model") if run.weights else None,
         draft_bits=_few_bits(model),
     )  # fmt: skip
@@ -153,7 +163,11 @@ def report(
         lines += ["", *_fitting_lines(plan, hardware)]
     if run.mesh is None and hardware is None:
         return "\n".join(lines)
-    if plan.unplanned:
+    if run.beam is not None:
+        alike = hardware is not None and run.mesh is None
+        times = _beam_lines(run, plan, hardware) if alike and hardware else [_BEAMS_ON_MESHES]
+        lines += ["", *times]
+    elif plan.unplanned:
         cut = ", ".join(plan.unplanned)
         lines += ["", f"Collectives and times are not planned for such a cut of {cut}."]
     elif isinstance(run.draft, Hierarchical):
@@ -170,7 +184,8 @@ def _shape(run: DecodeRun) -> str:
     if run.tree == "auto":
         return "tree auto"
     if run.beam is not None:
-        return f"{run.beam.num_beams} beams, in memory as one"
+        gamma = f", gamma {run.gamma}" if run.method == "speculative_beam" else ""
+        return f"{run.beam.num_beams} beams{gamma}"
     return f"gamma {run.gamma}" if run.tree is None else str(run.tree)
 
 
@@ -238,6 +253,30 @@ def _collective_lines(plan: BlockPlan, stop_below: float) -> list[str]:
             )
     remark = "  at most, and a byte after each guess: stop_below may end a draft earlier"
     return ["Collectives in a block:", *(lines or ["  none"]), *([remark] if stop_below else [])]
+
+
+def _beam_lines(run: DecodeRun, plan: BlockPlan, hardware: Hardware) -> list[str]:
+    """Floors of calls of plain beams and, with a draft and a gamma, of speculative ones."""
+    assert run.beam is not None
+    width, draft = run.beam.num_beams, plan.draft
+    guessed = draft is not None and run.method == "speculative_beam" and run.gamma != "auto"
+    beams = run.draft_beams or DRAFT_BEAMS * width
+    floors = BeamFloors(
+        plan.target, draft or plan.target, width, beams, run.guesses if guessed else 1,
+        plan.input_len, plan.output_len // width,
+    )  # fmt: skip
+    found = floors.computed(hardware, 1.0)
+    lines = [f"At least, on {hardware.name}, a row alone:"]
+    lines.append(f"  a call of plain beams: {found['plain_call'] * 1e3:.3f} ms")
+    if guessed:
+        c, v = found["cost_ratio"], found["verify_ratio"]
+        lines += [
+            f"  a call of speculative beams, {width + beams * floors.gamma} tokens: "
+            f"{found['target_call'] * 1e3:.3f} ms, and its draft {found['drafting'] * 1e3:.3f} ms",
+            f"  c = {c:.3f}, v = {v:.3f}: speculation pays from {v + floors.gamma * c:.2f} levels "
+            "a call",
+        ]
+    return lines
 
 
 def _time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:

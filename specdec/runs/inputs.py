@@ -71,6 +71,7 @@ class Inputs:
     max_input_len: int
     num_examples: int | None
     bad_rows: BadRows
+    max_decode_len: int = 0  # Tokens that positions must have room for behind each row.
 
     def __iter__(self) -> Iterator[Item | Skipped]:
         for place, row in enumerate(islice(self.task.read(), self.num_examples)):
@@ -84,7 +85,9 @@ class Inputs:
     def _tokenized(self, place: int, row: Example) -> Item | BadRow:
         given, limit = model_inputs([row], self.pair.vocabulary), self.max_input_len
         try:
-            (tokens,) = self.pair.token_ids(given, max_input_len=limit, names=[row.origin])
+            (tokens,) = self.pair.token_ids(
+                given, max_input_len=limit, names=[row.origin], max_decode_len=self.max_decode_len
+            )
         except ValueError as error:
             return BadRow(row.origin, str(error))
         return Item(place, row, tokens)

@@ -92,7 +92,7 @@ class DistillationOptions:
             )
 
 
-def check_draft(draft: architectures.Config, target: architectures.Config) -> None:
+def check_draft(draft: architectures.EncoderDecoder, target: architectures.EncoderDecoder) -> None:
     """Raises ValueError if the one cannot draft for the other."""
     if draft.encoding_width not in (None, target.d_model):
         raise ValueError(
@@ -109,7 +109,7 @@ def check_draft(draft: architectures.Config, target: architectures.Config) -> No
 def distill(
     directory: str | os.PathLike,
     *,
-    model: architectures.Config,
+    model: architectures.EncoderDecoder,
     files: TextFiles,
     batching: BatchingOptions,
     optimizer: OptimizerOptions,

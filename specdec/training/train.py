@@ -40,7 +40,7 @@ class TextFiles:
 def train(
     directory: str | os.PathLike,
     *,
-    model: architectures.Config,
+    model: architectures.EncoderDecoder,
     files: TextFiles,
     vocabulary_path: str,
     batching: BatchingOptions,
@@ -48,7 +48,7 @@ def train(
     loop: LoopOptions,
     z_loss: float = 0.0,
     initial: str | None = None,
-    make_translate: Callable[[architectures.Config, Tokenizer], Translate] | None = None,
+    make_translate: Callable[[architectures.EncoderDecoder, Tokenizer], Translate] | None = None,
     bleu_sentences: int = 200,
 ) -> dict:
     """Trains a T5 by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
@@ -104,7 +104,7 @@ def train(
     )  # fmt: skip
 
 
-def first_params(model: architectures.Config, seed: int, initial: str | None) -> dict:
+def first_params(model: architectures.EncoderDecoder, seed: int, initial: str | None) -> dict:
     """Random parameters, or those that :func:`load_params` finds in ``initial``.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
@@ -129,7 +129,7 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
 
 def prepare(
     directory: str | os.PathLike,
-    model: architectures.Config | None,
+    model: architectures.EncoderDecoder | None,
     vocabulary: Tokenizer,
     files: TextFiles,
     batching: BatchingOptions,

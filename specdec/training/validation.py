@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import sacrebleu
 
-from specdec.checkpoints.architectures import Config, decode_model
+from specdec.checkpoints.architectures import EncoderDecoder, decode_model
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import Model
@@ -24,7 +24,7 @@ def bleu(translate: Translate, params: dict, pairs: Sequence[tuple[str, str]]) -
 
 
 def greedy_translate(
-    config: Config, vocabulary: Tokenizer, *, length: int = 32, rows: int = 50
+    config: EncoderDecoder, vocabulary: Tokenizer, *, length: int = 32, rows: int = 50
 ) -> Translate:
     """Greedy decoding for a few hundred short sentences.
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
-from specdec.checkpoints.loading import load_model, load_t5
+from specdec.checkpoints.loading import load_model, load_packed
 from specdec.core.compilation import decode_jit
 
 # Sizes are whole vectors, as of every published T5. Of others a sum's rest may be added in another
@@ -25,7 +25,7 @@ WRITERS = {"huggingface": save_huggingface, "t5x": lambda *args: save_t5x(*args[
 
 def load_both(source):
     """As it is stored, and with every parameter widened to float32."""
-    return load_model(str(source), "float32"), load_t5(*open_checkpoint(source), str(source))
+    return load_model(str(source), "float32"), load_packed(*open_checkpoint(source), str(source))
 
 
 def kernels_of(loaded):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from tiny import ragged_inputs, random_t5_params
 
-from specdec import DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
+from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model
 from specdec.decoding.batches import Batch
@@ -57,12 +57,24 @@ WAYS = {
     "sampled": {"gamma": GAMMA, "sampling": SAMPLED},
     **{name: {"sampling": SAMPLED, **tree} for name, tree in TREES.items()},
 }
+BEAMS = {
+    "beams": {"method": "beam", "beam": BeamConfig(3), "num_return": 3},
+    "speculative beams": {
+        "method": "speculative_beam",
+        "beam": BeamConfig(3),
+        "num_return": 3,
+        "gamma": 2,
+    },
+}
+WAYS |= BEAMS
 # What is decoded: but for sampled chains only on some meshes, for each takes seconds to compile.
 DECODES = [
     (mesh, way)
     for mesh in MESHES
     for way in WAYS
-    if way == "sampled" or mesh in ("one device", "2x4") or (mesh == "1x8" and way in TREES)
+    if way == "sampled"
+    or mesh in ("one device", "2x4")
+    or (mesh == "1x8" and way in (*TREES, *BEAMS))
 ]
 ROWS, BATCH, LIMIT, SEED = 104, 56, 24, 7
 # Of these, programs are read: those of the decodes, with the shapes that they have.
@@ -87,11 +99,13 @@ def main(directory: Path) -> None:
             output = pair.generate(
                 texts, max_decode_len=LIMIT, batch_size=BATCH, seed=SEED, **WAYS[name]
             )
+            beams = [[one.tokens.tolist() for one in row] for row in output.beams or ()]
             report["decodes"][f"{mesh_name}, {name}"] = {
                 "tokens": [row.tolist() for row in output.tokens],
                 "accepted": output.stats.accepted,
                 "accepted_by_rank": output.stats.accepted_by_rank,
                 "target_calls": output.stats.target_calls,
+                "beams": beams,
             }
             report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
         if mesh_name in PROGRAMS:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from run_on_meshes import (
     BATCH,
+    BEAMS,
     CONFIGS,
     DECODES,
     GAMMA,
@@ -23,7 +24,7 @@ from run_on_meshes import (
     TREES,
 )
 
-from specdec.models.t5.share import DeviceShare
+from specdec.checkpoints.share import DeviceShare
 from specdec.reproduction.floors import BlockPlan
 
 HERE = Path(__file__).parent
@@ -67,9 +68,10 @@ def report(directory):
 def test_tokens_do_not_depend_on_the_mesh(report, mesh, way):
     assert report["devices"] == 8
     expected = report["decodes"][f"one device, {way}"]
-    assert sum(map(len, expected["tokens"])) >= 2000
+    assert sum(map(len, expected["tokens"])) >= (200 if way in BEAMS else 2000)
     assert len(set(map(len, expected["tokens"]))) > 5, "rows should end at different places"
-    assert expected["accepted"] > 0, "some guesses should be right for this test to mean anything"
+    if way != "beams":
+        assert expected["accepted"] > 0, "some guesses should be right for this to mean anything"
     if way in TREES:
         assert min(expected["accepted_by_rank"]) > 0, "not only first siblings should be right"
     assert report["decodes"][f"{mesh}, {way}"] == expected

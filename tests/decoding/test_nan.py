@@ -6,7 +6,7 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.core.standardize import has_nan, standardize
 from specdec.drafters.model import model_draft
 from specdec.types import SamplingConfig
@@ -21,7 +21,7 @@ def model(seed, *, broken=False):
         params["token_embedder"]["embedding"] = (
             params["token_embedder"]["embedding"].at[BROKEN].set(jnp.nan)
         )
-    return load_t5(TINY["v1.1"], params, "random")
+    return load_packed(TINY["v1.1"], params, "random")
 
 
 def generate(target, draft, sampling, **options):

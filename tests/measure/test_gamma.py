@@ -8,7 +8,7 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.core import theory
 from specdec.drafters.model import model_draft
 from specdec.measure import gamma as tuning
@@ -71,7 +71,7 @@ def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
 @pytest.fixture
 def pair():
     target, draft = (
-        load_t5(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random") for seed in (0, 1)
+        load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random") for seed in (0, 1)
     )
     return Pair(target, model_draft(draft), None)
 

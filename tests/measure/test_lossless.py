@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.decoding.beam import Hypothesis
 from specdec.measure.lossless import Mismatch, compare, compare_beams, first_difference
 from specdec.models.t5.network import Transformer, shift_right
@@ -22,7 +22,7 @@ def test_first_difference(tokens, expected, position):
 def test_gap_is_that_of_the_target_at_the_first_difference():
     config = TINY["v1.1"]
     params = random_t5_params(config, 0)
-    target = load_t5(config, params, "test")
+    target = load_packed(config, params, "test")
     inputs = np.asarray(ragged_inputs(1, 8, config.vocab_size))
     expected = [5, 7, 3, 1]
     prompt = prompt_of(target.model, inputs)

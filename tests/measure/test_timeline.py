@@ -8,7 +8,7 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
 from specdec.drafters.copying import Copying
@@ -23,7 +23,7 @@ CONFIG = dataclasses.replace(TINY["v1.1"], num_decoder_layers=1)
 
 
 def load(seed):
-    return load_t5(CONFIG, random_t5_params(CONFIG, seed), "random")
+    return load_packed(CONFIG, random_t5_params(CONFIG, seed), "random")
 
 
 @pytest.fixture(scope="module")

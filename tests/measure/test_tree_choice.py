@@ -7,7 +7,7 @@ import pytest
 from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
-from specdec.checkpoints.loading import load_t5
+from specdec.checkpoints.loading import load_packed
 from specdec.core.stats import RunStats
 from specdec.core.tree_shapes import expected_tokens
 from specdec.drafters.copying import Copying
@@ -73,7 +73,7 @@ def test_remembers(tmp_path):
 @pytest.fixture(scope="module")
 def pair():
     target, draft = (
-        load_t5(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)
+        load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)
     )
     return Pair(target, model_draft(draft), None)
 

@@ -7,8 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import (
+    TINY,
+    TINY_GPT,
+    logits_along,
+    prompt_of,
+    ragged_inputs,
+    random_gpt_params,
+    random_t5_params,
+)
 
+from specdec.models.gpt.model import GPTModel
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
@@ -23,11 +32,16 @@ def make(name):
         model = ToyModel(19)
         return model, jax.random.normal(jax.random.key(0), (31, 19))
     variant, layout, *narrow = name.split("/")
+    if variant in TINY_GPT:
+        gpt = GPTModel(TINY_GPT[variant], layout)
+        return gpt, gpt.pack(random_gpt_params(TINY_GPT[variant], 0), None, *narrow)
     model = T5Model(TINY[variant], layout)
     return model, model.pack(random_t5_params(TINY[variant], 0), None, *narrow)
 
 
-MODELS = ["toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16"]
+MODELS = [
+    "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "gpt/in_out", "gpt_untied/out_in",
+]  # fmt: skip
 
 
 @pytest.fixture(params=MODELS, scope="module")
@@ -130,14 +144,15 @@ def test_a_ragged_batch_is_its_rows_alone(setup):
 def test_lengths_say_what_is_input(setup):
     """Filler behind a row's length is not read, whatever it is."""
     scorer, tokens = setup
-    prompt = scorer.prompt
-    places = jnp.arange(prompt.inputs.shape[1])
-    filled = jnp.where(
-        places < prompt.input_lengths[:, None], prompt.inputs, scorer.model.eos_ids[0]
-    )
-    other = Scorer(scorer.model, scorer.params, dataclasses.replace(prompt, inputs=filled))
+    prompt, name, count = scorer.prompt, "inputs", "input_lengths"
+    if scorer.model.reads_prefix:
+        name, count = "prefix", "prefix_lengths"
+    given, lengths = getattr(prompt, name), getattr(prompt, count)
+    places = jnp.arange(given.shape[1])
+    filled = jnp.where(places < lengths[:, None], given, scorer.model.eos_ids[0])
+    other = Scorer(scorer.model, scorer.params, dataclasses.replace(prompt, **{name: filled}))
     same(other.score(tokens), scorer.score(tokens))
-    shorter = dataclasses.replace(prompt, input_lengths=prompt.input_lengths - 1)
+    shorter = dataclasses.replace(prompt, **{count: lengths - 1})
     assert not np.allclose(
         Scorer(scorer.model, scorer.params, shorter).score(tokens), scorer.score(tokens)
     )
@@ -146,9 +161,11 @@ def test_lengths_say_what_is_input(setup):
 def test_a_ragged_prefix_is_prefilled(setup):
     """A prefix of several tokens is the start token and what was emitted after it."""
     scorer, tokens = setup
-    start, lengths = scorer.prompt.prefix, jnp.array([1, 3, 4])
+    start, lengths = jnp.asarray(scorer.prompt.prefix[:, :1]), jnp.array([1, 3, 4])
     prefix = jnp.concatenate([start, tokens[:, :3]], axis=1)
-    prompt = dataclasses.replace(scorer.prompt, prefix=prefix, prefix_lengths=lengths)
+    bare = dataclasses.replace(scorer.prompt, prefix=start, prefix_lengths=jnp.ones_like(lengths))
+    scorer = Scorer(scorer.model, scorer.params, bare)
+    prompt = dataclasses.replace(bare, prefix=prefix, prefix_lengths=lengths)
     forced = Scorer(scorer.model, scorer.params, prompt)
     got, _ = forced.extend(forced.begin.cache, forced.begin.last_token[:, None])
     truth = scorer.score(prefix)

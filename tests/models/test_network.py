@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.models.t5.network import product
+from specdec.models.products.differentiable import product
 
 
 @pytest.mark.parametrize("axes", ["io", "oi"])

@@ -1,5 +1,7 @@
 """Beam search of a data set: n-best lists in decodes.jsonl, continued after a stop, planned."""
 
+import re
+
 import specdec
 from tests.runs.decoding import main, read
 
@@ -35,8 +37,31 @@ def test_n_best_lists_and_quality(tiny, tmp_path, capsys):
 
 
 def test_a_plan_of_beams(tiny, tmp_path, capsys):
-    assert main(tiny, tmp_path, *BEAMS, dry_run=True) == 0
-    assert "3 beams, in memory as one" in capsys.readouterr().out
+    """Caches hold every beam; times are computed for one device."""
+
+    def said(*bindings, **options):
+        assert main(tiny, tmp_path, *bindings, dry_run=True, **options) == 0
+        return capsys.readouterr().out
+
+    def cache(text):
+        (line,) = (line for line in text.splitlines() if line.startswith("caches"))
+        return float(re.search(r"([\d.]+) MB", line)[1])
+
+    device = {"files": [str(tiny.gin), "configs/hardware/h200.gin"]}
+    three = said(*BEAMS, **device)
+    assert "beam, 3 beams, temperature 0" in three
+    assert cache(three) > 2 * cache(said("METHOD='autoregressive'", "GAMMA=0"))
+    assert re.search(r"a call of plain beams: 0\.\d+ ms", three)
+    assert "speculation" not in three
+    fast = ("METHOD='speculative_beam'", "BEAM=@BeamConfig()", "GAMMA=2", "DRAFT_BEAMS=5")
+    text = said(*fast, **device)
+    assert "speculative_beam, 4 beams, gamma 2" in text
+    assert re.search(
+        r"speculative beams, 14 tokens: .*\n  c = .*: speculation pays from [1-9]", text
+    )
+    mesh = ("--gin_file", "configs/meshes/1x8.gin")[1:]
+    text = said(*BEAMS, files=[*device["files"], *mesh])
+    assert "not planned for a mesh" in text
 
 
 def test_more_beams_than_tokens_are_refused_before_anything_is_written(tiny, tmp_path, capsys):

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec.benchmarks.workload import Workload
 from specdec.checkpoints import open_huggingface, read_config
+from specdec.checkpoints.architectures import encoding_widths
 
 
 class System:
@@ -50,7 +51,7 @@ class System:
         self._assistant: Any = None
         if method.startswith("assisted"):
             self._assistant = read(workload.draft)
-            if read_config(str(workload.draft)).encoding_width is not None:
+            if encoding_widths(read_config(str(workload.draft)))[1] is not None:
                 self._start_from_encoding()
         if method == "assisted_constant":
             settings = self._assistant.generation_config

@@ -14,7 +14,7 @@ import numpy as np
 
 from specdec.api import Pair
 from specdec.benchmarks.workload import Workload
-from specdec.checkpoints.loading import draft_kernel_dtype, loaded_t5
+from specdec.checkpoints.loading import as_loaded, draft_kernel_dtype
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
 from specdec.drafters.model import model_draft
@@ -90,13 +90,13 @@ def random_pair(
 
     def load(config: T5Config, seed: int, narrow: str | None = None) -> LoadedModel:
         model = EndlessT5(dataclasses.replace(config, dtype=dtype))
-        return loaded_t5(model, _random_packed(model, seed, narrow), "random weights")
+        return as_loaded(model, _random_packed(model, seed, narrow), "random weights")
 
-    loaded = load(target, seed)
+    first = load(target, seed)
     if variant.quantized:
-        return Pair(loaded, model_draft(loaded.quantized(8, GROUP, True)), None, "random")
+        return Pair(first, model_draft(first.quantized(8, GROUP, True)), None, "random")
     drafted = load(draft, seed + 1, draft_kernel_dtype(dtype))
-    return Pair(loaded, model_draft(drafted), None, "random")
+    return Pair(first, model_draft(drafted), None, "random")
 
 
 def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:

@@ -143,8 +143,14 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
     return _float32(jnp.concatenate(rows).reshape(*tokens.shape, -1))
 
 
-def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
+def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Of each token's features, in float32."""
+    x = _barrier(x).astype(jnp.float32)
+    return (sum_last(x) / x.shape[-1])[..., None]
+
+
+def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
+    """Of their squares, in float32."""
     x = _barrier(x).astype(jnp.float32)
     return (sum_last(x * x) / x.shape[-1])[..., None]
 

@@ -107,6 +107,11 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
     return embedding[tokens]
 
 
-def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
+def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Of each token's features, in float32."""
+    return jnp.mean(x.astype(jnp.float32), axis=-1, keepdims=True)
+
+
+def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
+    """Of their squares, in float32."""
     return jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.models.packed import Store
 from specdec.models.partitioning import Axes, Partitioning, place
 from specdec.models.products.quantized import Kernel
 from specdec.models.t5.config import T5Config
@@ -93,15 +94,6 @@ AXES: dict[str, Axes] = {
     "logits": ("embed", "vocab"),
     "input_projection": ("encoding", "embed"),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Store:
-    """How a layout stores the parameters that products read."""
-
-    kernel: Callable[[Array], Kernel]  # The decoder's, [in, out], or stacked ones [in, N, out].
-    whole: Callable[[Array], Kernel]  # The encoder's.
-    embedding: Callable[[Array], Kernel]  # [V, D].
 
 
 def logical_axes(packed: PackedT5) -> PackedT5:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import pytest
 from tiny import TINY, prompt_of
 
+from specdec.checkpoints.share import DeviceShare
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params
-from specdec.models.t5.share import DeviceShare
 
 ALONE = DeviceMesh().planned_target
 WIDE = T5Config(

@@ -1,4 +1,4 @@
-"""What one device of a mesh holds of a T5, and what a call of its decoder costs that device.
+"""What one device of a mesh holds of a model, and what a call of its decoder costs that device.
 
 From shapes and rules alone: neither weights nor devices are needed. All devices have equal shares.
 
@@ -10,23 +10,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
 
+from specdec.checkpoints.architectures import Config, decode_model, parameter_shapes
 from specdec.core.roofline import Collective, Load
 from specdec.models.cache import CACHE_AXES
 from specdec.models.partitioning import T5X_RULES, Axes, Partitioning
 from specdec.models.products.quantized import num_bytes
-from specdec.models.t5 import packing
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import init_params
-from specdec.models.t5.packing import PackedT5
 
-# Axes that products sum over, and how many of a decoder layer's products do.
-_SUMMED = {"joined_kv": 2, "mlp": 1}
+# Axes that products sum over.
+_SUMMED = ("joined_kv", "mlp")
 _PLANNED = ("heads", *_SUMMED, "vocab")
 _FLOAT32 = jnp.dtype("float32").itemsize
 
@@ -52,46 +49,44 @@ class _Weights:
 
 
 @functools.cache
-def _packed(config: T5Config, *, int8: bool = False) -> PackedT5:
+def _packed(config: Config, *, int8: bool = False) -> Any:
     """The shapes of a model's decode parameters, all devices' together."""
-    float32 = dataclasses.replace(config, dtype="float32")
-    params = jax.eval_shape(lambda: init_params(float32, jax.random.key(0)))
-    return jax.eval_shape(functools.partial(T5Model(config, "in_out").pack, int8=int8), params)
-
-
-def _read(packed: PackedT5) -> PackedT5:
-    """What every call reads."""
-    embedding = packed.embedding if packed.logits is None else None
-    return dataclasses.replace(packed, encoder=None, cross_kv=None, embedding=embedding)
+    shapes = {
+        path: jax.ShapeDtypeStruct(shape, jnp.float32)
+        for path, shape in parameter_shapes(config).items()
+    }
+    pack = functools.partial(decode_model(config, "in_out").pack, int8=int8)
+    return jax.eval_shape(pack, unflatten_dict(shapes, sep="/"))
 
 
 @functools.cache
-def _weights(config: T5Config, partitioning: Partitioning) -> _Weights:
-    packed = _packed(config)
-    read, itemsize = _read(packed), jnp.dtype(config.dtype).itemsize
+def _weights(config: Config, partitioning: Partitioning) -> _Weights:
+    packed, model = _packed(config), decode_model(config, "in_out")
+    read, itemsize = model.step_params(packed), jnp.dtype(config.dtype).itemsize
 
     def held(array: jax.ShapeDtypeStruct, axes: Axes) -> int:
         part = partitioning.sharding(axes).shard_shape(array.shape)
         return math.prod(part) * array.dtype.itemsize
 
-    def total(arrays: PackedT5) -> int:
-        return sum(jax.tree.leaves(jax.tree.map(held, arrays, packing.logical_axes(arrays))))
+    def total(arrays: Any) -> int:
+        axes = model.packing.logical_axes(arrays)
+        return sum(jax.tree.leaves(jax.tree.map(held, arrays, axes)))
 
     return _Weights(total(packed), total(read), total(read) // itemsize)
 
 
 @functools.cache
-def _few_bits(config: T5Config, few: FewBits) -> _Weights:
-    full, model = _packed(config), T5Model(config, "in_out")
+def _few_bits(config: Config, few: FewBits) -> _Weights:
+    full, model = _packed(config), decode_model(config, "in_out")
     of_target = few.what == "of target"
 
-    def quantized(params: PackedT5) -> PackedT5:
+    def quantized(params: Any) -> Any:
         return model.quantized(params, few.bits, few.group, of_target=of_target)[1]
 
     packed = _packed(config, int8=True) if few.what == "model" else jax.eval_shape(quantized, full)
     own = (packed.kernels(), packed.logits) if of_target else packed
-    num_read = sum(leaf.size for leaf in jax.tree.leaves(_read(full)))
-    return _Weights(num_bytes(own), num_bytes(_read(packed)), num_read)
+    num_read = sum(leaf.size for leaf in jax.tree.leaves(model.step_params(full)))
+    return _Weights(num_bytes(own), num_bytes(model.step_params(packed)), num_read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +97,13 @@ class DeviceShare:
       ValueError: the mesh does not divide the model or the batch.
     """
 
-    config: T5Config  # The whole model's; its dtype is that of weights, activations and cache.
+    config: Config  # The whole model's; its dtype is that of weights, activations and cache.
     partitioning: Partitioning  # How the model lies on the mesh.
     batch_size: int  # B, rows that all devices decode together.
     few_bits: FewBits | None = None  # None for weights of the config's dtype.
 
     def __post_init__(self):
-        model = T5Model(self.config, "in_out", partitioning=self.partitioning)  # Checks them.
+        model = decode_model(self.config, "in_out", self.partitioning)  # Checks them.
         if self.few_bits is not None:
             model.check_whole()
         self.partitioning.check_batch_size(self.batch_size)
@@ -160,8 +155,18 @@ class DeviceShare:
         held = math.prod(self.partitioning.sharding(CACHE_AXES).shard_shape(shape))
         return 2 * cfg.num_decoder_layers * held * self._itemsize
 
+    @property
+    def _has_encoder(self) -> bool:
+        return not decode_model(self.config, "in_out").reads_prefix
+
+    def self_cache(self, length: int, input_length: int) -> int:
+        """Bytes of the self-attention's, which holds the inputs of a model without an encoder."""
+        return self.cache(length + (0 if self._has_encoder else input_length))
+
     def own_cross_cache(self, length: int) -> int:
-        """Bytes of the cross-attention's, unless they are the target's."""
+        """Bytes of the cross-attention's, unless they are the target's; 0 without an encoder."""
+        if not self._has_encoder:
+            return 0
         shared = self.few_bits is not None and self.few_bits.what == "of target"
         return 0 if shared else self.cache(length)
 
@@ -190,7 +195,8 @@ class DeviceShare:
                 "Collectives are counted where one axis of the mesh cuts the batch, and the other "
                 f"heads, joined_kv, mlp and vocab; these rules cut {', '.join(self.unplanned)}."
             )
-        caches = self.cache(cache_length) + self.cache(input_length)
+        caches = self.self_cache(cache_length, input_length)
+        caches += self.cache(input_length) if self._has_encoder else 0
         scored = width if scored is None else scored
         weights = self._weights.num_read * self.rows * width
         vocabulary = self.config.vocab_size // self.partitioning.ways("vocab")
@@ -205,7 +211,9 @@ class DeviceShare:
     def _collectives(self, width: int, scored: int) -> tuple[Collective, ...]:
         """Sums of what devices computed of a product, and the parts of the logits put together."""
         cfg, tokens = self.config, self.rows * width
-        counts = {axis: n * cfg.num_decoder_layers for axis, n in _SUMMED.items()}
+        # Of a layer, by the axis they sum over: each attention's last product, and the mlp's.
+        products = {"joined_kv": 1 + self._has_encoder, "mlp": 1}
+        counts = {axis: products[axis] * cfg.num_decoder_layers for axis in _SUMMED}
         counts["vocab"] = 1  # Each token's embedding is on one device; the others add zeros.
         sums: dict[str, int] = {}
         for axis, count in counts.items():

@@ -1,0 +1,168 @@
+"""What Hugging Face calls GPT-2's parts: config.json's fields, and parameters against our tree.
+
+Source: ``GPT2Config`` and ``GPT2LMHeadModel`` in transformers 5. Its kernels are [in, out]
+("Conv1D"), those of query, key and value side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.checkpoints.hf_names import token_ids
+from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.gpt.config import Activation, GPTConfig
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu_exact", "relu": "relu",
+}  # fmt: skip
+SIZES = {
+    "vocab_size": "vocab_size",
+    "max_positions": "n_positions",
+    "d_model": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+}
+# Variants that are something else than GPT-2, with what GPT-2 has.
+VARIANTS = {
+    "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}  # fmt: skip
+PREFIX = "transformer."  # Of most files' names.
+EMBEDDING, HEAD = "wte.weight", "lm_head.weight"
+
+
+def parse_config(raw: Mapping[str, Any], source: str) -> GPTConfig:
+    """The network that a config.json describes.
+
+    ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
+
+    Raises:
+      CheckpointError: a size missing, or a variant that GPTConfig cannot say.
+    """
+    name = raw.get("activation_function", "gelu_new")
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise CheckpointError(
+            f"{source}: activation_function {name!r} is not supported; it must be one of {known}."
+        )
+    for name, value in VARIANTS.items():
+        if raw.get(name, value) != value:
+            raise CheckpointError(f"{source}: {name} must be {value}, got {raw[name]!r}.")
+    # GPT-2's only special token ends, begins and pads texts.
+    eos = token_ids(raw, "eos_token_id", 50256, source, several=True)
+    start = token_ids(raw, "bos_token_id", eos[0], source)
+    pad = token_ids(raw, "pad_token_id", eos[0], source)
+    try:
+        width = raw["n_embd"]
+        return GPTConfig(
+            **{ours: raw[theirs] for ours, theirs in SIZES.items()},
+            d_ff=raw.get("n_inner") or 4 * width,
+            activation=ACTIVATIONS[raw.get("activation_function", "gelu_new")],
+            tied_logits=raw.get("tie_word_embeddings", True) is not False,
+            layer_norm_epsilon=raw.get("layer_norm_epsilon", 1e-5),
+            dropout_rate=raw.get("resid_pdrop", 0.1),
+            pad_id=pad[0], eos_id=eos[0], more_eos_ids=tuple(eos[1:]), start_id=start[0],
+        )  # fmt: skip
+    except KeyError as error:
+        raise CheckpointError(f"{source}: {error.args[0]} is missing; add it.") from None
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{source}: {error}") from None
+
+
+def format_config(config: GPTConfig, dtype: str) -> dict[str, Any]:
+    """The config.json with which transformers computes what ``config`` does."""
+    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    rates = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), config.dropout_rate)
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        "n_inner": config.d_ff,
+        "activation_function": activations[config.activation],
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "tie_word_embeddings": config.tied_logits,
+        "torch_dtype": dtype,
+        **rates,
+        **format_generation_config(config),
+    }
+
+
+def format_generation_config(config: GPTConfig) -> dict[str, Any]:
+    """The generation_config.json that goes with ``format_config``: the special tokens."""
+    eos: Any = config.eos_id
+    if config.more_eos_ids:
+        eos = [config.eos_id, *config.more_eos_ids]
+    return {"bos_token_id": config.start_id, "eos_token_id": eos, "pad_token_id": config.pad_id}
+
+
+class Parameter(NamedTuple):
+    """A parameter's path in our tree, joined by "/", its shape there, and in files."""
+
+    path: str
+    shape: tuple[int, ...]
+    stored_shape: tuple[int, ...]
+
+    def turned(self, array: np.ndarray) -> np.ndarray:
+        """A file's array as our tree has it, or one of that as files have it."""
+        if self.path == _HEAD_PATH:
+            return array.T
+        return array.reshape(self.stored_shape if array.shape == self.shape else self.shape)
+
+
+def all_parameters(config: GPTConfig) -> dict[str, Parameter]:
+    """Every parameter of a network, by Hugging Face's name without its prefix."""
+    table = {}
+    for name, path, shape in _named(config):
+        # Query, key and value are one axis in files.
+        stored = (*shape[:-2], math.prod(shape[-2:])) if path.endswith(_STACKED) else shape
+        stored = shape[::-1] if path == _HEAD_PATH else stored
+        table[name] = Parameter(path, shape, stored)
+    return table
+
+
+_STACKED, _HEAD_PATH = ("qkv/kernel", "qkv/bias"), "decoder/logits_dense/kernel"
+
+
+def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a network, by its path in our tree."""
+    return {each.path: each.shape for each in all_parameters(config).values()}
+
+
+def unused_names(names: Iterable[str]) -> list[str]:
+    """Masks that older versions of transformers saved."""
+    return [name for name in names if name.endswith((".attn.bias", ".attn.masked_bias"))]
+
+
+def _named(config: GPTConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """(Hugging Face's name, our path, our shape)."""
+    width, inner = config.d_model, config.d_ff
+    yield EMBEDDING, "token_embedder/embedding", (config.vocab_size, width)
+    yield "wpe.weight", "position_embedder/embedding", (config.max_positions, width)
+    for i in range(config.num_layers):
+        block, layer = f"h.{i}", f"decoder/layers_{i}"
+        yield from _norm(f"{block}.ln_1", f"{layer}/pre_self_attention_layer_norm", width)
+        attention = f"{layer}/self_attention"
+        yield from _dense(f"{block}.attn.c_attn", f"{attention}/qkv", width, (3, width))
+        yield from _dense(f"{block}.attn.c_proj", f"{attention}/out", width, (width,))
+        yield from _norm(f"{block}.ln_2", f"{layer}/pre_mlp_layer_norm", width)
+        yield from _dense(f"{block}.mlp.c_fc", f"{layer}/mlp/wi", width, (inner,))
+        yield from _dense(f"{block}.mlp.c_proj", f"{layer}/mlp/wo", inner, (width,))
+    yield from _norm("ln_f", "decoder/decoder_norm", width)
+    if not config.tied_logits:
+        yield HEAD, _HEAD_PATH, (width, config.vocab_size)
+
+
+def _norm(name: str, path: str, width: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    yield f"{name}.weight", f"{path}/scale", (width,)
+    yield f"{name}.bias", f"{path}/bias", (width,)
+
+
+def _dense(
+    name: str, path: str, size: int, features: tuple[int, ...]
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    yield f"{name}.weight", f"{path}/kernel", (size, *features)
+    yield f"{name}.bias", f"{path}/bias", features

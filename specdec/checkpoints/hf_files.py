@@ -1,0 +1,223 @@
+"""The files of a Hugging Face checkpoint: where they are, and their JSON and tensors.
+
+Reads and writes with numpy alone: neither torch nor transformers is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from specdec.checkpoints.parameters import (
+    DTYPES,
+    CheckpointError,
+    Index,
+    StoredArray,
+    cast,
+    part_of,
+)
+from specdec.core.files import write_json
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+VOCABULARY = "spiece.model"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+# transformers 5 writes tokenizer.json alone; the last two are GPT-2's, older ones and OpenAI's.
+VOCABULARIES = (VOCABULARY, TOKENIZER, "vocab.json", "encoder.json")
+HUB_FILES = [
+    CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX, *VOCABULARIES,
+    "merges.txt", TOKENIZER_CONFIG,
+]  # fmt: skip
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+STORED_DTYPES = {"F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": DTYPES["float16"]}
+MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own pieces.
+
+
+class Parameter(Protocol):
+    """A parameter's path in our tree, joined by "/", its shape there, and in files."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]: ...
+
+    def turned(self, array: np.ndarray) -> np.ndarray:
+        """A file's array as our tree has it, or one of that as files have it."""
+        ...
+
+
+def vocabulary_in(*directories: Path) -> Path | None:
+    """The first file of a vocabulary in directories; None where there is none."""
+    places = (directory / name for directory in directories for name in VOCABULARIES)
+    return next(filter(Path.is_file, places), None)
+
+
+def local_directory(directory_or_hub_id: str | Path) -> Path:
+    """The directory itself, or the local snapshot of a hub id (downloaded if need be).
+
+    Raises:
+      CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
+    """
+    path, name = Path(directory_or_hub_id), str(directory_or_hub_id)
+    if path.is_dir():
+        return path
+    if path.exists() or not HUB_ID.fullmatch(name):
+        raise CheckpointError(
+            f"{name} is not a directory; pass one that holds {CONFIG} and {WEIGHTS}, "
+            "or a model id of the Hugging Face Hub."
+        )
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # The hub client raises its own, its HTTP library's and OS errors.
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{name} is not a local directory, and it could not be downloaded from the Hugging "
+            f"Face Hub: pass a local directory with {CONFIG} and {WEIGHTS}, or check the model id "
+            f"and the network ({type(error).__name__}: {reason})"
+        ) from error
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[safe_open]:
+    """A safetensors file to read; CheckpointError if it cannot be."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or corrupt, or cannot be read ({error}); "
+            "copy or download it again."
+        ) from None
+
+
+def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
+    """For each tensor of a checkpoint, the file that holds it and what the file calls its dtype."""
+    if (directory / WEIGHTS).exists():
+        paths = [directory / WEIGHTS]
+    elif (directory / INDEX).exists():
+        weight_map = read_json(directory / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise CheckpointError(
+                f"{directory / INDEX} has no weight_map; copy or download the checkpoint again."
+            )
+        for tensor, name in weight_map.items():
+            inside = isinstance(name, str) and name and not Path(name).is_absolute()
+            if not inside or ".." in Path(name).parts:
+                raise CheckpointError(
+                    f"{directory / INDEX} gives {tensor} the file {name!r}, which is no name of a "
+                    "file in the checkpoint's directory; copy or download the checkpoint again."
+                )
+        paths = [directory / name for name in sorted(set(weight_map.values()))]
+    else:
+        pickles = sorted(path.name for path in directory.glob("pytorch_model*"))
+        found = f" (only {', '.join(pickles)})" if pickles else ""
+        raise CheckpointError(
+            f"{directory} has neither {WEIGHTS} nor {INDEX}{found}; a PyTorch checkpoint must be "
+            "converted first: load it with transformers and save_pretrained it again."
+        )
+    files = {}
+    for path in paths:
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} is missing, though {INDEX} lists it; copy or download that shard."
+            )
+        with opened(path) as file:
+            names = file.keys()
+            files |= {name: (path, file.get_slice(name).get_dtype()) for name in names}
+    return files
+
+
+def stored_array(
+    path: Path, name: str, parameter: Parameter, dtype: np.dtype, scale: float
+) -> StoredArray:
+    """A tensor as T5X's tree has it (transposing is a view).
+
+    Its file is open only while it is read: an open one's pages would count as the process's memory.
+    """
+    label = f"{path.parent}: {name}"
+
+    def load(*parts: Index) -> np.ndarray:
+        with opened(path) as file:
+            stored = file.get_slice(name)
+            kind, shape = stored.get_dtype(), tuple(stored.get_shape())
+            if kind not in STORED_DTYPES:
+                raise CheckpointError(
+                    f"{label} is stored as {kind}, not as one of {', '.join(STORED_DTYPES)}; "
+                    "quantized checkpoints cannot be loaded."
+                )
+            if shape != parameter.stored_shape:
+                raise CheckpointError(
+                    f"{label} has shape {shape}, but {CONFIG} asks for {parameter.stored_shape}; "
+                    "check that they belong together."
+                )
+            return part_of(parameter.turned(file.get_tensor(name)), parts)
+
+    return StoredArray(label, parameter.shape, dtype, load, scale)
+
+
+def write_weights(
+    directory: Path, table: Mapping[str, Parameter], arrays: Mapping[str, Any], dtype: np.dtype,
+    max_shard_bytes: int,
+) -> None:  # fmt: skip
+    """Writes the tensors, a shard at a time, in as few shards as their order allows.
+
+    No shard is larger than ``max_shard_bytes``, unless a single tensor is. Several have an index.
+    """
+    sizes = {name: math.prod(table[name].shape) * dtype.itemsize for name in table}
+    shards, room = [[]], max_shard_bytes
+    for name, size in sizes.items():
+        if size > room and shards[-1]:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(name)
+        room -= size
+
+    weight_map = {}
+    for i, names in enumerate(shards, start=1):
+        single = len(shards) == 1
+        filename = WEIGHTS if single else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {}
+        for name in names:
+            path = table[name].path
+            tensor = cast(np.asarray(arrays[path]), dtype, f"params: {path}")
+            tensors[name] = np.ascontiguousarray(table[name].turned(tensor))
+        save_file(tensors, directory / filename, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(names, filename))
+    if len(shards) > 1:
+        metadata = {"total_size": sum(sizes.values())}
+        write_json(directory / INDEX, {"metadata": metadata, "weight_map": weight_map})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; a CheckpointError names a file that is absent or holds anything else."""
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path.parent} has no {path.name}; pass the directory of a T5 checkpoint."
+        ) from None
+    except ValueError as error:
+        problem = f"valid JSON ({error})"
+    else:
+        if isinstance(contents, dict):
+            return contents
+        problem = "a JSON object"
+    raise CheckpointError(f"{path} is not {problem}; copy or download it again.")

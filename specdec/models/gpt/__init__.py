@@ -1,0 +1,1 @@
+"""GPT-2's decoder: network, packed decode parameters and decode model."""

@@ -1,0 +1,113 @@
+"""GPT-2 as the decode loop's :class:`~specdec.models.base.Model`: packed weights and a cache.
+
+It computes what ``network.py`` computes, on weights that ``packing.py`` stored at load. A text is
+the decoder's prefix: it is prefilled in one call and never output.
+
+Shapes: B batch, P prefix length, T block length, M cache length, H heads, K head_dim, D d_model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.models import cache as kv
+from specdec.models.base import continued
+from specdec.models.gpt import packing
+from specdec.models.gpt.config import GPTConfig
+from specdec.models.gpt.network import ACTIVATIONS
+from specdec.models.gpt.packing import Norm, PackedGPT, PackedLayer
+from specdec.models.packed import MLP_AXES, NEG_INF, PackedModel, hidden
+from specdec.models.partitioning import constrain
+from specdec.types import AnyArray, Encoded, Prompt, Start
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTModel(PackedModel):
+    """A GPT that can be extended, committed and rolled back.
+
+    Raises:
+      ValueError: the mesh does not divide its heads, d_ff or vocabulary.
+    """
+
+    config: GPTConfig
+
+    @property
+    def packing(self):
+        return packing
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_positions
+
+    @property
+    def reads_prefix(self) -> bool:
+        return True
+
+    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+        """The texts are the decoder's prefix; an empty one is the start token."""
+        return continued(tokens, lengths, self.config.start_id)
+
+    def start(
+        self, params: PackedGPT, prompt: Prompt, max_len: int, target: Encoded | None = None
+    ) -> Start:
+        """Prefills the prefix but for its last token, without logits."""
+        del target
+        cfg, batch, before = self.config, prompt.batch_size, prompt.prefix.shape[1] - 1
+        with self._resolving(batch):
+            cache = kv.init_cache(
+                cfg.num_layers, batch, cfg.num_heads, before + max_len, cfg.head_dim, self.dtype
+            )
+        if before:
+            _, cache = self.extend(params, (), cache, jnp.asarray(prompt.prefix[:, :-1]))
+            cache = self.commit(cache, None, prompt.prefix_lengths - 1)
+        return Start((), cache, prompt.last_token)
+
+    def step_params(self, params: PackedGPT) -> PackedGPT:
+        return dataclasses.replace(super().step_params(params), positions=None)
+
+    def _extend(self, params, encoded, cache, tokens, topology, after):
+        del encoded
+        length, max_len, count = cache.length, cache.keys[0].shape[2], tokens.shape[1]
+        mask = kv.block_mask(topology, length, max_len, count, after)
+        bias = jnp.where(mask, 0.0, NEG_INF)[:, None]
+        places = kv.token_positions(topology, length, count, after)
+        # Only filler and finished rows, whose output is fixed, can be beyond the last position.
+        places = jnp.broadcast_to(jnp.clip(places, 0, self.max_positions - 1), tokens.shape)
+        positions = self._ops.embed(params.positions, places).astype(self.dtype)
+        x = hidden(self._embedded(params, tokens) + positions)
+        keys, values = [], []
+        for layer, old in zip(
+            params.layers, zip(cache.keys, cache.values, strict=True), strict=True
+        ):
+            query, key, value = self._queries_keys_values(layer, x)
+            key, value = self._written(old, (key, value), length + after)
+            keys.append(key)
+            values.append(value)
+            h = self._attend(self._heads(query * self.config.head_dim**-0.5), key, value, bias)
+            x = hidden(x + self._ops.product(layer.self_out, h) + layer.out_bias)
+            h = self._feed_forward(layer, x)
+            x = hidden(x + self._ops.product(layer.wo, h) + layer.wo_bias)
+        return x, kv.KVCache(tuple(keys), tuple(values), length)
+
+    def _normed(self, x: Float[Array, "b t d"], norm: Norm) -> Float[Array, "b t d"]:
+        """(x - mean) / sqrt(variance + epsilon), times the scale, plus the bias."""
+        centred = x.astype(jnp.float32) - self._ops.mean(x)
+        variance = self._ops.mean_square(centred)
+        normed = centred * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
+        return normed.astype(x.dtype) * norm.norm_scale + norm.norm_bias
+
+    def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
+        products = self._ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
+        return [p + layer.qkv_bias[i] for i, p in enumerate(self._ops.split(products, 3))]
+
+    def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
+        inner = self._ops.product(layer.wi, self._normed(x, layer.mlp_norm)) + layer.wi_bias
+        return constrain(ACTIVATIONS[self.config.activation](inner), MLP_AXES)
+
+    def _logits(self, params: PackedGPT, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        normed = self._normed(x, params.final_norm)
+        return self._ops.product(self._logits_kernel(params), normed, jnp.float32)

@@ -1,0 +1,264 @@
+"""What transformers have in common as the decode loop's :class:`~specdec.models.base.Model`.
+
+An architecture adds its prompt, its layers and its logits. On CPU each kernel is stored
+out-features first, which ``few_tokens.py`` reads once for all tokens. On a mesh attention is cut by
+heads and the feed-forward by its hidden width: each device computes its share of a product, and
+what the next part reads is their sum.
+
+Shapes: B batch, T block length, M cache length, H heads, K head_dim, I = H * K, D d_model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.core.reductions import softmax_parts
+from specdec.core.standardize import spread
+from specdec.models import cache as kv
+from specdec.models.partitioning import Partitioning, constrain
+from specdec.models.products import few_tokens, plain
+from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
+from specdec.topology import CHAIN, Order
+from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
+
+Layout = Literal["out_in", "in_out"]
+HIDDEN_AXES = ("batch", "length", "embed")
+HEADS_AXES = ("batch", "length", "heads", "kv")
+MLP_AXES = ("batch", "length", "mlp")
+NEG_INF = -1e10  # T5X's mask value: finite in bfloat16, exp() of it is exactly 0.
+
+
+def best_layout() -> Layout:
+    """The kernel layout for the default backend."""
+    return "out_in" if jax.default_backend() == "cpu" else "in_out"
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """How a layout stores the parameters that products read."""
+
+    kernel: Callable[[Array], Kernel]  # A decoder's, [in, out], or stacked ones [in, N, out].
+    whole: Callable[[Array], Kernel]  # An encoder's.
+    embedding: Callable[[Array], Kernel]  # [V, D].
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedModel:
+    """A transformer that can be extended, committed and rolled back.
+
+    Its ``params`` are what its ``packing`` makes of a checkpoint: they have ``layers``,
+    ``embedding``, ``logits`` and ``output_tokens``.
+
+    Raises:
+      ValueError: the mesh does not divide its heads, d_ff or vocabulary.
+    """
+
+    config: Any  # Its shape. ``config.dtype`` is that of activations and cache.
+    # How packed kernels are stored; see `best_layout`.
+    layout: Layout = dataclasses.field(default_factory=best_layout)
+    # How it lies on a mesh of devices; None for one device. Only "in_out" kernels can be cut.
+    partitioning: Partitioning | None = None
+
+    def __post_init__(self):
+        if self.partitioning is None:
+            return
+        if self.layout != "in_out":
+            raise ValueError(f'A mesh can cut "in_out" kernels, not {self.layout!r} ones.')
+        self.partitioning.check(self.axis_sizes)
+
+    @property
+    def packing(self) -> ModuleType:
+        """What fuses and stores a checkpoint's parameters."""
+        raise NotImplementedError
+
+    @property
+    def axis_sizes(self) -> dict[str, tuple[str, int]]:
+        """For each logical axis that a mesh may cut, what its size is called and the size."""
+        config = self.config
+        return {
+            "heads": ("num_heads", config.num_heads),
+            "joined_kv": ("num_heads", config.num_heads),  # Cut between heads, not inside one.
+            "mlp": ("d_ff", config.d_ff),
+            "vocab": ("vocab_size", config.vocab_size),
+            "embed": ("d_model", config.d_model),
+            "kv": ("head_dim", config.head_dim),
+        }
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def pad_id(self) -> int:
+        return self.config.pad_id
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return (self.config.eos_id, *self.config.more_eos_ids)
+
+    @property
+    def max_positions(self) -> int | None:
+        raise NotImplementedError
+
+    @property
+    def reads_prefix(self) -> bool:
+        raise NotImplementedError
+
+    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+        raise NotImplementedError
+
+    def start(
+        self, params: Any, prompt: Prompt, max_len: int, target: Encoded | None = None
+    ) -> Start:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of activations and cache; kernels and embedding may have fewer bits."""
+        return jnp.dtype(self.config.dtype)
+
+    def pack(
+        self, params: Params, output_tokens: Sequence[int] | None = None,
+        narrow: str | None = None, *, int8: bool = False,
+    ) -> Any:  # fmt: skip
+        """Decode parameters from a checkpoint tree; see ``pack`` of the architecture's packing.
+
+        Args:
+          int8: all kernels and the embedding have 8 bits, an encoder's too.
+
+        Raises:
+          ValueError: 8 bits on a mesh that cuts kernels.
+        """
+        ops, store = self._ops, Store(self._ops.pack, self._ops.pack_whole, lambda table: table)
+        if int8:
+            self.check_whole()
+
+            def packed(kernel: Array, pack=ops.pack) -> Kernel:
+                return ops.quantize(pack(kernel), 8, 0)
+
+            store = Store(packed, functools.partial(packed, pack=ops.pack_whole), int8_rows)
+        return self.packing.pack(
+            params, self.config, store, jnp.dtype(narrow) if narrow else None, self.partitioning,
+            output_tokens,
+        )  # fmt: skip
+
+    def step_bytes(self, params: Any) -> int:
+        return num_bytes(self.step_params(params))
+
+    def step_params(self, params: Any) -> Any:
+        """Those that a decode step reads: without the embedding, unless it is the logits' too."""
+        embedding = params.embedding if params.logits is None else None
+        return dataclasses.replace(params, embedding=embedding, output_tokens=None)
+
+    def quantized(
+        self, params: Any, bits: int, group: int, *, of_target: bool
+    ) -> tuple[PackedModel, Any]:
+        """The decoder's kernels, and the logits', in few bits; all else is shared."""
+        del of_target
+        self.check_whole()
+        logits = self._ops.tied(params.embedding) if params.logits is None else params.logits
+        if bits == 8 and isinstance(logits, Int8Kernel):
+            raise ValueError("The model's weights have 8 bits already: choose Quantized(bits=4).")
+        quantize = jax.jit(functools.partial(self._ops.quantize, bits=bits, group=group))
+        layers = tuple(
+            dataclasses.replace(layer, **{name: quantize(k) for name, k in kernels.items()})
+            for layer, kernels in zip(params.layers, params.kernels(), strict=True)
+        )
+        return self, dataclasses.replace(params, layers=layers, logits=quantize(logits))
+
+    def check_whole(self) -> None:
+        """Raises ValueError on a mesh that cuts kernels, which weights of few bits do not allow."""
+        cut = [
+            axis for axis in self.axis_sizes
+            if self.partitioning is not None and self.partitioning.ways(axis) > 1
+        ]  # fmt: skip
+        if cut:
+            raise ValueError(
+                f"Weights of few bits cannot be cut, and this mesh cuts {', '.join(cut)}: scales "
+                "would be apart from what they belong to. Choose a mesh whose model axis is 1."
+            )
+
+    def extend(
+        self, params: Any, encoded: Encoded, cache: kv.KVCache, tokens: Int[Array, "b t"],
+        topology: Order = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
+        with self._resolving(len(tokens)):
+            return self._extend(params, encoded, cache, tokens, topology, after)
+
+    def logits(self, params: Any, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        with self._resolving(len(hidden)):
+            cut = "vocab" if params.output_tokens is None else None
+            logits = constrain(self._logits(params, hidden), ("batch", "length", cut))
+            # Gathered once: all that is made of them is small, and not cut by vocabulary.
+            return constrain(logits, ("batch", "length", None))
+
+    def commit(
+        self, cache: kv.KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b"]
+    ) -> kv.KVCache:
+        with self._resolving(len(count)):
+            return kv.commit(cache, path, count)
+
+    def select(self, cache: kv.KVCache, rows: Int[Array, "g n"]) -> kv.KVCache:
+        with self._resolving(len(rows)):
+            return kv.select(cache, rows)
+
+    def over_vocabulary(self, params: Any, distribution: Distribution) -> Distribution:
+        if params.output_tokens is None:
+            return distribution
+        return spread(distribution, params.output_tokens, self.vocab_size)
+
+    @property
+    def _ops(self):
+        return few_tokens if self.layout == "out_in" else plain
+
+    def _resolving(self, batch_size: int) -> contextlib.AbstractContextManager:
+        """What constraints mean: this model's own rules, or nothing."""
+        if self.partitioning is None:
+            return contextlib.nullcontext()
+        return self.partitioning.resolving(batch_size)
+
+    def _extend(self, params, encoded, cache, tokens, topology, after):
+        raise NotImplementedError
+
+    def _logits(self, params, x) -> Float[Array, "b t v"]:
+        raise NotImplementedError
+
+    def _logits_kernel(self, params: Any) -> Kernel:
+        return self._ops.tied(params.embedding) if params.logits is None else params.logits
+
+    def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
+        embedded = self._ops.embed(params.embedding, tokens).astype(self.dtype)
+        # Else widening is fused with what follows, which then may round otherwise.
+        return hidden(jax.lax.optimization_barrier(embedded))
+
+    def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
+        split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
+        return constrain(split.transpose(0, 2, 1, 3), kv.CACHE_AXES)
+
+    def _written(
+        self, old: tuple[Array, Array], new: tuple[Array, Array], at: Int[Array, " b"]
+    ) -> tuple[Array, Array]:
+        """A layer's keys and values [B, H, M, K] with those [B, T, I] of a block."""
+        key, value = (kv.write(a, self._heads(b), at) for a, b in zip(old, new, strict=True))
+        # One update in place; fused into its readers it would be several, and copies.
+        return jax.lax.optimization_barrier((key, value))
+
+    def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
+        weights, total = softmax_parts(self._ops.scores(query, keys) + bias)
+        out = self._ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
+        out = out.transpose(0, 2, 1, 3)
+        return out.reshape(*out.shape[:2], -1)
+
+
+def hidden(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    """What layers add to, laid out on a mesh."""
+    return constrain(x, HIDDEN_AXES)

@@ -1,0 +1,166 @@
+"""GPT-2 checkpoints: the same numbers as transformers, both ways."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tiny import TINY_GPT, random_gpt_params
+
+import specdec
+from specdec.checkpoints import CheckpointError, load_huggingface, save_huggingface
+from specdec.models.gpt.network import Transformer
+
+SHAPES = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 64},
+    "inner": {
+        "n_embd": 24, "n_layer": 3, "n_head": 3, "n_positions": 80, "vocab_size": 50,
+        "n_inner": 40, "activation_function": "gelu", "layer_norm_epsilon": 1e-3,
+    },
+    "untied": {
+        "n_embd": 16, "n_layer": 1, "n_head": 1, "n_positions": 80, "vocab_size": 48,
+        "activation_function": "relu", "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+TOKENS = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 1}
+
+
+@pytest.fixture(scope="module")
+def torch():
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield torch
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def saved(torch, tmp_path_factory):
+    """transformers' own models and the directories it saved them in."""
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    found = {}
+    for name, shape in SHAPES.items():
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **TOKENS)).eval()
+        generator = torch.Generator().manual_seed(len(found))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.3)
+        directory = tmp_path_factory.mktemp(name)
+        model.save_pretrained(directory)
+        found[name] = (model, directory)
+    return found
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_of_transformers(torch, saved, name):
+    model, directory = saved[name]
+    config, params = load_huggingface(directory)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (3, 70))
+    with torch.no_grad():
+        expected = model(torch.tensor(tokens)).logits.numpy()
+    found = Transformer(config).apply({"params": params}, jnp.asarray(tokens))
+    assert np.std(expected) > 1
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_greedy_tokens_of_transformers(torch, saved, name):
+    """Over 2,000 tokens in all shapes together, from prompts of several lengths, one by one."""
+    model, directory = saved[name]
+    pair = specdec.load_pair(target=directory, draft=specdec.Copying())
+    generator = np.random.default_rng(1)
+    vocab_size = pair.target.model.vocab_size
+    prompts = [generator.integers(3, vocab_size, size).tolist() for size in range(1, 17)]
+    out = pair.generate(
+        prompts, gamma=3, max_decode_len=60, batch_size=4, sampling=specdec.SamplingConfig(0.0)
+    )
+    for prompt, found in zip(prompts, out.tokens, strict=True):
+        with torch.no_grad():
+            whole = model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(),
+                do_sample=False, max_new_tokens=60,
+            )  # fmt: skip
+        assert found.tolist() == whole[0, len(prompt) :].tolist()
+    assert sum(map(len, out.tokens)) > 100
+
+
+def rewritten(directory, target, change):
+    """A copy whose tensors were changed."""
+    target.mkdir()
+    for name in ("config.json", "generation_config.json"):
+        (target / name).write_bytes((directory / name).read_bytes())
+    save_file(change(load_file(directory / "model.safetensors")), target / "model.safetensors")
+    return target
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_names_with_and_without_prefix_and_masks_of_old_versions(saved, tmp_path, prefix):
+    directory = saved["gpt2"][1]
+
+    def change(tensors):
+        names = {name: name.removeprefix("transformer.") for name in tensors}
+        found = {prefix + names[name]: array for name, array in tensors.items()}
+        mask = np.tril(np.ones((1, 1, 96, 96), np.float32))
+        return found | {
+            f"{prefix}h.0.attn.bias": mask,
+            f"{prefix}h.0.attn.masked_bias": mask[0, 0, 0],
+        }
+
+    found = load_huggingface(rewritten(directory, tmp_path / "copy", change))[1]
+    jax.tree.map(np.testing.assert_array_equal, found, load_huggingface(directory)[1])
+
+
+@pytest.mark.parametrize("variant", TINY_GPT)
+def test_what_is_saved_is_read_back_and_opens_in_transformers(torch, tmp_path, variant):
+    transformers = pytest.importorskip("transformers")
+    config = TINY_GPT[variant]
+    params = jax.device_get(random_gpt_params(config, 0))
+    save_huggingface(tmp_path / "saved", config, params, max_shard_bytes=4000)
+    assert len(list((tmp_path / "saved").glob("model-*"))) > 1
+    again, found = load_huggingface(tmp_path / "saved")
+    assert again == config
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved").eval()
+    tokens = np.random.default_rng(0).integers(0, 19, (2, 30))
+    with torch.no_grad():
+        theirs = model(torch.tensor(tokens)).logits.numpy()
+    ours = Transformer(config).apply({"params": params}, jnp.asarray(tokens))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"activation_function": "swish"}, "activation_function 'swish' is not supported"),
+        ({"add_cross_attention": True}, "add_cross_attention must be False"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),
+        ({"n_head": 3}, "num_heads must divide d_model"),
+        ({"n_embd": None}, "d_model"),
+        ({"model_type": "bert"}, "'gpt2' .GPT-2, DistilGPT2. checkpoints can be loaded"),
+        ({"model_type": "gpt_neox"}, "model_type is 'gpt_neox'; only 't5'"),
+    ],
+)
+def test_configs_that_are_no_gpt2(tmp_path, changes, words):
+    config = TINY_GPT["gpt"]
+    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_gpt_params(config, 0)))
+    path = tmp_path / "gpt" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(CheckpointError, match=words):
+        load_huggingface(tmp_path / "gpt")
+
+
+def test_a_size_that_is_missing_and_a_tensor_that_is(tmp_path):
+    config = TINY_GPT["gpt"]
+    params = jax.device_get(random_gpt_params(config, 0))
+    save_huggingface(tmp_path / "gpt", config, params)
+    path = tmp_path / "gpt" / "config.json"
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps({name: raw[name] for name in raw if name != "n_layer"}))
+    with pytest.raises(CheckpointError, match="n_layer is missing"):
+        load_huggingface(tmp_path / "gpt")
+    path.write_text(json.dumps(raw | {"n_layer": 3}))
+    with pytest.raises(CheckpointError, match=r"is missing parameter h\.2\."):
+        load_huggingface(tmp_path / "gpt")

@@ -120,7 +120,7 @@ def text(result: Mapping[str, Any]) -> str:
 def title(result: Mapping[str, Any]) -> str:
     """What was run."""
     how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
-    if result["beam"]:
+    if result.get("beam"):  # Not in results of before there were beams.
         how = f"{result['beam']['num_beams']} beams"
     stop = f" stopping below {result['stop_below']:g}" if result["stop_below"] else ""
     return (

@@ -151,10 +151,12 @@ def tree_costs(root: Path) -> str:
             c = max(0.0, level["chain" if chains else "tree 4-1-1-1"])
             v = float(np.interp(best["nodes"] + 1, list(verify), list(verify.values())))
             tokens, drafts = best["block_efficiency"], best["depth"] * c
+            # Where calls are flat, so are the draft's: a level is a step.
+            flat = best["depth"] * max(0.0, level["chain"])
             lines.append([
                 f"{_DRAFTS[draft.replace('_', '/', 1)]}, temperature {t}, best "
                 + ("chain" if chains else "tree"),
-                f"{tokens:.2f}", f"{tokens / (v + drafts):.2f}", f"{tokens / (1 + drafts):.2f}",
+                f"{tokens:.2f}", f"{tokens / (v + drafts):.2f}", f"{tokens / (1 + flat):.2f}",
             ])  # fmt: skip
     computed = markdown(["", "tokens a call", "here", "v = 1"], lines, numbers=True)
     seconds = ", ".join(

@@ -69,15 +69,16 @@ def distances(
 
 
 def distances_of(
-    drafter, drafter_params, case, target, *, limit, verifier=None, model=ToyModel, truth_of=None
-):
+    drafter, drafter_params, case, target, *, limit, verifier=None, model=ToyModel, truth_of=None,
+    prompt=PROMPT,
+):  # fmt: skip
     """The same for any drafter, any table for the target, and the law of ``truth_of``."""
     law = exact_law(
         Engine(model(case.vocab_size), drafter, verifier or TokenVerifier()),
-        EngineParams(target, case.sampling.traced(), drafter_params), PROMPT,
+        EngineParams(target, case.sampling.traced(), drafter_params), prompt,
         limit=limit, grid=case.grid,
     )  # fmt: skip
-    truth = target_law(case, target, limit, truth_of or ToyModel(case.vocab_size))
+    truth = target_law(case, target, limit, truth_of or ToyModel(case.vocab_size), prompt)
     assert truth[0] != truth[1], "both rows have the same law; swapped rows would go unseen"
     assert [pytest.approx(1) == sum(row.values()) for row in law] == [True, True]
     return [total_variation(a, b) for a, b in zip(law, truth, strict=True)]
@@ -86,12 +87,12 @@ def distances_of(
 _laws = {}
 
 
-def target_law(case, target, limit, model):
+def target_law(case, target, limit, model, prompt=PROMPT):
     """The target's own law, walked once for each table."""
-    key = case.sampling, np.asarray(target).tobytes(), limit, model
+    key = case.sampling, np.asarray(target).tobytes(), limit, model, id(prompt)
     if key not in _laws:
         _laws[key] = model_law(
-            model, target, PROMPT,
+            model, target, prompt,
             lambda x: reference_distribution(x, case.sampling), limit=limit,
         )  # fmt: skip
     return _laws[key]

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from oracle_cases import CASES, CAUGHT, CONTEXTS, LOSSLESS, Case, distances, distances_of
 
@@ -146,6 +147,43 @@ def test_lossless_with_several_end_tokens():
 
 def test_an_end_token_that_is_passed_over_is_caught():
     assert max(several_ends(ToyModel)) > CAUGHT
+
+
+CONTINUING = functools.partial(ToyModel, reads_prefix=True)
+# A prompt of three tokens, and one of two with filler behind it.
+PREFIXES = CONTINUING(3).prompt(np.array([[2, 0, 2], [0, 2, 1]]), np.array([3, 2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadsFiller(ToyModel):
+    """Its prefix is as long as the longest one of the batch."""
+
+    reads_prefix: bool = True
+
+    def start(self, params, prompt, max_len, target=None):
+        begun = super().start(params, prompt, max_len, target)
+        cache = dataclasses.replace(
+            begun.cache, length=jnp.full_like(begun.cache.length, prompt.prefix.shape[1] - 1)
+        )
+        return dataclasses.replace(begun, cache=cache)
+
+
+def after_a_prompt(model, gamma=2):
+    """A decoder-only target and draft, whose texts are the prefix."""
+    case = CASES["temperature 1"]
+    target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
+    return distances_of(
+        ModelDrafter(model(3), gamma), Sampled(draft, case.sampling.traced()), case, target,
+        limit=3, model=model, truth_of=CONTINUING(3), prompt=PREFIXES,
+    )  # fmt: skip
+
+
+def test_lossless_after_a_ragged_prompt():
+    assert max(after_a_prompt(CONTINUING)) < LOSSLESS
+
+
+def test_a_prompt_of_which_filler_is_read_is_caught():
+    assert max(after_a_prompt(ReadsFiller)) > CAUGHT
 
 
 @pytest.mark.parametrize("verifier", [mutants.SwappedRows, mutants.OffByOne])

@@ -203,6 +203,14 @@ def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys
     assert "ROUGE-Lsum" in capsys.readouterr().out
 
 
+def test_beams_of_a_seqio_task_have_its_metrics(tfds_data, tmp_path):
+    task = 'include "configs/tasks/cnn_dailymail.gin"\ninclude "configs/methods/beam.gin"'
+    assert _decode(tmp_path, task, f"VOCABULARY='{VOCABULARY}'", "NUM_BEAMS=2", "NUM_RETURN=2") == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["beam"]["num_beams"] == 2
+    assert results["quality"].keys() == {"rouge1", "rouge2", "rougeLsum"}
+
+
 def test_a_run_over_a_seqio_task_continues(tfds_data, tmp_path):
     task, vocabulary = 'include "configs/tasks/wmt_ende.gin"', f"VOCABULARY='{VOCABULARY}'"
     lengths = ("MAX_INPUT_LEN=16", "MAX_DECODE_LEN=8")

@@ -87,6 +87,34 @@ def test_greedy_tokens_of_transformers(torch, saved, name):
     assert sum(map(len, out.tokens)) > 100
 
 
+@pytest.mark.parametrize(("name", "width", "early"), [("gpt2", 3, False), ("inner", 4, True)])
+def test_beams_of_transformers(torch, saved, name, width, early):
+    """n-best lists of prompts of several lengths, one by one: tokens, order and scores."""
+    model, directory = saved[name]
+    pair = specdec.load_pair(target=directory, draft=str(directory))
+    generator = np.random.default_rng(2)
+    vocab_size = pair.target.model.vocab_size
+    prompts = [generator.integers(3, vocab_size, size).tolist() for size in (1, 2, 5, 9, 14)]
+    beam = specdec.BeamConfig(width, "huggingface", early_stopping=early)
+    options = {"max_decode_len": 20, "beam": beam, "num_return": width}
+    out = pair.generate(prompts, method="beam", batch_size=5, **options)
+    fast = pair.generate(prompts, method="speculative_beam", gamma=2, **options)
+    for prompt, found, again in zip(prompts, out.beams, fast.beams, strict=True):
+        with torch.no_grad():
+            whole = model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(),
+                do_sample=False, max_new_tokens=20, num_beams=width, early_stopping=early,
+                num_return_sequences=width, return_dict_in_generate=True, output_scores=True,
+            )  # fmt: skip
+        rows = whole.sequences[:, len(prompt) :].tolist()
+        for ours, same, theirs in zip(found, again, rows, strict=True):
+            assert ours.tokens.tolist() == theirs[: len(ours.tokens)]
+            assert set(theirs[len(ours.tokens) :]) <= {1}  # It pads with EOS.
+            assert same.tokens.tolist() == ours.tokens.tolist()
+        scores = [each.score for each in found]
+        np.testing.assert_allclose(scores, whole.sequences_scores.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def rewritten(directory, target, change):
     """A copy whose tensors were changed."""
     target.mkdir()

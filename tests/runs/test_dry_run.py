@@ -134,6 +134,10 @@ def test_every_reproduction(path, tmp_path, capsys):
         ("t5-small", 60.5, 38.5),
         ("google-t5/t5-3b", 2851.6, 1442.3),
         ("elsewhere/t5-11b", 11307.3, 5670.1),
+        ("gpt2", 124.4, 123.7),
+        ("distilgpt2", 81.9, 81.1),
+        ("openai-community/gpt2-medium", 354.8, 353.8),
+        ("openai-community/gpt2-xl", 1557.6, 1556.0),
     ],
 )
 def test_parameters_of_public_checkpoints(name, total, step):

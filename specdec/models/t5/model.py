@@ -1,9 +1,7 @@
 """T5 as the decode loop's :class:`~specdec.models.base.Model`: packed weights and a cache.
 
-It computes what ``network.py`` computes, on weights that ``packing.py`` fused at load. On CPU each
-kernel is stored out-features first, which ``few_tokens.py`` reads once for all tokens. On a mesh
-attention is cut by heads and the feed-forward by its hidden width: each device computes its share
-of a product, and what the next part reads is their sum.
+It computes what ``network.py`` computes, on weights that ``packing.py`` fused at load. What it has
+in common with other transformers is in :mod:`specdec.models.packed`.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
 """

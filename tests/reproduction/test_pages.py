@@ -21,6 +21,7 @@ SUMMARY = "results/scaling/summary.json"
         "docs/reproduction.md",
         "docs/scaling.md",
         "docs/trees.md",
+        "docs/beams.md",
     ],
 )
 def test_the_pages_show_the_committed_results(script, page):
@@ -198,6 +199,10 @@ def repo(tmp_path):
     write(tmp_path, "docs/reproduction.md", f"Head.\n\n{section('toy')}\nTail.\n")
     write(tmp_path, "docs/scaling.md", section("hardware"))
     write(tmp_path, "docs/trees.md", section("shapes", "old"))
+    beams = "".join(map(section, ("calls", "ends", "times", "auto", "quality", "benchmark")))
+    write(tmp_path, "docs/beams.md", beams)
+    for name in ("results/beams/summary.json", "results/benchmark_beams/results.json"):
+        write(tmp_path, name, (REPO / name).read_text())
     write(tmp_path, "results/trees/summary.json", (REPO / "results/trees/summary.json").read_text())
     (tmp_path / "docs/images").mkdir()
     return tmp_path
@@ -230,6 +235,12 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
         assert (repo / "docs/images" / name).read_bytes() == content
 
     assert "| best-first tree of 16 | 16 |" in (repo / "docs/trees.md").read_text()
+    page = (repo / "docs/beams.md").read_text()
+    assert "| W = 4, γ = 3 | 12 | 40 | 4,240 | 2,314 | 1.83 | 0 | 0 |" in page
+    assert "- W = 8: Speculation does not pay here" in page
+    assert "| 4 beams | 40.3 |" in page
+    assert "| specdec beams |" in page
+    assert "absent" not in page
     page = (repo / "docs/reproduction.md").read_text()
     assert page.startswith("Head.\n\n<!-- toy -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")

@@ -44,7 +44,7 @@ def test_a_plan_of_beams(tiny, tmp_path, capsys):
         return capsys.readouterr().out
 
     def cache(text):
-        (line,) = (line for line in text.splitlines() if line.startswith("caches"))
+        (line,) = (line for line in text.splitlines() if line.startswith("self-attention"))
         return float(re.search(r"([\d.]+) MB", line)[1])
 
     device = {"files": [str(tiny.gin), "configs/hardware/h200.gin"]}

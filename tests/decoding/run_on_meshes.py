@@ -57,14 +57,11 @@ WAYS = {
     "sampled": {"gamma": GAMMA, "sampling": SAMPLED},
     **{name: {"sampling": SAMPLED, **tree} for name, tree in TREES.items()},
 }
+_BEAMS = {"beam": BeamConfig(3), "num_return": 3}
 BEAMS = {
-    "beams": {"method": "beam", "beam": BeamConfig(3), "num_return": 3},
-    "speculative beams": {
-        "method": "speculative_beam",
-        "beam": BeamConfig(3),
-        "num_return": 3,
-        "gamma": 2,
-    },
+    "beams": {"method": "beam", **_BEAMS},
+    # A draft of random weights seldom guesses what all hypotheses go on with, unless it has many.
+    "speculative beams": {"method": "speculative_beam", "gamma": 1, "draft_beams": 48, **_BEAMS},
 }
 WAYS |= BEAMS
 # What is decoded: but for sampled chains only on some meshes, for each takes seconds to compile.

@@ -59,8 +59,7 @@ def test_a_plan_of_beams(tiny, tmp_path, capsys):
     assert re.search(
         r"speculative beams, 14 tokens: .*\n  c = .*: speculation pays from [1-9]", text
     )
-    mesh = ("--gin_file", "configs/meshes/1x8.gin")[1:]
-    text = said(*BEAMS, files=[*device["files"], *mesh])
+    text = said(*BEAMS, "MESH=@DeviceMesh()", "DeviceMesh.model=2", **device)
     assert "not planned for a mesh" in text
 
 

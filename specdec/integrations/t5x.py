@@ -40,6 +40,8 @@ from specdec.models.t5.network import init_params, shift_right
 from specdec.types import Params, Prompt, SamplingConfig
 from specdec.verifiers.base import Verifier
 
+_NO_HYPOTHESIS = -1e7  # ``t5x.decoding.NEG_INF``.
+
 
 def t5_config(module: nn.Module, eos_id: int) -> T5Config:
     """The network of a ``t5x.examples.t5.network.Transformer``.
@@ -240,7 +242,9 @@ class SpeculativeEncoderDecoderModel(
                 self._target, rules, packed, prompt, row_ids, limit, output_bucket=limit
             )
         tokens = beams.tokens[:, ::-1, :limit]
-        scores = jnp.where(beams.nan[:, None], jnp.nan, beams.scores)[:, ::-1]
+        # Where fewer hypotheses ended than there are beams, T5X has a score of its own.
+        scores = jnp.maximum(beams.scores, _NO_HYPOTHESIS)
+        scores = jnp.where(beams.nan[:, None], jnp.nan, scores)[:, ::-1]
         if not every:
             tokens, scores = tokens[:, -1], scores[:, -1]
         return tokens, {"scores": scores, **vars(found.stats)}

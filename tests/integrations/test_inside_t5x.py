@@ -193,7 +193,7 @@ def t5x_beams(t5x, width, alpha):
     ("width", "alpha", "guessing"),
     [
         (1, 0.6, {}), (4, 0.6, {}), (4, 0.0, {}),
-        (4, 0.6, {"draft": "huggingface", "gamma": 2, "draft_beams": 6}),
+        (4, 0.6, {"draft": "huggingface", "gamma": 2, "draft_beams": 16}),
         (2, 1.0, {"draft": "huggingface", "gamma": 1}),
     ],
     ids=["one", "plain", "no penalty", "speculative", "default draft beams"],

@@ -463,6 +463,17 @@ def plain_lines(infer):
     return infer("plain")
 
 
+T5X_BEAMS = """
+from __gin__ import dynamic_registration
+
+from t5x import decoding
+from t5x import models
+
+models.EncoderDecoderModel:
+  decode_fn = @decoding.beam_search
+  default_decoder_params = @models.DecoderParams()
+models.DecoderParams.num_decodes = 4
+"""
 SPECULATIVE = ("--gin_file=configs/t5x/speculative.gin", '--gin.DRAFT="quickstart"')
 
 
@@ -481,13 +492,10 @@ def test_t5xs_own_runs_decode_speculatively(infer, plain_lines):
 
 
 @pytest.mark.slow
-def test_t5xs_own_runs_search_by_beams(infer):
+def test_t5xs_own_runs_search_by_beams(infer, tmp_path):
     """Plain and speculative beams instead of T5X's, with its own files and metrics."""
-    theirs = infer(
-        "beams", "--gin.models.EncoderDecoderModel.decode_fn=@decoding.beam_search",
-        "--gin.models.DecoderParams.num_decodes=4",
-        "--gin.models.EncoderDecoderModel.default_decoder_params=@models.DecoderParams()",
-    )  # fmt: skip
+    (tmp_path / "beams.gin").write_text(T5X_BEAMS)
+    theirs = infer("beams", f"--gin_file={tmp_path / 'beams.gin'}")
     ours = (*SPECULATIVE, "--gin_file=configs/t5x/beams.gin")
     for name, given in (
         ("plain_beams", ("--gin.DRAFT=None", "--gin.GAMMA=None")),

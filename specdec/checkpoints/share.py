@@ -84,7 +84,7 @@ def _few_bits(config: Config, few: FewBits) -> _Weights:
         return model.quantized(params, few.bits, few.group, of_target=of_target)[1]
 
     packed = _packed(config, int8=True) if few.what == "model" else jax.eval_shape(quantized, full)
-    own = (packed.kernels(), packed.logits) if of_target else packed
+    own = (model.kernels(packed), packed.logits) if of_target else packed
     num_read = sum(leaf.size for leaf in jax.tree.leaves(model.step_params(full)))
     return _Weights(num_bytes(own), num_bytes(model.step_params(packed)), num_read)
 

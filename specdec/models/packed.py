@@ -10,6 +10,7 @@ Shapes: B batch, T block length, M cache length, H heads, K head_dim, I = H * K,
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -52,7 +53,7 @@ class Store:
 
 
 @dataclasses.dataclass(frozen=True)
-class PackedModel:
+class PackedModel(abc.ABC):
     """A transformer that can be extended, committed and rolled back.
 
     Its ``params`` are what its ``packing`` makes of a checkpoint: they have ``layers``,
@@ -76,9 +77,9 @@ class PackedModel:
         self.partitioning.check(self.axis_sizes)
 
     @property
+    @abc.abstractmethod
     def packing(self) -> ModuleType:
         """What fuses and stores a checkpoint's parameters."""
-        raise NotImplementedError
 
     @property
     def axis_sizes(self) -> dict[str, tuple[str, int]]:
@@ -106,20 +107,20 @@ class PackedModel:
         return (self.config.eos_id, *self.config.more_eos_ids)
 
     @property
-    def max_positions(self) -> int | None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def max_positions(self) -> int | None: ...
 
     @property
-    def reads_prefix(self) -> bool:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def reads_prefix(self) -> bool: ...
 
-    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt: ...
 
+    @abc.abstractmethod
     def start(
         self, params: Any, prompt: Prompt, max_len: int, target: Encoded | None = None
-    ) -> Start:
-        raise NotImplementedError
+    ) -> Start: ...
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -171,9 +172,14 @@ class PackedModel:
         quantize = jax.jit(functools.partial(self._ops.quantize, bits=bits, group=group))
         layers = tuple(
             dataclasses.replace(layer, **{name: quantize(k) for name, k in kernels.items()})
-            for layer, kernels in zip(params.layers, params.kernels(), strict=True)
+            for layer, kernels in zip(params.layers, self.kernels(params), strict=True)
         )
         return self, dataclasses.replace(params, layers=layers, logits=quantize(logits))
+
+    def kernels(self, params: Any) -> list[dict[str, Kernel]]:
+        """Each decoder layer's, by name; the rest of a layer are norms and biases."""
+        names = self.packing.LAYER_KERNELS
+        return [{name: getattr(layer, name) for name in names} for layer in params.layers]
 
     def check_whole(self) -> None:
         """Raises ValueError on a mesh that cuts kernels, which weights of few bits do not allow."""
@@ -226,11 +232,13 @@ class PackedModel:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
 
-    def _extend(self, params, encoded, cache, tokens, topology, after):
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _extend(
+        self, params, encoded, cache, tokens, topology, after
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]: ...
 
-    def _logits(self, params, x) -> Float[Array, "b t v"]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _logits(self, params, x) -> Float[Array, "b t v"]: ...
 
     def _logits_kernel(self, params: Any) -> Kernel:
         return self._ops.tied(params.embedding) if params.logits is None else params.logits

@@ -241,7 +241,7 @@ def test_a_decode_loop_carries_int8_and_no_widened_copy(layout):
         return jax.lax.fori_loop(0, 8, step, (start.last_token[:, None], start.cache))[0]
 
     text = steps.jitted(packed, prompt).lower(packed, prompt).compile().as_text()
-    kernels = [kernel for layer in packed.kernels() for kernel in layer.values()]
+    kernels = [kernel for layer in model.kernels(packed) for kernel in layer.values()]
     shapes = {",".join(map(str, kernel.qvalue.shape)) for kernel in kernels}
     carried = {part for each in loop_carries(text) for part in each}
     assert {("s8", shape) for shape in shapes} <= carried

@@ -20,7 +20,7 @@ from specdec.pytrees import pytree
 from specdec.types import Params
 
 # What of a layer are kernels; the rest are norms and biases.
-_LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo")
+LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo")
 
 
 @pytree
@@ -58,12 +58,6 @@ class PackedGPT:
     final_norm: Norm
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
     output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
-
-    def kernels(self) -> list[dict[str, Kernel]]:
-        """Each layer's, by name."""
-        return [
-            {name: getattr(layer, name) for name in _LAYER_KERNELS} for layer in self.layers
-        ]  # fmt: skip
 
 
 # Logical axes.

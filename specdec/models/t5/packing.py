@@ -27,7 +27,7 @@ from specdec.pytrees import pytree
 from specdec.types import Params
 
 # What of a layer are kernels; the rest are scales of norms.
-_LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
+LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
 @pytree
@@ -74,12 +74,6 @@ class PackedT5:
     final_norm: Float[Array, " d"]
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
     output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
-
-    def kernels(self) -> list[dict[str, Kernel]]:
-        """Each decoder layer's, by name."""
-        return [
-            {name: getattr(layer, name) for name in _LAYER_KERNELS} for layer in self.layers
-        ]  # fmt: skip
 
 
 # Logical axes; of a kernel before it is stacked with others.

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jaxtyping import Array, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from specdec.checkpoints import gpt_names, hf_names
 from specdec.models.gpt import network as gpt
@@ -23,7 +25,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 
 Config = T5Config | GPTConfig
-EncoderDecoder = T5Config  # What is trained, and what T5X has.
+EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
 # Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
 FAMILIES: dict[str, tuple[str, type[Config]]] = {
     "t5-v1_1": ("t5_1_1", T5Config), "flan-t5": ("t5_1_1", T5Config), "t5": ("t5_1_0", T5Config),
@@ -64,6 +66,48 @@ def decode_model(
 def encoding_widths(config: Config) -> tuple[int | None, int | None]:
     """Of what an encoder gives a draft, and of what the model itself starts from; None if none."""
     return (config.d_model, config.encoding_width) if isinstance(config, T5Config) else (None, None)
+
+
+def config_of(fields: Mapping[str, Any]) -> Config:
+    """The config with these fields, as ``dataclasses.asdict`` gives them."""
+    return (GPTConfig if "max_positions" in fields else T5Config)(**fields)
+
+
+def training_pair(
+    config: Config, text: Sequence[int], output: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """What a network reads and what it is to predict, before EOS is put behind each.
+
+    A decoder-only model reads the text and the output as one, and predicts at each position the
+    token after it; those of the text itself are pads, which no loss counts. An empty text is the
+    start token.
+    """
+    if not isinstance(config, GPTConfig):
+        return text, output
+    read = text or [config.start_id]
+    return [*read, *output], [*[config.pad_id] * (len(read) - 1), *output]
+
+
+def teacher_forced(
+    network: Any, params: dict, inputs: Int[Array, "b s"], targets: Int[Array, "b t"],
+    encoding: Float[Array, "b s w"] | None = None, dropout_key: jax.Array | None = None,
+) -> Float[Array, "b t v"]:  # fmt: skip
+    """Float32 logits of ``targets``, given batches of :func:`training_pair`.
+
+    Args:
+      network: of :func:`network`.
+      encoding: the target's, for a draft that starts from it.
+      dropout_key: None for no dropout.
+    """
+    options: dict[str, Any] = {"deterministic": dropout_key is None}
+    options["rngs"] = {} if dropout_key is None else {"dropout": dropout_key}
+    if isinstance(network.config, GPTConfig):
+        # What is behind the last target predicts nothing.
+        logits = network.apply({"params": params}, inputs[:, : targets.shape[1]], **options)
+    else:
+        shifted = decoder_inputs(network.config, targets)
+        logits = network.apply({"params": params}, inputs, shifted, encoding, **options)
+    return jnp.asarray(logits)
 
 
 def decoder_inputs(config: T5Config, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specdec.arguments import real, whole
-from specdec.data.vocabulary import EOS_ID, PAD_ID, Tokenizer
+from specdec.data.vocabulary import EOS_ID, PAD_ID
 
 
 class TokenBatch(NamedTuple):
@@ -70,11 +70,6 @@ class BatchingOptions:
         return 2 * self.tokens_per_batch // sum(shape)
 
 
-def tokenize_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Tokenizer) -> list[TokenPair]:
-    """Ids of (input, target) texts."""
-    return [TokenPair(vocabulary.encode(a), vocabulary.encode(b)) for a, b in pairs]
-
-
 class Batches:
     """Batches of ``pairs``, epoch after epoch; batch number ``step`` depends on nothing else.
 
@@ -85,11 +80,12 @@ class Batches:
       ValueError: there are no pairs, or one does not fit the longest length.
     """
 
-    def __init__(self, pairs: Sequence[TokenPair], options: BatchingOptions):
+    def __init__(self, pairs: Sequence[TokenPair], options: BatchingOptions, eos_id: int = EOS_ID):
         if not pairs:
             raise ValueError("No examples.")
         self._pairs = pairs
         self._options = options
+        self._eos_id = eos_id
         # [N, 2] ids without EOS.
         self._sizes = np.array([(len(p.input), len(p.target)) for p in pairs])
         self._shapes = np.array(options.shapes)
@@ -153,5 +149,5 @@ class Batches:
         for row, group in enumerate(groups):
             for side in (0, 1):
                 ids = [token for index in group for token in self._pairs[index][side]]
-                batch[side][row, : len(ids) + 1] = [*ids, EOS_ID]
+                batch[side][row, : len(ids) + 1] = [*ids, self._eos_id]
         return batch

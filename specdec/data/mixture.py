@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from specdec.data.tasks import evenly
-from specdec.data.text import read_pairs, write_pairs
+from specdec.data.text import read_pairs, sentences_of, write_pairs
 
 Pairs = list[tuple[str, str]]
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’]?\s+(?=[\"'“‘]?[A-Z])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +72,10 @@ class RestorationPart:
     def _sentences(self, data: Path) -> Iterable[str]:
         for path in self.texts:
             for paragraph in (data / path).read_text(encoding="utf-8").split("\n\n"):
-                yield from _SENTENCE_END.split(" ".join(paragraph.split()))
+                yield from sentences_of(paragraph)
         for path in self.tables:
             for source, _ in read_pairs(data / path):
-                yield from _SENTENCE_END.split(source)
+                yield from sentences_of(source)
 
 
 def mixture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +13,9 @@ from typing import TypeVar
 from specdec.core.files import write_parts
 
 T = TypeVar("T")
+# A space after a full stop, with or without a closing quote, but not after a title of a person.
+_TITLES = "".join(rf"(?<!\b{title}\.)" for title in ("Mr", "Mrs", "Dr", "St", "Esq"))
+_SENTENCE_END = re.compile(rf"(?:(?<=[.!?])|(?<=[.!?][\"'”’])){_TITLES}\s+(?=[\"'“‘]?[A-Z])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,11 @@ def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T
             except ValueError as error:
                 row = BadRow(origin, f"{origin}: {error}")
             yield row
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a paragraph of English, roughly; spaces and line breaks are one space."""
+    return list(filter(None, _SENTENCE_END.split(" ".join(text.split()))))
 
 
 def pair_of(line: str) -> tuple[str, str]:

@@ -10,11 +10,13 @@ from pathlib import Path
 import gin
 
 from specdec.core.files import check_writable, write_text
+from specdec.data.fast_tokenizer import FILE_NAME as TOKENIZER
 from specdec.data.vocabulary import FILE_NAME, train_vocabulary
+from specdec.data.word_pieces import train_word_pieces
 from specdec.measure.progress import say
 from specdec.runs import gin_files
 from specdec.runs.command_line import FAILURE, Given, told
-from specdec.training.train import TextFiles
+from specdec.training.train import Files
 
 
 def run(directory: str, recipe: Callable[..., object]) -> None:
@@ -22,11 +24,17 @@ def run(directory: str, recipe: Callable[..., object]) -> None:
     recipe(directory)
 
 
-def vocabulary(directory: str, *, files: TextFiles, size: int) -> None:
+def vocabulary(directory: str, *, files: Files, size: int) -> None:
     """Trains one vocabulary of ``size`` pieces on both sides of the training text."""
     texts = itertools.chain.from_iterable(files.read("train"))
     train_vocabulary(texts, size, Path(directory) / FILE_NAME)
     say(f"Wrote {Path(directory) / FILE_NAME}.")
+
+
+def word_pieces(directory: str, *, files: Files, size: int) -> None:
+    """Trains one WordPiece vocabulary of ``size`` pieces on both sides of the training text."""
+    texts = itertools.chain.from_iterable(files.read("train"))
+    say(f"Wrote {train_word_pieces(texts, size, Path(directory) / TOKENIZER).path}.")
 
 
 def main(given: Given, root: Path) -> int:

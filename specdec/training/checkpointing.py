@@ -21,11 +21,10 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
-from specdec.checkpoints import find_vocabulary, is_t5x
-from specdec.checkpoints.architectures import EncoderDecoder
+from specdec.checkpoints import architectures, find_vocabulary, is_t5x
+from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.hf_files import CONFIG, TOKENIZER
-from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
@@ -40,7 +39,7 @@ CHECKPOINTS = "checkpoints"
 
 def prepare_directory(
     directory: str | os.PathLike,
-    config: EncoderDecoder | None,
+    config: Config | None,
     settings: dict[str, Any],
     vocabulary: Path,
 ) -> None:
@@ -56,7 +55,7 @@ def prepare_directory(
     if (path := directory / SETTINGS).exists():
         found = json.loads(path.read_text())
         if "model" in found:  # Fields that the config has gained since then take their defaults.
-            known = dataclasses.asdict(EncoderDecoder(**found["model"]))
+            known = dataclasses.asdict(architectures.config_of(found["model"]))
             found["model"] = json.loads(json.dumps(known))  # Lists, as JSON has them.
         changes = "; ".join(
             f"{key}: {found.get(key)!r} there, {described.get(key)!r} here"
@@ -131,7 +130,7 @@ def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
     return max(steps) if step is None else step
 
 
-def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[EncoderDecoder, dict]:
+def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Config, dict]:
     """The network and the parameters of a run directory, or of a checkpoint.
 
     ``step`` is a run's, the latest if None; a checkpoint is a T5X or Hugging Face directory, a hub
@@ -152,29 +151,26 @@ def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Enc
                 f"Hugging Face, which has {CONFIG}, or of T5X."
             )
         config, params = open_checkpoint(location)
-    assert isinstance(config, EncoderDecoder)
     return config, jax.tree.map(jnp.asarray, params)
 
 
 def open_params(
     directory: str | os.PathLike, dtype: str, step: int
-) -> tuple[EncoderDecoder, dict[str, Any]]:
+) -> tuple[Config, dict[str, Any]]:
     """The network and the parameters of a run directory, which are read in ``dtype`` when used.
 
     Raises:
       CheckpointError: parameters are missing, unknown or of other shapes than the network's; when
         one is read: its files are damaged.
     """
-    config = EncoderDecoder(**json.loads((Path(directory) / MODEL).read_text()))
+    config = architectures.config_of(json.loads((Path(directory) / MODEL).read_text()))
     location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
     arrays = read_orbax(location, as_dtype(dtype))
-    check_parameters(location, parameter_shapes(config), arrays, MODEL)
+    check_parameters(location, architectures.parameter_shapes(config), arrays, MODEL)
     return config, unflatten_dict(arrays, sep="/")
 
 
-def save_params(
-    directory: str | os.PathLike, config: EncoderDecoder, params: Any, step: int
-) -> None:
+def save_params(directory: str | os.PathLike, config: Config, params: Any, step: int) -> None:
     """Writes a run directory that :func:`load_params` reads, with nothing to resume it by."""
     with checkpoints(directory) as manager:
         save(manager, step, params=params)
@@ -182,13 +178,14 @@ def save_params(
 
 
 def load_vocabulary(source: str | os.PathLike) -> Tokenizer:
-    """The vocabulary of what :func:`load_params` loads.
+    """The vocabulary of what :func:`load_params` loads, or of its own file or directory.
 
     Raises:
       FileNotFoundError: it has none.
+      ValueError: the file is not what its name tells.
       CheckpointError: ``source`` is nothing that can be loaded.
     """
-    path = find_vocabulary(resolve(source, "target"))
+    path = Path(source) if Path(source).is_file() else find_vocabulary(resolve(source, "target"))
     if path is None:
         raise FileNotFoundError(f"{source} has no vocabulary (spiece.model or tokenizer.json).")
     return open_tokenizer(path)

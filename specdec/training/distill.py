@@ -25,7 +25,7 @@ from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches
-from specdec.training.train import TextFiles, apply, first_params, per_token, prepare
+from specdec.training.train import Files, apply, first_params, per_token, prepare
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -92,12 +92,18 @@ class DistillationOptions:
             )
 
 
-def check_draft(draft: architectures.EncoderDecoder, target: architectures.EncoderDecoder) -> None:
+def check_draft(draft: architectures.Config, target: architectures.Config) -> None:
     """Raises ValueError if the one cannot draft for the other."""
-    if draft.encoding_width not in (None, target.d_model):
+    if type(draft) is not type(target):
         raise ValueError(
-            f"The draft's encoding_width {draft.encoding_width} is not the width of the target's "
-            f"encoding, {target.d_model}."
+            f"The draft is a {type(draft).__name__}, the target a {type(target).__name__}: a "
+            "model drafts for one of its own architecture."
+        )
+    (width, _), (_, needed) = map(architectures.encoding_widths, (target, draft))
+    if needed not in (None, width):
+        raise ValueError(
+            f"The draft's encoding_width {needed} is not the width of the target's encoding, "
+            f"{width}."
         )
     if draft.vocab_size != target.vocab_size:
         raise ValueError(
@@ -109,8 +115,8 @@ def check_draft(draft: architectures.EncoderDecoder, target: architectures.Encod
 def distill(
     directory: str | os.PathLike,
     *,
-    model: architectures.EncoderDecoder,
-    files: TextFiles,
+    model: architectures.Config,
+    files: Files,
     batching: BatchingOptions,
     optimizer: OptimizerOptions,
     loop: LoopOptions,
@@ -146,7 +152,7 @@ def distill(
         if isinstance(batch, ScoredBatch):
             return batch.log_probs, batch.encoding
         log_p = jax.nn.log_softmax(apply(network, frozen, batch))
-        if model.encoding_width is None:
+        if architectures.encoding_widths(model)[1] is None:
             return log_p, None
         return log_p, network.apply({"params": frozen}, batch.inputs, method="encode")
 

@@ -87,6 +87,12 @@ def learn_together(
         load_params, (mutual.target, mutual.draft)
     )
     check_draft(draft_model, target_model)
+    both = architectures.EncoderDecoder
+    if not isinstance(target_model, both) or not isinstance(draft_model, both):
+        raise ValueError(
+            "Only a T5 learns together with its draft: its encoder stays as it is. Distill the "
+            "draft of another one."
+        )
     vocabulary, directory = load_vocabulary(mutual.target), Path(directory)
     options = {"target": target_optimizer, "draft": draft_optimizer}
     optimizer = optax.multi_transform(

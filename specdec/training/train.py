@@ -1,12 +1,13 @@
-"""Supervised training of a T5 from parallel text."""
+"""Supervised training of a model: from parallel text, or from text alone."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +16,36 @@ import optax
 from flax import linen as nn
 
 from specdec.checkpoints import architectures
-from specdec.data.batching import Batches, BatchingOptions, TokenBatch, tokenize_pairs
+from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
+from specdec.data.tasks import text_file
 from specdec.data.text import read_pairs
-from specdec.data.vocabulary import Tokenizer, Vocabulary
-from specdec.training.checkpointing import load_params, prepare_directory
+from specdec.data.vocabulary import PAD_ID, Tokenizer
+from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.validation import Translate, bleu
+
+
+class Files(Protocol):
+    """Where examples are read from."""
+
+    def read(self, name: Literal["train", "validation"]) -> list[tuple[str, str]]:
+        """(input, output) texts of one split."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PassageFiles:
+    """Files of one text a line, which a model is to generate from nothing."""
+
+    directory: str
+    train: str = "train.txt"
+    validation: str = "validation.txt"
+
+    def read(self, name: Literal["train", "validation"]) -> list[tuple[str, str]]:
+        """The texts of one file, each behind an empty input."""
+        rows = text_file(Path(self.directory) / getattr(self, name)).examples
+        return [("", row.input) for row in rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +64,18 @@ class TextFiles:
 def train(
     directory: str | os.PathLike,
     *,
-    model: architectures.EncoderDecoder,
-    files: TextFiles,
+    model: architectures.Config,
+    files: Files,
     vocabulary_path: str,
     batching: BatchingOptions,
     optimizer: OptimizerOptions,
     loop: LoopOptions,
     z_loss: float = 0.0,
     initial: str | None = None,
-    make_translate: Callable[[architectures.EncoderDecoder, Tokenizer], Translate] | None = None,
+    make_translate: Callable[[architectures.Config, Tokenizer], Translate] | None = None,
     bleu_sentences: int = 200,
 ) -> dict:
-    """Trains a T5 by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
+    """Trains a model by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
 
     Args:
       z_loss: weight of log(Z)^2, which keeps the logits' normaliser near 1; 0 for none.
@@ -63,7 +87,7 @@ def train(
       FileNotFoundError, ValueError: missing or malformed data, vocabulary or settings.
       FloatingPointError: the loss is no longer finite.
     """
-    vocabulary = Vocabulary(vocabulary_path)
+    vocabulary = load_vocabulary(vocabulary_path)
     update = make_optimizer(optimizer, loop.total_steps)
     first = first_params(model, loop.seed, initial)
     training, validation = prepare(
@@ -104,7 +128,7 @@ def train(
     )  # fmt: skip
 
 
-def first_params(model: architectures.EncoderDecoder, seed: int, initial: str | None) -> dict:
+def first_params(model: architectures.Config, seed: int, initial: str | None) -> dict:
     """Random parameters, or those that :func:`load_params` finds in ``initial``.
 
     A draft that starts from its target's encoding may begin as one that does not: the projection
@@ -116,22 +140,23 @@ def first_params(model: architectures.EncoderDecoder, seed: int, initial: str | 
     if initial is None:
         return fresh
     other, params = load_params(initial)
-    same = {"dtype": model.dtype, "dropout_rate": model.dropout_rate}
-    if other.encoding_width is None and model.encoding_width is not None:
-        same["encoding_width"] = model.encoding_width
+    same: dict[str, Any] = {"dtype": model.dtype, "dropout_rate": model.dropout_rate}
+    (_, others), (_, width) = map(architectures.encoding_widths, (other, model))
+    if others is None and width is not None:
+        same["encoding_width"] = width
         kernel = 0.1 * fresh["encoder"]["input_projection"]["kernel"]
         encoder = params["encoder"] | {"input_projection": {"kernel": kernel}}
         params = params | {"encoder": encoder}
-    if dataclasses.replace(other, **same) != model:
+    if type(other) is not type(model) or dataclasses.replace(other, **same) != model:
         raise ValueError(f"{initial} is of another network: {other}, not {model}.")
     return params
 
 
 def prepare(
     directory: str | os.PathLike,
-    model: architectures.EncoderDecoder | None,
+    model: architectures.Config | None,
     vocabulary: Tokenizer,
-    files: TextFiles,
+    files: Files,
     batching: BatchingOptions,
     loop: LoopOptions,
     more: Sequence[tuple[str, str]] = (),
@@ -142,20 +167,42 @@ def prepare(
     ``more`` pairs are trained on too; ``settings`` are those that the recipe has of its own.
 
     Raises:
-      ValueError: pieces of the vocabulary have no row in the model's embedding; see also there.
+      ValueError: the vocabulary is not the model's, or examples that it continues were to be
+        joined; see also there.
     """
-    if model and model.vocab_size < len(vocabulary):
-        raise ValueError(
-            f"The vocabulary has {len(vocabulary)} pieces, the model only {model.vocab_size} rows."
-        )
+    if model:
+        check_vocabulary(model, vocabulary)
+        if architectures.decode_model(model).reads_prefix and len(batching.join_weights) > 1:
+            raise ValueError(
+                "A model that continues a text reads no joined ones: join_weights=(1,)."
+            )
+
+    def tokenized(text: str, output: str) -> TokenPair:
+        ids = vocabulary.encode(text), vocabulary.encode(output)
+        return TokenPair(*(architectures.training_pair(model, *ids) if model else ids))
+
     training, validation = (
-        Batches(tokenize_pairs(pairs, vocabulary), batching)
+        Batches(list(itertools.starmap(tokenized, pairs)), batching, vocabulary.eos_id)
         for pairs in ([*files.read("train"), *more], files.read("validation"))
     )
     data = training.fingerprint()
     settings |= {"total_steps": loop.total_steps, "seed": loop.seed, "data": data}
     prepare_directory(directory, model, settings, vocabulary.path)
     return training, validation
+
+
+def check_vocabulary(model: architectures.Config, vocabulary: Tokenizer) -> None:
+    """Raises ValueError unless a model can be trained on texts of this vocabulary."""
+    if model.vocab_size < len(vocabulary):
+        raise ValueError(
+            f"The vocabulary has {len(vocabulary)} pieces, the model only {model.vocab_size} rows."
+        )
+    ids = model.pad_id, model.eos_id
+    if ids != (PAD_ID, vocabulary.eos_id):
+        raise ValueError(
+            f"The model has (pad_id, eos_id) = {ids}; with this vocabulary it needs "
+            f"{(PAD_ID, vocabulary.eos_id)}."
+        )
 
 
 def apply(
@@ -169,13 +216,8 @@ def apply(
 
     ``encoding`` is the target's, [B, S, W], for a draft that starts from it.
     """
-    decoder_inputs = architectures.decoder_inputs(network.config, jnp.asarray(batch.targets))
-    rngs = {} if dropout_key is None else {"dropout": dropout_key}
-    logits = network.apply(
-        {"params": params}, batch.inputs, decoder_inputs, encoding,
-        deterministic=dropout_key is None, rngs=rngs,
-    )  # fmt: skip
-    return jnp.asarray(logits)
+    inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
+    return architectures.teacher_forced(network, params, inputs, targets, encoding, dropout_key)
 
 
 def likeliest(logits: jax.Array, targets: jax.Array) -> jax.Array:

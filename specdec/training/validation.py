@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import sacrebleu
 
-from specdec.checkpoints.architectures import EncoderDecoder, decode_model
+from specdec.checkpoints.architectures import Config, decode_model
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import Model
@@ -24,7 +24,7 @@ def bleu(translate: Translate, params: dict, pairs: Sequence[tuple[str, str]]) -
 
 
 def greedy_translate(
-    config: EncoderDecoder, vocabulary: Tokenizer, *, length: int = 32, rows: int = 50
+    config: Config, vocabulary: Tokenizer, *, length: int = 32, rows: int = 50
 ) -> Translate:
     """Greedy decoding for a few hundred short sentences.
 
@@ -36,7 +36,9 @@ def greedy_translate(
         packed, outputs = model.pack(params), []
         for start in range(0, len(texts), rows):
             chunk = texts[start : start + rows]
-            ids = [vocabulary.encode(text, add_eos=True)[:length] for text in chunk]
+            ids = [
+                vocabulary.encode(text, add_eos=not model.reads_prefix)[:length] for text in chunk
+            ]
             row_ids = range(len(ids))
             outputs += decode_rows(model, packed, ids, row_ids, (rows, length), length, 0, greedy)
         return [vocabulary.decode(ids) for ids in outputs]

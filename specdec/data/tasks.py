@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from specdec.arguments import whole
 from specdec.checkpoints.loading import bundled
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
 from specdec.data.vocabulary import Tokenizer
@@ -21,7 +22,7 @@ Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 class Example:
     """One text to decode."""
 
-    input: str  # Never blank.
+    input: str  # Blank only where a model is to generate from nothing.
     reference: str | None  # What a person would have written; None where nobody did.
     origin: str  # Where it came from, for messages ("talk.txt:12").
     tokens: tuple[int, ...] | None = None  # With EOS, where the task itself tokenizes and cuts.
@@ -123,6 +124,38 @@ def text_file(path: str | os.PathLike) -> Task:
 def _rows(path: Path, parse: Callable[[str], tuple[str, str | None]]) -> Iterator[Example | BadRow]:
     for row in stream_lines(path, parse):
         yield row if isinstance(row, BadRow) else Example(*row[1], row[0])
+
+
+def unconditional(count: int) -> Task:
+    """``count`` rows without a text, for a model that generates from nothing.
+
+    Sampled rows differ; greedy ones are all alike.
+
+    Raises:
+      ValueError: ``count`` is below 1.
+    """
+    whole("count", count, 1)
+    return Task.of("unconditional", [Example("", None, f"row {i}") for i in range(count)])
+
+
+def openings(name: str, path: str | os.PathLike, words: int) -> Task:
+    """The first ``words`` words of each line of a text file, to be continued.
+
+    The rest of the line is the reference; a line without a rest is a bad row.
+
+    Raises:
+      FileNotFoundError, ValueError: there is no such file, it is empty, or ``words`` is below 1.
+    """
+    path = existing_file(path)
+    whole("words", words, 1)
+
+    def parse(line: str) -> tuple[str, str]:
+        found = line.split()
+        if len(found) <= words:
+            raise ValueError(f"the line has {len(found)} words; more than {words} are needed.")
+        return " ".join(found[:words]), " ".join(found[words:])
+
+    return Task(name, lambda: _rows(path, parse))
 
 
 def bundled_examples(name: str) -> Task:

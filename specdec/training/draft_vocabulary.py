@@ -7,13 +7,13 @@ import os
 from collections import Counter
 
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
-from specdec.data.vocabulary import EOS_ID, Vocabulary
 from specdec.measure.progress import say
-from specdec.training.train import TextFiles
+from specdec.training.checkpointing import load_vocabulary
+from specdec.training.train import Files
 
 
 def build(
-    directory: str | os.PathLike, *, files: TextFiles, vocabulary_path: str, min_count: int
+    directory: str | os.PathLike, *, files: Files, vocabulary_path: str, min_count: int
 ) -> list[int]:
     """Writes ``draft_vocabulary.json`` with the training outputs' tokens; returns them.
 
@@ -26,10 +26,10 @@ def build(
     """
     if min_count < 1:
         raise ValueError(f"min_count must be at least 1, got {min_count}.")
-    vocabulary = Vocabulary(vocabulary_path)
+    vocabulary = load_vocabulary(vocabulary_path)
     outputs = (vocabulary.encode(output) for _, output in files.read("train"))
     counts = Counter(itertools.chain.from_iterable(outputs))
-    kept = {EOS_ID} | {token for token, count in counts.items() if count >= min_count}
+    kept = {vocabulary.eos_id} | {token for token, count in counts.items() if count >= min_count}
     if len(kept) % 2:
         kept.add(next(token for token in range(len(vocabulary)) if token not in kept))
     tokens = sorted(kept)

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints.ngrams import FILE_NAME, save_ngrams
-from specdec.data.vocabulary import Vocabulary
 from specdec.drafters.ngram_tables import NgramLevel, NgramTables, make_level
 from specdec.measure.progress import say
-from specdec.training.train import TextFiles
+from specdec.training.checkpointing import load_vocabulary
+from specdec.training.train import Files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _best(levels, contexts, vocab_size) -> np.ndarray:
 def build(
     directory: str | os.PathLike,
     *,
-    files: TextFiles,
+    files: Files,
     vocabulary_path: str,
     vocab_size: int,
     order: int,
@@ -182,7 +182,7 @@ def build(
     Raises:
       FileNotFoundError, ValueError: missing or malformed data, or a value out of its range.
     """
-    vocabulary = Vocabulary(vocabulary_path)
+    vocabulary = load_vocabulary(vocabulary_path)
     outputs = (vocabulary.encode(output, add_eos=True) for _, output in files.read("train"))
     tables = count_ngrams(
         outputs, vocab_size, order=order, start_id=start_id, discount=discount,

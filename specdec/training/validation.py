@@ -33,12 +33,10 @@ def greedy_translate(
     model, greedy = decode_model(config), SamplingConfig(temperature=0.0)
 
     def translate(params, texts):
-        packed, outputs = model.pack(params), []
+        packed, outputs, add_eos = model.pack(params), [], not model.reads_prefix
         for start in range(0, len(texts), rows):
             chunk = texts[start : start + rows]
-            ids = [
-                vocabulary.encode(text, add_eos=not model.reads_prefix)[:length] for text in chunk
-            ]
+            ids = [vocabulary.encode(text, add_eos=add_eos)[:length] for text in chunk]
             row_ids = range(len(ids))
             outputs += decode_rows(model, packed, ids, row_ids, (rows, length), length, 0, greedy)
         return [vocabulary.decode(ids) for ids in outputs]

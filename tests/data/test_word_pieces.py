@@ -1,0 +1,45 @@
+"""WordPiece vocabularies that are trained here."""
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from specdec.data.fast_tokenizer import FastTokenizer
+from specdec.data.word_pieces import START_ID, train_word_pieces
+
+LINES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return train_word_pieces(LINES, 45, tmp_path_factory.mktemp("pieces") / "tokenizer.json")
+
+
+def test_special_tokens_have_the_ids_that_training_needs(vocabulary):
+    assert len(vocabulary) == 45
+    backend = vocabulary._model
+    found = [backend.id_to_token(i) for i in range(5)]
+    assert found == ["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]"]
+    assert vocabulary.eos_id == 1
+    assert START_ID == 3
+
+
+def test_texts_come_back_uncased(vocabulary):
+    ids = vocabulary.encode("The Ants sang ÉTÉ.", add_eos=True)
+    assert ids[-1] == 1
+    assert vocabulary.decode(ids) == "the ants sang ete."
+    pieces = [vocabulary._model.id_to_token(i) for i in ids]
+    assert any(piece.startswith("##") for piece in pieces)
+
+
+def test_transformers_reads_the_same_file(vocabulary):
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(vocabulary.path), unk_token="[UNK]")
+    for text in (*LINES, "zebra's unseen 42"):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == vocabulary.encode(text)
+    again = FastTokenizer(vocabulary.path)
+    assert again.encode(LINES[0]) == vocabulary.encode(LINES[0])
+
+
+def test_too_many_pieces_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="size = 5000 pieces cannot be made of this text: it has"):
+        train_word_pieces(LINES, 5000, tmp_path / "tokenizer.json")
+    assert not (tmp_path / "tokenizer.json").exists()

@@ -1,0 +1,183 @@
+"""GPTs by the recipes of T5s: what they read, what is counted, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from run_tiny import recipe
+
+from specdec.checkpoints import architectures
+from specdec.data.batching import Batches, BatchingOptions, TokenPair
+from specdec.data.fast_tokenizer import FILE_NAME
+from specdec.data.text import read_pairs
+from specdec.data.word_pieces import START_ID, train_word_pieces
+from specdec.models.gpt.config import GPTConfig
+from specdec.training import distill, mutual, ngrams, train
+from specdec.training.checkpointing import load_params
+from specdec.training.optimizer import OptimizerOptions
+
+EOS = 1
+
+
+@pytest.fixture(scope="module")
+def texts(once, data_directory):
+    """The copying task's words as passages, their pairs, and their WordPiece vocabulary."""
+
+    def write(directory):
+        for name in ("train", "validation"):
+            pairs = read_pairs(data_directory / f"{name}.tsv")
+            lines = [f"{text}\n" for text, _ in pairs]
+            (directory / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+            (directory / f"{name}.tsv").write_text(
+                "".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8"
+            )
+        pieces = (directory / "train.txt").read_text().splitlines()
+        train_word_pieces(pieces, 40, directory / FILE_NAME)
+
+    return once("passages", write)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return GPTConfig(
+        vocab_size=50, max_positions=64, d_model=16, num_layers=1, num_heads=2, d_ff=32,
+        dropout_rate=0.1, pad_id=0, eos_id=EOS, start_id=START_ID,
+    )  # fmt: skip
+
+
+def settings(texts, files=train.PassageFiles):
+    batching = BatchingOptions(256, (32,))
+    return recipe(str(texts)) | {"files": files(str(texts)), "batching": batching}
+
+
+@pytest.fixture(scope="module")
+def target(once, texts, model):
+    options = settings(texts)
+    options["loop"] = dataclasses.replace(options["loop"], total_steps=60, checkpoint_every=60)
+    options["optimizer"] = OptimizerOptions(peak_learning_rate=1e-1, warmup_steps=3)
+    return once("gpt_target", lambda directory: train.train(directory, model=model, **options))
+
+
+def batch_of(model, text, output):
+    pair = TokenPair(*architectures.training_pair(model, text, output))
+    (batch,) = Batches([pair], BatchingOptions(16, (16,)), model.eos_id).epoch(0)
+    return batch
+
+
+def test_a_model_reads_text_and_output_as_one_and_predicts_the_output(model):
+    batch = batch_of(model, [5, 6, 7], [8, 9])
+    np.testing.assert_array_equal(batch.inputs[0, :6], [5, 6, 7, 8, 9, EOS])
+    np.testing.assert_array_equal(batch.targets[0, :6], [0, 0, 8, 9, EOS, 0])
+    batch = batch_of(model, [], [8, 9])
+    np.testing.assert_array_equal(batch.inputs[0, :3], [START_ID, 8, 9])
+    np.testing.assert_array_equal(batch.targets[0, :4], [8, 9, EOS, 0])
+
+
+def test_what_is_trained_is_what_is_decoded(model):
+    """The training logits of an output are those of the decode model behind the same prompt."""
+    params = architectures.init_params(model, jax.random.key(0))
+    text, output = [5, 6, 7], [8, 9, 10]
+    batch = batch_of(model, text, output)
+    trained = train.apply(architectures.network(model), params, batch)
+    predicted = np.flatnonzero(batch.targets[0])
+    decoder = architectures.decode_model(dataclasses.replace(model, dropout_rate=0.0))
+    packed = decoder.pack(params)
+    prompt = decoder.prompt(np.array([text]), np.array([len(text)]))
+    start = decoder.start(packed, prompt, 8)
+    tokens = jnp.asarray([[text[-1], *output]])
+    hidden, _ = decoder.extend(packed, start.encoded, start.cache, tokens)
+    decoded = decoder.logits(packed, hidden)
+    np.testing.assert_allclose(trained[0, predicted], decoded[0], atol=1e-5)
+
+
+def test_loss_falls_on_passages(target, model, texts):
+    untrained = architectures.init_params(model, jax.random.key(3))
+    _, trained = load_params(target)
+    options = settings(texts)
+    vocabulary = train.load_vocabulary(str(texts))
+    pairs = [
+        TokenPair(*architectures.training_pair(model, [], vocabulary.encode(text)))
+        for _, text in options["files"].read("validation")
+    ]
+
+    def loss(params):
+        losses = []
+        for batch in Batches(pairs, options["batching"], EOS).epoch(0):
+            logits = train.apply(architectures.network(model), params, batch)
+            log_p = jax.nn.log_softmax(logits)
+            found = np.take_along_axis(np.asarray(log_p), batch.targets[..., None], -1)[..., 0]
+            losses += list(-found[batch.targets > 0])
+        return np.mean(losses)
+
+    assert loss(trained) < 0.8 * loss(untrained)
+
+
+def test_a_dialog_is_trained_on_its_outputs(tmp_path, texts, model, capsys):
+    train.train(tmp_path, model=model, **settings(texts, train.TextFiles))
+    assert " validation: " in capsys.readouterr().err
+
+
+def test_a_draft_is_distilled_from_its_target(tmp_path, texts, model, target, capsys):
+    draft = dataclasses.replace(model, d_model=8, d_ff=16, num_heads=1)
+    options = settings(texts)
+    del options["vocabulary_path"]
+    options["loop"] = dataclasses.replace(options["loop"], total_steps=60, eval_every=30)
+    options["distillation"] = distill.DistillationOptions(str(target))
+    distill.distill(tmp_path, model=draft, **options)
+    lines = [line for line in capsys.readouterr().err.splitlines() if " validation: " in line]
+    first, last = (float(line.split("alpha ")[1].split()[0]) for line in lines)
+    assert last > first
+
+
+def test_ngrams_count_passages(tmp_path, texts, model):
+    files = train.PassageFiles(str(texts))
+    tables = ngrams.build(
+        tmp_path, files=files, vocabulary_path=str(texts), vocab_size=50, order=2, start_id=START_ID
+    )
+    vocabulary = train.load_vocabulary(str(texts))
+    ids = [vocabulary.encode(text, add_eos=True) for _, text in files.read("train")]
+    tokens = sum(map(len, ids))
+    assert float(tables.unigram[EOS]) == pytest.approx(len(ids) / tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"eos_id": 4}, r"\(pad_id, eos_id\) = \(0, 4\)"),
+        ({"pad_id": 4}, r"\(pad_id, eos_id\) = \(4, 1\)"),
+        ({"vocab_size": 20}, "has 40 pieces, the model only 20 rows"),
+    ],
+)
+def test_another_vocabulary_is_refused(tmp_path, texts, model, change, message):
+    other = dataclasses.replace(model, **change)
+    with pytest.raises(ValueError, match=message):
+        train.train(tmp_path / "run", model=other, **settings(texts))
+    assert not (tmp_path / "run").exists()
+
+
+def test_joined_texts_are_refused(tmp_path, texts, model):
+    options = settings(texts) | {"batching": BatchingOptions(256, (32,), (0.5, 0.5))}
+    with pytest.raises(ValueError, match="reads no joined ones"):
+        train.train(tmp_path / "run", model=model, **options)
+
+
+def test_another_architecture_is_refused(
+    tmp_path, texts, model, target, data_directory, tiny_model, target_directory
+):
+    with pytest.raises(ValueError, match="is of another network"):
+        train.train(tmp_path, model=tiny_model, initial=str(target), **recipe(str(data_directory)))
+    options = settings(texts)
+    del options["vocabulary_path"]
+    options["distillation"] = distill.DistillationOptions(str(target_directory))
+    with pytest.raises(ValueError, match="The draft is a GPTConfig, the target a T5Config"):
+        distill.distill(tmp_path, model=model, **options)
+    with pytest.raises(ValueError, match="Only a T5 learns together with its draft"):
+        mutual.learn_together(
+            tmp_path, mutual=mutual.MutualOptions(str(target), str(target)),
+            files=options["files"], batching=options["batching"], loop=options["loop"],
+            target_optimizer=options["optimizer"], draft_optimizer=options["optimizer"],
+        )  # fmt: skip

@@ -17,6 +17,26 @@ TABLE_1 = (
     (0.9, 10, 1.60, 6.86),
 )
 
+# Target, draft, and alpha at temperature 0 and 1.
+TABLE_3 = (
+    ("GPT-like (97M)", "unigram", 0.03, 0.03),
+    ("GPT-like (97M)", "bigram", 0.05, 0.05),
+    ("GPT-like (97M)", "GPT-like (6M)", 0.88, 0.89),
+    ("T5-XXL (EnDe)", "unigram", 0.08, 0.07),
+    ("T5-XXL (EnDe)", "bigram", 0.20, 0.19),
+    ("T5-XXL (EnDe)", "T5-small", 0.75, 0.62),
+    ("T5-XXL (EnDe)", "T5-base", 0.80, 0.68),
+    ("T5-XXL (EnDe)", "T5-large", 0.82, 0.71),
+    ("T5-XXL (CNNDM)", "unigram", 0.13, 0.08),
+    ("T5-XXL (CNNDM)", "bigram", 0.23, 0.16),
+    ("T5-XXL (CNNDM)", "T5-small", 0.65, 0.53),
+    ("T5-XXL (CNNDM)", "T5-base", 0.73, 0.55),
+    ("T5-XXL (CNNDM)", "T5-large", 0.74, 0.56),
+    ("LaMDA (137B)", "LaMDA (100M)", 0.61, 0.57),
+    ("LaMDA (137B)", "LaMDA (2B)", 0.71, 0.71),
+    ("LaMDA (137B)", "LaMDA (8B)", 0.75, 0.74),
+)
+
 # c against T5-XXL (appendix A.3).
 COST_RATIO = {"T5-small": 0.02, "T5-base": 0.04, "T5-large": 0.11}
 

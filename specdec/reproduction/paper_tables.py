@@ -150,6 +150,31 @@ def alpha_table(studies: Sequence[Content]) -> str:
     return table(columns, _alphas(studies))
 
 
+def table_3(contents: Sequence[Content]) -> str:
+    """Alpha of every draft at temperatures 0 and 1, of the studies of several summaries."""
+    found: dict[tuple[str, str], dict[float, Content]] = {}
+    for content in contents:
+        for row in _alphas(list(content["studies"].values())):
+            found.setdefault((row["name"], row["drafter"]), {})[row["temperature"]] = row
+
+    def at(temperature: float, key: str, form: str) -> Callable[[Any], str]:
+        return lambda rows: form.format(rows[temperature][key]) if temperature in rows else "–"
+
+    columns = [
+        ("task", lambda rows: next(iter(rows.values()))["name"]),
+        ("draft", lambda rows: next(iter(rows.values()))["drafter"]),
+        *((f"α, T = {t:g}", at(t, "alpha", "{:.3f}")) for t in (0.0, 1.0)),
+        *((f"tokens, T = {t:g}", at(t, "num_tokens", "{:,}")) for t in (0.0, 1.0)),
+    ]  # fmt: skip
+    return table(columns, list(found.values()))
+
+
+def paper_table_3() -> str:
+    """Alphas as printed."""
+    rows = [[target, draft, f"{a:.2f}", f"{b:.2f}"] for target, draft, a, b in paper.TABLE_3]
+    return markdown(("target", "draft", "α, T = 0", "α, T = 1"), rows)
+
+
 def efficiency_table(studies: Sequence[Content]) -> str:
     """How far Equation 1 misses because acceptances come in runs and rows end."""
 

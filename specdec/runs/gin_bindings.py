@@ -50,8 +50,8 @@ _NAMED: dict[str, tuple[Any, ...]] = {
         KSeqVerifier, PointMassVerifier, TypicalVerifier,
     ),
     "specdec.tasks": (
-        tasks.bundled_examples, tasks.given_texts, tasks.pairs_file, tasks.seqio_pairs_file,
-        tasks.seqio_task, tasks.text_file,
+        tasks.bundled_examples, tasks.given_texts, tasks.openings, tasks.pairs_file,
+        tasks.seqio_pairs_file, tasks.seqio_task, tasks.text_file, tasks.unconditional,
     ),
 }  # fmt: skip
 for _module, _all in _NAMED.items():

@@ -70,7 +70,7 @@ class Study:
         rows for it; the paper has 10,000 tokens.
       lenient_drafts, lenient_examples: those of Table 5, decoded with less and less lenience.
       decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
-      block_examples: rows decoded with token and with block verification.
+      block_examples: rows decoded with token and with block verification; 0 for neither.
       All else: see :class:`specdec.runs.decode_run.DecodeRun`.
     """
 
@@ -138,7 +138,7 @@ class Study:
             run = self.decode_run(*row, self.decode_examples, timed=True)
             yield self.path("table_2", *row), functools.partial(_results, run)
         for row in self.rows:
-            if row[1]:
+            if row[1] and self.block_examples:
                 yield self.path("block", *row), functools.partial(_compare, self, row)
         for draft in self.lenient_drafts:
             row = draft, _LENIENT_TEMPERATURE, _LENIENT_GAMMA

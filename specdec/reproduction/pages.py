@@ -216,6 +216,24 @@ def reproduction(root: Path, name: str) -> str:
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
 
 
+def decoder_only(root: Path, name: str) -> str:
+    """Table 3 from results/reproduction_small and reproduction_NAME, and the latter's speeds."""
+    names = [f"results/reproduction_{each}/summary.json" for each in ("small", name)]
+    contents = [read_json(root, each) for each in names]
+    content = contents[-1]
+    source = f"[summary.json](../{names[-1]}): {content['device']}. `{content['command']}`"
+    return "\n\n".join([
+        "## Table 3: alpha by target and draft", paper_tables.table_3(contents),
+        "The paper's:", paper_tables.paper_table_3(),
+        "## Decoder-only models: measured speedups",
+        paper_tables.table_2(list(content["studies"].values())),
+        "## Decoder-only models: block verification",
+        paper_tables.block_table(list(content["studies"].values())),
+        f"**Figure 1, from nothing.** {_FIGURES[1]}.",
+        f"![{_FIGURES[1]}](../results/reproduction_{name}/figures/figure_1.svg)", source,
+    ])  # fmt: skip
+
+
 # Sections of docs/performance.md with the bundled pair's runs, and where these are.
 _RUNS_SECTIONS = {"runs": "results", "before-mutual-learning": _BEFORE}
 
@@ -238,6 +256,11 @@ def sections(
     def trees(name: str) -> str:
         return tree_pages.SECTIONS[name](root)
 
+    def reproduced(name: str) -> str:
+        if name in tree_pages.SECTIONS:
+            return trees(name)
+        return decoder_only(root, name) if name == "lm" else reproduction(root, name)
+
     def tree_runs() -> str:
         return runs_table(root, to_root="../", columns=TREE_RUNS, lines=_TREE_ROWS)
 
@@ -245,9 +268,7 @@ def sections(
     return {
         "README.md": lambda name: comparison(root),
         "docs/performance.md": performance,
-        "docs/reproduction.md": lambda name: (
-            trees(name) if name in tree_pages.SECTIONS else reproduction(root, name)
-        ),
+        "docs/reproduction.md": reproduced,
         "docs/trees.md": lambda name: tree_runs() if name == "greedy" else trees(name),
         "docs/beams.md": lambda name: beam_pages.SECTIONS[name](root),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),

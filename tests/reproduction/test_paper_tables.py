@@ -1,6 +1,6 @@
 """The tables of a reproduction, from numbers made up for them."""
 
-from specdec.reproduction import paper_tables
+from specdec.reproduction import paper, paper_tables
 
 ALPHA = {
     "alpha": 0.5, "alpha_interval": [0.45, 0.55], "num_tokens": 100, "num_texts": 9,
@@ -93,3 +93,20 @@ def test_the_papers_rows_are_beside_them():
     assert "| EnDe | T5-small | 0 | 7 | 0.75 | 0.02 | 3.2 | 3.4 |" in text
     assert "| bigram | 0.19 | 0.23 | 0.25 | 0.32 |" in text
     assert "contradicts itself" in text
+
+
+def test_table_3_has_a_row_for_each_draft_and_a_column_for_each_temperature():
+    greedy = {"temperature": 0.0, "drafts": {"bigram": ALPHA | {"alpha": 0.25}, "copying": ALPHA}}
+    toy = CONTENT["studies"]["toy"]
+    both = toy | {"name": "Both", "alpha": toy["alpha"] | {"t0": greedy}}
+    assert rows(paper_tables.table_3([CONTENT, {"studies": {"both": both}}])) == [
+        ["Toy", "bigram", "–", "0.500", "–", "100"],
+        ["Both", "bigram", "0.250", "0.500", "100", "100"],
+        ["Both", "copying", "0.500", "–", "100", "–"],
+    ]
+    printed = {(row[0], row[1]): row[2:] for row in rows(paper_tables.paper_table_3())}
+    assert printed["GPT-like (97M)", "GPT-like (6M)"] == ["0.88", "0.89"]
+    # Table 3's T5s are those of Table 4.
+    for row in paper.TABLE_4:
+        column = printed[f"T5-XXL ({row.task})", row.draft]
+        assert column[int(row.temperature)] == f"{row.alpha:.2f}"

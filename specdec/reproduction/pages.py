@@ -210,7 +210,12 @@ def reproduction(root: Path, name: str) -> str:
     directory = f"results/reproduction_{name}"
     content = read_json(root, f"{directory}/summary.json")
     picture = "**Figure {0}.** {1}.\n\n![{1}](../{2}/figures/figure_{0}.svg)"
-    pictures = [picture.format(*figure, directory) for figure in _FIGURES.items()]
+    # Figure 1 is of a text from nothing, as the paper's.
+    places = {1: "results/reproduction_lm"}
+    pictures = [
+        picture.format(number, caption, places.get(number, directory))
+        for number, caption in _FIGURES.items()
+    ]
     source = f"[summary.json](../{directory}/summary.json): {content['device']}. "
     source += f"`{content['command']}`"
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
@@ -229,8 +234,7 @@ def decoder_only(root: Path, name: str) -> str:
         paper_tables.table_2(list(content["studies"].values())),
         "## Decoder-only models: block verification",
         paper_tables.block_table(list(content["studies"].values())),
-        f"**Figure 1, from nothing.** {_FIGURES[1]}.",
-        f"![{_FIGURES[1]}](../results/reproduction_{name}/figures/figure_1.svg)", source,
+        source,
     ])  # fmt: skip
 
 

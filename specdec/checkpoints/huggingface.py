@@ -46,8 +46,19 @@ from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
 Config = T5Config | GPTConfig
+_GENERATES = "ForConditionalGeneration"
 # What tells architectures apart in config.json, and where their names are.
-_MODEL_TYPES: dict[str, ModuleType] = {"t5": hf_names, "mt5": hf_names, "gpt2": gpt_names}
+_MODEL_TYPES: dict[str, ModuleType] = {
+    "t5": hf_names, "mt5": hf_names, "umt5": hf_names, "gpt2": gpt_names
+}  # fmt: skip
+# The public models of each, by name.
+_PUBLIC = {
+    "t5": "T5, T5 v1.1, Flan-T5, UL2, Flan-UL2, MADLAD-400, ByT5, CodeT5+ 220m and 770m",
+    "mt5": "mT5, Aya-101",
+    "umt5": "UMT5",
+    "gpt2": "GPT-2, DistilGPT2",
+}
+_SUPPORTED = "; ".join(f"{name!r} ({models})" for name, models in _PUBLIC.items())
 
 
 def load_huggingface(
@@ -61,7 +72,7 @@ def load_huggingface(
 def open_huggingface(
     directory_or_hub_id: str | Path, dtype: str | None = "float32"
 ) -> tuple[Config, dict[str, Any]]:
-    """Opens a T5, T5 v1.1, Flan-T5, mT5 or GPT-2 checkpoint, whose parameters are read when used.
+    """Opens a T5, mT5, UMT5 or GPT-2 checkpoint, whose parameters are read when used.
 
     A T5's logits follow transformers 5: they come from ``lm_head.weight`` where the file has one
     and from the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is
@@ -98,6 +109,11 @@ def _open_t5(
     shared, head = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
     files = weight_files(directory)
+    if not any(name.startswith("decoder.block.") for name in files):
+        raise CheckpointError(
+            f"{directory} has no decoder, only an encoder, which cannot generate. Checkpoints that "
+            f"can be loaded are, by model_type: {_SUPPORTED}."
+        )
     found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
     embedding_name = found[0] if found else hf_names.EMBEDDING
     optional = [*hf_names.EMBEDDING_NAMES, *hf_names.UNUSED_NAMES]
@@ -172,13 +188,24 @@ def read_config(directory: Path) -> Config:
     if (directory / GENERATION_CONFIG).exists():
         generation = read_json(directory / GENERATION_CONFIG)
         raw |= {name: value for name, value in generation.items() if value is not None}
-    source, model_type = str(directory / CONFIG), raw.get("model_type")
+    source, model_type = str(directory / CONFIG), _model_type(raw)
     if model_type not in _MODEL_TYPES:
         raise CheckpointError(
-            f"{source}: model_type is {model_type!r}; only 't5' (T5, T5 v1.1, Flan-T5), 'mt5' and "
-            "'gpt2' (GPT-2, DistilGPT2) checkpoints can be loaded."
+            f"{source}: model_type is {model_type!r}. Checkpoints that can be loaded are, by "
+            f"model_type: {_SUPPORTED}."
         )
-    return _MODEL_TYPES[model_type].parse_config(raw, source=source)
+    names = _MODEL_TYPES[model_type]
+    return names.parse_config({**raw, "model_type": model_type}, source=source)
+
+
+def _model_type(raw: Mapping[str, Any]) -> Any:
+    """The model's type, which the public UMT5s tell by the name of their class alone."""
+    match raw:
+        case {"model_type": found}:
+            return found
+        case {"architectures": [str(name), *_]} if name.endswith(_GENERATES):
+            return name.removesuffix(_GENERATES).lower()
+    return None
 
 
 def save_huggingface(
@@ -188,7 +215,8 @@ def save_huggingface(
 ) -> None:  # fmt: skip
     """Writes a checkpoint that transformers' model of that architecture opens.
 
-    mT5 models are written as T5 v1.1, which computes the same.
+    mT5 models are written as T5 v1.1, which computes the same. The logits' kernel of a UMT5 is
+    multiplied by d_model**0.5, because transformers 5 scales all UMT5s' logits down.
 
     Args:
       directory: must not exist, or be empty; appears only once it is complete.
@@ -209,6 +237,9 @@ def save_huggingface(
     arrays = flatten_dict(params, sep="/")
     names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
     check_parameters("params", names.parameter_shapes(config), arrays)
+    if isinstance(config, T5Config) and (factor := hf_names.head_factor(config)) != 1:
+        head = hf_names.HEAD_PATH
+        arrays[head] = np.asarray(arrays[head], np.float32) * np.float32(factor)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
     with written_whole(Path(directory).absolute()) as partial:

@@ -1,9 +1,9 @@
 """What Hugging Face calls T5's parts: config.json's fields, and parameters against T5X's tree.
 
 Source: ``T5Config``, ``MT5Config``, ``UMT5Config`` and their ``ForConditionalGeneration`` in
-transformers 5, and ``t5x.examples.t5.network``. A draft that starts from its target's encoding has what transformers
-does not know: the field ``encoding_width`` and the parameter ``encoder.input_projection.weight``,
-whose product with the encoding is added to embedded tokens.
+transformers 5, and ``t5x.examples.t5.network``. A draft that starts from its target's encoding has
+what transformers does not know: the field ``encoding_width`` and the parameter
+``encoder.input_projection.weight``, whose product with the encoding is added to embedded tokens.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
     # Its mT5 never scales and its UMT5 always does, whatever ``tie_word_embeddings`` is.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
-    scaled = {"mt5": False, "umt5": True}.get(model_type, scaled)
+    scaled = model_type == "umt5" or (model_type != "mt5" and scaled)
     try:
         return T5Config(
             **{ours: raw[theirs] for ours, theirs in SIZES.items()},
             **{name: raw.get(name, default) for name, default in OPTIONS.items()},
             **tokens, more_eos_ids=tuple(eos[1:]),
             num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
-            activation=activation, gated=gated, tied_logits=scaled,
+            activation=activation, gated=gated, tied_logits=bool(scaled),
             encoding_width=raw.get("encoding_width"),
             relative_bias_in_every_layer=model_type == "umt5",
         )  # fmt: skip

@@ -18,12 +18,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import gpt_names, hf_names
 from specdec.checkpoints.hf_files import (
+    BESIDE,
     CONFIG,
     GENERATION_CONFIG,
     MAX_EXTRA_IDS,
     STORED_DTYPES,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    VOCABULARIES,
     VOCABULARY,
     Parameter,
     local_directory,
@@ -47,18 +49,17 @@ from specdec.models.t5.config import T5Config
 
 Config = T5Config | GPTConfig
 _GENERATES = "ForConditionalGeneration"
-# What tells architectures apart in config.json, and where their names are.
-_MODEL_TYPES: dict[str, ModuleType] = {
-    "t5": hf_names, "mt5": hf_names, "umt5": hf_names, "gpt2": gpt_names
-}  # fmt: skip
-# The public models of each, by name.
-_PUBLIC = {
-    "t5": "T5, T5 v1.1, Flan-T5, UL2, Flan-UL2, MADLAD-400, ByT5, CodeT5+ 220m and 770m",
-    "mt5": "mT5, Aya-101",
-    "umt5": "UMT5",
-    "gpt2": "GPT-2, DistilGPT2",
+# What tells architectures apart in config.json, where their names are, and the public models.
+_MODEL_TYPES: dict[str, tuple[ModuleType, str]] = {
+    "t5": (
+        hf_names,
+        "T5, T5 v1.1, Flan-T5, UL2, Flan-UL2, MADLAD-400, ByT5, CodeT5+ 220m and 770m",
+    ),
+    "mt5": (hf_names, "mT5, Aya-101"),
+    "umt5": (hf_names, "UMT5"),
+    "gpt2": (gpt_names, "GPT-2, DistilGPT2"),
 }
-_SUPPORTED = "; ".join(f"{name!r} ({models})" for name, models in _PUBLIC.items())
+_SUPPORTED = "; ".join(f"{name!r} ({models})" for name, (_, models) in _MODEL_TYPES.items())
 
 
 def load_huggingface(
@@ -194,7 +195,7 @@ def read_config(directory: Path) -> Config:
             f"{source}: model_type is {model_type!r}. Checkpoints that can be loaded are, by "
             f"model_type: {_SUPPORTED}."
         )
-    names = _MODEL_TYPES[model_type]
+    names, _ = _MODEL_TYPES[model_type]
     return names.parse_config({**raw, "model_type": model_type}, source=source)
 
 
@@ -222,8 +223,9 @@ def save_huggingface(
       directory: must not exist, or be empty; appears only once it is complete.
       config: the network. ``dtype``, that of activations, is not stored.
       params: named and shaped as the network's tree.
-      vocabulary_file: a tokenizer.json, or a SentencePiece model, to go with it; the latter with up
-        to 100 sentinel tokens after its pieces where the embedding has rows for them.
+      vocabulary_file: what :func:`specdec.checkpoints.find_vocabulary` found, or a SentencePiece
+        model, to go with it; the latter with up to 100 sentinel tokens after its pieces where the
+        embedding has rows for them.
         ``T5Tokenizer`` opens the result, but knows no byte fallback: where the vocabulary has byte
         pieces, it gives <unk>.
       dtype: of the stored weights, as in :func:`open_huggingface`.
@@ -234,7 +236,7 @@ def save_huggingface(
         than ``config`` has or not finite in ``dtype``, or the vocabulary does not fit the model.
     """
     stored_dtype = as_dtype(dtype)
-    arrays = flatten_dict(params, sep="/")
+    arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
     names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
     check_parameters("params", names.parameter_shapes(config), arrays)
     if isinstance(config, T5Config) and (factor := hf_names.head_factor(config)) != 1:
@@ -248,29 +250,43 @@ def save_huggingface(
         write_json(partial / CONFIG, names.format_config(config, dtype))
         write_json(partial / GENERATION_CONFIG, names.format_generation_config(config))
         if vocabulary_file is not None:
-            own = Path(vocabulary_file).name == TOKENIZER
-            shutil.copyfile(vocabulary_file, partial / (TOKENIZER if own else VOCABULARY))
+            _copy_vocabulary(Path(vocabulary_file), partial)
             write_json(partial / TOKENIZER_CONFIG, tokenizer)
 
 
+def _copy_vocabulary(file: Path, directory: Path) -> None:
+    own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
+    shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
+    for name in BESIDE.get(file.name, ()):
+        if file.with_name(name).is_file():
+            shutil.copyfile(file.with_name(name), directory / name)
+
+
 def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, Any]:
-    """transformers' tokenizer_config.json for a SentencePiece model, sentinel tokens included."""
+    """transformers' tokenizer_config.json for a vocabulary, sentinel tokens included."""
     import sentencepiece
 
+    file = Path(vocabulary_file)
+    beside = file.with_name(TOKENIZER_CONFIG)
+    if file.name in (*VOCABULARIES[1:], TOKENIZER_CONFIG) and beside.is_file():
+        return read_json(beside)
     if isinstance(config, GPTConfig):
         return {"tokenizer_class": "GPT2TokenizerFast"}
-    if Path(vocabulary_file).name == TOKENIZER:
+    if file.name == TOKENIZER:
         return {"tokenizer_class": "T5Tokenizer"}
     try:
-        pieces = sentencepiece.SentencePieceProcessor(str(vocabulary_file)).get_piece_size()
+        model = sentencepiece.SentencePieceProcessor(str(vocabulary_file))
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
             f"{vocabulary_file} is not a SentencePiece model that can be read ({error})."
         ) from None
+    pieces = model.get_piece_size()
     if pieces > config.vocab_size:
         raise CheckpointError(
             f"{vocabulary_file} has {pieces} pieces, but the embedding only {config.vocab_size} "
             "rows; pass the vocabulary the model was trained with."
         )
     extra_ids = min(MAX_EXTRA_IDS, config.vocab_size - pieces)
-    return {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
+    found = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
+    # MADLAD-400 pads with a piece that is not called so.
+    return found if model.pad_id() >= 0 else found | {"pad_token": model.id_to_piece(config.pad_id)}

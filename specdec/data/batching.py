@@ -71,7 +71,16 @@ class BatchingOptions:
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Tokenizer) -> list[TokenPair]:
-    """Ids of (input, target) texts."""
+    """Ids of (input, target) texts.
+
+    Raises:
+      ValueError: the vocabulary's EOS is not that of batches.
+    """
+    if vocabulary.eos_id != EOS_ID:
+        raise ValueError(
+            f"{vocabulary.path} ends a text with token {vocabulary.eos_id}; models are trained "
+            f"here with vocabularies that end it with {EOS_ID}, as T5's do."
+        )
     return [TokenPair(vocabulary.encode(a), vocabulary.encode(b)) for a, b in pairs]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from specdec.data import byte_tokenizer
 from specdec.data.vocabulary import Tokenizer, Vocabulary, check_rows
@@ -63,6 +63,8 @@ class FastTokenizer:
         around = self._model.encode("").ids
         self._ends_texts = around[-1:] == [self.eos_id]
         self._no_text = {pad, *around}
+        # Where tokens of bytes have all spaces, none is put beside special ones.
+        self._between = "" if isinstance(self._model.decoder, decoders.ByteLevel) else " "
         check_rows(self.path, len(self), rows)
 
     def __len__(self) -> int:
@@ -88,7 +90,7 @@ class FastTokenizer:
             elif self._unk_id is not None:
                 parts[-1].append(self._unk_id)
         texts = (self._model.decode(part, skip_special_tokens=False) for part in parts if part)
-        return " ".join(filter(None, texts))
+        return self._between.join(filter(None, texts))
 
 
 def open_tokenizer(path: str | os.PathLike, rows: int | None = None) -> Tokenizer:
@@ -120,8 +122,7 @@ def _backend(path: Path) -> Backend:
         model.post_processor = processors.RobertaProcessing(
             (_ROBERTA[1], end), (_ROBERTA[0], start), trim_offsets=False, add_prefix_space=False
         )
-    known = [name for name in special if model.token_to_id(name) is not None]
-    model.add_special_tokens([AddedToken(each, lstrip=each == "<mask>") for each in known])
+    model.add_special_tokens([name for name in special if model.token_to_id(name) is not None])
     added = path.with_name("added_tokens.json")
     if added.is_file():
         ids = json.loads(added.read_text(encoding="utf-8"))

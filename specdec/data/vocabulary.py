@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import sentencepiece as spm
+from sentencepiece import sentencepiece_model_pb2 as proto
 
 from specdec.core.files import written
 
@@ -21,6 +22,8 @@ MAX_EXTRA_IDS = 100  # T5's sentinels beyond the pieces.
 
 
 _EXTRA_ID = "<extra_id_{}>"
+# Types of pieces that are one token wherever they stand: unknown, control, defined by the maker.
+_WHOLE = (2, 3, 4)
 
 
 class Tokenizer(Protocol):
@@ -52,9 +55,10 @@ class Tokenizer(Protocol):
 class Vocabulary:
     """A :class:`Tokenizer` that reads a SentencePiece model file.
 
-    In a text, ``</s>``, ``<pad>``, ``<unk>`` and T5's sentinels ``<extra_id_0>`` ... are one token
-    each. What stands between them is cut into pieces on its own, as transformers does. The ids of
-    the first three are the model file's own. T5's are 1, 0 and 2; MADLAD-400 has no ``<pad>``.
+    In a text, ``</s>``, ``<pad>``, ``<unk>``, what the file's maker defined, such as ``<2de>``, and
+    T5's sentinels ``<extra_id_0>`` ... are one token each. What stands between them is cut into
+    pieces on its own, as transformers does. All ids are the file's own: EOS, pad and unknown are 1,
+    0 and 2 in T5's, and MADLAD-400's has EOS 2, unknown 0 and no pad.
 
     Args:
       path: the model file, or a directory that holds ``spiece.model``.
@@ -85,8 +89,9 @@ class Vocabulary:
             raise ValueError(f"{path} has no piece that ends a text (</s>), which models need.")
         self.path, pieces = path, self._model.get_piece_size()
         check_rows(path, pieces, rows)
-        ids = (self._pad_id, self.eos_id, self._unk_id)
-        self._special = {self._model.id_to_piece(token): token for token in ids if token >= 0}
+        messages: Any = proto
+        listed = messages.ModelProto.FromString(self._model.serialized_model_proto()).pieces
+        self._special = {each.piece: i for i, each in enumerate(listed) if each.type in _WHOLE}
         among = dict(self._sentinel_pieces())
         self._special |= among
         beyond = 0 if rows is None or among else min(_extra_ids(path), rows - pieces)
@@ -109,13 +114,14 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids`` up to the first EOS; pads are skipped, ids past the end are unknown."""
         texts, pieces = [], []
+        no_text = (self._pad_id, self._model.bos_id(), self._unk_id)
         for token in map(int, ids):
             if token == self.eos_id:
                 break
-            if token in self._texts and token not in (self._pad_id, self._unk_id):
+            if token in self._texts and token not in no_text:
                 texts += [self._model.decode(pieces), self._texts[token]]
                 pieces = []
-            elif token != self._pad_id:
+            elif token not in no_text[:2]:
                 pieces.append(token if token < self._model.get_piece_size() else self._unk_id)
         return " ".join(filter(None, [*texts, self._model.decode(pieces)]))
 

@@ -76,6 +76,7 @@ setup(
         "orbax-checkpoint>=0.11.16,<1.0",  # 1.0 changes its interface.
         "sacrebleu>=2.4",
         "safetensors>=0.5",
+        "protobuf>=4.21",  # In which SentencePiece models are written.
         "sentencepiece>=0.2.0",
         "tensorstore>=0.1.71",
         "tokenizers>=0.20",

@@ -46,8 +46,8 @@ def load_pair(
         boundary between two.
 
     Raises:
-      ValueError: an unknown name, a missing argument, a draft of another vocabulary, or a mesh that
-        has more devices than there are or does not divide a model.
+      ValueError: an unknown name, a missing argument, a draft or a vocabulary of another model, or
+        a mesh that has more devices than there are or does not divide a model.
       CheckpointError: a checkpoint cannot be read.
     """
     if name is not None:
@@ -78,10 +78,18 @@ def load_pair(
             f"{source} starts from a target's encoding of the text and has none of its own: it can "
             "be a draft, not a target."
         )
+    tokenizer = open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None
+    ends = loaded.model.eos_ids
+    if tokenizer and not loaded.model.reads_prefix and tokenizer.eos_id not in ends:
+        raise ValueError(
+            f"{vocabulary} ends a text with token {tokenizer.eos_id}, and the model of {source} "
+            f"with {' or '.join(map(str, ends))}: it is another model's vocabulary. Put the "
+            "model's own beside its weights, or correct eos_token_id in config.json."
+        )
     name = name or f"{Path(target).name}+{Path(str(spec)).name}"
     return Pair(
         loaded,
         spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
-        open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None,
+        tokenizer,
         f"{name}, {weights} weights" if weights else name,
     )

@@ -17,13 +17,16 @@ def state_of(params):
 
 
 def scanned(params, axis=1):
-    """The tree of scalable_t5: layers stacked along an axis, each with its own position biases."""
+    """The tree of scalable_t5: layers stacked along an axis, each with its own position biases.
+
+    They are equal, unless the network is a UMT5.
+    """
     tree = {"token_embedder": params["token_embedder"]}
     for stack in STACKS:
         rest = dict(params[stack])
-        bias = rest.pop("relpos_bias")
+        bias = {"relpos_bias": rest.pop("relpos_bias")} if "relpos_bias" in rest else {}
         depth = sum(name.startswith("layers_") for name in rest)
-        layers = [{**rest.pop(f"layers_{i}"), "relpos_bias": bias} for i in range(depth)]
+        layers = [{**rest.pop(f"layers_{i}"), **bias} for i in range(depth)]
         tree[stack] = {**rest, stack: jax.tree.map(lambda *a: np.stack(a, axis), *layers)}
     return tree
 

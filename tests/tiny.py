@@ -22,6 +22,14 @@ TINY = {
         relative_attention_num_buckets=8, relative_attention_max_distance=12,
     ),
 }  # fmt: skip
+# Every T5 that decodes; T5X's own network is that of the first two.
+TINY_T5 = {
+    **TINY,
+    "umt5": T5Config(
+        vocab_size=19, d_model=16, num_encoder_layers=2, num_decoder_layers=2,
+        num_heads=2, head_dim=8, d_ff=24, relative_bias_in_every_layer=True,
+    ),
+}  # fmt: skip
 
 
 TINY_GPT = {

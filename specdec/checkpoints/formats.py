@@ -25,7 +25,7 @@ def read_config(source: str | Path) -> T5Config | GPTConfig:
 
 
 def find_vocabulary(source: str | Path) -> Path | None:
-    """A checkpoint's vocabulary (spiece.model or tokenizer.json), or None where it has none.
+    """A checkpoint's vocabulary (spiece.model, tokenizer.json ...), or None where it has none.
 
     T5X names its vocabulary in gin files: it is found only where someone put it, in the directory
     or in that above it, and not in Google Cloud Storage.

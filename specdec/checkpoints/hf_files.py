@@ -35,9 +35,11 @@ VOCABULARY = "spiece.model"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # transformers 5 writes tokenizer.json alone; the last two are GPT-2's, older ones and OpenAI's.
 VOCABULARIES = (VOCABULARY, TOKENIZER, "vocab.json", "encoder.json")
+# What is read beside them: merges, and tokens that were added.
+BESIDE = {"vocab.json": ("merges.txt", "added_tokens.json"), "encoder.json": ("vocab.bpe",)}
 HUB_FILES = [
     CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX, *VOCABULARIES,
-    "merges.txt", TOKENIZER_CONFIG,
+    *(name for names in BESIDE.values() for name in names), TOKENIZER_CONFIG,
 ]  # fmt: skip
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -63,9 +65,25 @@ class Parameter(Protocol):
 
 
 def vocabulary_in(*directories: Path) -> Path | None:
-    """The first file of a vocabulary in directories; None where there is none."""
+    """The first file of a vocabulary in directories; None where there is none.
+
+    ByT5, whose tokens are bytes, has tokenizer_config.json alone.
+    """
     places = (directory / name for directory in directories for name in VOCABULARIES)
-    return next(filter(Path.is_file, places), None)
+    configs = (directory / TOKENIZER_CONFIG for directory in directories)
+    return next(filter(Path.is_file, places), None) or next(filter(_is_of_bytes, configs), None)
+
+
+def _is_of_bytes(path: Path) -> bool:
+    """Whether a tokenizer_config.json is ByT5's."""
+    return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
+
+
+def same_vocabulary(ours: Path, theirs: Path) -> bool:
+    """Whether two files that :func:`vocabulary_in` found have the same tokens."""
+    if {ours.name, theirs.name} == {TOKENIZER_CONFIG}:
+        return True
+    return ours.read_bytes() == theirs.read_bytes()
 
 
 def local_directory(directory_or_hub_id: str | Path) -> Path:

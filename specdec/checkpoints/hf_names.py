@@ -1,9 +1,9 @@
 """What Hugging Face calls T5's parts: config.json's fields, and parameters against T5X's tree.
 
-Source: ``T5Config``, ``MT5Config`` and ``T5ForConditionalGeneration`` in transformers 5, and
-``t5x.examples.t5.network``. A draft that starts from its target's encoding has what transformers
-does not know: the field ``encoding_width`` and the parameter ``encoder.input_projection.weight``,
-whose product with the encoding is added to embedded tokens.
+Source: ``T5Config``, ``MT5Config``, ``UMT5Config`` and their ``ForConditionalGeneration`` in
+transformers 5, and ``t5x.examples.t5.network``. A draft that starts from its target's encoding has
+what transformers does not know: the field ``encoding_width`` and the parameter
+``encoder.input_projection.weight``, whose product with the encoding is added to embedded tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.t5.config import Activation, T5Config
 
-DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu"}
+DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
 # "gated-gelu" is the tanh approximation, "gelu" on its own the exact error function (unsupported).
 FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "relu": ("relu", False), "silu": ("silu", False), "gelu_new": ("gelu", False),
@@ -45,7 +45,7 @@ TOKENS = {
 }
 
 EMBEDDING, EMBEDDING_PATH = "shared.weight", "token_embedder/embedding"
-HEAD = "lm_head.weight"
+HEAD, HEAD_PATH = "lm_head.weight", "decoder/logits_dense/kernel"
 # Names a file may hold the embedding under, in the order transformers falls back on them.
 EMBEDDING_NAMES = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD)
 # Written by old versions of transformers, used by none: cross-attention has no position bias.
@@ -76,16 +76,18 @@ def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
     eos = token_ids(raw, "eos_token_id", 1, source, several=True)
     tokens: dict[str, Any] = {"pad_id": pad[0], "decoder_start_id": start[0], "eos_id": eos[0]}
     # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
-    # Its mT5 never scales, whatever ``tie_word_embeddings`` is.
+    # Its mT5 never scales and its UMT5 always does, whatever ``tie_word_embeddings`` is.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
+    scaled = model_type == "umt5" or (model_type != "mt5" and scaled)
     try:
         return T5Config(
             **{ours: raw[theirs] for ours, theirs in SIZES.items()},
             **{name: raw.get(name, default) for name, default in OPTIONS.items()},
             **tokens, more_eos_ids=tuple(eos[1:]),
             num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
-            activation=activation, gated=gated, tied_logits=scaled and model_type != "mt5",
+            activation=activation, gated=gated, tied_logits=bool(scaled),
             encoding_width=raw.get("encoding_width"),
+            relative_bias_in_every_layer=model_type == "umt5",
         )  # fmt: skip
     except KeyError as error:
         raise CheckpointError(f"{source}: {error.args[0]} is missing; add it.") from None
@@ -117,9 +119,10 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
     """
     kind = (config.activation, config.gated)
     own = {} if config.encoding_width is None else {"encoding_width": config.encoding_width}
+    model = "UMT5" if config.relative_bias_in_every_layer else "T5"
     return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
+        "architectures": [f"{model}ForConditionalGeneration"],
+        "model_type": model.lower(),
         "is_encoder_decoder": True,
         **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         **{name: getattr(config, name) for name in OPTIONS},
@@ -139,6 +142,15 @@ def format_generation_config(config: T5Config) -> dict[str, Any]:
     if config.more_eos_ids:
         tokens["eos_token_id"] = [config.eos_id, *config.more_eos_ids]
     return tokens
+
+
+def head_factor(config: T5Config) -> float:
+    """What a separate ``lm_head.weight`` has beyond the logits' kernel, in files we write.
+
+    transformers 5 scales the logits of every UMT5 by d_model**-0.5.
+    """
+    scaled = config.relative_bias_in_every_layer and not config.tied_logits
+    return config.d_model**0.5 if scaled else 1.0
 
 
 class Parameter(NamedTuple):
@@ -167,7 +179,7 @@ def all_parameters(config: T5Config) -> dict[str, Parameter]:
     for stack in ("encoder", "decoder"):
         table |= {name: Parameter(path, shape) for name, path, shape in _stack(config, stack)}
     if not config.tied_logits:
-        table[HEAD] = Parameter("decoder/logits_dense/kernel", size[::-1])
+        table[HEAD] = Parameter(HEAD_PATH, size[::-1])
     return table
 
 
@@ -188,18 +200,17 @@ def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, 
             ("EncDecAttention", "encoder_decoder_attention", "cross_attention"),
         ]
     width, inner = config.d_model, config.num_heads * config.head_dim
+    biases = "SelfAttention.relative_attention_bias.weight"
+    table = (config.num_heads, config.relative_attention_num_buckets)
 
     if stack == "encoder" and config.encoding_width is not None:
         projection = (config.encoding_width, width)
         yield "encoder.input_projection.weight", "encoder/input_projection/kernel", projection
-    if depth:
-        yield (
-            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-            f"{stack}/relpos_bias/rel_embedding",
-            (config.num_heads, config.relative_attention_num_buckets),
-        )
     for i in range(depth):
         block, layer = f"{stack}.block.{i}.layer", f"{stack}/layers_{i}"
+        if i == 0 or config.relative_bias_in_every_layer:
+            owner = layer if config.relative_bias_in_every_layer else stack
+            yield f"{block}.0.{biases}", f"{owner}/relpos_bias/rel_embedding", table
         for j, (theirs, ours, norm) in enumerate(attentions):
             yield f"{block}.{j}.layer_norm.weight", f"{layer}/pre_{norm}_layer_norm/scale", (width,)
             for letter, name in zip("qkvo", ("query", "key", "value", "out"), strict=True):

@@ -18,12 +18,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import gpt_names, hf_names
 from specdec.checkpoints.hf_files import (
+    BESIDE,
     CONFIG,
     GENERATION_CONFIG,
     MAX_EXTRA_IDS,
     STORED_DTYPES,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    VOCABULARIES,
     VOCABULARY,
     Parameter,
     local_directory,
@@ -46,8 +48,18 @@ from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
 Config = T5Config | GPTConfig
-# What tells architectures apart in config.json, and where their names are.
-_MODEL_TYPES: dict[str, ModuleType] = {"t5": hf_names, "mt5": hf_names, "gpt2": gpt_names}
+_GENERATES = "ForConditionalGeneration"
+# What tells architectures apart in config.json, where their names are, and the public models.
+_MODEL_TYPES: dict[str, tuple[ModuleType, str]] = {
+    "t5": (
+        hf_names,
+        "T5, T5 v1.1, Flan-T5, UL2, Flan-UL2, MADLAD-400, ByT5, CodeT5+ 220m and 770m",
+    ),
+    "mt5": (hf_names, "mT5, Aya-101"),
+    "umt5": (hf_names, "UMT5"),
+    "gpt2": (gpt_names, "GPT-2, DistilGPT2"),
+}
+_SUPPORTED = "; ".join(f"{name!r} ({models})" for name, (_, models) in _MODEL_TYPES.items())
 
 
 def load_huggingface(
@@ -61,7 +73,7 @@ def load_huggingface(
 def open_huggingface(
     directory_or_hub_id: str | Path, dtype: str | None = "float32"
 ) -> tuple[Config, dict[str, Any]]:
-    """Opens a T5, T5 v1.1, Flan-T5, mT5 or GPT-2 checkpoint, whose parameters are read when used.
+    """Opens a T5, mT5, UMT5 or GPT-2 checkpoint, whose parameters are read when used.
 
     A T5's logits follow transformers 5: they come from ``lm_head.weight`` where the file has one
     and from the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is
@@ -98,6 +110,11 @@ def _open_t5(
     shared, head = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
     files = weight_files(directory)
+    if not any(name.startswith("decoder.block.") for name in files):
+        raise CheckpointError(
+            f"{directory} has no decoder, only an encoder, which cannot generate. Checkpoints that "
+            f"can be loaded are, by model_type: {_SUPPORTED}."
+        )
     found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
     embedding_name = found[0] if found else hf_names.EMBEDDING
     optional = [*hf_names.EMBEDDING_NAMES, *hf_names.UNUSED_NAMES]
@@ -172,13 +189,24 @@ def read_config(directory: Path) -> Config:
     if (directory / GENERATION_CONFIG).exists():
         generation = read_json(directory / GENERATION_CONFIG)
         raw |= {name: value for name, value in generation.items() if value is not None}
-    source, model_type = str(directory / CONFIG), raw.get("model_type")
+    source, model_type = str(directory / CONFIG), _model_type(raw)
     if model_type not in _MODEL_TYPES:
         raise CheckpointError(
-            f"{source}: model_type is {model_type!r}; only 't5' (T5, T5 v1.1, Flan-T5), 'mt5' and "
-            "'gpt2' (GPT-2, DistilGPT2) checkpoints can be loaded."
+            f"{source}: model_type is {model_type!r}. Checkpoints that can be loaded are, by "
+            f"model_type: {_SUPPORTED}."
         )
-    return _MODEL_TYPES[model_type].parse_config(raw, source=source)
+    names, _ = _MODEL_TYPES[model_type]
+    return names.parse_config({**raw, "model_type": model_type}, source=source)
+
+
+def _model_type(raw: Mapping[str, Any]) -> Any:
+    """The model's type, which the public UMT5s tell by the name of their class alone."""
+    match raw:
+        case {"model_type": found}:
+            return found
+        case {"architectures": [str(name), *_]} if name.endswith(_GENERATES):
+            return name.removesuffix(_GENERATES).lower()
+    return None
 
 
 def save_huggingface(
@@ -188,14 +216,16 @@ def save_huggingface(
 ) -> None:  # fmt: skip
     """Writes a checkpoint that transformers' model of that architecture opens.
 
-    mT5 models are written as T5 v1.1, which computes the same.
+    mT5 models are written as T5 v1.1, which computes the same. The logits' kernel of a UMT5 is
+    multiplied by d_model**0.5, because transformers 5 scales all UMT5s' logits down.
 
     Args:
       directory: must not exist, or be empty; appears only once it is complete.
       config: the network. ``dtype``, that of activations, is not stored.
       params: named and shaped as the network's tree.
-      vocabulary_file: a tokenizer.json, or a SentencePiece model, to go with it; the latter with up
-        to 100 sentinel tokens after its pieces where the embedding has rows for them.
+      vocabulary_file: what :func:`specdec.checkpoints.find_vocabulary` found, or a SentencePiece
+        model, to go with it; the latter with up to 100 sentinel tokens after its pieces where the
+        embedding has rows for them.
         ``T5Tokenizer`` opens the result, but knows no byte fallback: where the vocabulary has byte
         pieces, it gives <unk>.
       dtype: of the stored weights, as in :func:`open_huggingface`.
@@ -206,9 +236,12 @@ def save_huggingface(
         than ``config`` has or not finite in ``dtype``, or the vocabulary does not fit the model.
     """
     stored_dtype = as_dtype(dtype)
-    arrays = flatten_dict(params, sep="/")
+    arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
     names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
     check_parameters("params", names.parameter_shapes(config), arrays)
+    if isinstance(config, T5Config) and (factor := hf_names.head_factor(config)) != 1:
+        head = hf_names.HEAD_PATH
+        arrays[head] = np.asarray(arrays[head], np.float32) * np.float32(factor)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
     with written_whole(Path(directory).absolute()) as partial:
@@ -217,29 +250,43 @@ def save_huggingface(
         write_json(partial / CONFIG, names.format_config(config, dtype))
         write_json(partial / GENERATION_CONFIG, names.format_generation_config(config))
         if vocabulary_file is not None:
-            own = Path(vocabulary_file).name == TOKENIZER
-            shutil.copyfile(vocabulary_file, partial / (TOKENIZER if own else VOCABULARY))
+            _copy_vocabulary(Path(vocabulary_file), partial)
             write_json(partial / TOKENIZER_CONFIG, tokenizer)
 
 
+def _copy_vocabulary(file: Path, directory: Path) -> None:
+    own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
+    shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
+    for name in BESIDE.get(file.name, ()):
+        if file.with_name(name).is_file():
+            shutil.copyfile(file.with_name(name), directory / name)
+
+
 def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, Any]:
-    """transformers' tokenizer_config.json for a SentencePiece model, sentinel tokens included."""
+    """transformers' tokenizer_config.json for a vocabulary, sentinel tokens included."""
     import sentencepiece
 
+    file = Path(vocabulary_file)
+    beside = file.with_name(TOKENIZER_CONFIG)
+    if file.name in (*VOCABULARIES[1:], TOKENIZER_CONFIG) and beside.is_file():
+        return read_json(beside)
     if isinstance(config, GPTConfig):
         return {"tokenizer_class": "GPT2TokenizerFast"}
-    if Path(vocabulary_file).name == TOKENIZER:
+    if file.name == TOKENIZER:
         return {"tokenizer_class": "T5Tokenizer"}
     try:
-        pieces = sentencepiece.SentencePieceProcessor(str(vocabulary_file)).get_piece_size()
+        model = sentencepiece.SentencePieceProcessor(str(vocabulary_file))
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
             f"{vocabulary_file} is not a SentencePiece model that can be read ({error})."
         ) from None
+    pieces = model.get_piece_size()
     if pieces > config.vocab_size:
         raise CheckpointError(
             f"{vocabulary_file} has {pieces} pieces, but the embedding only {config.vocab_size} "
             "rows; pass the vocabulary the model was trained with."
         )
     extra_ids = min(MAX_EXTRA_IDS, config.vocab_size - pieces)
-    return {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
+    found = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
+    # MADLAD-400 pads with a piece that is not called so.
+    return found if model.pad_id() >= 0 else found | {"pad_token": model.id_to_piece(config.pad_id)}

@@ -17,6 +17,7 @@ import numpy as np
 from specdec.checkpoints.architectures import Config, decode_model, encoding_widths
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
+from specdec.checkpoints.hf_files import same_vocabulary
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.models.base import LoadedModel
@@ -127,7 +128,7 @@ class DraftLoader:
     def model(self, source: str) -> LoadedModel:
         source = resolve(source, "draft")
         theirs = find_vocabulary(source)
-        if self.vocabulary and theirs and self.vocabulary.read_bytes() != theirs.read_bytes():
+        if self.vocabulary and theirs and not same_vocabulary(self.vocabulary, theirs):
             raise ValueError(
                 f"Target and draft have different vocabularies: {self.vocabulary} and {theirs} are "
                 "not the same file. A draft must have the target's tokens. If it has them (one may "

@@ -33,7 +33,8 @@ STATE = "state"  # Where T5X's Orbax checkpoints, and some native ones, keep eve
 _STEP = re.compile(r"checkpoint_(\d+)")
 _STEP_FILE = re.compile(r"(?:.*[._-])?checkpoint_(\d+)")  # Such as test_t5_tiny.checkpoint_0.
 _SCANNED = re.compile(r"(encoder|decoder)/\1/(.+)")
-_LAYER_BIAS = re.compile(r"(encoder|decoder)/layers_\d+/(relpos_bias/rel_embedding)")
+_BIAS = "relpos_bias/rel_embedding"
+_LAYER_BIAS = re.compile(rf"(encoder|decoder)/layers_\d+/({_BIAS})")
 
 
 def is_t5x(source: str | Path) -> bool:
@@ -102,7 +103,7 @@ def open_t5x(
     """
     location, _ = find_checkpoint(source, step)
     wanted = None if dtype is None else as_dtype(dtype)
-    arrays = _shared_biases(_unstack(_open_target(location, wanted), location), location)
+    arrays = _shared_biases(_unstack(_open_target(location, wanted), location))
     shapes = {path: array.shape for path, array in arrays.items()}
     config = _infer_config(shapes, location)
     check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
@@ -185,20 +186,18 @@ def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, Stored
     return result
 
 
-def _shared_biases(arrays: dict[str, StoredArray], source: str) -> dict[str, StoredArray]:
-    """One table of position biases for each stack, where each layer has its own equal one.
+def _shared_biases(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
+    """One table of position biases for each stack, where its layers' are all equal.
 
-    ``t5x.examples.scalable_t5`` gives every layer a table; T5 shares the first layer's.
+    ``t5x.examples.scalable_t5`` gives every layer a table. T5 shares the first layer's, and a UMT5
+    has different ones.
     """
     result = {}
     for path, array in arrays.items():
         match = _LAYER_BIAS.fullmatch(path)
         shared = result.setdefault("/".join(match.groups()) if match else path, array)
         if shared is not array and not np.array_equal(shared, array):
-            raise CheckpointError(
-                f"{source}: {path} differs from the first layer's; networks whose layers have "
-                "position biases of their own, as umT5's, cannot be loaded."
-            )
+            return arrays
     return result
 
 
@@ -210,7 +209,9 @@ def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Confi
 
     try:
         vocab_size, d_model = shapes["token_embedder/embedding"]
-        num_heads, num_buckets = shapes["decoder/relpos_bias/rel_embedding"]
+        in_every_layer = f"decoder/layers_0/{_BIAS}" in shapes
+        biases = f"decoder/layers_0/{_BIAS}" if in_every_layer else f"decoder/{_BIAS}"
+        num_heads, num_buckets = shapes[biases]
         _, inner = shapes["decoder/layers_0/self_attention/query/kernel"]
         d_ff, _ = shapes["decoder/layers_0/mlp/wo/kernel"]
         gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
@@ -221,6 +222,7 @@ def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Confi
             activation="gelu" if gated else "relu", gated=gated,
             tied_logits="decoder/logits_dense/kernel" not in shapes,
             relative_attention_num_buckets=num_buckets, encoding_width=encoding_width,
+            relative_bias_in_every_layer=in_every_layer,
         )  # fmt: skip
     except KeyError as error:
         raise CheckpointError(

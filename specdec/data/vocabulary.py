@@ -1,25 +1,29 @@
-"""SentencePiece vocabularies with T5's conventions: pad 0, EOS 1, unknown 2, no BOS."""
+"""SentencePiece vocabularies. Those that are trained here have T5's pad 0, EOS 1 and unknown 2."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import sentencepiece as spm
+from sentencepiece import sentencepiece_model_pb2 as proto
 
 from specdec.core.files import written
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 FILE_NAME = "spiece.model"  # The name Hugging Face gives T5's vocabulary.
-MAX_EXTRA_IDS = 100  # T5's sentinels.
+MAX_EXTRA_IDS = 100  # T5's sentinels beyond the pieces.
 
 
 _EXTRA_ID = "<extra_id_{}>"
+# Types of pieces that are one token wherever they stand: unknown, control, defined by the maker.
+_WHOLE = (2, 3, 4)
 
 
 class Tokenizer(Protocol):
@@ -40,7 +44,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        """Token ids of ``text``, without EOS unless asked for."""
+        """Token ids of ``text``; with ``add_eos`` as an encoder reads it, EOS last."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -51,22 +55,22 @@ class Tokenizer(Protocol):
 class Vocabulary:
     """A :class:`Tokenizer` that reads a SentencePiece model file.
 
-    In a text, ``</s>``, ``<pad>``, ``<unk>`` and T5's sentinels ``<extra_id_0>`` ... are one token
-    each. What stands between them is cut into pieces on its own, as transformers does.
+    In a text, ``</s>``, ``<pad>``, ``<unk>``, what the file's maker defined, such as ``<2de>``, and
+    T5's sentinels ``<extra_id_0>`` ... are one token each. What stands between them is cut into
+    pieces on its own, as transformers does. All ids are the file's own: EOS, pad and unknown are 1,
+    0 and 2 in T5's, and MADLAD-400's has EOS 2, unknown 0 and no pad.
 
     Args:
       path: the model file, or a directory that holds ``spiece.model``.
-      rows: of the model's embedding; None for those of the pieces. Up to 100 rows beyond the
-        pieces are sentinels, counted from their end: fewer if tokenizer_config.json beside the
-        file has ``extra_ids``.
+      rows: of the model's embedding; None for those of the pieces. Unless sentinels are among the
+        pieces, as mT5's and UMT5's are, up to 100 rows beyond these are sentinels, counted from
+        their end: fewer if tokenizer_config.json beside the file has ``extra_ids``.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is not a SentencePiece model, its pad, EOS and unknown ids are not T5's
-        0, 1 and 2, or it has more pieces than there are rows.
+      ValueError: the file is not a SentencePiece model, it has no EOS, or it has more pieces than
+        there are rows.
     """
-
-    eos_id = EOS_ID
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         path = Path(path)
@@ -78,19 +82,19 @@ class Vocabulary:
             self._model = spm.SentencePieceProcessor(model_file=str(path))
         except RuntimeError as error:
             raise ValueError(f"{path} is not a SentencePiece model.") from error
-        ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
-        if ids != (PAD_ID, EOS_ID, UNK_ID):
-            raise ValueError(
-                f"{path} has (pad, eos, unk) = {ids}; T5 wants {(PAD_ID, EOS_ID, UNK_ID)}."
-            )
+        self.eos_id: int = self._model.eos_id()
+        self._pad_id: int = self._model.pad_id()  # -1 for none.
+        self._unk_id: int = self._model.unk_id()
+        if self.eos_id < 0:
+            raise ValueError(f"{path} has no piece that ends a text (</s>), which models need.")
         self.path, pieces = path, self._model.get_piece_size()
         check_rows(path, pieces, rows)
-        self._special = {self._model.id_to_piece(token): token for token in ids}
-        for i in range(MAX_EXTRA_IDS):  # mT5 has them among its pieces.
-            for piece in (_EXTRA_ID.format(i), "\u2581" + _EXTRA_ID.format(i)):
-                if (token := self._model.piece_to_id(piece)) != UNK_ID:
-                    self._special[_EXTRA_ID.format(i)] = token
-        beyond = 0 if rows is None else min(_extra_ids(path), rows - pieces)
+        messages: Any = proto
+        listed = messages.ModelProto.FromString(self._model.serialized_model_proto()).pieces
+        self._special = {each.piece: i for i, each in enumerate(listed) if each.type in _WHOLE}
+        among = dict(self._sentinel_pieces())
+        self._special |= among
+        beyond = 0 if rows is None or among else min(_extra_ids(path), rows - pieces)
         self._size = pieces + beyond
         for i in range(beyond):
             self._special[_EXTRA_ID.format(i)] = self._size - 1 - i
@@ -105,20 +109,31 @@ class Vocabulary:
         for part in self._pattern.split(text):
             special = self._special.get(part)
             ids += self._model.encode(part) if special is None else [special]
-        return [*ids, EOS_ID] if add_eos else ids
+        return [*ids, self.eos_id] if add_eos else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids`` up to the first EOS; pads are skipped, ids past the end are unknown."""
         texts, pieces = [], []
+        no_text = (self._pad_id, self._model.bos_id(), self._unk_id)
         for token in map(int, ids):
-            if token == EOS_ID:
+            if token == self.eos_id:
                 break
-            if token in self._texts and token not in (PAD_ID, UNK_ID):
+            if token in self._texts and token not in no_text:
                 texts += [self._model.decode(pieces), self._texts[token]]
                 pieces = []
-            elif token != PAD_ID:
-                pieces.append(token if token < self._model.get_piece_size() else UNK_ID)
+            elif token not in no_text[:2]:
+                pieces.append(token if token < self._model.get_piece_size() else self._unk_id)
         return " ".join(filter(None, [*texts, self._model.decode(pieces)]))
+
+    def _sentinel_pieces(self) -> Iterator[tuple[str, int]]:
+        """Sentinels that are pieces, in order."""
+        for i in itertools.count():
+            text = _EXTRA_ID.format(i)
+            ids = [self._model.piece_to_id(piece) for piece in (text, "\u2581" + text)]
+            found = [token for token in ids if token != self._unk_id]
+            if not found:
+                return
+            yield text, found[-1]
 
 
 def check_rows(path: Path, size: int, rows: int | None) -> None:

@@ -2,7 +2,8 @@
 
 A line is one target run: guesses that it accepted, guesses that it rejected, and the token that it
 added itself, a correction or, after all guesses were accepted, a bonus. In a tree an accepted guess
-is followed by the others of its position, with | between them.
+is followed by the others of its position, with | between them. A character that several tokens
+spell is where the last of them is.
 
 A line of speculative beams has what the hypotheses went on with, level by level: tokens that had
 been guessed, and those of the target alone.
@@ -38,6 +39,7 @@ _PLAIN = {
 }  # fmt: skip
 # A model can emit any byte; none may steer the terminal. Pictures of control characters instead.
 _VISIBLE = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
+_PART = "\ufffd"  # What tokenizers give for a part of a character, if anything.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,14 @@ def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
         return [list(_levels(block, vocabulary)) for block in row.searched]
     emitted: list[int] = []
     result = []
+    kept = sum(len(b.accepted) + (b.correction is not None) for b in row.blocks)
+
+    def keep(kind: Kind, tokens: list[int]) -> Span:
+        ended = len(emitted) + len(tokens) == kept
+        span = Span(kind, _text(vocabulary, emitted, tokens, ended=ended))
+        emitted.extend(tokens)
+        return span
+
     for block in row.blocks:
         spans, siblings = [], block.siblings
         # Guesses between which nothing stands are one text: a token may be a part of a character.
@@ -62,21 +72,18 @@ def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
             run.append(guess)
             others = siblings[place] if siblings is not None else []
             if others or place + 1 == len(block.accepted):
-                spans.append(Span("accepted", _text(vocabulary, emitted, run)))
+                before = [*emitted, *run[:-1]]
+                spans.append(keep("accepted", run))
                 if others:
-                    spans.append(Span("siblings", _alternatives(vocabulary, others)))
-                emitted += run
+                    spans.append(Span("siblings", _alternatives(vocabulary, before, others)))
                 run = []
         if block.rejected:
-            text = _text(vocabulary, emitted, block.rejected)
-            if siblings is not None:
-                text = _alternatives(vocabulary, block.rejected)
-            spans.append(Span("rejected", text))
+            show = _guessed if siblings is None else _alternatives
+            spans.append(Span("rejected", show(vocabulary, emitted, block.rejected)))
         if block.correction is not None:
             kind = "correction" if block.rejected else "bonus"
-            spans.append(Span(kind, _text(vocabulary, emitted, [block.correction])))
-            emitted.append(block.correction)
-        result.append(spans)
+            spans.append(keep(kind, [block.correction]))
+        result.append([span for span in spans if span.text])
     return result
 
 
@@ -91,35 +98,50 @@ def _levels(block: SearchedBlock, vocabulary: Tokenizer | None) -> Iterator[Span
         own = set(tokens) if last and block.end == "depth" else set(block.lost) if last else set()
         guessed = [token for token in tokens if token not in own]
         if guessed:
-            yield Span("accepted", _alternatives(vocabulary, guessed))
+            yield Span("accepted", _alternatives(vocabulary, [], guessed))
         if own:
             kind = "bonus" if block.end == "depth" else "correction"
             others = [token for token in tokens if token in own]
-            yield Span(kind, _alternatives(vocabulary, others))
+            yield Span(kind, _alternatives(vocabulary, [], others))
         yield Span("note", f" ({_ENDS[block.end]})" if last else " /")
 
 
-def _alternatives(vocabulary: Tokenizer | None, tokens: Sequence[int]) -> str:
+def _alternatives(
+    vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]
+) -> str:
     """Tokens of one position, such as " Die|Der"."""
-    return " " + "|".join(_text(vocabulary, [], [token]).lstrip(" ") for token in tokens)
+    return " " + "|".join(_guessed(vocabulary, before, [token]).lstrip(" ") for token in tokens)
 
 
-def _text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
-    return _added_text(vocabulary, before, tokens).translate(_VISIBLE)
+def _guessed(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """The text of tokens that nothing follows; parts of a character alone as ids, such as <195>."""
+    return _text(vocabulary, before, tokens) or "".join(f"<{token}>" for token in tokens)
 
 
-def _added_text(vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int]) -> str:
-    """What ``tokens`` add to the text of ``before``; EOS, which has no text, as ``</s>``."""
+def _text(
+    vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int], *,
+    ended: bool = False,
+) -> str:  # fmt: skip
+    return _added_text(vocabulary, before, tokens, ended).translate(_VISIBLE)
+
+
+def _added_text(
+    vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int], ended: bool
+) -> str:
+    """What ``tokens`` add to the text of ``before``; EOS, which has no text, as ``</s>``.
+
+    A character that is not complete yet is left for what follows, unless the text has ``ended``.
+    """
     if vocabulary is None:
         return "".join(f" {token}" for token in tokens)
     if vocabulary.eos_id in tokens:
         at = list(tokens).index(vocabulary.eos_id)
-        after = _added_text(vocabulary, [], tokens[at + 1 :]) if tokens[at + 1 :] else ""
-        head = _added_text(vocabulary, before, tokens[:at]) if at else ""
+        after = _added_text(vocabulary, [], tokens[at + 1 :], ended) if tokens[at + 1 :] else ""
+        head = _added_text(vocabulary, before, tokens[:at], True)
         return f"{head} </s>{after and ' ' + after}"
-    prefix = vocabulary.decode(before)
+    prefix = vocabulary.decode(before).rstrip(_PART)
     whole = vocabulary.decode([*before, *tokens])
-    # A token that is part of a character changes the text before it; then it stands alone.
+    whole = whole if ended else whole.rstrip(_PART)
     return whole[len(prefix) :] if whole.startswith(prefix) else vocabulary.decode(tokens)
 
 

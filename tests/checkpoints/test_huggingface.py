@@ -38,6 +38,8 @@ CASES = {
     "v1.1": ("t5", V1_1, True),
     "mt5": ("mt5", {"tie_word_embeddings": False}, True),
     "mt5_tied": ("mt5", {}, False),
+    "umt5": ("umt5", {"tie_word_embeddings": False}, True),
+    "umt5_tied": ("umt5", {}, False),
     "unequal_depths": ("t5", {**V1_1, "num_layers": 1, "num_decoder_layers": 3}, True),
     "heads_wider_than_model": ("t5", {**V1_1, "num_heads": 3, "d_kv": 16}, True),
     "heads_narrower_than_model": ("t5", {"num_heads": 2, "d_kv": 8}, False),
@@ -84,7 +86,7 @@ def transformers(torch):
 
 def random_model(torch, transformers, model_type, overrides, separate_head, seed=0):
     """A model whose every weight matters: logits of order 1 to 10, norms and biases not trivial."""
-    prefix = {"t5": "T5", "mt5": "MT5"}[model_type]
+    prefix = model_type.upper()
     config = getattr(transformers, f"{prefix}Config")(**{**SMALL, **overrides})
     model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config).eval()
     if separate_head:
@@ -95,7 +97,7 @@ def random_model(torch, transformers, model_type, overrides, separate_head, seed
             if "layer_norm" in name:
                 weight.uniform_(0.5, 1.5, generator=generator)
             elif weight is model.lm_head.weight and separate_head:
-                scaled = model_type == "t5" and config.scale_decoder_outputs
+                scaled = model_type == "umt5" or getattr(config, "scale_decoder_outputs", False)
                 weight.normal_(std=3 if scaled else 3 * config.d_model**-0.5, generator=generator)
             elif weight is model.shared.weight or "relative_attention_bias" in name:
                 weight.normal_(std=1.0, generator=generator)
@@ -174,7 +176,7 @@ def test_encoder_and_logits_match_transformers(tmp_path, torch, transformers, ca
     assert_same_network(torch, model, config, params)
 
 
-@pytest.mark.parametrize("case", ["v1.0", "v1.1", "mt5", "special_tokens"])
+@pytest.mark.parametrize("case", ["v1.0", "v1.1", "mt5", "umt5", "special_tokens"])
 def test_greedy_decodes_match_generate(tmp_path, torch, transformers, case):
     model = random_model(torch, transformers, *CASES[case], seed=3)
     model.save_pretrained(tmp_path)

@@ -116,10 +116,32 @@ def test_config_is_no_json_object(checkpoint, text):
     assert re.search(r"config.json is not (valid JSON|a JSON object)", refusal(checkpoint))
 
 
-@pytest.mark.parametrize("model_type", ["umt5", "bart", None])
+@pytest.mark.parametrize("model_type", ["bert", "bart", None])
 def test_model_is_no_t5(checkpoint, model_type):
-    edit_config(checkpoint, model_type=model_type)
-    assert f"model_type is {model_type!r}; only 't5'" in refusal(checkpoint)
+    """One line names all that can be loaded."""
+    edit_config(checkpoint, model_type=model_type, architectures=["BertModel"])
+    message = refusal(checkpoint)
+    assert f"model_type is {model_type!r}. Checkpoints that can be loaded are" in message
+    for name in ("'t5' (T5", "Flan-UL2", "MADLAD-400", "ByT5", "CodeT5+", "'mt5' (mT5, Aya-101)",
+                 "'umt5' (UMT5)", "'gpt2' (GPT-2"):  # fmt: skip
+        assert name in message
+    assert "\n" not in message
+
+
+def test_the_class_tells_the_model_type_where_nothing_else_does(checkpoint):
+    """Google's UMT5s have no model_type."""
+    edit_config(checkpoint, model_type=None)
+    assert load_huggingface(checkpoint)[0] == CONFIG
+
+
+def test_an_encoder_alone(checkpoint):
+    """Such as T5EncoderModel's."""
+    path = checkpoint / "model.safetensors"
+    weights = {name: w for name, w in load_file(path).items() if not name.startswith("decoder.")}
+    save_file(weights, path)
+    message = refusal(checkpoint)
+    assert "good has no decoder, only an encoder, which cannot generate" in message
+    assert "'umt5' (UMT5)" in message
 
 
 def test_size_missing_from_config(checkpoint):

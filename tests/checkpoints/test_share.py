@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny import TINY, prompt_of
+from tiny import TINY_T5, prompt_of
 
 from specdec.checkpoints.share import DeviceShare
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
@@ -19,7 +19,7 @@ WIDE = T5Config(
     head_dim=32, d_ff=256,
 )  # fmt: skip
 CONFIGS = {
-    **TINY,
+    **TINY_T5,
     "wide": WIDE,
     "wide, tied": dataclasses.replace(WIDE, tied_logits=True, gated=False, activation="relu"),
 }

@@ -29,7 +29,7 @@ from t5x_layouts import (
     write_orbax,
     write_single_file,
 )
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, TINY_T5, ragged_inputs, random_t5_params
 
 import specdec
 from specdec.checkpoints import (
@@ -57,6 +57,7 @@ CONFIGS = {
     ),
     # As many layers as the model is wide: which axis of a scanned norm is which, is a convention.
     "square": dataclasses.replace(TINY["v1.1"], d_model=2, num_encoder_layers=2),
+    "umt5": TINY_T5["umt5"],
 }
 
 
@@ -184,11 +185,17 @@ def test_every_layout_holds_the_same_network(layout, network, tmp_path):
 
 
 @pytest.mark.parametrize("layout", [native, single_file, orbax])
-@pytest.mark.parametrize("name", ["deep", "square"])
+@pytest.mark.parametrize("name", ["deep", "square", "umt5"])
 def test_scanned_layers_are_unstacked(layout, name, tmp_path):
     config, params = network_of(name)
     layout(tmp_path, scanned(params))
     assert_same(open_t5x(tmp_path), (config, params))
+
+
+def test_position_biases_of_each_layer_s_own_are_written_and_read_back(tmp_path):
+    network = network_of("umt5")
+    save_t5x(tmp_path, *network, 3)
+    assert_same(open_t5x(tmp_path), network)
 
 
 def test_scanned_along_the_first_axis(tmp_path):

@@ -237,17 +237,6 @@ def test_scanned_depths_that_differ(tmp_path, params):
     assert "2 layers along axis 1" in message
 
 
-def test_position_biases_of_each_layer_s_own(tmp_path, params):
-    tree = scanned(params)
-    path = "encoder/encoder/relpos_bias/rel_embedding"
-    biases = np.array(tree["encoder"]["encoder"]["relpos_bias"]["rel_embedding"])
-    biases[0, 1, 0] += 1
-    write_native(tmp_path / "checkpoint_3", replaced(tree, path, biases))
-    message = refusal(tmp_path)
-    assert "encoder/layers_1/relpos_bias/rel_embedding differs from the first layer's" in message
-    assert "umT5" in message
-
-
 def test_saving_over_a_step(tmp_path, params):
     save_t5x(tmp_path, CONFIG, params, 3)
     before = (tmp_path / "checkpoint_3" / "checkpoint").read_bytes()

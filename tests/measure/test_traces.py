@@ -6,7 +6,9 @@ from html.parser import HTMLParser
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
+from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.vocabulary import EOS_ID, train_vocabulary
 from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.engine import Engine, EngineParams, decode
@@ -286,3 +288,63 @@ def test_a_token_that_is_part_of_a_character_stays_with_the_next(vocabulary):
     tree = dataclasses.replace(ROW, blocks=[block])
     assert [span.text for span in traces.lines(tree, vocabulary)[0]] == ["ü"]
     assert [vocabulary.decode([part]) for part in parts] != ["ü"]
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe", "pieces"])
+def spelling(request, vocabulary, tmp_path_factory):
+    """A tokenizer to which a character is several tokens."""
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "pieces":
+        return vocabulary
+    if request.param == "bytes":
+        path = directory / "tokenizer_config.json"
+        path.write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    else:
+        trained = tokenizers.ByteLevelBPETokenizer()
+        trained.train_from_iterator(["the cat"], 256, special_tokens=["<|endoftext|>"])
+        trained.save_model(str(directory))
+        path = directory / "vocab.json"
+    return open_tokenizer(path)
+
+
+def test_characters_spread_over_blocks_are_shown_whole(spelling):
+    """Where their last token is; a part alone, which was never completed, is an id."""
+    first, second, *rest = spelling.encode("the \N{SLIGHTLY SMILING FACE}ü")[-6:]
+    smile, umlaut = rest[:2], rest[2:]
+    the = spelling.encode("the \N{SLIGHTLY SMILING FACE}ü")[:-6]
+    other = spelling.encode("ö")[-1]
+    end = spelling.eos_id
+    blocks = [
+        Block([*the, first], [other], second),
+        Block(smile, [end], umlaut[0]),
+        Block([], [other], umlaut[1]),
+        Block([], [first], end),
+    ]
+    row = dataclasses.replace(ROW, input="a", blocks=blocks, output=None)
+    before, smiling, *after = traces.lines(row, spelling)
+    assert next((span.kind, span.text) for span in before) == ("accepted", "the ")
+    assert smiling == [Span("accepted", "\N{SLIGHTLY SMILING FACE}"), Span("rejected", " </s>")]
+    assert after == [
+        [Span("rejected", "ö"), Span("correction", "ü")],
+        [Span("rejected", f"<{first}>"), Span("correction", " </s>")],
+    ]
+    text = traces.terminal([row], spelling, colour=False)
+    assert "\N{REPLACEMENT CHARACTER}" not in text + traces.page([row], spelling, "whole")
+    assert "[-ö-]{+ü+}" in text
+
+
+def test_siblings_complete_the_character_before_them(spelling):
+    first, second = spelling.encode("ü")[-2:]
+    others = [spelling.encode(other)[-1] for other in "öä"]
+    block = Block([first, second], others, spelling.eos_id, [[], others])
+    row = dataclasses.replace(ROW, input="a", blocks=[block], output=None)
+    spans = traces.lines(row, spelling)[0]
+    assert spans[:2] == [Span("accepted", "ü"), Span("siblings", " ö|ä")]
+
+
+def test_a_character_that_never_ends_is_shown_as_what_it_is(spelling):
+    first, second = spelling.encode("ü")[-2:]
+    row = dataclasses.replace(ROW, blocks=[Block([first, second, first], [], None)])
+    assert [s.text for s in traces.lines(row, spelling)[0]] == [
+        spelling.decode([first, second, first])
+    ]

@@ -10,6 +10,7 @@ import pytest
 from tiny import (
     TINY,
     TINY_GPT,
+    TINY_T5,
     logits_along,
     prompt_of,
     ragged_inputs,
@@ -35,12 +36,13 @@ def make(name):
     if variant in TINY_GPT:
         gpt = GPTModel(TINY_GPT[variant], layout)
         return gpt, gpt.pack(random_gpt_params(TINY_GPT[variant], 0), None, *narrow)
-    model = T5Model(TINY[variant], layout)
-    return model, model.pack(random_t5_params(TINY[variant], 0), None, *narrow)
+    model = T5Model(TINY_T5[variant], layout)
+    return model, model.pack(random_t5_params(TINY_T5[variant], 0), None, *narrow)
 
 
 MODELS = [
-    "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "gpt/in_out", "gpt_untied/out_in",
+    "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/out_in", "gpt/in_out",
+    "gpt_untied/out_in",
 ]  # fmt: skip
 
 
@@ -238,7 +240,7 @@ def test_selected_rows_go_on_as_they_were(setup):
         same(got[place, 0], again[row, -1])
 
 
-@pytest.mark.parametrize("variant", TINY)
+@pytest.mark.parametrize("variant", TINY_T5)
 @pytest.mark.parametrize("layout", ["in_out", "out_in"])
 def test_packed_t5_is_the_network(variant, layout):
     """The packed halves against the linen network's on the same weights.
@@ -246,7 +248,7 @@ def test_packed_t5_is_the_network(variant, layout):
     Queries are small: with those of random weights attention is so sharp that the network differs
     from its own compiled self by 1.4e-4. So it differs from it by 1e-5.
     """
-    config = TINY[variant]
+    config = TINY_T5[variant]
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: 0.1 * leaf if "query" in jax.tree_util.keystr(path) else leaf,
         random_t5_params(config, 3),
@@ -283,9 +285,9 @@ def test_t5_in_bfloat16_is_close_to_float32():
     assert float(jnp.abs(both[0] - both[1]).max()) < 0.1
 
 
-@pytest.mark.parametrize("variant", TINY)
+@pytest.mark.parametrize("variant", TINY_T5)
 def test_kernels_stored_in_16_bits_compute_in_32(variant):
-    config = TINY[variant]
+    config = TINY_T5[variant]
     params = random_t5_params(config, 0)
     inputs, tokens = ragged_inputs(BATCH, 7, 19), jnp.full((BATCH, 1), 3)
     logits = []

@@ -15,8 +15,9 @@ class T5Config:
     """Everything that fixes a T5 network's arithmetic, T5 v1.0 and v1.1 alike.
 
     v1.1 (Flan, mT5) is ``activation="gelu", gated=True, tied_logits=False``;
-    v1.0 is ``activation="relu", gated=False, tied_logits=True``. Source: Raffel et al. 2020
-    and the T5 v1.1 notes in the T5X repository.
+    v1.0 is ``activation="relu", gated=False, tied_logits=True``. UMT5 is v1.1 with
+    ``relative_bias_in_every_layer``. Source: Raffel et al. 2020, the T5 v1.1 notes in the T5X
+    repository and Chung et al. 2023 (UniMax).
     """
 
     vocab_size: int  # Rows of the embedding, V. May exceed the vocabulary's own size (padding).
@@ -33,6 +34,8 @@ class T5Config:
     tied_logits: bool = False
     relative_attention_num_buckets: int = 32  # T5's position biases.
     relative_attention_max_distance: int = 128
+    # Each layer's self-attention has biases of its own (UMT5), instead of the stack's.
+    relative_bias_in_every_layer: bool = False
     layer_norm_epsilon: float = 1e-6  # Added to the mean square in RMSNorm.
     dropout_rate: float = 0.0  # In training only; broadcast along length as T5X does.
     dtype: str = "float32"  # Of activations in training and encoding; or "bfloat16".

@@ -130,13 +130,17 @@ class T5Model(PackedModel):
         if encoder.input_projection is not None:
             x = hidden(x + self._ops.product(encoder.input_projection, encoding))
         padding = jnp.where(mask, 0.0, NEG_INF)[:, None, None, :]
-        if encoder.layers:
-            place = jnp.arange(inputs.shape[1])
-            buckets = relative_position_buckets(
-                place[None, :] - place[:, None], self.config, bidirectional=True
-            )
-            bias = encoder.relpos[:, buckets] + padding
+        place = jnp.arange(inputs.shape[1])
+        buckets = relative_position_buckets(
+            place[None, :] - place[:, None], self.config, bidirectional=True
+        )
+
+        def bias_of(relpos):
+            return relpos[:, buckets] + padding
+
+        shared = None if encoder.relpos is None else bias_of(encoder.relpos)
         for layer in encoder.layers:
+            bias = shared if layer.relpos is None else bias_of(layer.relpos)
             query, key, value = self._queries_keys_values(layer, x)
             h = self._attend(self._heads(query), self._heads(key), self._heads(value), bias)
             x = hidden(x + self._ops.product(layer.self_out, h))
@@ -146,8 +150,18 @@ class T5Model(PackedModel):
     def _extend(self, params, encoded, cache, tokens, topology, after):
         length, max_len, count = cache.length, cache.keys[0].shape[2], tokens.shape[1]
         mask = kv.block_mask(topology, length, max_len, count, after)
-        bias = self._bias(params, topology, length, max_len, count, after)
-        self_bias = jnp.where(mask[:, None], bias, NEG_INF)
+        query_places = kv.token_positions(topology, length, count, after)
+        places = kv.slot_positions(topology, length, max_len, after + count)
+        buckets = relative_position_buckets(
+            places[:, None, :] - query_places[:, :, None], self.config, bidirectional=False
+        )
+
+        def bias_of(relpos) -> Float[Array, "b h t m"]:
+            bias = relpos[:, buckets].transpose(1, 0, 2, 3)
+            bias = constrain(bias, ("batch", "heads", "length", None))
+            return jnp.where(mask[:, None], bias, NEG_INF)
+
+        shared = None if params.relpos is None else bias_of(params.relpos)
         cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
 
         x = self._embedded(params, tokens)
@@ -159,7 +173,8 @@ class T5Model(PackedModel):
             key, value = self._written((old_key, old_value), (key, value), length + after)
             keys.append(key)
             values.append(value)
-            h = self._attend(self._heads(query), key, value, self_bias)
+            bias = shared if layer.relpos is None else bias_of(layer.relpos)
+            h = self._attend(self._heads(query), key, value, bias)
             x = hidden(x + self._ops.product(layer.self_out, h))
 
             query = self._ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
@@ -195,12 +210,3 @@ class T5Model(PackedModel):
         normed = self._normed(x, params.final_norm)
         logits = self._ops.product(self._logits_kernel(params), normed, jnp.float32)
         return logits * self.config.d_model**-0.5 if self.config.tied_logits else logits
-
-    def _bias(self, params, topology, length, max_len, count, after) -> Float[Array, "b h t m"]:
-        query = kv.token_positions(topology, length, count, after)
-        slots = kv.slot_positions(topology, length, max_len, after + count)
-        buckets = relative_position_buckets(
-            slots[:, None, :] - query[:, :, None], self.config, bidirectional=False
-        )
-        bias = params.relpos[:, buckets].transpose(1, 0, 2, 3)
-        return constrain(bias, ("batch", "heads", "length", None))

@@ -2,10 +2,11 @@
 
 The parameter tree is T5X's (``t5x.examples.t5.network``): ``token_embedder``, ``encoder`` and
 ``decoder`` with ``layers_<i>``, ``attention`` / ``self_attention`` / ``encoder_decoder_attention``,
-``mlp``, ``pre_*_layer_norm``, ``relpos_bias``, ``logits_dense``. Kernels are [in, out].
+``mlp``, ``pre_*_layer_norm``, ``relpos_bias``, ``logits_dense``. Kernels are [in, out]. A UMT5 has
+``relpos_bias`` in each layer, as ``t5x.examples.scalable_t5`` does.
 
 Arithmetic (Raffel et al. 2020; T5 v1.1): pre-RMSNorm without bias, relative position bias shared by
-all layers of a stack, no 1/sqrt(K) in attention, softmax and logits in float32.
+all layers of a stack (not in UMT5), no 1/sqrt(K) in attention, softmax and logits in float32.
 Shapes: B batch, S input length, T output length, D d_model, H heads, K head_dim, F d_ff, V vocab.
 """
 
@@ -185,6 +186,9 @@ class Layer(nn.Module):
         dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
         self_name = "self_attention" if self.cross else "attention"
 
+        if cfg.relative_bias_in_every_layer:
+            own = RelativePositionBias(cfg, not self.cross, name="relpos_bias")
+            bias = own(x.shape[1], x.shape[1])
         h = norm(name=f"pre_{self_name}_layer_norm")(x)
         x = x + dropout(Attention(cfg, name=self_name)(h, h, mask, bias, deterministic))
         if self.cross:
@@ -214,7 +218,7 @@ class Stack(nn.Module):
         dropout = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,), deterministic=deterministic)
         length = tokens.shape[1]
         bias = None
-        if self.num_layers:
+        if self.num_layers and not cfg.relative_bias_in_every_layer:
             bias = RelativePositionBias(cfg, not self.cross, name="relpos_bias")(length, length)
         x = self.embedder(tokens)
         if not self.cross and cfg.encoding_width is not None:

@@ -46,6 +46,7 @@ class PackedLayer:
     cross_norm: Float[Array, " d"] | None = None
     cross_query: Kernel | None = None  # D -> I
     cross_out: Kernel | None = None  # I -> D
+    relpos: Float[Array, "h r"] | None = None  # Position biases, where each layer has its own.
 
 
 @pytree
@@ -53,7 +54,8 @@ class PackedEncoder:
     """An encoder without its embedding."""
 
     layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"] | None  # Position biases of each bucket; None without layers.
+    # Position biases of each bucket; None without layers, or where these have their own.
+    relpos: Float[Array, "h r"] | None
     final_norm: Float[Array, " d"]
     # W -> D, for a draft that starts from its target's encoding of width W.
     input_projection: Kernel | None
@@ -70,7 +72,7 @@ class PackedT5:
     embedding: Kernel  # [V, D]; shared with the logits when they are tied.
     cross_kv: Kernel | None  # D -> 2 * layers * I, every layer's cross-attention keys and values.
     layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"]  # Position biases of each bucket.
+    relpos: Float[Array, "h r"] | None  # Position biases; None where layers have their own.
     final_norm: Float[Array, " d"]
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
     output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
@@ -143,6 +145,10 @@ def pack(
     def norm(name, parameters):
         return vector(name, parameters["scale"])
 
+    def relpos(parameters):
+        biases = parameters.get("relpos_bias")
+        return None if biases is None else vector("relpos", biases["rel_embedding"], jnp.float32)
+
     def pack_layer(layer, fuse):
         attention = "self_attention" if "self_attention" in layer else "attention"
         own, mlp = layer[attention], layer["mlp"]
@@ -153,6 +159,7 @@ def pack(
             mlp_norm=norm("mlp_norm", layer["pre_mlp_layer_norm"]),
             wi=fuse("wi", *(mlp[name] for name in wi)),
             wo=fuse("wo", mlp["wo"]),
+            relpos=relpos(layer),
         )
         if attention == "attention":
             return packed
@@ -166,14 +173,11 @@ def pack(
 
     def pack_stack(name, fuse) -> dict[str, Any]:
         """What encoder and decoder both have."""
-        relpos, stack = None, params[name]
-        packed = tuple(pack_layer(layer, fuse) for layer in layers[name])
-        if packed:
-            relpos = vector("relpos", stack["relpos_bias"]["rel_embedding"], jnp.float32)
         return {
-            "layers": packed, "relpos": relpos,
-            "final_norm": norm("final_norm", stack[f"{name}_norm"]),
-        }  # fmt: skip
+            "layers": tuple(pack_layer(layer, fuse) for layer in layers[name]),
+            "relpos": relpos(params[name]),
+            "final_norm": norm("final_norm", params[name][f"{name}_norm"]),
+        }
 
     # The large ones first, while little else is in memory: packing needs a copy.
     generated = None if output_tokens is None else put(np.asarray(output_tokens, np.int32), (None,))

@@ -11,10 +11,10 @@ from tiny import TINY, random_t5_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
-from specdec.data.batching import tokenize_pairs
 from specdec.data.byte_tokenizer import ByteTokenizer
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.vocabulary import Vocabulary
+from specdec.training.train import check_vocabulary
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 tokenizers = pytest.importorskip("tokenizers")
@@ -164,8 +164,8 @@ def test_an_eos_that_is_not_the_models_is_refused(madlad, tmp_path):
 
 
 def test_models_are_not_trained_with_another_eos(madlad):
-    with pytest.raises(ValueError, match=r"ends a text with token 2; .* that end it with 1"):
-        tokenize_pairs([("a", "b")], Vocabulary(madlad))
+    with pytest.raises(ValueError, match=r"= \(0, 1\); with this vocabulary it needs \(0, 2\)"):
+        check_vocabulary(dataclasses.replace(CONFIG, vocab_size=44), Vocabulary(madlad))
 
 
 def test_a_vocabulary_without_an_end_is_refused(tmp_path):

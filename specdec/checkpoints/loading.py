@@ -25,7 +25,7 @@ from specdec.models.packed import PackedModel, best_layout
 from specdec.models.partitioning import Partitioning, replicate
 from specdec.types import Params
 
-BUNDLED = ("quickstart",)
+BUNDLED = ("quickstart", "quickstart_lm")
 
 
 def load_packed(

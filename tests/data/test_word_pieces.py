@@ -1,10 +1,14 @@
 """WordPiece vocabularies that are trained here."""
 
+import jax
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from specdec.checkpoints import save_huggingface
 from specdec.data.fast_tokenizer import FastTokenizer
 from specdec.data.word_pieces import START_ID, train_word_pieces
+from specdec.models.gpt.config import GPTConfig
+from specdec.models.gpt.network import init_params
 
 LINES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
 
@@ -37,6 +41,19 @@ def test_transformers_reads_the_same_file(vocabulary):
         assert theirs(text, add_special_tokens=False)["input_ids"] == vocabulary.encode(text)
     again = FastTokenizer(vocabulary.path)
     assert again.encode(LINES[0]) == vocabulary.encode(LINES[0])
+
+
+def test_transformers_opens_what_is_saved_beside_a_model(vocabulary, tmp_path):
+    model = GPTConfig(
+        vocab_size=48, max_positions=8, d_model=4, num_layers=1, num_heads=1, d_ff=4, pad_id=0,
+        eos_id=1, start_id=START_ID,
+    )  # fmt: skip
+    params = init_params(model, jax.random.key(0))
+    save_huggingface(tmp_path / "saved", model, params, vocabulary.path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert (theirs.eos_token_id, theirs.pad_token_id, theirs.unk_token_id) == (1, 0, 2)
+    assert theirs(LINES[1], add_special_tokens=False)["input_ids"] == vocabulary.encode(LINES[1])
+    assert len(theirs) == len(vocabulary)
 
 
 def test_too_many_pieces_are_refused(tmp_path):

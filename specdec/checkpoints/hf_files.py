@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,6 +78,15 @@ def vocabulary_in(*directories: Path) -> Path | None:
 def _is_of_bytes(path: Path) -> bool:
     """Whether a tokenizer_config.json is ByT5's."""
     return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
+
+
+def copy_vocabulary(file: Path, directory: Path) -> None:
+    """Copies a vocabulary with what is read beside it, under a name that is looked for."""
+    own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
+    shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
+    for name in BESIDE.get(file.name, ()):
+        if file.with_name(name).is_file():
+            shutil.copyfile(file.with_name(name), directory / name)
 
 
 def same_vocabulary(ours: Path, theirs: Path) -> bool:

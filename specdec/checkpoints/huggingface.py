@@ -6,7 +6,6 @@ Reads and writes with numpy alone: neither torch nor transformers is needed.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import gpt_names, hf_names
 from specdec.checkpoints.hf_files import (
-    BESIDE,
     CONFIG,
     GENERATION_CONFIG,
     MAX_EXTRA_IDS,
@@ -26,8 +24,8 @@ from specdec.checkpoints.hf_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARIES,
-    VOCABULARY,
     Parameter,
+    copy_vocabulary,
     local_directory,
     read_json,
     stored_array,
@@ -250,16 +248,8 @@ def save_huggingface(
         write_json(partial / CONFIG, names.format_config(config, dtype))
         write_json(partial / GENERATION_CONFIG, names.format_generation_config(config))
         if vocabulary_file is not None:
-            _copy_vocabulary(Path(vocabulary_file), partial)
+            copy_vocabulary(Path(vocabulary_file), partial)
             write_json(partial / TOKENIZER_CONFIG, tokenizer)
-
-
-def _copy_vocabulary(file: Path, directory: Path) -> None:
-    own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
-    shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
-    for name in BESIDE.get(file.name, ()):
-        if file.with_name(name).is_file():
-            shutil.copyfile(file.with_name(name), directory / name)
 
 
 def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import dataclasses
 import errno
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,13 @@ from flax.traverse_util import unflatten_dict
 from specdec.checkpoints import architectures, find_vocabulary, is_t5x
 from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
-from specdec.checkpoints.hf_files import CONFIG, TOKENIZER
+from specdec.checkpoints.hf_files import CONFIG, copy_vocabulary
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
 from specdec.core.files import write_json
 from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.vocabulary import FILE_NAME, Tokenizer
+from specdec.data.vocabulary import Tokenizer
 
 MODEL = "model.json"
 SETTINGS = "run.json"
@@ -71,11 +70,6 @@ def prepare_directory(
     if config:
         copy_vocabulary(vocabulary, directory)
         write_json(directory / MODEL, dataclasses.asdict(config))
-
-
-def copy_vocabulary(path: Path, directory: Path) -> None:
-    """Copies a vocabulary under the name that is looked for: spiece.model or tokenizer.json."""
-    shutil.copyfile(path, directory / (TOKENIZER if path.name == TOKENIZER else FILE_NAME))
 
 
 def checkpoints(directory: str | os.PathLike) -> ocp.CheckpointManager:

@@ -25,9 +25,9 @@ import optax
 
 from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
+from specdec.checkpoints.hf_files import copy_vocabulary
 from specdec.data.batching import BatchingOptions
 from specdec.training.checkpointing import (
-    copy_vocabulary,
     load_params,
     load_vocabulary,
     save_params,

@@ -98,6 +98,11 @@ def _open_t5(
     shared, head = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
     files = weight_files(directory)
+    if not any(name.startswith("decoder.") for name in files):
+        raise CheckpointError(
+            f"{directory} has an encoder and no decoder, so it cannot generate. Give a T5 with "
+            "both (T5ForConditionalGeneration), or a GPT-2."
+        )
     found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
     embedding_name = found[0] if found else hf_names.EMBEDDING
     optional = [*hf_names.EMBEDDING_NAMES, *hf_names.UNUSED_NAMES]

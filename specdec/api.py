@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.core.stats import RunStats
-from specdec.data.inputs import Text, text_ids
+from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, Block, blocks_of, bucket, commonest, make_batches
@@ -106,6 +106,7 @@ class Pair:
         beam: BeamConfig | None = None,
         num_return: int | None = None,
         draft_beams: int | None = None,
+        prefix: Prefix | None = None,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
@@ -143,9 +144,13 @@ class Pair:
           num_return: of beam search, hypotheses to return of each row, in 1..num_beams; 1 if None.
           draft_beams: of speculative beams, those of the draft, at least num_beams; three times as
             many if None. More of them miss less and make calls longer.
+          prefix: what outputs are made to begin with, which an encoder-decoder's decoder reads
+            before it generates: a string or token ids without EOS, for all texts or in a list with
+            one for each. No part of the output, and no more than max_input_len tokens.
 
         Raises:
-          ValueError: an argument out of range; an empty text, or one longer than max_input_len.
+          ValueError: an argument out of range; an empty text, or one longer than max_input_len; a
+            prefix for a decoder-only model, whose text is the prefix.
         """
         checked = check_arguments(
             method=method, gamma=gamma, tree=tree, sampling=sampling,
@@ -159,6 +164,10 @@ class Pair:
             checked[name] for name in names
         )
         ids = self.token_ids(texts, max_input_len=max_input_len, max_decode_len=max_decode_len)
+        prefixes = self.prefix_ids(
+            prefix, len(ids), max_input_len=max_input_len, max_decode_len=max_decode_len
+        )
+        batches = list(make_batches(ids, batch_size, self.target.model, prefixes))
         if method in BEAM_METHODS:
             if trace and method == "beam":
                 raise ValueError("Beam search has no blocks: leave trace out.")
@@ -168,11 +177,13 @@ class Pair:
                 options = {"max_decode_len": max_decode_len, "draft_beams": draft_beams}
                 search = self.beam_decoder(config, **options)  # What cannot be is refused first.
                 if guesses == "auto" and ids:
-                    choice = self.choose_beams(ids, config, batch_size=batch_size, **options)
+                    choice = self.choose_beams(
+                        ids, config, batch_size=batch_size, prefixes=prefixes, **options
+                    )
                     guesses = choice.gamma
                 search = dataclasses.replace(search, gamma=guesses) if guesses else None
             search = search or BeamDecoder(self.target, config, max_decode_len)
-            found = self._searched(ids, search, checked["num_return"], batch_size, trace)
+            found = self._searched(len(ids), batches, search, checked["num_return"], trace)
             return dataclasses.replace(found, choice=choice)
         choice = None
         if "auto" in (guesses, shape):
@@ -182,7 +193,7 @@ class Pair:
                 choice = choose(
                     ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
                     batch_size=batch_size, draft_sampling=draft_sampling,
-                    stop_below=stop_below, verifier=verifier,
+                    stop_below=stop_below, verifier=verifier, prefixes=prefixes,
                 )  # fmt: skip
                 guesses, shape = choice.gamma, choice.tree
             method = "speculative" if guesses or shape else "autoregressive"
@@ -194,7 +205,7 @@ class Pair:
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
         stats = []
-        for batch in make_batches(ids, batch_size, self.target.model):
+        for batch in batches:
             result = decoder.decode(batch, trace=trace)
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
@@ -211,13 +222,13 @@ class Pair:
         )
 
     def _searched(
-        self, ids: Sequence[np.ndarray], decoder: BeamDecoder | SpeculativeBeamDecoder,
-        num_return: int, batch_size: int, trace: bool,
+        self, num_rows: int, batches: Sequence[Batch],
+        decoder: BeamDecoder | SpeculativeBeamDecoder, num_return: int, trace: bool,
     ) -> GenerateOutput:  # fmt: skip
-        beams: list[list[Hypothesis]] = [[] for _ in ids]
-        traces: list[list[SearchedBlock]] = [[] for _ in ids]
+        beams: list[list[Hypothesis]] = [[] for _ in range(num_rows)]
+        traces: list[list[SearchedBlock]] = [[] for _ in range(num_rows)]
         stats, counts, gamma = [], [], 0
-        for batch in make_batches(ids, batch_size, self.target.model):
+        for batch in batches:
             if isinstance(decoder, SpeculativeBeamDecoder):
                 result, gamma = decoder.search(batch, trace=trace), decoder.gamma
                 counts.append(result.counts)
@@ -232,7 +243,7 @@ class Pair:
             stats.append(result.stats)
         tokens = [row[0].tokens for row in beams]
         return GenerateOutput(
-            self.text(tokens), tokens, RunStats.total(stats, len(ids), gamma),
+            self.text(tokens), tokens, RunStats.total(stats, num_rows, gamma),
             traces if trace and counts else None, beams=beams,
             searched=BeamCounts.total(counts) if counts else None,
         )  # fmt: skip
@@ -251,6 +262,7 @@ class Pair:
     def choose_beams(
         self, ids: Sequence[np.ndarray], beam: BeamConfig, *, draft_beams: int | None = None,
         max_decode_len: int = 64, batch_size: int = 1, remember: bool = True,
+        prefixes: Sequence[np.ndarray] | None = None,
     ) -> BeamChoice:  # fmt: skip
         """The gamma of speculative beams for these rows on this machine, 0 for plain beams.
 
@@ -263,7 +275,7 @@ class Pair:
         """
         _check_choosable(ids, max_decode_len)
         decoder = self.beam_decoder(beam, draft_beams=draft_beams, max_decode_len=max_decode_len)
-        batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
+        batches = commonest(list(make_batches(ids, batch_size, self.target.model, prefixes)))
         key = " ".join(
             map(str, (device_name(), jax.__version__, fingerprint(self.target.params),
                       fingerprint(self.draft.weights), decoder.engine, beam, batches[0].shape))
@@ -334,6 +346,7 @@ class Pair:
         stop_below: float = 0.0,
         verifier: Verifier | None = None,
         remember: bool = True,
+        prefixes: Sequence[np.ndarray] | None = None,
     ) -> GammaChoice:
         """The gamma for these rows on this machine, 0 where plain decoding is faster.
 
@@ -344,6 +357,7 @@ class Pair:
         Args:
           ids: see :meth:`token_ids`; a few rows are enough.
           remember: whether to look for a choice made before, and to keep this one.
+          prefixes: of each row; see :meth:`prefix_ids`.
 
         Raises:
           ValueError: no row, or max_decode_len below 2, which leaves nothing to guess.
@@ -351,7 +365,7 @@ class Pair:
         batches, key, decoder = self._to_choose(
             ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
             batch_size=batch_size, draft_sampling=draft_sampling, stop_below=stop_below,
-            verifier=verifier, typical=(1, None),
+            verifier=verifier, typical=(1, None), prefixes=prefixes,
         )  # fmt: skip
         known = gamma_choice.remembered(cache_directory(), key) if remember else None
         if known is not None and known.gamma < max_decode_len:
@@ -375,6 +389,7 @@ class Pair:
         stop_below: float = 0.0,
         verifier: Verifier | None = None,
         remember: bool = True,
+        prefixes: Sequence[np.ndarray] | None = None,
     ) -> TreeChoice:
         """A tree, a chain or plain decoding for these rows on this machine.
 
@@ -391,7 +406,7 @@ class Pair:
         batches, key, decoder = self._to_choose(
             ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
             batch_size=batch_size, draft_sampling=draft_sampling, stop_below=0.0,
-            verifier=verifier, typical=(0, Tree((2,))),
+            verifier=verifier, typical=(0, Tree((2,))), prefixes=prefixes,
         )  # fmt: skip
         known = tree_choice.remembered(cache_directory(), key) if remember else None
         longest = max_decode_len - 1
@@ -408,10 +423,11 @@ class Pair:
         self, ids: Sequence[np.ndarray], *, sampling: SamplingConfig, max_decode_len: int,
         seed: int, batch_size: int, draft_sampling: SamplingConfig | None, stop_below: float,
         verifier: Verifier | None, typical: tuple[int, Tree | None],
+        prefixes: Sequence[np.ndarray] | None,
     ) -> tuple[list[Batch], str, Callable[[int, Tree | None], BatchDecoder]]:  # fmt: skip
         """Batches to measure on, a key that names all that matters, and decoders by shape."""
         _check_choosable(ids, max_decode_len)
-        batches = commonest(list(make_batches(ids, batch_size, self.target.model)))
+        batches = commonest(list(make_batches(ids, batch_size, self.target.model, prefixes)))
 
         def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
             return self.decoder(
@@ -451,6 +467,17 @@ class Pair:
             text_ids(text, name, self.vocabulary, self.target.model, max_input_len, max_decode_len)
             for text, name in zip(texts, names, strict=True)
         ]
+
+    def prefix_ids(
+        self, prefix: Prefix | None, count: int, *, max_input_len: int, max_decode_len: int = 0
+    ) -> list[np.ndarray]:
+        """Token ids of what each of ``count`` outputs is made to begin with; see :meth:`generate`.
+
+        Raises:
+          ValueError: see :func:`specdec.data.inputs.prefix_ids`.
+        """
+        model = self.target.model
+        return prefix_ids(prefix, count, self.vocabulary, model, max_input_len, max_decode_len)
 
     def text(self, tokens: Sequence[np.ndarray]) -> list[str] | None:
         """Detokenized rows without what ends them, or None without a vocabulary."""

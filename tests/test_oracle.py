@@ -9,11 +9,23 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle_cases import CASES, CAUGHT, CONTEXTS, LOSSLESS, Case, distances, distances_of
+from oracle_cases import (
+    CASES,
+    CAUGHT,
+    CONTEXTS,
+    LOSSLESS,
+    PLAIN,
+    PROMPT,
+    Case,
+    distances,
+    distances_of,
+)
 
 from specdec.core.standardize import spread
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import Sampled, chain
+from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
+from specdec.models.base import forced
 from specdec.models.toy import ToyModel
 from specdec.testing import mutants
 from specdec.testing.oracle import Grid
@@ -184,6 +196,48 @@ def test_lossless_after_a_ragged_prompt():
 
 def test_a_prompt_of_which_filler_is_read_is_caught():
     assert max(after_a_prompt(ReadsFiller)) > CAUGHT
+
+
+# The start token and two forced tokens; and one, with filler behind it. Both rows have inputs.
+FORCED = forced(PROMPT, np.array([[2, 0], [2, 1]]), np.array([2, 1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class ForgetsForced(ToyModel):
+    """Begins with the start token alone."""
+
+    def start(self, params, prompt, max_len, target=None):
+        alone = dataclasses.replace(
+            prompt, prefix=prompt.prefix[:, :1], prefix_lengths=jnp.ones_like(prompt.prefix_lengths)
+        )
+        return super().start(params, alone, max_len, target)
+
+
+def after_forced_tokens(model, drafter=None, params=None, grid=PLAIN):
+    """An encoder-decoder target whose outputs are made to begin with given tokens."""
+    case = dataclasses.replace(CASES["temperature 1"], grid=grid)
+    target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
+    return distances_of(
+        drafter or ModelDrafter(model(3), 2), params or Sampled(draft, case.sampling.traced()),
+        case, target, limit=3, model=model, truth_of=ToyModel(3), prompt=FORCED,
+    )  # fmt: skip
+
+
+def test_lossless_after_forced_tokens():
+    assert max(after_forced_tokens(ToyModel)) < LOSSLESS
+
+
+def test_lossless_after_forced_tokens_that_are_copied():
+    """Its first guesses follow the forced tokens, in the input or among themselves."""
+    copying = CopyingDrafter(chain(2))
+    assert max(after_forced_tokens(ToyModel, copying, (), Grid(1, 4, 12))) < LOSSLESS
+
+
+@pytest.mark.parametrize(
+    "model", [ForgetsForced, functools.partial(ReadsFiller, reads_prefix=False)]
+)
+def test_forced_tokens_that_are_forgotten_or_filler_that_is_read_are_caught(model):
+    assert max(after_forced_tokens(model)) > CAUGHT
 
 
 @pytest.mark.parametrize("verifier", [mutants.SwappedRows, mutants.OffByOne])

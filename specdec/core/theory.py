@@ -10,6 +10,7 @@ Everything raises ValueError for alpha outside [0, 1], a negative gamma or negat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -56,17 +57,30 @@ def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -
     Where :func:`speedup` is 1, by bisection; 0 if it is never below, infinite if never above.
     """
 
-    def slower(alpha: float) -> bool:
-        return speedup(alpha, gamma, cost_ratio, verify_ratio) < 1
+    return _alpha_from(lambda alpha: speedup(alpha, gamma, cost_ratio, verify_ratio) >= 1)
 
+
+def alpha_of_blocks(tokens: float, gamma: int) -> float:
+    """The alpha at which blocks of gamma guesses emit ``tokens`` on average.
+
+    The inverse of :func:`expected_tokens` (the paper's Equation 1), by bisection. ValueError also
+    for tokens outside [1, gamma + 1].
+    """
+    if not 1 <= tokens <= expected_tokens(1, gamma):
+        raise ValueError(f"tokens must be in [1, gamma + 1] = [1, {gamma + 1}], got {tokens}.")
+    return _alpha_from(lambda alpha: expected_tokens(alpha, gamma) >= tokens)
+
+
+def _alpha_from(enough: Callable[[float], bool]) -> float:
+    """The least alpha that is enough, by bisection; infinite if none is."""
     low, high = 0.0, 1.0
-    if not slower(low):
+    if enough(low):
         return low
-    if slower(high):
+    if not enough(high):
         return math.inf
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if slower(middle) else (low, middle)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

@@ -1,8 +1,9 @@
-"""Texts as the token ids that a model is given."""
+"""Texts, and forced first tokens of outputs, as the token ids that a model is given."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from specdec.data.vocabulary import Tokenizer
 from specdec.models.base import Model
 
 Text = str | Sequence[int]
+Prefix = Text | Sequence[Text]  # One for all texts, or one for each.
 
 
 def text_ids(
@@ -29,7 +31,57 @@ def text_ids(
       ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
         where there is no vocabulary.
     """
-    vocab_size, continued = model.vocab_size, model.reads_prefix
+    continued = model.reads_prefix
+    return _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued)
+
+
+def prefix_ids(
+    prefix: Prefix | None, count: int, vocabulary: Tokenizer | None, model: Model,
+    max_input_len: int, max_decode_len: int = 0,
+) -> list[np.ndarray]:  # fmt: skip
+    """Token ids of what each of ``count`` outputs is made to begin with, without EOS.
+
+    Args:
+      prefix: a string or token ids, for all rows or in a list with one for each; None or an empty
+        one forces nothing.
+
+    Raises:
+      ValueError: another number of prefixes than rows; one that is no string or list of token ids,
+        has more than ``max_input_len`` tokens or leaves the output no positions; or the model's
+        texts are prefixes themselves.
+    """
+    given: Any = () if prefix is None or (isinstance(prefix, str) and not prefix) else prefix
+    if not isinstance(given, str | Sequence | np.ndarray):
+        raise ValueError(
+            f"prefix must be a string, token ids, or a list with one of these for each text, got "
+            f"{prefix!r}."
+        )
+    if model.reads_prefix and len(given):
+        raise ValueError(
+            "prefix is what the decoder of an encoder-decoder begins with. This model is "
+            "decoder-only: its text itself is the prefix. Leave prefix out and put it at the end "
+            "of the text."
+        )
+    if isinstance(given, str) or all(isinstance(each, int | np.integer) for each in given):
+        ids = _ids(given, "prefix", vocabulary, model, max_input_len, max_decode_len, True)
+        return [ids] * count
+    if len(given) != count:
+        raise ValueError(
+            f"prefix has {len(given)} entries for {count} texts: give one for each text, or a "
+            "string or token ids for all."
+        )
+    return [
+        _ids(each, f"prefix {i}", vocabulary, model, max_input_len, max_decode_len, True)
+        for i, each in enumerate(given)
+    ]
+
+
+def _ids(
+    text: Any, name: str, vocabulary: Tokenizer | None, model: Model, max_input_len: int,
+    max_decode_len: int, continued: bool,
+) -> np.ndarray:  # fmt: skip
+    """See :func:`text_ids`; what is ``continued`` has no EOS."""
+    vocab_size = model.vocab_size
     if isinstance(text, str):
         if not text.strip() and not continued:
             raise ValueError(f"{name} is empty.")
@@ -46,10 +98,12 @@ def text_ids(
             ) from None
         ids = np.asarray(vocabulary.encode(text, add_eos=not continued), np.int64)
     else:
-        ids = np.asarray(text) if len(text) else np.zeros(0, np.int64)
+        ids = np.asarray(text)
+        ids = ids if ids.size else np.zeros(0, np.int64)
         whole = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
         if not whole or (ids.size == 0 and not continued):
-            raise ValueError(f"{name} must be a string or a non-empty list of token ids.")
+            some = "" if continued else "non-empty "
+            raise ValueError(f"{name} must be a string or a {some}list of token ids.")
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
     ids = ids.astype(np.int32)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from specdec.models.base import Model
+from specdec.models.base import Model, forced
 from specdec.types import BlockInfo, Prompt
 
 _SMALLEST_BUCKET = 16
@@ -59,27 +59,43 @@ class Batch:
         return jax.tree.map(lambda array: array[place : place + 1], self.prompt)
 
 
-def make_batches(ids: Sequence[np.ndarray], batch_size: int, model: Model) -> Iterator[Batch]:
-    """Rows of the same bucket, ``batch_size`` at a time, the last filled up with empty rows.
+def make_batches(
+    ids: Sequence[np.ndarray], batch_size: int, model: Model,
+    prefixes: Sequence[np.ndarray] | None = None,
+) -> Iterator[Batch]:  # fmt: skip
+    """Rows of the same buckets, ``batch_size`` at a time, the last filled up with empty rows.
 
     Args:
       ids: token ids of each text.
+      prefixes: of each text's output, the forced first tokens; those of no tokens share a bucket.
     """
-    by_bucket: dict[int, list[int]] = {}
+    by_bucket: dict[tuple[int, int], list[int]] = {}
     for row, tokens in enumerate(ids):
-        by_bucket.setdefault(bucket(len(tokens)), []).append(row)
-    for size in sorted(by_bucket):
-        rows = by_bucket[size]
+        forced_len = len(prefixes[row]) if prefixes is not None else 0
+        sizes = bucket(len(tokens)), bucket(forced_len) if forced_len else 0
+        by_bucket.setdefault(sizes, []).append(row)
+    for size, forced_size in sorted(by_bucket):
+        rows = by_bucket[size, forced_size]
         for start in range(0, len(rows), batch_size):
             chosen = rows[start : start + batch_size]
-            tokens = np.full((batch_size, size), model.pad_id, np.int32)
-            lengths = np.zeros(batch_size, np.int32)
             row_ids = np.full(batch_size, -1, np.int32)
-            for place, row in enumerate(chosen):
-                lengths[place] = len(ids[row])
-                tokens[place, : lengths[place]] = ids[row]
-                row_ids[place] = row
-            yield Batch(model.prompt(tokens, lengths), row_ids)
+            row_ids[: len(chosen)] = chosen
+            prompt = model.prompt(*_padded(ids, chosen, (batch_size, size), model.pad_id))
+            if prefixes is not None and forced_size:
+                shape = batch_size, forced_size
+                prompt = forced(prompt, *_padded(prefixes, chosen, shape, model.pad_id))
+            yield Batch(prompt, row_ids)
+
+
+def _padded(
+    ids: Sequence[np.ndarray], rows: Sequence[int], shape: tuple[int, int], pad_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The chosen rows' tokens in an array of ``shape``, and how many each has."""
+    tokens, lengths = np.full(shape, pad_id, np.int32), np.zeros(shape[0], np.int32)
+    for place, row in enumerate(rows):
+        lengths[place] = len(ids[row])
+        tokens[place, : lengths[place]] = ids[row]
+    return tokens, lengths
 
 
 def commonest(batches: Sequence[Batch]) -> list[Batch]:

@@ -160,6 +160,16 @@ def continued(tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"], start_
     return Prompt(inputs, np.zeros(batch, np.int32), prefix, np.maximum(lengths, 1))
 
 
+def forced(prompt: Prompt, tokens: Int[AnyArray, "b p"], lengths: Int[AnyArray, " b"]) -> Prompt:
+    """A prompt whose start token ``lengths[b]`` of ``tokens`` follow: an output's forced beginning.
+
+    They are prefilled with the start token, and never output.
+    """
+    prefix = np.concatenate([prompt.prefix, np.asarray(tokens, np.int32)], axis=1)
+    both = np.asarray(prompt.prefix_lengths + lengths, np.int32)
+    return dataclasses.replace(prompt, prefix=prefix, prefix_lengths=both)
+
+
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
     """A model with its packed parameters and where it came from.

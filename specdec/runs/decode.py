@@ -19,7 +19,7 @@ from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
-from specdec.decoding.batches import Batch, make_batches
+from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder, searched_blocks
 from specdec.load import load_pair
@@ -77,8 +77,12 @@ class PreparedRun:
             run.decoder(self.pair)  # A draft or verifier that cannot do it says so.
         if run.beam is not None:
             run.searcher(self.pair)
-        rows = run.max_input_len, run.num_examples, run.bad_rows, run.max_decode_len
-        self._inputs = Inputs(run.task, self.pair, *rows)
+        sizes = {"max_input_len": run.max_input_len, "max_decode_len": run.max_decode_len}
+        (prefix,) = self.pair.prefix_ids(run.prefix, 1, **sizes)
+        self._inputs = Inputs(
+            run.task, self.pair, num_examples=run.num_examples, bad_rows=run.bad_rows,
+            prefix=prefix.tolist(), **sizes,
+        )  # fmt: skip
         self._survey = found = self._inputs.survey()
         for row in found.first_skipped:
             say(f"Skipped: {row.reason}")
@@ -119,10 +123,11 @@ class PreparedRun:
             self.run = dataclasses.replace(run, gamma=0, tree=None)
             return
         say(f"Choosing {what} by measurement (kept for the next time)")
-        some = islice(self._inputs.items(), WINDOW * run.batch_size)
+        some = [item.tokens for item in islice(self._inputs.items(), WINDOW * run.batch_size)]
+        prefixes = self._inputs.prefixes(len(some))
         if run.beam is not None:
             choice = self.pair.choose_beams(
-                [item.tokens for item in some], run.beam, draft_beams=run.draft_beams,
+                some, run.beam, draft_beams=run.draft_beams, prefixes=prefixes,
                 max_decode_len=run.max_decode_len, batch_size=run.batch_size,
             )  # fmt: skip
             say(str(choice))
@@ -133,7 +138,7 @@ class PreparedRun:
             return
         choose = self.pair.choose_gamma if what == "gamma" else self.pair.choose_tree
         choice = choose(
-            [item.tokens for item in some], sampling=run.sampling,
+            some, sampling=run.sampling, prefixes=prefixes,
             max_decode_len=run.max_decode_len, seed=run.seed, batch_size=run.batch_size,
             draft_sampling=run.draft_sampling, stop_below=run.stop_below, verifier=run.verifier,
         )  # fmt: skip
@@ -280,7 +285,7 @@ class PreparedRun:
             return []
         ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
-        return list(make_batches(ids, run.batch_size, self.pair.target.model))
+        return list(self._inputs.batches_of(ids, run.batch_size))
 
     def _time_beams(self, batches: Sequence[Batch], levels: float | None) -> dict[str, Any]:
         run, plain = self.run, self.run.searcher(self.pair, plain=True)
@@ -310,9 +315,7 @@ class PreparedRun:
         ids = {item.id for item in items}
         texts = {row.id: row.tokens for row in self.rows() if row.id in ids}
         found = []
-        for batch in make_batches(
-            [item.tokens for item in items], run.batch_size, full.target.model
-        ):
+        for batch in self._inputs.batches_of([item.tokens for item in items], run.batch_size):
             rows = {place: items[row].id for place, row in enumerate(batch.row_ids) if row >= 0}
             given = {place: texts[row] for place, row in rows.items()}
             replayed = alpha.replayed(decoder, batch, given)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from specdec.api import Pair
 from specdec.arguments import whole
+from specdec.data.inputs import Text
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
@@ -42,6 +43,8 @@ class DecodeRun:
       bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
         longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
         to ``skipped.jsonl``.
+      prefix: what every output is made to begin with. What is written, counted and compared with
+        references is without it.
       All else: see :meth:`specdec.Pair.generate`.
 
     Raises:
@@ -73,6 +76,7 @@ class DecodeRun:
     beam: BeamConfig | None = None
     num_return: int | None = None
     draft_beams: int | None = None
+    prefix: Text = ""
 
     def __post_init__(self):
         checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})

@@ -37,6 +37,7 @@ from specdec.models.products.quantized import GROUP
 from specdec.reproduction import paper
 from specdec.reproduction.beam_floors import BeamFloors
 from specdec.reproduction.floors import BlockPart, BlockPlan, floor
+from specdec.reproduction.reported import ReportedRun
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 
@@ -91,22 +92,25 @@ def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Tabl
 
 def report(
     run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None,
-    hardware: Hardware | None = None,
+    hardware: Hardware | None = None, reported: ReportedRun | None = None,
 ) -> str:  # fmt: skip
     """What ``--dry_run`` prints.
 
     Args:
       paper_row: task and draft of the paper's Table 4 that the run repeats.
       hardware: what the devices of the run's mesh are, or the one device it has without.
+      reported: a run of others, with which the plan is compared.
 
     Raises:
       ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
         mesh does not divide a model or the batch, the draft is several ones merged, or the
-        hardware is none.
+        hardware or the reported run is none.
     """
     if not isinstance(hardware, Hardware | None):
         example = "--gin_file=configs/hardware/tpu_v4.gin"
         raise ValueError(f"HARDWARE must be a device's figures, as in {example}, got {hardware!r}.")
+    if not isinstance(reported, ReportedRun | None):
+        raise ValueError(f"REPORTED must be @ReportedRun() or None, got {reported!r}.")
     row = None if paper_row is None else _find_row(paper_row, run.sampling.temperature)
     if run.tree is not None:
         row = None  # The paper's alpha is that of one guess for a position.
@@ -157,6 +161,8 @@ def report(
         lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:
             lines += _speed_lines(alone.step_ratio, plan.gamma, row)
+    if reported is not None:
+        lines += ["", *_reported_lines(reported, alone, hardware)]
     if run.mesh is not None:
         lines += ["", *_device_lines(plan)]
     if hardware is not None:
@@ -216,6 +222,17 @@ def _speed_lines(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[
         *(f"  {speedup(row.alpha, gamma, c):.2f}  at c = {c:.3f}, {which}" for c, which in cases),
         f"in the paper, at gamma {row.gamma}: {row.expected} expected, {row.empirical} measured",
     ]
+
+
+def _reported_lines(reported: ReportedRun, plan: BlockPlan, hardware: Hardware | None) -> list[str]:
+    """A run of others, and how fast its blocks would be at the plan's own ratios."""
+    ratios = {}
+    if plan.draft is not None and plan.gamma:
+        ratios["the ratio of what decode steps read"] = (plan.step_ratio, 1.0)
+        if hardware is not None:
+            where = f"at best on {hardware.name}"
+            ratios[where] = plan.cost_ratio(hardware), plan.verify_ratio(hardware)
+    return reported.lines(ratios)
 
 
 def _device_lines(plan: BlockPlan) -> list[str]:

@@ -19,6 +19,7 @@ from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.drafters.tree import Tree
 from specdec.models.partitioning import DeviceMesh
+from specdec.reproduction.reported import ReportedRun
 from specdec.runs import dry_run, reproduce
 from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.decode_run import DecodeRun
@@ -40,7 +41,7 @@ _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
         reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, DecodeRun,
-        dry_run.report, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
+        dry_run.report, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical, Merged),

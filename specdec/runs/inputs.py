@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -62,6 +62,7 @@ class Inputs:
 
     Attributes:
       num_examples: how many rows, bad ones counted; None for all.
+      prefix: token ids that each output is made to begin with.
       bad_rows: "skip" yields them as :class:`Skipped`; with "fail" reading raises ValueError at a
         row that is bad or longer than ``max_input_len`` tokens; it also does as ``model_inputs``.
     """
@@ -72,6 +73,7 @@ class Inputs:
     num_examples: int | None
     bad_rows: BadRows
     max_decode_len: int = 0  # Tokens that positions must have room for behind each row.
+    prefix: Sequence[int] = ()
 
     def __iter__(self) -> Iterator[Item | Skipped]:
         for place, row in enumerate(islice(self.task.read(), self.num_examples)):
@@ -119,15 +121,23 @@ class Inputs:
         A window of rows is sorted by length and cut into batches, then comes the next window: rows
         of a batch end at about the same time, and what follows what depends on the task alone.
         """
-        items, model = self.items(), self.pair.target.model
+        items = self.items()
         while window := list(islice(items, WINDOW * batch_size)):
             window.sort(key=lambda item: len(item.tokens))
-            for batch in make_batches([item.tokens for item in window], batch_size, model):
+            for batch in self.batches_of([item.tokens for item in window], batch_size):
                 members = [window[place] for place in batch.row_ids if place >= 0]
                 row_ids = np.full(batch_size, -1, np.int32)
                 row_ids[: len(members)] = [item.id for item in members]
                 yield dataclasses.replace(batch, row_ids=row_ids), members
             window.clear()  # Before the next one is read.
+
+    def batches_of(self, ids: Sequence[np.ndarray], batch_size: int) -> Iterator[Batch]:
+        """Batches of these tokens, with the prefix that all outputs begin with."""
+        return make_batches(ids, batch_size, self.pair.target.model, self.prefixes(len(ids)))
+
+    def prefixes(self, count: int) -> list[np.ndarray]:
+        """The prefix, for each of ``count`` rows."""
+        return [np.asarray(self.prefix, np.int32)] * count
 
     def sample(self, count: int, num_rows: int) -> list[np.ndarray]:
         """Tokens of ``count`` of the ``num_rows`` rows, evenly spread."""

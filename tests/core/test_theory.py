@@ -144,6 +144,8 @@ def test_operations_by_counting_them():
         (lambda: theory.best_gamma(2.0, 0.1), "alpha must be"),
         (lambda: theory.oracle_tokens(1.5), "alpha must be"),
         (lambda: theory.operations_factor(0.5, 3, -0.1), "operations_ratio must be >= 0"),
+        (lambda: theory.alpha_of_blocks(5.1, 4), r"tokens must be in .* = \[1, 5\], got 5.1"),
+        (lambda: theory.alpha_of_blocks(0.9, 4), "tokens must be in"),
     ],
 )
 def test_refuses(call, message):
@@ -166,3 +168,11 @@ def test_break_even_alpha_at_its_ends():
     assert theory.break_even_alpha(1, 0.25) == pytest.approx(0.25)  # (1 + alpha) / (1 + c)
     assert theory.break_even_alpha(4, 0.0, 1.0) == 0
     assert theory.break_even_alpha(4, 0.0, 5.01) == math.inf
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 9])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.896, 1.0])
+def test_the_alpha_of_blocks_is_equation_1_the_other_way(alpha, gamma):
+    tokens = theory.expected_tokens(alpha, gamma)
+    # Near 1 the differences of Equation 1 cancel.
+    assert theory.alpha_of_blocks(tokens, gamma) == pytest.approx(alpha, abs=1e-6)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from t5x_layouts import write_native, write_orbax
-from tiny import TINY, random_t5_params
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 from specdec.checkpoints import (
     CheckpointError,
@@ -127,6 +127,57 @@ def test_weights_that_come_back_changed_are_refused(form, sources, tmp_path, mon
     with pytest.raises(CheckpointError, match="not the same network: logits differ by up to"):
         convert(str(sources / "t5x"), str(tmp_path / "out"), form)
     assert {path.name for path in tmp_path.iterdir()} == {"sources"}
+
+
+@pytest.mark.parametrize("variant", TINY_GPT)
+def test_a_gpt_in_fewer_bits_and_back(variant, tmp_path):
+    """Its tokenizer goes with it; float16 keeps what float16 had."""
+    config = TINY_GPT[variant]
+    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    save_huggingface(tmp_path / "whole", config, params, tokenizer)
+    assert convert(str(tmp_path / "whole"), str(tmp_path / "half"), "huggingface", "float16") == 0
+    assert convert(str(tmp_path / "half"), str(tmp_path / "again"), "huggingface") == 0
+    rounded = jax.tree.map(lambda a: a.astype(np.float16).astype(np.float32), params)
+    for name in ("half", "again"):
+        again, found = load_huggingface(tmp_path / name)
+        assert again == config
+        jax.tree.map(np.testing.assert_array_equal, found, rounded)
+        assert (tmp_path / name / "tokenizer.json").read_text() == "{}"
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "again")]
+    assert sizes[0] < 0.7 * sizes[1]
+
+
+def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
+    config = TINY_GPT["gpt"]
+    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+    save_huggingface(tmp_path / "gpt", config, params)
+    done = run_script(
+        f"--source={tmp_path / 'gpt'}", f"--output_dir={tmp_path / 'out'}", "--format=t5x"
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(f"error: {tmp_path / 'gpt'} is decoder-only, and t5x is for T5s")
+    assert line.endswith("choose the format huggingface.")
+    assert [path.name for path in tmp_path.iterdir()] == ["gpt"]
+
+
+def test_a_gpt_whose_logits_come_back_changed_is_refused(tmp_path, monkeypatch):
+    config = TINY_GPT["gpt"]
+    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+    save_huggingface(tmp_path / "gpt", config, params)
+    save = conversion.checkpoints.save_huggingface
+
+    def changed(directory, config, params, *args):
+        params = jax.tree.map(np.array, params)
+        params["decoder"]["layers_1"]["mlp"]["wo"]["kernel"] *= 1.01
+        save(directory, config, params, *args)
+
+    monkeypatch.setattr(conversion.checkpoints, "save_huggingface", changed)
+    with pytest.raises(CheckpointError, match="not the same network: logits differ by up to"):
+        convert(str(tmp_path / "gpt"), str(tmp_path / "out"), "huggingface")
+    assert [path.name for path in tmp_path.iterdir()] == ["gpt"]
 
 
 def run_script(*arguments):

@@ -435,3 +435,50 @@ def test_meshes_and_figures_that_do_not_fit(capsys, bindings, message):
     assert told.err.startswith("error: ")
     assert told.err.count("\n") == 1
     assert message in told.err
+
+
+TURING = EXPERIMENTS / "gpt2_xl_turing.gin"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"t_draft_ms": 5.0}, {"t_target_ms": 50.0}, {"accepted_share": 0.6}, {"gamma": 2}],
+    ids=str,
+)
+def test_a_run_that_others_reported(capsys, changes):
+    """Their arithmetic on their numbers, and ours; a plan's own ratios beside it."""
+    bindings = [f"ReportedRun.{name}={value}" for name, value in changes.items()]
+    output = shown(capsys, [TURING], *bindings)
+    figures = {"t_target_ms": 73.3, "t_draft_ms": 11.9, "accepted_share": 0.8125, "gamma": 4}
+    target, draft, share, gamma = (figures | changes).values()
+    tokens, c = share * (gamma + 1), draft / target
+    predicted = tokens * target / (gamma * draft + target)
+    assert f"= {predicted:.2f} times faster predicted, 2.12 measured" in output
+    assert (f"{predicted:.2f}" == "2.46") == (not changes)
+    alpha = float(re.search(rf"= {tokens:.4f}, c = .* = {c:.3f}; by .* alpha = (\S+)", output)[1])
+    assert (1 - alpha ** (gamma + 1)) / (1 - alpha) == pytest.approx(tokens, abs=5e-3)
+    theorem, v = map(float, re.search(r"\(v = 1\): (\S+); what .* v = (\S+)", output).groups())
+    assert theorem == pytest.approx(predicted, abs=5e-3)
+    assert tokens / (gamma * c + v) == pytest.approx(2.12, abs=0.02)
+    read = float(re.search(r"^c is (\S+) or more", output, re.MULTILINE)[1])
+    ours = float(re.search(r"v = 1.000, the ratio of what .* read: (\S+)", output)[1])
+    assert ours == pytest.approx(tokens / (gamma * read + 1), abs=0.01)
+
+
+def test_a_reported_run_beside_a_devices_floors(capsys):
+    output = shown(capsys, [TURING, ROOT / "configs/hardware/h200.gin"])
+    c, v = re.search(r"a block: .* c = (\S+), v = (\S+)$", output, re.MULTILINE).groups()
+    assert f"at c = {c}, v = {v}, at best on " in output
+
+
+@pytest.mark.parametrize(
+    ("binding", "message"),
+    [
+        ("ReportedRun.t_draft_ms=0", "ReportedRun.t_draft_ms must be a positive number, got 0"),
+        ("ReportedRun.accepted_share=4.06", "accepted_share must be in [1 / (gamma + 1), 1]"),
+        ("REPORTED='post'", "REPORTED must be @ReportedRun() or None, got 'post'"),
+    ],
+)
+def test_a_reported_run_of_wrong_figures(capsys, binding, message):
+    assert planned([TURING], [binding]) == 2
+    assert message in capsys.readouterr().err

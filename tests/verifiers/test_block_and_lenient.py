@@ -95,6 +95,26 @@ def test_a_greedy_target_keeps_no_probabilities_unless_asked():
     assert isinstance(standardize(logits, SamplingConfig(0.0).traced()), PointMass)
 
 
+@pytest.mark.parametrize("b", [1.0, 0.5, 0.25])
+def test_lenience_is_the_upper_end_of_the_number_that_is_compared(b):
+    """Accept if r < p / q with r ~ U[0, b], as others put it: exact, on a grid of all cells of r.
+
+    q is 1/2 or 1/4 and p a multiple of 1/8, so that p / (b q) falls between two cells.
+    """
+    cells = 64
+    u = (np.arange(cells) + 0.5) / cells
+    for q, p in ((q, i / 8) for q in (0.5, 0.25) for i in range(9)):
+        target = jnp.tile(jnp.array([p, 1 - p], jnp.float32), (cells, 2, 1))
+        draft = Draft(
+            jnp.zeros((cells, 1), jnp.int32),
+            jnp.tile(jnp.array([q, 1 - q], jnp.float32), (cells, 1, 1)), Topology.chain(1),
+        )  # fmt: skip
+        numbers = Tape.of(jnp.zeros((cells, 1)), jnp.asarray(u)[:, None], jnp.zeros((cells, 1)))
+        kept = np.asarray(LenientVerifier(b)(numbers, target, draft).num_accepted)
+        np.testing.assert_array_equal(kept, b * u < p / q)
+        assert kept.mean() == min(1, p / (b * q))
+
+
 @pytest.mark.parametrize("lenience", [0.0, -0.1, 1.5])
 def test_lenience_out_of_range(lenience):
     with pytest.raises(ValueError, match=r"lenience must be in \(0, 1\]"):

@@ -1,0 +1,252 @@
+"""Outputs that are made to begin with given tokens: every method and draft continues them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+
+import specdec
+from specdec.api import Pair
+from specdec.checkpoints import save_huggingface
+from specdec.core.compilation import num_programs
+from specdec.measure import gamma as gamma_choice
+from specdec.measure import tree_choice
+from specdec.models.base import forced
+from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import Transformer
+from specdec.training.ngrams import count_ngrams
+
+CONFIG = dataclasses.replace(TINY["v1.0"], num_encoder_layers=1)
+TEXTS = [[5, 9, 3, 7, 1], [4, 1], [12, 8, 8, 2, 6, 1], [9, 9, 4, 1]]
+PREFIXES = [[7, 3], [], [11, 5, 2, 14, 6], list(range(2, 18))]
+COUNT = 10
+# Greedy: T5X's rule would keep a worse hypothesis that ended before.
+ONE_BEAM = specdec.BeamConfig(1, "huggingface", early_stopping=True)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("prefix")
+    for role, seed in (("target", 0), ("draft", 1)):
+        save_huggingface(root / role, CONFIG, jax.device_get(random_t5_params(CONFIG, seed)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def pair(root):
+    return specdec.load_pair(target=root / "target", draft=root / "draft")
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Greedy, token by token, from the network on each row alone."""
+    params = random_t5_params(CONFIG, 0)
+
+    @jax.jit
+    def logits(inputs, tokens):  # Of one shape each: the decoder is causal, padding is masked.
+        return Transformer(CONFIG).apply({"params": params}, inputs, tokens)[0]
+
+    def continued(text, prefix):
+        inputs, tokens = np.zeros((1, 8), np.int32), np.zeros((1, 32), np.int32)
+        inputs[0, : len(text)] = text
+        given = [CONFIG.decoder_start_id, *prefix]
+        tokens[0, : len(given)] = given
+        for end in range(len(given), len(given) + COUNT):
+            tokens[0, end] = np.argmax(logits(inputs, tokens)[end - 1])
+            if tokens[0, end] == CONFIG.eos_id:
+                break
+        return tokens[0, len(given) : end + 1].tolist()
+
+    return [continued(*row) for row in zip(TEXTS, PREFIXES, strict=True)]
+
+
+def generated(pair, texts=TEXTS, prefix=PREFIXES, **options):
+    out = pair.generate(texts, **{"max_decode_len": COUNT, "prefix": prefix} | options)
+    return [row.tolist() for row in out.tokens]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"method": "autoregressive"}, {"gamma": 3}, {"gamma": 3, "stop_below": 0.3},
+        {"tree": (2, 1)}, {"tree": specdec.Tree(nodes=6, depth=3)},
+        {"method": "beam", "beam": ONE_BEAM},
+        {"method": "speculative_beam", "gamma": 2, "beam": ONE_BEAM},
+    ],
+    ids=lambda way: "-".join(way),
+)  # fmt: skip
+def test_every_method_continues_the_prefix(pair, expected, way):
+    assert generated(pair, batch_size=3, **way) == expected
+
+
+class Tables:
+    """An opening with n-gram tables of no file."""
+
+    def ngrams(self, path):
+        return count_ngrams(TEXTS + PREFIXES, CONFIG.vocab_size, order=3, start_id=0)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "copying", "random", "quantized", "over", "merged"])
+def test_every_draft_continues_the_prefix(pair, root, expected, kind):
+    if kind == "ngram":
+        drafted = Pair(pair.target, specdec.Ngram("none").open(Tables()), None)
+    else:
+        model = str(root / "draft")
+        draft = {
+            "copying": specdec.Copying(), "random": specdec.Random(),
+            "quantized": specdec.Quantized(),
+            "over": specdec.Hierarchical(model, specdec.Copying(), 2),
+            "merged": specdec.Merged((model, specdec.Copying())),
+        }[kind]  # fmt: skip
+        drafted = specdec.load_pair(target=root / "target", draft=draft)
+    shape = {"tree": (1, 1)} if kind == "merged" else {"gamma": 3}
+    assert generated(drafted, batch_size=3, **shape) == expected
+
+
+def test_sampled_rows_of_a_ragged_batch_are_rows_alone(pair):
+    options = {"sampling": specdec.SamplingConfig(1.0), "gamma": 3}
+    together = generated(pair, batch_size=4, **options)
+    assert together == generated(pair, batch_size=1, **options)
+    assert together != generated(pair, batch_size=4, prefix=None, **options)
+
+
+def test_beams_are_found_alike_with_and_without_a_draft(pair):
+    options = {"beam": specdec.BeamConfig(3), "num_return": 3, "max_decode_len": COUNT}
+    plain, fast = (
+        pair.generate(TEXTS, prefix=PREFIXES, batch_size=3, **way, **options)
+        for way in ({"method": "beam"}, {"method": "speculative_beam", "gamma": 2})
+    )
+    for ours, theirs in zip(fast.beams, plain.beams, strict=True):
+        assert [beam.tokens.tolist() for beam in ours] == [beam.tokens.tolist() for beam in theirs]
+        np.testing.assert_allclose(*([b.score for b in row] for row in (ours, theirs)), rtol=1e-4)
+
+
+def test_transformers_continue_the_same(pair, root):
+    """``decoder_input_ids`` there: the start token and the prefix. Greedy, and beams' scores."""
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    model = transformers.T5ForConditionalGeneration.from_pretrained(root / "target").eval()
+    generator = np.random.default_rng(0)
+    texts = [[*generator.integers(2, 19, size).tolist(), 1] for size in range(3, 11)]
+    prefixes = [generator.integers(2, 19, size % 5).tolist() for size in range(8)]
+    beam = specdec.BeamConfig(3, "huggingface")
+    ours = generated(pair, texts, prefixes, gamma=3, max_decode_len=40, batch_size=4)
+    beams = pair.generate(
+        texts, prefix=prefixes, method="beam", beam=beam, max_decode_len=20, batch_size=4
+    ).beams
+    for text, prefix, found, best in zip(texts, prefixes, ours, beams, strict=True):
+        given = {
+            "input_ids": torch.tensor([text]), "do_sample": False,
+            "decoder_input_ids": torch.tensor([[0, *prefix]]),
+        }  # fmt: skip
+        with torch.no_grad():
+            whole = model.generate(**given, max_new_tokens=40)
+            beamed = model.generate(
+                **given, max_new_tokens=20, num_beams=3, return_dict_in_generate=True,
+                output_scores=True,
+            )  # fmt: skip
+        assert found == whole[0, 1 + len(prefix) :].tolist()
+        assert best[0].tokens.tolist() == beamed.sequences[0, 1 + len(prefix) :].tolist()
+        assert best[0].score == pytest.approx(float(beamed.sequences_scores[0]), rel=1e-4)
+    assert sum(map(len, ours)) > 100
+
+
+def test_the_prefix_is_prefilled_in_one_call_without_logits(pair, monkeypatch):
+    calls = []
+    extend, logits = T5Model._extend, T5Model._logits
+
+    def noted(self, params, encoded, cache, tokens, *rest):
+        calls.append(tokens.shape[1])
+        return extend(self, params, encoded, cache, tokens, *rest)
+
+    monkeypatch.setattr(T5Model, "_extend", noted)
+    monkeypatch.setattr(T5Model, "_logits", lambda *args: calls.append("logits") or logits(*args))
+    model, params = pair.target.model, pair.target.params
+    texts = jnp.array([[5, 1]])
+    plain = model.prompt(texts, jnp.array([2]))
+    model.start(params, plain, 4)
+    assert calls == []
+    model.start(params, forced(plain, np.full((1, 16), 7), np.array([3])), 4)
+    assert calls == [16]
+
+
+def test_prefixes_of_a_bucket_share_their_program(pair):
+    options = {"gamma": 2, "max_decode_len": 6}
+    generated(pair, TEXTS[:1], None, **options)
+    before = num_programs()
+    for length in (1, 2, 9, 16):
+        generated(pair, TEXTS[:1], [5] * length, **options)
+    assert num_programs() == before + 1
+    generated(pair, TEXTS[:1], [5] * 17, **options)
+    assert num_programs() == before + 2
+
+
+@pytest.mark.parametrize("empty", [None, "", [], np.zeros(0, np.int32), [[]] * 4])
+def test_no_prefix_is_as_before(pair, empty):
+    expected = generated(pair, prefix=None, gamma=2)
+    before = num_programs()
+    assert generated(pair, prefix=empty, gamma=2) == expected
+    assert num_programs() == before
+
+
+def test_one_prefix_for_all(pair):
+    each = generated(pair, prefix=[[7, 3]] * 4, gamma=2)
+    assert generated(pair, prefix=[7, 3], gamma=2) == each
+    assert generated(pair, prefix=np.array([7, 3]), gamma=2) == each
+    assert generated(pair, [], [7, 3]) == []
+
+
+def test_copying_looks_for_the_prefix(root):
+    copying = specdec.load_pair(target=root / "target", draft=specdec.Copying())
+    out = copying.generate([[5, 9, 3, 7, 11, 1]], prefix=[9, 3], gamma=2, trace=True)
+    block = out.traces[0][0]
+    assert (block.accepted + block.rejected)[0] == 7
+
+
+@pytest.mark.parametrize("what", ["gamma", "tree"])
+def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch, what):
+    seen = []
+
+    def choose(decoder, batches, **options):
+        seen.extend(batch.prompt.prefix_lengths.tolist() for batch in batches)
+        raise InterruptedError
+
+    module = {"gamma": gamma_choice, "tree": tree_choice}[what]
+    monkeypatch.setattr(module, "choose_by_measurement", choose)
+    with pytest.raises(InterruptedError):
+        generated(pair, TEXTS[:2], [[7, 3], [4]], **{what: "auto"}, batch_size=2)
+    assert seen == [[3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        ([[5], [6]], r"prefix has 2 entries for 4 texts: give one for each text, or"),
+        ([5] * 513, r"prefix has 513 tokens, more than max_input_len = 512; shorten it"),
+        ([[5], [6], [7] * 600, []], r"prefix 2 has 600 tokens, more than max_input_len = 512"),
+        ([5, 19], r"prefix has a token outside the vocabulary \[0, 19\)"),
+        ([[5], [6], [-1], []], r"prefix 2 has a token outside"),
+        ([0.5] * 4, r"prefix 0 must be a string or a list of token ids"),
+        ("The", r"prefix is a string, but this pair has no vocabulary"),
+        (["The", [], [], []], r"prefix 0 is a string, but this pair has no vocabulary"),
+        (5, r"prefix must be a string, token ids, or a list with one of these .*, got 5"),
+        ({"a": 1}, r"prefix must be a string, token ids, or"),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_one_clear_error(pair, prefix, message):
+    with pytest.raises(ValueError, match=message):
+        generated(pair, prefix=prefix)
+
+
+def test_a_gpts_text_is_its_prefix(tmp_path):
+    config = TINY_GPT["gpt"]
+    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_gpt_params(config, 0)))
+    gpt = specdec.load_pair(target=tmp_path / "gpt", draft=specdec.Copying())
+    with pytest.raises(ValueError, match=r"decoder-only: its text itself is the prefix\. Leave"):
+        generated(gpt, TEXTS, [5, 6])
+    assert generated(gpt, TEXTS, "") == generated(gpt, TEXTS, None)

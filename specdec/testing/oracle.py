@@ -154,11 +154,15 @@ def _step(engine, params, state: DecodeState, tape, like: DecodeState, limit) ->
 
 
 def exact_law(
-    engine: Engine, params: EngineParams, prompt: Prompt, *, limit: int, grid: Grid
-) -> list[Law]:
+    engine: Engine, params: EngineParams, prompt: Prompt, *, limit: int, grid: Grid,
+    rows_a_call: int = _ROWS_A_CALL,
+) -> list[Law]:  # fmt: skip
     """The law of the loop's output for each row of ``prompt``: {tokens: probability}.
 
     Rows are interleaved in the same batch, so that a loop that mixes rows up is found out.
+
+    Args:
+      rows_a_call: in each call of the step, at least two states' worth; a network wants fewer.
 
     Raises:
       RuntimeError: if rows have not ended after ``limit`` blocks: a block that emits nothing.
@@ -176,7 +180,7 @@ def exact_law(
 
     laws: list[Law] = [defaultdict(float) for _ in range(num_rows)]
     weights, owners = np.ones(num_rows), np.arange(num_rows)
-    per_call = max(2, _ROWS_A_CALL // count)
+    per_call = max(2, rows_a_call // count)
     tape = _tape(jnp.repeat(combinations, per_call, axis=0), counts)
     for _ in range(limit):
         merged: dict[tuple[int, int], list[Any]] = {}

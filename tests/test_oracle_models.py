@@ -1,0 +1,108 @@
+"""The exact oracle on real networks, T5 and GPT, with drafts of every kind; and on broken ones."""
+
+import numpy as np
+import oracle_models as broken
+import pytest
+from oracle_cases import CAUGHT, LOSSLESS
+from oracle_models import COINS, ONE, QUARTERS, STEEP, distances, distributions, model_of
+from oracle_trees import FIRST, fractions_of, recursive_grid, rolled
+
+from specdec.drafters.base import Sampled, chain
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.model import ModelDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
+from specdec.drafters.ngram import NgramDrafter
+from specdec.testing import mutants
+from specdec.testing.oracle import Grid
+from specdec.testing.toys import dyadic_ngrams
+from specdec.topology import Topology
+from specdec.verifiers.recursive import RecursiveVerifier
+
+EXACT = Grid(4, 2, 4)  # Where quarters are drawn for a steep target.
+
+
+def guessed_by(family, name):
+    """A drafter, its parameters, and the grid of its decisions."""
+    if name == "model":
+        model, weights = model_of(family, QUARTERS)
+        return ModelDrafter(model, 2), Sampled(weights, ONE.traced()), EXACT
+    if name == "tree":
+        model, weights = model_of(family, COINS)
+        laws = (fractions_of(rolled(law, sum(law), 0)) for law in (STEEP, COINS))
+        grid = recursive_grid(*laws, 2, 2, False)
+        drafter = ModelTreeDrafter(model, Topology.branching((2, 1)))
+        return drafter, Sampled(weights, ONE.traced()), grid
+    if name == "n-gram":
+        return NgramDrafter(chain(2), 2), Sampled(dyadic_ngrams(2), ONE.traced()), Grid(4, 6, 12)
+    return CopyingDrafter(chain(2), max_match=2), (), Grid(1, 4, 4)
+
+
+@pytest.mark.parametrize("name", ["model", "n-gram", "copying", "tree"])
+@pytest.mark.parametrize("family", ["t5", "gpt"])
+def test_networks_are_lossless(family, name):
+    drafter, params, grid = guessed_by(family, name)
+    verifier = RecursiveVerifier() if name == "tree" else None
+    assert max(distances(family, drafter, params, grid, verifier=verifier)) < LOSSLESS
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt"])
+def test_a_networks_own_probabilities(family):
+    """Nothing is replaced: the grid has the probabilities that the two networks have."""
+    off = distances(family, *own_probabilities(family), limit=2, numerators=())
+    assert max(off) < LOSSLESS
+
+
+def own_probabilities(family, limit=2):
+    """A drafter of one guess, its parameters, and a grid with all that may be decided."""
+    model, weights = model_of(family, ())
+    proposal, acceptance, final = set(), set(), set()
+    laws = (distributions(family, (), limit, role) for role in ("target", "draft"))
+    for target, draft in zip(*laws, strict=True):
+        for tokens, p in target.items():
+            q = draft[tokens]
+            left = np.maximum(p - q, 0)
+            proposal |= set(np.cumsum(q))
+            acceptance |= set(p / q)
+            final |= {*np.cumsum(p), *np.cumsum(left / left.sum())}
+    cells = (
+        tuple(x for x in each if 1e-9 < x < 1 - 1e-9) for each in (proposal, acceptance, final)
+    )
+    return ModelDrafter(model, 1), Sampled(weights, ONE.traced()), Grid(*cells, first=FIRST)
+
+
+@pytest.mark.parametrize(
+    ("family", "verifier"), [("t5", mutants.RedrawFromTarget), ("gpt", mutants.SwappedRows)]
+)
+def test_broken_verifiers_are_caught(family, verifier):
+    assert max(distances(family, *guessed_by(family, "model"), verifier=verifier())) > CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("family", "mutant"),
+    [
+        ("t5", broken.KeepsRejected),
+        ("gpt", broken.KeepsRejected),
+        ("t5", broken.LateAfterRejection),
+        ("gpt", broken.LateAfterRejection),
+        ("gpt", broken.ReadsFiller),
+    ],
+)
+def test_broken_caches_are_caught(family, mutant):
+    assert max(distances(family, *guessed_by(family, "model"), mutant=mutant)) > CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("family", "mutant"),
+    [
+        ("t5", broken.UnmovedPath),
+        ("gpt", broken.UnmovedPath),
+        ("t5", broken.PositionsBySlot),
+        ("gpt", broken.PositionsBySlot),
+        ("gpt", broken.SiblingsSeen),
+    ],
+)
+def test_broken_trees_are_caught(family, mutant):
+    off = distances(
+        family, *guessed_by(family, "tree"), verifier=RecursiveVerifier(), mutant=mutant
+    )
+    assert max(off) > CAUGHT

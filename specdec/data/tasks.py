@@ -141,7 +141,7 @@ def unconditional(count: int) -> Task:
 def openings(name: str, path: str | os.PathLike, words: int) -> Task:
     """The first ``words`` words of each line of a text file, to be continued.
 
-    The rest of the line is the reference; a line without a rest is a bad row.
+    The rest of the line is the reference; lines without a rest are left out.
 
     Raises:
       FileNotFoundError, ValueError: there is no such file, it is empty, or ``words`` is below 1.
@@ -149,13 +149,14 @@ def openings(name: str, path: str | os.PathLike, words: int) -> Task:
     path = existing_file(path)
     whole("words", words, 1)
 
-    def parse(line: str) -> tuple[str, str]:
+    def parse(line: str) -> tuple[str, str | None]:
         found = line.split()
-        if len(found) <= words:
-            raise ValueError(f"the line has {len(found)} words; more than {words} are needed.")
-        return " ".join(found[:words]), " ".join(found[words:])
+        return " ".join(found[:words]), " ".join(found[words:]) or None
 
-    return Task(name, lambda: _rows(path, parse))
+    def rows() -> Iterator[Example | BadRow]:
+        return (row for row in _rows(path, parse) if isinstance(row, BadRow) or row.reference)
+
+    return Task(name, rows)
 
 
 def bundled_examples(name: str) -> Task:

@@ -16,11 +16,11 @@ def test_rows_without_a_text():
 
 def test_openings_and_their_rests(tmp_path):
     path = tmp_path / "texts.txt"
-    path.write_text("one two three four\nonly two\na  b c\n", encoding="utf-8")
-    first, short, last = openings("texts", path, 2).read()
+    path.write_bytes(b"one two three four\nonly two\n\n\xff\na  b c\n")
+    first, bad, last = openings("texts", path, 2).read()
     assert (first.input, first.reference) == ("one two", "three four")
     assert (last.input, last.reference) == ("a b", "c")
-    assert isinstance(short, BadRow)
-    assert "the line has 2 words; more than 2 are needed" in short.reason
+    assert last.origin == f"{path}:5"
+    assert isinstance(bad, BadRow)
     with pytest.raises(ValueError, match="words must be"):
         openings("texts", path, 0)

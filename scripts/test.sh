@@ -8,7 +8,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
 # The core: oracle, verifiers, loops; contracts and drafters.
-oracle=(tests/test_oracle*.py tests/verifiers tests/decoding/test_loops.py tests/core)
+oracle=(
+  tests/test_oracle*.py tests/verifiers tests/core
+  tests/decoding/test_loops.py tests/decoding/test_chi_square.py
+)
 contracts=(tests/models/test_contract.py tests/drafters)
 programs=(
   tests/models/test_few_tokens.py tests/checkpoints/test_sixteen_bits.py

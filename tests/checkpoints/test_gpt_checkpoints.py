@@ -1,5 +1,6 @@
 """GPT-2 checkpoints: the same numbers as transformers, both ways."""
 
+import functools
 import json
 
 import jax
@@ -7,17 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny import TINY_GPT, random_gpt_params
+from tiny import TINY_GPT, logits_along, random_gpt_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, load_huggingface, save_huggingface
+from specdec.checkpoints.loading import load_model
 from specdec.models.gpt.network import Transformer
 
+# As GPT-2, with heads of 64; as DistilGPT2, with fewer layers; and with sizes that nothing divides.
 SHAPES = {
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 64},
-    "inner": {
-        "n_embd": 24, "n_layer": 3, "n_head": 3, "n_positions": 80, "vocab_size": 50,
-        "n_inner": 40, "activation_function": "gelu", "layer_norm_epsilon": 1e-3,
+    "gpt2": {"n_embd": 128, "n_layer": 3, "n_head": 2, "n_positions": 96, "vocab_size": 120},
+    "distil": {"n_embd": 192, "n_layer": 2, "n_head": 3, "n_positions": 80, "vocab_size": 96},
+    "odd": {
+        "n_embd": 27, "n_layer": 3, "n_head": 3, "n_positions": 80, "vocab_size": 53,
+        "n_inner": 41, "activation_function": "gelu", "layer_norm_epsilon": 1e-3,
     },
     "untied": {
         "n_embd": 16, "n_layer": 1, "n_head": 1, "n_positions": 80, "vocab_size": 48,
@@ -45,9 +49,10 @@ def saved(torch, tmp_path_factory):
     for name, shape in SHAPES.items():
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **TOKENS)).eval()
         generator = torch.Generator().manual_seed(len(found))
+        stddev = 1.5 / shape["n_embd"] ** 0.5  # Logits spread by a few units, whatever the width.
         with torch.no_grad():
             for weight in model.parameters():
-                weight.add_(torch.randn(weight.shape, generator=generator) * 0.3)
+                weight.add_(torch.randn(weight.shape, generator=generator) * stddev)
         directory = tmp_path_factory.mktemp(name)
         model.save_pretrained(directory)
         found[name] = (model, directory)
@@ -56,38 +61,74 @@ def saved(torch, tmp_path_factory):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_logits_of_transformers(torch, saved, name):
+    """The network's, and those of the model that decodes, within 1e-4."""
     model, directory = saved[name]
     config, params = load_huggingface(directory)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (3, 70))
     with torch.no_grad():
         expected = model(torch.tensor(tokens)).logits.numpy()
-    found = Transformer(config).apply({"params": params}, jnp.asarray(tokens))
     assert np.std(expected) > 1
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    found = Transformer(config).apply({"params": params}, jnp.asarray(tokens))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    loaded = load_model(str(directory), "float32")
+    lengths = np.array([1, 7, 30])
+    prompt = loaded.model.prompt(tokens[:, :30], lengths)
+    following = np.stack([row[at - 1 : at + 39] for row, at in zip(tokens, lengths, strict=True)])
+    found = logits_along(loaded.model, loaded.params, prompt, jnp.asarray(following))
+    for ours, theirs, at in zip(found, expected, lengths, strict=True):
+        np.testing.assert_allclose(ours, theirs[at - 1 : at + 39], rtol=0, atol=1e-4)
+
+
+LIMIT = 60
+
+
+@pytest.fixture(scope="module")
+def continued(torch, saved):
+    """name -> prompts of 1 to 14 tokens, and what transformers' own loop makes of each."""
+
+    @functools.cache
+    def continued(name):
+        model, _ = saved[name]
+        generator, found = np.random.default_rng(1), []
+        for size in range(1, 15):
+            prompts = torch.tensor(generator.integers(3, model.config.vocab_size, (6, size)))
+            with torch.no_grad():
+                whole = model.generate(
+                    prompts, attention_mask=torch.ones_like(prompts), do_sample=False,
+                    max_new_tokens=LIMIT,
+                )  # fmt: skip
+            found += [(row[:size], row[size:]) for row in whole.tolist()]
+        # Rows that end early are filled up with EOS.
+        ends = [row.index(1) + 1 if 1 in row else len(row) for _, row in found]
+        rows = [row[:end] for (_, row), end in zip(found, ends, strict=True)]
+        assert sum(map(len, rows)) > 2000
+        order = generator.permutation(len(rows))  # Neighbours have other lengths.
+        return [found[i][0] for i in order], [rows[i] for i in order]
+
+    return continued
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_greedy_tokens_of_transformers(torch, saved, name):
-    """Over 2,000 tokens in all shapes together, from prompts of several lengths, one by one."""
-    model, directory = saved[name]
-    pair = specdec.load_pair(target=directory, draft=specdec.Copying())
-    generator = np.random.default_rng(1)
-    vocab_size = pair.target.model.vocab_size
-    prompts = [generator.integers(3, vocab_size, size).tolist() for size in range(1, 17)]
-    out = pair.generate(
-        prompts, gamma=3, max_decode_len=60, batch_size=4, sampling=specdec.SamplingConfig(0.0)
+@pytest.mark.parametrize("draft", ["none", "copying", "model"])
+def test_greedy_tokens_of_transformers(saved, continued, name, draft):
+    """Over 2,000 tokens of each, in batches of prompts that have other lengths: all equal."""
+    prompts, expected = continued(name)
+    directory = saved[name][1]
+    pair = specdec.load_pair(
+        target=directory, draft=str(directory) if draft == "model" else specdec.Copying()
     )
-    for prompt, found in zip(prompts, out.tokens, strict=True):
-        with torch.no_grad():
-            whole = model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(),
-                do_sample=False, max_new_tokens=60,
-            )  # fmt: skip
-        assert found.tolist() == whole[0, len(prompt) :].tolist()
-    assert sum(map(len, out.tokens)) > 100
+    way = {"method": "autoregressive"} if draft == "none" else {"gamma": 3}
+    options = {"max_decode_len": LIMIT, "sampling": specdec.SamplingConfig(0.0), **way}
+    out = pair.generate(prompts, batch_size=14, **options)
+    assert [row.tolist() for row in out.tokens] == expected
+    if draft != "none":
+        assert out.stats.accepted > 200
+    for row in (0, 7):
+        alone = pair.generate([prompts[row]], batch_size=1, **options)
+        assert alone.tokens[0].tolist() == expected[row]
 
 
-@pytest.mark.parametrize(("name", "width", "early"), [("gpt2", 3, False), ("inner", 4, True)])
+@pytest.mark.parametrize(("name", "width", "early"), [("gpt2", 3, False), ("odd", 4, True)])
 def test_beams_of_transformers(torch, saved, name, width, early):
     """n-best lists of prompts of several lengths, one by one: tokens, order and scores."""
     model, directory = saved[name]

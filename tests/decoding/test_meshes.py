@@ -4,11 +4,7 @@ import collections
 import dataclasses
 import json
 import math
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from run_on_meshes import (
@@ -23,11 +19,11 @@ from run_on_meshes import (
     PROGRAMS,
     TREES,
 )
+from simulated import on_eight_devices
 
 from specdec.checkpoints.share import DeviceShare
 from specdec.reproduction.floors import BlockPlan
 
-HERE = Path(__file__).parent
 COLLECTIVES = re.compile(
     r"(all-reduce|all-gather|all-to-all|collective-permute|collective-broadcast|reduce-scatter)"
 )
@@ -38,25 +34,8 @@ WHOLE = re.compile("norm")
 
 @pytest.fixture(scope="module")
 def directory(once):
-    """What run_on_meshes.py wrote, in a process of its own: this one keeps its single device."""
-
-    def decode(path):
-        run = subprocess.run(
-            [sys.executable, HERE / "run_on_meshes.py", path],
-            env={
-                **os.environ,
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")
-                + " --xla_force_host_platform_device_count=8",
-                "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent.parent)]),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-
-    return once("meshes", decode)
+    """What run_on_meshes.py wrote."""
+    return once("meshes", on_eight_devices("run_on_meshes.py"))
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,37 @@
 """Drafts that say a part of the vocabulary; tests/test_oracle.py shows that they are lossless."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import (
+    TINY,
+    TINY_GPT,
+    logits_along,
+    prompt_of,
+    ragged_inputs,
+    random_gpt_params,
+    random_t5_params,
+)
 
 import specdec
 from specdec.checkpoints import CheckpointError, save_huggingface
+from specdec.checkpoints.architectures import decode_model
 from specdec.checkpoints.draft_vocabulary import FILE_NAME, save_draft_vocabulary
 from specdec.checkpoints.loading import load_model
 from specdec.core.standardize import spread
-from specdec.models.t5.model import T5Model
 from specdec.types import PointMass
 
 SAID = [1, 4, 5, 11, 17, 18]
+
+
+def random_model(variant):
+    """A config and its parameters for each seed."""
+    if variant in TINY_GPT:
+        return TINY_GPT[variant], functools.partial(random_gpt_params, TINY_GPT[variant])
+    return TINY[variant], functools.partial(random_t5_params, TINY[variant])
 
 
 def logits_of(model, params):
@@ -23,10 +40,13 @@ def logits_of(model, params):
     return logits_along(model, params, prompt_of(model, inputs), tokens)
 
 
-@pytest.mark.parametrize(("variant", "layout"), [("v1.1", "in_out"), ("v1.0", "out_in")])
+@pytest.mark.parametrize(
+    ("variant", "layout"),
+    [("v1.1", "in_out"), ("v1.0", "out_in"), ("gpt", "out_in"), ("gpt_untied", "in_out")],
+)
 def test_logits_are_those_of_the_tokens_that_are_said(variant, layout):
-    model = T5Model(TINY[variant], layout)
-    params = random_t5_params(TINY[variant], 0)
+    config, random = random_model(variant)
+    model, params = decode_model(config, layout), random(0)
     whole = logits_of(model, model.pack(params))
     few = logits_of(model, model.pack(params, SAID))
     assert few.shape == (2, 3, len(SAID))
@@ -63,14 +83,17 @@ def test_a_bad_file_is_one_clear_error(tmp_path, text):
         load_model(str(tmp_path), "float32", as_draft=True)
 
 
-@pytest.mark.parametrize(("temperature", "hierarchical"), [(0.0, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("variant", "temperature", "hierarchical"),
+    [("v1.1", 0.0, False), ("v1.1", 1.0, True), ("gpt", 0.0, False), ("gpt", 1.0, True)],
+)
 def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
-    tmp_path, temperature, hierarchical
+    tmp_path, variant, temperature, hierarchical
 ):
     """The target says other tokens too; greedily exactly what it says alone."""
-    config = TINY["v1.1"]
+    config, random = random_model(variant)
     for name, seed in (("target", 0), ("draft", 1)):
-        save_huggingface(tmp_path / name, config, random_t5_params(config, seed))
+        save_huggingface(tmp_path / name, config, random(seed))
     save_draft_vocabulary(tmp_path / "draft", SAID)
     draft = str(tmp_path / "draft")
     pair = specdec.load_pair(

@@ -1,5 +1,7 @@
 """GPT-2: its packed decode path is the network, and prompts are ragged, prefilled and checked."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,10 @@ from tiny import TINY_GPT, logits_along, random_gpt_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.ngrams import save_ngrams
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer
+from specdec.training.ngrams import count_ngrams
 
 PROMPTS = [[5, 9, 3, 7], [], [4], list(range(2, 18))]
 
@@ -94,25 +98,96 @@ def test_greedy_decoding_continues_the_prompt(pair, way, batch_size):
         assert found.tolist() == continued(pair, prompt, 20)
 
 
+GREEDY = {"max_decode_len": 20, "batch_size": 4, "sampling": specdec.SamplingConfig(0.0)}
+
+
+@pytest.fixture(scope="module")
+def expected(pair):
+    """Plain decoding's own tokens."""
+    return [
+        row.tolist() for row in pair.generate(PROMPTS, method="autoregressive", **GREEDY).tokens
+    ]
+
+
+CHAIN, TREE = {"gamma": 3}, {"tree": (2, 1)}
+BEST_FIRST = {"tree": specdec.Tree(nodes=4, depth=2, siblings=2)}
+DRAFTS = [
+    ("copying", CHAIN), ("copying", TREE), ("random", CHAIN), ("n-gram", CHAIN), ("n-gram", TREE),
+    ("8 bits", CHAIN), ("over copying", CHAIN), ("over n-gram", CHAIN), ("merged", TREE),
+    ("model", CHAIN | {"stop_below": 0.3}), ("model", BEST_FIRST),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "draft", [specdec.Copying(), specdec.Random(), specdec.Quantized()], ids=str
+    ("name", "way"), DRAFTS, ids=[f"{name}, {next(reversed(way))}" for name, way in DRAFTS]
 )
-def test_every_draft_continues_the_same(pair, draft, tmp_path):
-    source = pair.target.source
-    other = specdec.load_pair(target=source, draft=draft)
-    options = {"gamma": 3, "max_decode_len": 20, "sampling": specdec.SamplingConfig(0.0)}
-    found, expected = (each.generate(PROMPTS, **options).tokens for each in (other, pair))
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+def test_every_draft_continues_the_same(pair, expected, name, way, tmp_path):
+    """And guesses something right: of the prompts' own continuations the tables are made."""
+    model, tables = pair.draft.source, str(tmp_path / "ngrams.safetensors")
+    if "n-gram" in name:
+        texts = [prompt + row for prompt, row in zip(PROMPTS, expected, strict=True)]
+        config = TINY_GPT["gpt"]
+        counted = count_ngrams(texts, config.vocab_size, order=2, start_id=config.start_id)
+        save_ngrams(tables, counted, None)
+    draft = {
+        "copying": specdec.Copying(), "random": specdec.Random(), "n-gram": specdec.Ngram(tables),
+        "8 bits": specdec.Quantized(), "model": model,
+        "over copying": specdec.Hierarchical(model, specdec.Copying()),
+        "over n-gram": specdec.Hierarchical(model, specdec.Ngram(tables)),
+        "merged": specdec.Merged((model, specdec.Copying())),
+    }[name]  # fmt: skip
+    out = specdec.load_pair(target=pair.target.source, draft=draft).generate(
+        PROMPTS, **GREEDY, **way
+    )
+    assert [row.tolist() for row in out.tokens] == expected
+    assert out.stats.accepted > 0
 
 
-def test_copying_matches_the_prompt(pair):
-    """What follows the prompt's last tokens in it is guessed at once."""
-    repeated = [5, 9, 3, 7, 11, 5, 9, 3]
-    copying = specdec.load_pair(target=pair.target.source, draft=specdec.Copying())
-    out = copying.generate([repeated], gamma=3, max_decode_len=4, trace=True)
-    block = out.traces[0][0]
-    assert (block.accepted + block.rejected)[0] == 7
+VERIFIERS = [
+    (specdec.TokenVerifier(), CHAIN), (specdec.BlockVerifier(), CHAIN),
+    (specdec.LenientVerifier(1.0), CHAIN), (specdec.RecursiveVerifier(), TREE),
+    (specdec.TraversalVerifier(), TREE), (specdec.KSeqVerifier(), TREE),
+    (specdec.PointMassVerifier(), TREE), (specdec.TypicalVerifier(), TREE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verifier", "way"), VERIFIERS, ids=[type(verifier).__name__ for verifier, _ in VERIFIERS]
+)
+def test_every_verifier_continues_the_same(pair, expected, verifier, way):
+    """Typical acceptance too, which keeps but the likeliest token at temperature 0."""
+    out = pair.generate(PROMPTS, verifier=verifier, **GREEDY, **way)
+    assert [row.tolist() for row in out.tokens] == expected
+    assert out.stats.accepted > 0
+
+
+def test_copying_is_from_the_prompt(tmp_path):
+    """What followed the prompt's last tokens in it is guessed, accepted and emitted.
+
+    Layers add nothing and positions are alike, so the next token depends on the newest alone.
+    """
+    config = TINY_GPT["gpt_untied"]
+    kept = re.compile("token_embedder|decoder_norm|logits_dense")
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf * bool(kept.search(jax.tree_util.keystr(path))),
+        random_gpt_params(config, 0),
+    )
+    save_huggingface(tmp_path, config, jax.device_get(params))
+    pair = specdec.load_pair(target=tmp_path, draft=specdec.Copying())
+    circle = [12, 17, 3, 6, 14, 13, 5, 18]
+    prompts = [circle + circle[:3], circle[:2], [], circle[3:] + circle[:5]]
+    out = pair.generate(
+        prompts, gamma=4, trace=True, max_decode_len=10, batch_size=4,
+        sampling=specdec.SamplingConfig(0.0),
+    )  # fmt: skip
+    first = [row[0] for row in out.traces]
+    assert first[0].accepted == prompts[0][3:7]
+    assert first[3].accepted == prompts[3][5:8] + prompts[3][:1]
+    assert out.tokens[0].tolist() == (circle + circle)[3:13]
+    assert out.tokens[3].tolist() == (circle + circle)[5:15]
+    for row in (1, 2):  # Where nothing is there twice nothing is guessed.
+        assert first[row].accepted + first[row].rejected == []
+    assert out.tokens[1].tolist() == (circle + circle)[2:12]
 
 
 def test_positions_beyond_the_limit(pair):

@@ -12,12 +12,11 @@ import jax
 import numpy as np
 
 from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.architectures import Config, decode_model, init_params
 from specdec.checkpoints.loading import resolve
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.load import load_pair
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
 
 
 class WorkloadError(ValueError):
@@ -34,9 +33,9 @@ class Workload:
 
     name: str  # For tables.
     # A checkpoint's directory in Hugging Face format, or a shape whose weights are drawn at random.
-    target: str | T5Config
-    draft: str | T5Config
-    # Token ids of each row, EOS included; rows of a batch are equally long.
+    target: str | Config
+    draft: str | Config
+    # Token ids of each row as the models take them; rows of a batch are equally long.
     inputs: tuple[tuple[int, ...], ...]
     # Tokens to emit for each row, no more and no less; None where rows end by themselves (then the
     # first system, which must be specdec's plain decoding, sets them for the others).
@@ -114,22 +113,24 @@ def text(
 
 
 def random_weights(
-    name: str, target: T5Config, draft: T5Config, gamma: int, forced_alphas: Sequence[float],
+    name: str, target: Config, draft: Config, gamma: int, forced_alphas: Sequence[float],
     input_lens: Sequence[int] = (64,), output_lens: Sequence[int] = (64,),
     batch_sizes: Sequence[int] = (1,), temperature: float = 0.0, dtype: str = "float32",
     stored: str = "float32", seed: int = 0,
 ) -> list[Workload]:  # fmt: skip
     """A pair of random weights, whose acceptance must be forced; one workload a combination.
 
-    ``input_lens`` and ``output_lens`` are tokens a row, EOS included.
+    ``input_lens`` and ``output_lens`` are tokens a row. Inputs end with EOS where an encoder reads
+    them.
     """
+    end = () if decode_model(target).reads_prefix else (target.eos_id,)
 
     def workload(input_len: int, output_len: int, batch_size: int, alpha: float) -> Workload:
-        shape = (batch_size, input_len - 1)
+        shape = (batch_size, input_len - len(end))
         tokens = np.random.default_rng(seed).integers(2, target.vocab_size, shape)
         return Workload(
             f"{name}, batch {batch_size}, input {input_len}, output {output_len}", target, draft,
-            tuple((*map(int, row), target.eos_id) for row in tokens), (output_len,) * batch_size,
+            tuple((*map(int, row), *end) for row in tokens), (output_len,) * batch_size,
             output_len, batch_size, gamma, temperature=temperature, dtype=dtype,
             stored=stored, forced_alpha=alpha, seed=seed,
         )  # fmt: skip
@@ -138,7 +139,7 @@ def random_weights(
     return list(itertools.starmap(workload, combinations))
 
 
-def exported(weights: str | T5Config, directory: Path, seed: int, stored: str) -> str:
+def exported(weights: str | Config, directory: Path, seed: int, stored: str) -> str:
     """Random weights as a checkpoint under ``directory`` that every system reads; made once."""
     if isinstance(weights, str):
         return weights

@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec.benchmarks import harness, report
 from specdec.benchmarks.systems import SYSTEMS
-from specdec.benchmarks.systems.specdec_t5 import VARIANTS, Variant, decoder_of, pair_of
+from specdec.benchmarks.systems.specdec_loop import VARIANTS, Variant, decoder_of, pair_of
 from specdec.benchmarks.workload import Workload, exported
 from specdec.core import files
 from specdec.core.machine import num_cores

@@ -8,10 +8,10 @@ import importlib.util
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
-from specdec.benchmarks.systems import SYSTEMS, huggingface, specdec_beams, specdec_t5, t5x
-from specdec.benchmarks.workload import WorkloadError, text
+from specdec.benchmarks.systems import SYSTEMS, huggingface, specdec_beams, specdec_loop, t5x
+from specdec.benchmarks.workload import WorkloadError, random_weights, text
 from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.data.tasks import given_texts
 from specdec.decoding.beam_rules import BeamConfig
@@ -19,39 +19,79 @@ from specdec.decoding.beam_rules import BeamConfig
 OTHERS = [name for name, entry in SYSTEMS.items() if not (entry.own or entry.beams) and entry.needs]
 # CTranslate2 does not let EOS come first, which these random weights often do.
 SEARCHERS = [name for name, entry in SYSTEMS.items() if entry.beams and entry.module != "ct2"]
+# 32 tokens: CTranslate2's int8 kernels want multiples of 4.
+T5, GPT = (dataclasses.replace(shape, vocab_size=32) for shape in (TINY["v1.1"], TINY_GPT["gpt"]))
+
+
+def _saved(root, config, params_of):
+    for role, seed in (("target", 0), ("draft", 1)):
+        save_huggingface(root / role, config, jax.device_get(params_of(config, seed)))
+    return root
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    root = tmp_path_factory.mktemp("checkpoints")
-    # 32 tokens: CTranslate2's int8 kernels want multiples of 4.
-    config = dataclasses.replace(TINY["v1.1"], vocab_size=32)
-    for role, seed in (("target", 0), ("draft", 1)):
-        save_huggingface(root / role, config, jax.device_get(random_t5_params(config, seed)))
-    return root
+    return _saved(tmp_path_factory.mktemp("checkpoints"), T5, random_t5_params)
 
 
-@pytest.fixture
-def workload(tiny_workload, checkpoints):
+@pytest.fixture(scope="module")
+def gpts(tmp_path_factory):
+    return _saved(tmp_path_factory.mktemp("gpts"), GPT, random_gpt_params)
+
+
+def _on_files(workload, checkpoints):
     return dataclasses.replace(
-        tiny_workload, target=str(checkpoints / "target"), draft=str(checkpoints / "draft"),
+        workload, target=str(checkpoints / "target"), draft=str(checkpoints / "draft"),
         forced_alpha=None,
     )  # fmt: skip
 
 
+@pytest.fixture
+def workload(tiny_workload, checkpoints):
+    return _on_files(tiny_workload, checkpoints)
+
+
+@pytest.fixture
+def gpt_workload(gpts):
+    (drawn,) = random_weights(
+        "tiny GPT", GPT, GPT, gamma=2, forced_alphas=(0.5,), input_lens=(6,), output_lens=(12,),
+        batch_sizes=(2,),
+    )  # fmt: skip
+    return _on_files(drawn, gpts)
+
+
 @functools.cache
 def _expected(workload):
-    return specdec_t5.System(workload, "autoregressive", {}).decode([0, 1], [12, 12])
+    return specdec_loop.System(workload, "autoregressive", {}).decode([0, 1], [12, 12])
 
 
-def test_speculative_decoding_of_specdec_itself(workload):
-    system = specdec_t5.System(workload, "speculative", {})
+@pytest.mark.parametrize("pair", ["workload", "gpt_workload"])
+@pytest.mark.parametrize("method", ["autoregressive_float32", "speculative"])
+def test_the_same_tokens_of_specdec_itself(method, pair, request):
+    workload = request.getfixturevalue(pair)
+    system = specdec_loop.System(workload, method, {})
     assert system.decode([0, 1], [12, 12]) == _expected(workload)
 
 
+@pytest.mark.parametrize("method", ["autoregressive_int8", "speculative_int8"])
+def test_8_bits_of_a_gpt(method, gpt_workload):
+    """The lengths are those that it is told, and EOS is a token like any other."""
+    found = specdec_loop.System(gpt_workload, method, {}).decode([0, 1], [12, 12])
+    assert [len(row) for row in found] == [12, 12]
+
+
+def test_drawn_gpts(gpt_workload):
+    """Weights that are drawn in the process: no file, forced acceptance, one's own copy."""
+    drawn = dataclasses.replace(gpt_workload, target=GPT, draft=GPT, forced_alpha=0.5)
+    for method in ("autoregressive", "speculative", "speculative_quantized"):
+        found = specdec_loop.System(drawn, method, {}).decode([0, 1], [12, 12])
+        assert [len(row) for row in found] == [12, 12]
+
+
+@pytest.mark.parametrize("pair", ["workload", "gpt_workload"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_same_tokens(name, workload):
-    entry = SYSTEMS[name]
+def test_the_same_tokens(name, pair, request):
+    entry, workload = SYSTEMS[name], request.getfixturevalue(pair)
     for package in entry.needs:
         pytest.importorskip(package, reason=f"{name} needs {package}")
     if "assisted" in entry.method:  # transformers assists one row at a time.
@@ -62,9 +102,9 @@ def test_the_same_tokens(name, workload):
     found = [tokens for batch in rows for tokens in system.decode(batch, [12] * len(batch))]
     assert [len(row) for row in found] == [12, 12]
     if entry.exact:
-        # EOS may come in the middle here, where only CTranslate2 must not say it.
+        # EOS may come in the middle here, where only CTranslate2's translator must not say it.
         assert [row[0] for row in found] == [row[0] for row in _expected(workload)]
-        if entry.module != "ct2":
+        if entry.module != "ct2" or pair == "gpt_workload":
             assert found == _expected(workload)
     system.decode(rows[0], [1] * len(rows[0]))
     assert system.versions
@@ -113,6 +153,17 @@ def test_ctranslate2_knows_one_rule_of_beams(workload):
         ct2.System(workload, "float32", {"threads": 1})
 
 
+def test_transformers_in_8_bits_quantizes_what_gpt2_calls_conv1d(gpt_workload):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    model = huggingface.System(gpt_workload, "greedy_int8", {"threads": 1})._model
+    kinds = {type(module).__name__ for module in model.transformer.h.modules()}
+    assert "Conv1D" not in kinds
+    found = model.transformer.h[0].mlp.c_fc
+    assert isinstance(found, torch.ao.nn.quantized.dynamic.Linear)
+    assert found.weight().shape == (GPT.d_ff, GPT.d_model)
+
+
 def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
     workload, checkpoints, tmp_path
 ):
@@ -138,7 +189,7 @@ def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
     calls = []
     system._model.decoder.register_forward_hook(lambda *_: calls.append(None))
     tokens = system.decode([0], [12])
-    plain = specdec_t5.System(workload, "autoregressive", {})
+    plain = specdec_loop.System(workload, "autoregressive", {})
     assert tokens == [plain.decode([0], [12])[0]]
     assert len(calls) <= -(-12 // (workload.gamma + 1)) + 1
 

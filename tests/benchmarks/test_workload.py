@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from tiny import TINY
+from tiny import TINY, TINY_GPT
 
 from specdec.benchmarks.workload import WorkloadError, exported, random_weights, text
 from specdec.checkpoints import load_huggingface
@@ -44,6 +44,12 @@ def test_one_workload_for_each_combination():
     assert all(row[-1] == 1 for w in made for row in w.inputs)
 
 
+def test_the_prompt_of_a_gpt_has_no_end():
+    gpt = TINY_GPT["gpt"]
+    (made,) = random_weights("tiny", gpt, gpt, gamma=2, forced_alphas=(0.5,), input_lens=(6,))
+    assert all(len(row) == 6 and row[-1] != gpt.eos_id for row in made.inputs)
+
+
 def test_texts_are_spread_over_the_task():
     task = given_texts([f"This is sentence number {i}." for i in range(10)])
     (workload,) = text(task, num_examples=5, gamma=3)
@@ -52,8 +58,8 @@ def test_texts_are_spread_over_the_task():
     assert workload.lengths is None
 
 
-def test_random_weights_are_exported_once(tmp_path):
-    weights = TINY["v1.1"]
+@pytest.mark.parametrize("weights", [TINY["v1.1"], TINY_GPT["gpt"]], ids=["t5", "gpt"])
+def test_random_weights_are_exported_once(weights, tmp_path):
     first = exported(weights, tmp_path, seed=0, stored="float32")
     written = next(tmp_path.rglob("model.safetensors"))
     before = written.stat().st_mtime_ns
@@ -61,5 +67,5 @@ def test_random_weights_are_exported_once(tmp_path):
     assert written.stat().st_mtime_ns == before
     assert exported(weights, tmp_path, seed=1, stored="float32") != first
     config, _ = load_huggingface(first)
-    assert config.d_model == TINY["v1.1"].d_model
+    assert (type(config), config.d_model) == (type(weights), weights.d_model)
     assert exported(first, tmp_path, seed=0, stored="float32") is first

@@ -7,7 +7,7 @@ import numpy as np
 from tiny import TINY
 
 from specdec.api import GREEDY
-from specdec.benchmarks.systems.specdec_t5 import random_pair
+from specdec.benchmarks.systems.specdec_loop import random_pair
 from specdec.decoding.batches import Batch
 from specdec.measure.breakdown import memory
 

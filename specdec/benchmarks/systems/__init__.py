@@ -41,15 +41,15 @@ _CT2 = ("ctranslate2", *_HUGGINGFACE)
 _RULES: tuple[Rule, ...] = ("t5x", "huggingface")
 
 SYSTEMS = {
-    "specdec autoregressive": Entry("specdec_t5", "autoregressive", own=True, drawn=True),
+    "specdec autoregressive": Entry("specdec_loop", "autoregressive", own=True, drawn=True),
     "specdec autoregressive, float32":
-        Entry("specdec_t5", "autoregressive_float32", own=True),
+        Entry("specdec_loop", "autoregressive_float32", own=True),
     "specdec autoregressive, int8":
-        Entry("specdec_t5", "autoregressive_int8", exact=False, own=True),
-    "specdec speculative": Entry("specdec_t5", "speculative", own=True, drawn=True),
+        Entry("specdec_loop", "autoregressive_int8", exact=False, own=True),
+    "specdec speculative": Entry("specdec_loop", "speculative", own=True, drawn=True),
     "specdec speculative, Quantized":
-        Entry("specdec_t5", "speculative_quantized", own=True, drawn=True),
-    "specdec speculative, int8": Entry("specdec_t5", "speculative_int8", exact=False, own=True),
+        Entry("specdec_loop", "speculative_quantized", own=True, drawn=True),
+    "specdec speculative, int8": Entry("specdec_loop", "speculative_int8", exact=False, own=True),
     "transformers greedy": Entry("huggingface", "greedy", _HUGGINGFACE),
     "transformers greedy, bfloat16":
         Entry("huggingface", "greedy_bfloat16", _HUGGINGFACE, exact=False),

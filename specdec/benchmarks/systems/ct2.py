@@ -1,4 +1,4 @@
-"""CTranslate2: ``translate_batch`` of the converted checkpoint, greedy or by beams."""
+"""CTranslate2: the converted checkpoint's ``translate_batch`` or ``generate_batch``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class System:
                 """What the converter asks of a tokenizer; tokens are numbers as strings."""
                 del tokenizer_class, kwargs
                 config = transformers.AutoConfig.from_pretrained(model_name_or_path)
+                bos = None if config.is_encoder_decoder else str(config.bos_token_id)
                 return types.SimpleNamespace(
-                    bos_token=None, pad_token=str(config.pad_token_id), unk_token="2",
+                    bos_token=bos, pad_token=str(config.pad_token_id), unk_token="2",
                     eos_token=str(config.eos_token_id), convert_ids_to_tokens=str,
                     get_vocab=lambda: {str(i): i for i in range(config.vocab_size)},
                 )  # fmt: skip
@@ -41,7 +42,10 @@ class System:
                     workload.beam.early_stopping is True, "CTranslate2 knows early_stopping=True"
                 )
             Converter(str(workload.target)).convert(converted, quantization=quantization)
-            self._translator = ctranslate2.Translator(
+            config = transformers.AutoConfig.from_pretrained(workload.target)
+            self._encodes = bool(config.is_encoder_decoder)
+            kind: Any = ctranslate2.Translator if self._encodes else ctranslate2.Generator
+            self._model = kind(
                 converted, device="cpu", compute_type=method, inter_threads=1,
                 intra_threads=options["threads"],
             )  # fmt: skip
@@ -49,15 +53,23 @@ class System:
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
         given = [self._tokens[row] for row in rows]
         most, beam = max(lengths or [self.workload.max_decode_len]), self.workload.beam
-        if beam is None:
-            results = self._translator.translate_batch(
-                given, beam_size=1, min_decoding_length=most, max_decoding_length=most
-            )
-        else:
+        search: dict[str, Any] = {"beam_size": 1}
+        if beam is not None:
             # Lengths in scores have EOS if it is returned, as transformers' have. A row ends when
             # as many hypotheses ended as there are beams: early_stopping=True.
-            results = self._translator.translate_batch(
-                given, beam_size=beam.num_beams, length_penalty=beam.length_penalty,
-                max_decoding_length=most, return_end_token=True,
-            )  # fmt: skip
-        return [[int(token) for token in result.hypotheses[0]] for result in results]
+            search = {
+                "beam_size": beam.num_beams, "length_penalty": beam.length_penalty,
+                "return_end_token": True,
+            }  # fmt: skip
+        least = most if beam is None else 1
+        if self._encodes:
+            results = self._model.translate_batch(
+                given, min_decoding_length=least, max_decoding_length=most, **search
+            )
+            found = [result.hypotheses[0] for result in results]
+        else:
+            results = self._model.generate_batch(
+                given, min_length=least, max_length=most, include_prompt_in_result=False, **search
+            )
+            found = [result.sequences[0] for result in results]
+        return [list(map(int, tokens)) for tokens in found]

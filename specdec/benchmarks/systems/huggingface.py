@@ -32,22 +32,24 @@ class System:
 
         dtype = torch.bfloat16 if method == "greedy_bfloat16" else getattr(torch, workload.dtype)
 
+        config = transformers.AutoConfig.from_pretrained(workload.target)
+        self._encodes = bool(config.is_encoder_decoder)
+        kind: Any = transformers.AutoModelForCausalLM
+        if self._encodes:
+            kind = transformers.AutoModelForSeq2SeqLM
+
         def read(checkpoint: Any) -> Any:
-            model: Any = transformers.T5ForConditionalGeneration.from_pretrained(
-                checkpoint, dtype=dtype
-            ).eval()
+            model = kind.from_pretrained(checkpoint, dtype=dtype).eval()
             if workload.beam is None:  # Rows get the lengths they are told.
                 model.generation_config.eos_token_id = None
-            # transformers gives the decoder's cache as many layers as the encoder has.
-            model.config.num_layers = model.config.num_decoder_layers
+            if self._encodes:
+                # transformers gives the decoder's cache as many layers as the encoder has.
+                model.config.num_layers = model.config.num_decoder_layers
             return model
 
         self._model = read(workload.target)
         if method == "greedy_int8":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # It is to move out of torch.
-                linear = {torch.nn.Linear}
-                self._model = torch.ao.quantization.quantize_dynamic(self._model, linear)
+            self._model = self._quantized(self._model, transformers.pytorch_utils.Conv1D)
         self._assistant: Any = None
         if method.startswith("assisted"):
             self._assistant = read(workload.draft)
@@ -58,6 +60,18 @@ class System:
             settings.num_assistant_tokens = workload.gamma
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = 0.0
+
+    def _quantized(self, model: Any, transposed: type) -> Any:
+        """Its linear layers in 8 bits; torch knows no ``transposed`` ones, which GPT-2 has."""
+        linear = self._torch.nn.Linear
+        found = [(n, layer) for n, layer in model.named_modules() if isinstance(layer, transposed)]
+        for name, layer in found:
+            replaced = linear(*layer.weight.shape)
+            replaced.weight, replaced.bias = self._torch.nn.Parameter(layer.weight.T), layer.bias
+            model.set_submodule(name, replaced)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It is to move out of torch.
+            return self._torch.ao.quantization.quantize_dynamic(model, {linear})
 
     def _start_from_encoding(self) -> None:
         """Lets the assistant's encoder add the target's latest encoding."""
@@ -92,4 +106,5 @@ class System:
                 inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
                 max_new_tokens=max(lengths or [self.workload.max_decode_len]), **options,
             )  # fmt: skip
-        return output[:, 1:].tolist()
+        before = 1 if self._encodes else inputs.shape[1]  # The start token, or the prompt.
+        return output[:, before:].tolist()

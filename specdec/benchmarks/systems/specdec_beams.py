@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from specdec.benchmarks.systems.specdec_t5 import VARIANTS, pair_of
+from specdec.benchmarks.systems.specdec_loop import VARIANTS, pair_of
 from specdec.benchmarks.workload import Workload
 from specdec.decoding.batches import make_batches
 from specdec.decoding.beam import BeamDecoder
 
 
 class System:
-    """``method`` is of :data:`specdec.benchmarks.systems.specdec_t5.VARIANTS`."""
+    """``method`` is of :data:`specdec.benchmarks.systems.specdec_loop.VARIANTS`."""
 
     def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         del options  # The process has its threads already.

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from specdec.benchmarks.workload import Workload
 from specdec.checkpoints import load_huggingface
+from specdec.checkpoints.architectures import EncoderDecoder
 from specdec.decoding.batches import bucket
-from specdec.models.t5.config import T5Config
 
 
 def import_t5x(path: str | None):
@@ -51,7 +51,7 @@ class System:
         self.versions = {name: metadata.version(name) for name in ("jax", "flax")}
         self.workload = workload
         config, params = load_huggingface(str(workload.target))
-        if not isinstance(config, T5Config):
+        if not isinstance(config, EncoderDecoder):
             raise ImportError("T5X's example network is a T5")
         self._eos_id = config.eos_id
         self._params = jax.tree.map(jnp.asarray, params)

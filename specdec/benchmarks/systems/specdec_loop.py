@@ -14,6 +14,7 @@ import numpy as np
 
 from specdec.api import Pair
 from specdec.benchmarks.workload import Workload
+from specdec.checkpoints.architectures import Config, decode_model, init_params
 from specdec.checkpoints.loading import as_loaded, draft_kernel_dtype
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
@@ -23,12 +24,9 @@ from specdec.engines import VERIFIER
 from specdec.generate_arguments import Method
 from specdec.load import load_pair
 from specdec.models.base import LoadedModel
+from specdec.models.packed import PackedModel
 from specdec.models.products.quantized import GROUP
-from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import init_params
-from specdec.models.t5.packing import PackedT5
-from specdec.types import SamplingConfig
+from specdec.types import Params, SamplingConfig
 from specdec.verifiers.forced import ForcedAcceptance
 
 
@@ -53,16 +51,17 @@ VARIANTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class EndlessT5(T5Model):
-    """A T5 whose rows end at the length limit only."""
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        return ()
+def endless(model: PackedModel) -> PackedModel:
+    """The same model, but its rows end at the length limit only."""
+    return _endless_kind(type(model))(**vars(model))
 
 
-def _random_packed(model: T5Model, seed: int, narrow: str | None) -> PackedT5:
+@functools.cache  # JAX knows compiled code by the classes of its static arguments.
+def _endless_kind(kind: type[PackedModel]) -> type[PackedModel]:
+    return type(f"Endless{kind.__name__}", (kind,), {"eos_ids": ()})
+
+
+def _random_packed(model: PackedModel, seed: int, narrow: str | None) -> Params:
     """Decode parameters drawn array by array on the device: a checkpoint never exists.
 
     Norm scales are 1; all else is normal with standard deviation 0.02.
@@ -75,21 +74,25 @@ def _random_packed(model: T5Model, seed: int, narrow: str | None) -> PackedT5:
     packed = jax.eval_shape(
         lambda: model.pack(init_params(model.config, jax.random.key(0)), narrow=narrow)
     )
-    leaves, tree = jax.tree.flatten(packed)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(packed)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
-    return jax.tree.unflatten(tree, [
-        jnp.ones(leaf.shape, leaf.dtype) if leaf.ndim == 1 else draw(key, leaf.shape, leaf.dtype)
-        for key, leaf in zip(keys, leaves, strict=True)
-    ])  # fmt: skip
+
+    def drawn(path, leaf, key):
+        if leaf.ndim == 1 and not path[-1].name.endswith("bias"):
+            return jnp.ones(leaf.shape, leaf.dtype)
+        return draw(key, leaf.shape, leaf.dtype)
+
+    arrays = [drawn(path, leaf, key) for (path, leaf), key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(tree, arrays)
 
 
 def random_pair(
-    target: T5Config, draft: T5Config, dtype: str, seed: int, variant: Variant = AS_STORED
+    target: Config, draft: Config, dtype: str, seed: int, variant: Variant = AS_STORED
 ) -> Pair:
     """A pair of endless models."""
 
-    def load(config: T5Config, seed: int, narrow: str | None = None) -> LoadedModel:
-        model = EndlessT5(dataclasses.replace(config, dtype=dtype))
+    def load(config: Config, seed: int, narrow: str | None = None) -> LoadedModel:
+        model = endless(decode_model(dataclasses.replace(config, dtype=dtype)))
         return as_loaded(model, _random_packed(model, seed, narrow), "random weights")
 
     first = load(target, seed)
@@ -109,7 +112,7 @@ def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
       WorkloadError: weights that are drawn at random here were to be rounded to 8 bits.
     """
     source, draft = workload.target, workload.draft
-    if isinstance(source, T5Config) and isinstance(draft, T5Config):
+    if not isinstance(source, str) and not isinstance(draft, str):
         workload.require(variant.weights is None, "its weights must be exported for other formats")
         return random_pair(source, draft, workload.dtype, workload.seed, variant)
     pair = load_pair(
@@ -126,12 +129,13 @@ def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
     if not _is_told_lengths(workload, variant):
         return pair
 
-    def endless(loaded: LoadedModel) -> LoadedModel:
-        return dataclasses.replace(loaded, model=EndlessT5(**vars(loaded.model)))
+    def told(loaded: LoadedModel) -> LoadedModel:
+        assert isinstance(loaded.model, PackedModel)
+        return dataclasses.replace(loaded, model=endless(loaded.model))
 
     assert pair.draft.model is not None
-    drafted = model_draft(endless(pair.draft.model))
-    return Pair(endless(pair.target), drafted, pair.vocabulary, pair.name)
+    drafted = model_draft(told(pair.draft.model))
+    return Pair(told(pair.target), drafted, pair.vocabulary, pair.name)
 
 
 def _is_told_lengths(workload: Workload, variant: Variant) -> bool:

@@ -46,16 +46,17 @@ def sum_parts(weights: Array) -> tuple[Array, Array]:
 
 
 def _one_loop(x: Array) -> bool:
-    return jax.default_backend() == "cpu" and x.shape[-1] % 2 == 0
+    return jax.default_backend() == "cpu" and x.shape[-1] > 1
 
 
 def _reduce(x: Array, plain: Callable, combine: Callable, start: Array) -> Array:
     if not _one_loop(x):
         return plain(x, axis=-1)
-    size = x.shape[-1]
-    halves = (x[..., : size // 2], x[..., size // 2 :])
+    half = x.shape[-1] // 2
+    halves = (x[..., :half], x[..., half : 2 * half])
     parts = jax.lax.reduce(halves, (start, start), _pairwise(combine), (x.ndim - 1,))
-    return combine(*jax.lax.optimization_barrier(parts))
+    whole = combine(*jax.lax.optimization_barrier(parts))
+    return combine(whole, x[..., -1]) if x.shape[-1] % 2 else whole
 
 
 @functools.cache  # JAX knows compiled code by the identity of its functions.

@@ -167,8 +167,13 @@ _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
 
 
 def benchmark(root: Path, name: str, *, draw: bool) -> str:
-    """results/benchmark_NAME: its table, its picture (drawn if it is to be), and its command."""
-    source = f"results/benchmark_{name}"
+    """results/benchmark_NAME: its table, its picture (drawn if it is to be), and its command.
+
+    Of a configuration that has no results yet, only the command.
+    """
+    source, config = f"results/benchmark_{name}", f"configs/benchmarks/{name}.gin"
+    if (root / config).is_file() and not (root / source).is_dir():
+        return f"Not run yet: `python scripts/benchmark.py --gin_file={config}`"
     results = read_json(root, f"{source}/results.json")
     workloads, file = results["workloads"], f"performance_{name}.svg"
     path, caption = root / "docs" / "images" / file, "Milliseconds per token, by system"

@@ -19,8 +19,9 @@ def _operands(tokens, size, rows, dtype):
     return kernel, jax.random.normal(jax.random.key(1), (1, tokens, size), dtype)
 
 
-# 40 in-features are one chunk, 1056 are three; 48 out-features are read in four places, 50 in two.
-@pytest.mark.parametrize(("size", "rows"), [(40, 48), (40, 33), (40, 50), (1056, 48)])
+# 40 in-features are one chunk, 1056 are three; 48 out-features are read in four places, 50 in two,
+# and of 53, which nothing divides, some are left over.
+@pytest.mark.parametrize(("size", "rows"), [(40, 48), (40, 33), (40, 50), (40, 53), (1056, 48)])
 @pytest.mark.parametrize("tokens", [*range(1, 10), 12, 17, 32, 33])
 def test_equals_the_float64_product(tokens, size, rows):
     kernel, x = _operands(tokens, size, rows, jnp.float32)
@@ -40,6 +41,17 @@ def test_as_many_sums_as_there_are_registers_for(tokens, registers, monkeypatch)
     at_once = product.jitted(packed, x).lower(packed, x).as_text().count("init:")
     places = {16: {3: 4, 4: 3, 6: 2, 7: 1, 8: 1}, 32: {3: 8, 4: 4, 6: 4, 7: 3, 8: 3}}
     assert at_once == tokens * places[registers][tokens]
+
+
+def test_rows_that_nothing_divides_are_read_in_several_places(monkeypatch):
+    """XLA would take the sum of a token alone apart, as it did with GPT-2's 50,257 logits."""
+    monkeypatch.setattr(few_tokens, "vector_registers", lambda: 32)
+    kernel, x = _operands(1, 40, 53, jnp.float32)
+    packed = few_tokens.pack(kernel)
+    lines = _product_of_packed.jitted(packed, x).lower(packed, x).as_text().splitlines()
+    reductions = [line for line in lines if "stablehlo.reduce" in line]
+    assert [line.count("init:") for line in reductions] == [8, 4, 1]
+    assert "x6x40xf32" in reductions[0]
 
 
 @pytest.mark.parametrize(("tokens", "passes"), [(8, 1), (9, 2), (12, 2), (13, 3), (17, 3), (32, 6)])

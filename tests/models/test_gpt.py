@@ -1,5 +1,6 @@
 """GPT-2: its packed decode path is the network, and prompts are ragged, prefilled and checked."""
 
+import dataclasses
 import re
 
 import jax
@@ -11,6 +12,7 @@ from tiny import TINY_GPT, logits_along, random_gpt_params
 import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.ngrams import save_ngrams
+from specdec.core.compilation import decode_jit
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer
 from specdec.training.ngrams import count_ngrams
@@ -30,6 +32,24 @@ def test_packed_gpt_is_the_network(variant, layout):
     found = logits_along(model, model.pack(params), prompt, tokens)
     assert np.std(expected) > 1
     np.testing.assert_allclose(found, expected, rtol=4e-5, atol=4e-5)
+
+
+@decode_jit(static_argnames="model")
+def _prefill(model, params, tokens):
+    prompt = model.prompt(np.zeros(tokens.shape), np.full(len(tokens), tokens.shape[1]))
+    return model.start(params, dataclasses.replace(prompt, prefix=tokens), 4).cache
+
+
+def test_a_prefill_adds_each_layer_up_once():
+    """Else each layer's program would have the sums of all before it."""
+    sizes = []
+    for layers in (2, 4, 6):
+        config = dataclasses.replace(TINY_GPT["gpt"], num_layers=layers)
+        model = GPTModel(config, "out_in")
+        given = model, model.pack(random_gpt_params(config, 0)), jnp.ones((1, 36), jnp.int32)
+        text = _prefill.jitted(*given).lower(*given).compile().as_text()
+        sizes.append(text.count(" add("))
+    assert sizes[2] - sizes[1] == sizes[1] - sizes[0]
 
 
 def padded(rows):

@@ -42,7 +42,7 @@ class System:
                     workload.beam.early_stopping is True, "CTranslate2 knows early_stopping=True"
                 )
             Converter(str(workload.target)).convert(converted, quantization=quantization)
-            config = transformers.AutoConfig.from_pretrained(workload.target)
+            config = transformers.AutoConfig.from_pretrained(str(workload.target))
             self._encodes = bool(config.is_encoder_decoder)
             kind: Any = ctranslate2.Translator if self._encodes else ctranslate2.Generator
             self._model = kind(

@@ -32,7 +32,7 @@ class System:
 
         dtype = torch.bfloat16 if method == "greedy_bfloat16" else getattr(torch, workload.dtype)
 
-        config = transformers.AutoConfig.from_pretrained(workload.target)
+        config = transformers.AutoConfig.from_pretrained(str(workload.target))
         self._encodes = bool(config.is_encoder_decoder)
         kind: Any = transformers.AutoModelForCausalLM
         if self._encodes:

@@ -88,9 +88,9 @@ class GPTModel(PackedModel):
             keys.append(key)
             values.append(value)
             h = self._attend(self._heads(query * self.config.head_dim**-0.5), key, value, bias)
-            x = hidden(x + self._ops.product(layer.self_out, h) + layer.out_bias)
+            x = _added(x, self._ops.product(layer.self_out, h), layer.out_bias)
             h = self._feed_forward(layer, x)
-            x = hidden(x + self._ops.product(layer.wo, h) + layer.wo_bias)
+            x = _added(x, self._ops.product(layer.wo, h), layer.wo_bias)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
     def _normed(self, x: Float[Array, "b t d"], norm: Norm) -> Float[Array, "b t d"]:
@@ -111,3 +111,10 @@ class GPTModel(PackedModel):
     def _logits(self, params: PackedGPT, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         normed = self._normed(x, params.final_norm)
         return self._ops.product(self._logits_kernel(params), normed, jnp.float32)
+
+
+def _added(
+    x: Float[Array, "b t d"], part: Float[Array, "b t d"], bias: Float[Array, " d"]
+) -> Float[Array, "b t d"]:
+    """Their sum, once in memory; else each norm would add up all that came before it again."""
+    return jax.lax.optimization_barrier(hidden(x + part + bias))

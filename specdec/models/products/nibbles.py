@@ -15,7 +15,7 @@ from specdec.models.products.quantized import Int4Kernel, check_group, to_int4
 
 _barrier = jax.lax.optimization_barrier
 FEW = 2  # Tokens; for more, widening a kernel once costs less.
-_STREAMS = (2, 1)  # Parts of a kernel that are read together.
+_STREAMS = 2  # Parts of a kernel that are read together.
 
 
 def quantize(rows: Float[Array, "o i"], group: int) -> Int4Kernel:
@@ -44,27 +44,31 @@ def product(kernel: Int4Kernel, x: Float[Array, "t i"]) -> Float[Array, "t o"]:
     Sums are of numbers plus 8; what that adds is 8 times the sum of x, which all rows share.
     """
     size, pairs, groups = kernel.qvalue.shape
-    x = x.astype(jnp.float32).reshape(len(x), 2 * pairs, groups)
+    given, x = x, x.astype(jnp.float32).reshape(len(x), 2 * pairs, groups)
     qvalue, scale, x, extra = _barrier((kernel.qvalue, kernel.scale, x, 8 * jnp.sum(x, axis=1)))
-    streams = next(s for s in _STREAMS if size % s == 0)
-    qvalue = qvalue.reshape(streams, size // streams, pairs, groups)
-    scale = scale.reshape(streams, size // streams, groups).astype(jnp.float32)
+    streams = min(_STREAMS, size)
+    rows = size // streams
+    places = [slice(i * rows, (i + 1) * rows) for i in range(streams)]
 
     def terms(token: int, stream: int) -> Float[Array, "o l"]:
         """What each group adds."""
         total = -extra[token][None]
         for pair in range(pairs):
             for part in (0, 1):
-                number = _number(qvalue[stream, :, pair], part)
+                number = _number(qvalue[places[stream], pair], part)
                 total = total + number * x[token, 2 * pair + part][None]
-        return total * scale[stream]
+        return total * scale[places[stream]].astype(jnp.float32)
 
     found = [terms(token, stream) for token in range(len(x)) for stream in range(streams)]
     sums = jax.lax.reduce(
         found, [jnp.zeros(())] * len(found),
         lambda a, b: [u + v for u, v in zip(a, b, strict=True)], (1,),
     )  # fmt: skip
-    return jnp.concatenate(_barrier(sums)).reshape(len(x), size)
+    out = jnp.concatenate(_barrier(sums)).reshape(len(x), -1)
+    if size % streams:  # A row is left over.
+        rest = Int4Kernel(kernel.qvalue[-1:], kernel.scale[-1:])
+        out = jnp.concatenate([out, product(rest, given)], axis=1)
+    return out
 
 
 def _number(byte: Int[Array, ...], part: int) -> Float[Array, ...]:

@@ -260,7 +260,7 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
     beside = file.with_name(TOKENIZER_CONFIG)
     if file.name in (*VOCABULARIES[1:], TOKENIZER_CONFIG) and beside.is_file():
         return read_json(beside)
-    model = read_json(file)["model"] if file.name == TOKENIZER else {}
+    model = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
     if model.get("type") == "WordPiece":
         pieces = {token: piece for piece, token in model["vocab"].items()}
         return {

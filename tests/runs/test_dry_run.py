@@ -66,7 +66,7 @@ def nothing_is_loaded(monkeypatch):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_experiment(path, capsys):
     output = shown(capsys, [path])
-    assert all(0 < read < whole for read, whole in zip(
+    assert all(0 < read <= whole for read, whole in zip(
         cells(output, "of them read"), cells(output, "parameters"), strict=True
     ))  # fmt: skip
     if path.parent.name in FAMILIES:
@@ -111,9 +111,9 @@ def test_every_reproduction(path, tmp_path, capsys):
     code = cli.reproduce(given, ROOT, dry_run=True)
     output = capsys.readouterr()
     assert code == 0, output.err
-    found = re.findall(r"^(\w+): .*gamma (\d), temperature (\d),", output.out, re.MULTILINE)
+    found = re.findall(r"^([\w, ]+): .*gamma (\d), temperature (\d),", output.out, re.MULTILINE)
     of_the_paper = "Study" in path.read_text()  # Other tables have no run to plan.
-    assert len(found) >= 6 if of_the_paper else found == []
+    assert len(found) >= 3 if of_the_paper else found == []
     if path.stem == "t5_xxl":
         assert sorted((task, int(gamma), float(t)) for task, gamma, t in found) == sorted(
             (row.task, row.gamma, float(row.temperature)) for row in paper.TABLE_4

@@ -74,17 +74,17 @@ def config_of(fields: Mapping[str, Any]) -> Config:
 
 
 def training_pair(
-    config: Config, text: Sequence[int], output: Sequence[int]
+    config: Config, text: Sequence[int], output: Sequence[int], start_ids: Sequence[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
     """What a network reads and what it is to predict, before EOS is put behind each.
 
     A decoder-only model reads the text and the output as one, and predicts at each position the
-    token after it; those of the text itself are pads, which no loss counts. An empty text is the
-    start token.
+    token after it; those of the text itself are pads, which no loss counts. Before a text stand
+    ``start_ids``, as in decoding. Where there is nothing at all, it is the start token.
     """
     if not isinstance(config, GPTConfig):
         return text, output
-    read = text or [config.start_id]
+    read = [*start_ids, *text] or [config.start_id]
     return [*read, *output], [*[config.pad_id] * (len(read) - 1), *output]
 
 

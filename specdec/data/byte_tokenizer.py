@@ -34,6 +34,7 @@ class ByteTokenizer:
     """
 
     eos_id = EOS_ID
+    start_ids = ()
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         self.path = Path(path)

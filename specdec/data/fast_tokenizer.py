@@ -61,6 +61,9 @@ class FastTokenizer:
         added = self._model.get_added_tokens_decoder()
         self._special = {token for token, text in added.items() if text.special}
         around = self._model.encode("").ids
+        first = self._model.encode("a", add_special_tokens=False).ids[:1]
+        text = self._model.encode("a").ids
+        self.start_ids = tuple(text[: text.index(first[0])] if first else around)
         self._ends_texts = around[-1:] == [self.eos_id]
         self._no_text = {pad, *around}
         # Where tokens of bytes have all spaces, none is put beside special ones.

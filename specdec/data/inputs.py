@@ -32,6 +32,9 @@ def text_ids(
         where there is no vocabulary.
     """
     continued = model.reads_prefix
+    if continued and vocabulary is not None and isinstance(text, str):
+        ids = _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued)
+        text = [*vocabulary.start_ids, *ids.tolist()]
     return _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued)
 
 

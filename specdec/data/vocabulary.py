@@ -39,6 +39,11 @@ class Tokenizer(Protocol):
         """Ends a text."""
         ...
 
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """What stands before a text that a decoder-only model continues."""
+        ...
+
     def __len__(self) -> int:
         """Number of tokens. A model's embedding may have more rows: they are padding."""
         ...
@@ -71,6 +76,8 @@ class Vocabulary:
       ValueError: the file is not a SentencePiece model, it has no EOS, or it has more pieces than
         there are rows.
     """
+
+    start_ids = ()
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         path = Path(path)

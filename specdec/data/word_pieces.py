@@ -6,7 +6,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from specdec.core.files import written
 from specdec.data.fast_tokenizer import FastTokenizer
@@ -19,7 +27,7 @@ START_ID = SPECIAL.index("[CLS]")
 def train_word_pieces(
     lines: Iterable[str], size: int, path: str | os.PathLike, lowercase: bool = True
 ) -> FastTokenizer:
-    """Trains ``size`` pieces and writes them as tokenizer.json. ``[SEP]`` is EOS.
+    """Trains ``size`` pieces and writes them as tokenizer.json: ``[CLS]`` begins, ``[SEP]`` ends.
 
     Texts are split at spaces and punctuation, a word's further pieces begin with ``##`` (Devlin et
     al. 2019). The library breaks ties between equally common pieces by chance: of the same text, a
@@ -35,6 +43,10 @@ def train_word_pieces(
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
+    start = SPECIAL[START_ID]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A", special_tokens=[(start, START_ID)]
+    )
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=list(SPECIAL), show_progress=False
     )

@@ -183,7 +183,7 @@ def build(
       FileNotFoundError, ValueError: missing or malformed data, or a value out of its range.
     """
     vocabulary = load_vocabulary(vocabulary_path)
-    outputs = (vocabulary.encode(output, add_eos=True) for _, output in files.read("train"))
+    outputs = ([*vocabulary.encode(output), vocabulary.eos_id] for _, output in files.read("train"))
     tables = count_ngrams(
         outputs, vocab_size, order=order, start_id=start_id, discount=discount,
         min_count=min_count, max_successors=max_successors,

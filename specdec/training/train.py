@@ -179,7 +179,9 @@ def prepare(
 
     def tokenized(text: str, output: str) -> TokenPair:
         ids = vocabulary.encode(text), vocabulary.encode(output)
-        return TokenPair(*(architectures.training_pair(model, *ids) if model else ids))
+        if not model:
+            return TokenPair(*ids)
+        return TokenPair(*architectures.training_pair(model, *ids, vocabulary.start_ids))
 
     training, validation = (
         Batches(list(itertools.starmap(tokenized, pairs)), batching, vocabulary.eos_id)

@@ -72,6 +72,8 @@ def test_a_model_reads_text_and_output_as_one_and_predicts_the_output(model):
     batch = batch_of(model, [5, 6, 7], [8, 9])
     np.testing.assert_array_equal(batch.inputs[0, :6], [5, 6, 7, 8, 9, EOS])
     np.testing.assert_array_equal(batch.targets[0, :6], [0, 0, 8, 9, EOS, 0])
+    read, predicted = architectures.training_pair(model, [5, 6], [8, 9], (START_ID,))
+    assert (read, predicted) == ([START_ID, 5, 6, 8, 9], [0, 0, 8, 9])
     batch = batch_of(model, [], [8, 9])
     np.testing.assert_array_equal(batch.inputs[0, :3], [START_ID, 8, 9])
     np.testing.assert_array_equal(batch.targets[0, :4], [8, 9, EOS, 0])
@@ -139,7 +141,7 @@ def test_ngrams_count_passages(tmp_path, texts, model):
         tmp_path, files=files, vocabulary_path=str(texts), vocab_size=50, order=2, start_id=START_ID
     )
     vocabulary = train.load_vocabulary(str(texts))
-    ids = [vocabulary.encode(text, add_eos=True) for _, text in files.read("train")]
+    ids = [[*vocabulary.encode(text), EOS] for _, text in files.read("train")]
     tokens = sum(map(len, ids))
     assert float(tables.unigram[EOS]) == pytest.approx(len(ids) / tokens)
 

@@ -12,6 +12,7 @@ import specdec
 from specdec.api import Pair
 from specdec.checkpoints import save_huggingface
 from specdec.core.compilation import num_programs
+from specdec.decoding.batches import make_batches
 from specdec.measure import gamma as gamma_choice
 from specdec.measure import tree_choice
 from specdec.models.base import forced
@@ -187,10 +188,15 @@ def test_prefixes_of_a_bucket_share_their_program(pair):
 
 @pytest.mark.parametrize("empty", [None, "", [], np.zeros(0, np.int32), [[]] * 4])
 def test_no_prefix_is_as_before(pair, empty):
-    expected = generated(pair, prefix=None, gamma=2)
-    before = num_programs()
-    assert generated(pair, prefix=empty, gamma=2) == expected
-    assert num_programs() == before
+    """Then the decoder begins with the start token alone, as in batches that know no prefixes."""
+    prefixes = pair.prefix_ids(empty, 4, max_input_len=16)
+    ids = pair.token_ids(TEXTS, max_input_len=16)
+    (plain,), (batch,) = (
+        make_batches(ids, 4, pair.target.model, each) for each in (None, prefixes)
+    )
+    jax.tree.map(np.testing.assert_array_equal, batch.prompt, plain.prompt)
+    assert batch.prompt.prefix.tolist() == [[0]] * 4
+    assert generated(pair, prefix=empty, gamma=2) == generated(pair, prefix=None, gamma=2)
 
 
 def test_one_prefix_for_all(pair):

@@ -70,6 +70,17 @@ def once():
     return directory
 
 
+@pytest.fixture(scope="module")
+def torch():
+    """For comparisons with transformers: one thread, since a pool only contends with XLA's."""
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield torch
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
     """A process may map 65,530 pieces of memory, and a program takes hundreds.

@@ -260,11 +260,11 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
     beside = file.with_name(TOKENIZER_CONFIG)
     if file.name in (*VOCABULARIES[1:], TOKENIZER_CONFIG) and beside.is_file():
         return read_json(beside)
-    model = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
-    if model.get("type") == "WordPiece":
-        pieces = {token: piece for piece, token in model["vocab"].items()}
+    told = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
+    if told.get("type") == "WordPiece":
+        pieces = {token: piece for piece, token in told["vocab"].items()}
         return {
-            "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": model["unk_token"],
+            "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": told["unk_token"],
             "eos_token": pieces[config.eos_id], "pad_token": pieces[config.pad_id],
         }  # fmt: skip
     if isinstance(config, GPTConfig):

@@ -32,10 +32,8 @@ def text_ids(
         where there is no vocabulary.
     """
     continued = model.reads_prefix
-    if continued and vocabulary is not None and isinstance(text, str):
-        ids = _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued)
-        text = [*vocabulary.start_ids, *ids.tolist()]
-    return _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued)
+    before = vocabulary.start_ids if continued and vocabulary is not None else ()
+    return _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued, before)
 
 
 def prefix_ids(
@@ -81,9 +79,9 @@ def prefix_ids(
 
 def _ids(
     text: Any, name: str, vocabulary: Tokenizer | None, model: Model, max_input_len: int,
-    max_decode_len: int, continued: bool,
+    max_decode_len: int, continued: bool, before: Sequence[int] = (),
 ) -> np.ndarray:  # fmt: skip
-    """See :func:`text_ids`; what is ``continued`` has no EOS."""
+    """See :func:`text_ids`; what is ``continued`` has no EOS, and a string ``before`` in front."""
     vocab_size = model.vocab_size
     if isinstance(text, str):
         if not text.strip() and not continued:
@@ -99,7 +97,7 @@ def _ids(
             raise ValueError(
                 f"{name} is not valid Unicode: character {error.start} is half of a surrogate pair."
             ) from None
-        ids = np.asarray(vocabulary.encode(text, add_eos=not continued), np.int64)
+        ids = np.asarray([*before, *vocabulary.encode(text, add_eos=not continued)], np.int64)
     else:
         ids = np.asarray(text)
         ids = ids if ids.size else np.zeros(0, np.int64)

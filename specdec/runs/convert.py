@@ -16,8 +16,9 @@ from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.architectures import (
     Config,
     EncoderDecoder,
-    decoder_inputs,
+    encoding_widths,
     network,
+    teacher_forced,
 )
 from specdec.checkpoints.hf_files import vocabulary_in
 from specdec.checkpoints.parameters import written_whole
@@ -56,9 +57,9 @@ def convert(
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
     before, step, vocabulary = _open(source, dtype, step)
     config, params = before
-    if form != "huggingface" and not isinstance(config, EncoderDecoder):
+    if form == "t5x" and not isinstance(config, EncoderDecoder):
         raise CheckpointError(
-            f"{source} is decoder-only, and {form} is for T5s here: choose the format huggingface."
+            f"{source} is decoder-only, and t5x is for T5s: choose huggingface or orbax."
         )
     with written_whole(Path(output_dir).absolute()) as partial:
         if form == "huggingface":
@@ -69,7 +70,6 @@ def convert(
             checkpoints.save_t5x(partial, config, params, step, dtype)
             after = checkpoints.open_t5x(partial, dtype)
         else:
-            assert isinstance(config, EncoderDecoder)
             save_params(partial, config, jax.tree.map(np.asarray, params), step)
             after = load_params(partial)
         if form != "huggingface" and vocabulary is not None:
@@ -109,18 +109,19 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
 
 
 def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
-    """Logits on random tokens, of which half a row is padding, farther apart than any bucket."""
+    """Logits on random tokens, of which half a row is padding.
+
+    A T5's are farther apart than any bucket of its position biases.
+    """
     config, params = given[0], jax.tree.map(jnp.asarray, given[1])
     generator = np.random.default_rng(0)
-    if not isinstance(config, EncoderDecoder) or not isinstance(drawn_for, EncoderDecoder):
-        tokens = generator.integers(0, drawn_for.vocab_size, (2, 2 * _TARGET_LENGTH))
-        return jnp.asarray(network(config).apply({"params": params}, jnp.asarray(tokens)))
-    length = drawn_for.relative_attention_max_distance + 32
+    length = 2 * _TARGET_LENGTH
+    if isinstance(drawn_for, EncoderDecoder):
+        length = drawn_for.relative_attention_max_distance + 32
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
-    encoding = None
-    if config.encoding_width is not None:
-        encoding = jnp.asarray(generator.normal(size=(*inputs.shape, config.encoding_width)))
-    arguments = jnp.asarray(inputs), decoder_inputs(config, targets), encoding
-    return jnp.asarray(network(config).apply({"params": params}, *arguments))
+    encoding, (_, width) = None, encoding_widths(config)
+    if width is not None:
+        encoding = jnp.asarray(generator.normal(size=(*inputs.shape, width)))
+    return teacher_forced(network(config), params, jnp.asarray(inputs), targets, encoding)

@@ -33,10 +33,12 @@ def greedy_translate(
     model, greedy = decode_model(config), SamplingConfig(temperature=0.0)
 
     def translate(params, texts):
-        packed, outputs, add_eos = model.pack(params), [], not model.reads_prefix
+        packed, outputs, continued = model.pack(params), [], model.reads_prefix
+        before = vocabulary.start_ids if continued else ()
         for start in range(0, len(texts), rows):
             chunk = texts[start : start + rows]
-            ids = [vocabulary.encode(text, add_eos=add_eos)[:length] for text in chunk]
+            encoded = (vocabulary.encode(text, add_eos=not continued) for text in chunk)
+            ids = [[*before, *tokens][:length] for tokens in encoded]
             row_ids = range(len(ids))
             outputs += decode_rows(model, packed, ids, row_ids, (rows, length), length, 0, greedy)
         return [vocabulary.decode(ids) for ids in outputs]

@@ -32,15 +32,6 @@ TOKENS = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 1}
 
 
 @pytest.fixture(scope="module")
-def torch():
-    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield torch
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
 def saved(torch, tmp_path_factory):
     """transformers' own models and the directories it saved them in."""
     transformers = pytest.importorskip("transformers")

@@ -68,16 +68,6 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def torch():
-    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Tiny models: a thread pool only contends with XLA's.
-    torch.manual_seed(0)
-    yield torch
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
 def transformers(torch):
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
     transformers.logging.disable_progress_bar()

@@ -62,15 +62,6 @@ FAMILIES = {
 NEW_TOKENS = 24
 
 
-@pytest.fixture(scope="module")
-def torch():
-    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield torch
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, torch, tmp_path_factory):
     """transformers' model, ragged inputs, its greedy outputs, and a target and a draft it saved.

@@ -32,15 +32,6 @@ SEVERAL_ENDS = dataclasses.replace(TINY["v1.1"], more_eos_ids=(7,))
 CASES = {"v1.1": (TINY["v1.1"], 3), "v1.0": (TINY["v1.0"], 1), "several ends": (SEVERAL_ENDS, 3)}
 
 
-@pytest.fixture(scope="module")
-def torch():
-    torch = pytest.importorskip("torch", reason="transformers needs torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Tiny models: a thread pool only contends with XLA's.
-    yield torch
-    torch.set_num_threads(threads)
-
-
 class Reference:
     """transformers, on a checkpoint that we read too."""
 

@@ -149,6 +149,16 @@ def test_a_gpt_in_fewer_bits_and_back(variant, tmp_path):
     assert sizes[0] < 0.7 * sizes[1]
 
 
+def test_a_gpt_as_a_training_run(tmp_path):
+    config = TINY_GPT["gpt"]
+    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+    save_huggingface(tmp_path / "gpt", config, params)
+    assert convert(str(tmp_path / "gpt"), str(tmp_path / "run"), "orbax") == 0
+    again, found = load_params(tmp_path / "run")
+    assert again == config
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
 def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
     config = TINY_GPT["gpt"]
     params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
@@ -159,7 +169,7 @@ def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith(f"error: {tmp_path / 'gpt'} is decoder-only, and t5x is for T5s")
-    assert line.endswith("choose the format huggingface.")
+    assert line.endswith("choose huggingface or orbax.")
     assert [path.name for path in tmp_path.iterdir()] == ["gpt"]
 
 

@@ -16,7 +16,7 @@ from specdec.data.fast_tokenizer import FILE_NAME
 from specdec.data.text import read_pairs
 from specdec.data.word_pieces import START_ID, train_word_pieces
 from specdec.models.gpt.config import GPTConfig
-from specdec.training import distill, mutual, ngrams, train
+from specdec.training import distill, mutual, ngrams, train, validation
 from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions
 
@@ -116,6 +116,20 @@ def test_loss_falls_on_passages(target, model, texts):
         return np.mean(losses)
 
     assert loss(trained) < 0.8 * loss(untrained)
+
+
+def test_validation_texts_begin_as_in_training(texts, model, monkeypatch):
+    seen = []
+
+    def decode_rows(_, packed, ids, *rest):
+        seen.extend(ids)
+        return [[EOS] for _ in ids]
+
+    monkeypatch.setattr(validation, "decode_rows", decode_rows)
+    vocabulary = train.load_vocabulary(str(texts))
+    params = architectures.init_params(model, jax.random.key(0))
+    validation.greedy_translate(model, vocabulary)(params, ["ant bee"])
+    assert seen == [[START_ID, *vocabulary.encode("ant bee")]]
 
 
 def test_a_dialog_is_trained_on_its_outputs(tmp_path, texts, model, capsys):

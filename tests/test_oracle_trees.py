@@ -50,11 +50,13 @@ def grid_of(verifier, tree, draft, independent, target=STEEP):
 
 def off(
     verifier, levels, draft="coins", independent=False, limit=3, drafter=ModelTreeDrafter,
-    model=ToyModel, tree=None, target=STEEP,
+    model=ToyModel, tree=None, target=STEEP, acceptance=None,
 ):  # fmt: skip
     """How far the loop's law is from the target's, at worst; the draft is a model's tree."""
     tree = tree or Topology.branching(levels)
     grid = grid_of(verifier, tree, draft, independent, target)
+    if acceptance:
+        grid = dataclasses.replace(grid, acceptance=acceptance)
     case = dataclasses.replace(SAMPLED, grid=grid)
     params = Sampled(DRAFTS[draft], ONE)
     built = drafter(TOY, tree, independent)
@@ -249,7 +251,6 @@ def test_typical_acceptance_is_lossy():
 
 
 BROKEN = [
-    (mutants.SameForAllSiblings(), (3,), "quarters", False),
     (mutants.ResidualOfFirst(), (2,), "quarters", True),
     (mutants.BestFirstOrder(), (2,), "quarters", False),
     (mutants.AnotherParentsLaw(), (2, 1), "coins", False),
@@ -264,6 +265,12 @@ BROKEN = [
 @pytest.mark.parametrize(("verifier", "levels", "draft", "independent"), BROKEN)
 def test_broken_verifiers_are_caught(verifier, levels, draft, independent):
     assert off(verifier, levels, draft, independent, limit=2, target=MIXED) > CAUGHT
+
+
+def test_siblings_that_are_all_judged_on_p_are_caught():
+    """By finer cells: in those of the true rule, rounding decided whether it was seen."""
+    broken = mutants.SameForAllSiblings()
+    assert off(broken, (3,), "quarters", limit=2, target=MIXED, acceptance=12) > CAUGHT
 
 
 @pytest.mark.parametrize("drafter", [mutants.NotRenormalised, mutants.WithReplacementReported])

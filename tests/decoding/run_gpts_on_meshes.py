@@ -33,7 +33,7 @@ WAYS = {
     "greedy": {"gamma": 3},
     "sampled": {"gamma": 3, "sampling": SamplingConfig(1.0)},
 }
-ROWS, BATCH, LIMIT = 112, 56, 24
+ROWS, BATCH, LIMIT = 128, 64, 24
 # Of each length from none on; the longest one fills the last of the model's positions.
 PROMPTS = [np.random.default_rng(row).integers(3, 61, row % 25).tolist() for row in range(ROWS)]
 

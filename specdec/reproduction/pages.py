@@ -226,20 +226,25 @@ def reproduction(root: Path, name: str) -> str:
     return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
 
 
-def decoder_only(root: Path, name: str) -> str:
-    """Table 3 from results/reproduction_small and reproduction_NAME, and the latter's speeds."""
-    names = [f"results/reproduction_{each}/summary.json" for each in ("small", name)]
+# Results of Table 3's studies; those of the last ones are of decoder-only models.
+_TABLE_3 = ("small", "lm", "dialog")
+
+
+def decoder_only(root: Path) -> str:
+    """Table 3 from three results/reproduction_*, and the speeds of those of GPTs."""
+    names = [f"results/reproduction_{each}/summary.json" for each in _TABLE_3]
     contents = [read_json(root, each) for each in names]
-    content = contents[-1]
-    source = f"[summary.json](../{names[-1]}): {content['device']}. `{content['command']}`"
+    studies = [study for content in contents[1:] for study in content["studies"].values()]
+    sources = (
+        f"[summary.json](../{name}): {content['device']}. `{content['command']}`"
+        for name, content in zip(names[1:], contents[1:], strict=True)
+    )
     return "\n\n".join([
         "## Table 3: alpha by target and draft", paper_tables.table_3(contents),
         "The paper's:", paper_tables.paper_table_3(),
-        "## Decoder-only models: measured speedups",
-        paper_tables.table_2(list(content["studies"].values())),
-        "## Decoder-only models: block verification",
-        paper_tables.block_table(list(content["studies"].values())),
-        source,
+        "## Decoder-only models: measured speedups", paper_tables.table_2(studies),
+        "## Decoder-only models: block verification", paper_tables.block_table(studies),
+        *sources,
     ])  # fmt: skip
 
 
@@ -268,7 +273,7 @@ def sections(
     def reproduced(name: str) -> str:
         if name in tree_pages.SECTIONS:
             return trees(name)
-        return decoder_only(root, name) if name == "lm" else reproduction(root, name)
+        return decoder_only(root) if name == "lm" else reproduction(root, name)
 
     def tree_runs() -> str:
         return runs_table(root, to_root="../", columns=TREE_RUNS, lines=_TREE_ROWS)

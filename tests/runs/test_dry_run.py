@@ -21,8 +21,11 @@ EXPERIMENTS = ROOT / "configs" / "experiments"
 CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
 FAMILIES = ("t5_xxl", "t5_1_0", "flan")
 REPRODUCTIONS = sorted((ROOT / "configs" / "reproduce").glob("*.gin"))
-# A pair that the project trains but does not ship.
-ENGLISH = ["ENGLISH_TARGET='quickstart'", "ENGLISH_DRAFT='quickstart'"]
+# Stand-ins for models that the project trains but does not ship.
+STAND_INS = {
+    "small": ["ENGLISH_TARGET='quickstart'", "ENGLISH_DRAFT='quickstart'"],
+    "dialog": [f"DIALOG_{name}='quickstart_lm'" for name in ("TARGET", "SMALL", "BASE", "LARGE")],
+}
 DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))
 TREES = ROOT / "configs" / "trees"
 QUICKSTART = EXPERIMENTS / "quickstart_ende.gin"
@@ -106,7 +109,7 @@ def test_the_twelve_rows_are_all_there(family, capsys):
 
 @pytest.mark.parametrize("path", REPRODUCTIONS, ids=lambda path: path.stem)
 def test_every_reproduction(path, tmp_path, capsys):
-    bindings = ENGLISH if path.stem == "small" else []
+    bindings = STAND_INS.get(path.stem, [])
     given = Given([str(path)], bindings, str(tmp_path / "new"), "test")
     code = cli.reproduce(given, ROOT, dry_run=True)
     output = capsys.readouterr()

@@ -22,6 +22,7 @@ from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction.reported import ReportedRun
 from specdec.runs import dry_run, reproduce
 from specdec.runs.beam_runs import BeamRuns
+from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
@@ -40,7 +41,8 @@ T = TypeVar("T")
 _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "dry_run"}
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
-        reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, DecodeRun,
+        reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, ControlRuns,
+        DecodeRun,
         dry_run.report, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),

@@ -35,6 +35,7 @@ from specdec.reproduction import paper_figures, paper_tables
 from specdec.runs import dry_run
 from specdec.runs.alpha_run import AlphaRun, slug
 from specdec.runs.beam_runs import BeamRuns
+from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.siblings import Siblings
@@ -213,16 +214,21 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What to make, one after the other: studies of the paper's tables, siblings, trees, beams."""
+    """What to make, in this order: the paper's tables, siblings, trees, beams, control loops."""
 
     studies: Sequence[Study] = ()
     siblings: Sequence[Siblings] = ()
     trees: Sequence[TreeRuns] = ()
     beams: Sequence[BeamRuns] = ()
+    control: Sequence[ControlRuns] = ()
 
     def __post_init__(self):
-        if not (self.studies or self.siblings or self.trees or self.beams):
+        if not self._parts:
             raise ValueError("There is nothing to reproduce: studies is empty.")
+
+    @property
+    def _parts(self) -> tuple[Study | Siblings | TreeRuns | BeamRuns | ControlRuns, ...]:
+        return (*self.studies, *self.siblings, *self.trees, *self.beams, *self.control)
 
     def plan(self, root: Path) -> str:
         """What each row of Table 2 takes: its decode's ``--dry_run``, with nothing opened.
@@ -249,8 +255,7 @@ class Reproduction:
                 'The figures need matplotlib: pip install -c constraints.txt ".[notebooks]".'
             )
         files.check_writable(directory)
-        parts = (*self.studies, *self.siblings, *self.trees, *self.beams)
-        everything = [piece for part in parts for piece in part.pieces()]
+        everything = [piece for part in self._parts for piece in part.pieces()]
         if twice := [path for path, n in Counter(path for path, _ in everything).items() if n > 1]:
             where = "/".join(twice[0])
             raise ValueError(f"{where} is there twice: give studies and rows that differ.")
@@ -274,6 +279,7 @@ class Reproduction:
             "siblings": {part.name: found[slug(part.name)]["siblings"] for part in self.siblings},
             "trees": {part.name: found[slug(part.name)]["trees"] for part in self.trees},
             "beams": {part.name: found[slug(part.name)]["beams"] for part in self.beams},
+            "control": {part.name: found[slug(part.name)]["execution"] for part in self.control},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)

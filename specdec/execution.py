@@ -1,0 +1,193 @@
+"""Speculative execution of two slow functions, of which the second needs a sample of the first.
+
+f gives a distribution, x is drawn from it, and g works on x. While f is still computed, a fast
+guess of its distribution gives an x to start g with. Token verification with one guess (Algorithm 1
+of Leviathan, Kalman and Matias 2023) then accepts that x, or draws another one, for which g runs
+again. So all samples follow f exactly, whatever the guess was. The idea is the paper's section 6.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from specdec.core.randomness import BlockRandom, draw, row_keys, seed_words
+from specdec.topology import Topology
+from specdec.types import Draft, Purpose
+from specdec.verifiers.token import TokenVerifier
+
+State = Any  # A pytree of arrays, or whatever the functions take.
+_ONE_GUESS, _VERIFIER = Topology.chain(1), TokenVerifier()
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """One f with its guess, and the g that follows. None of them may have side effects.
+
+    g may run for an x that is thrown away. Functions that JAX compiled run at the same time on CPU,
+    or where each has a device of its own; others if they release the interpreter's lock.
+
+    Attributes:
+      law: f, state -> probabilities [V].
+      guess: what f is guessed to give, state -> probabilities [V].
+      step: g, (state, x) -> the next link's state; x is a number in 0..V-1.
+    """
+
+    law: Callable[[State], Float[Array, " v"]]
+    guess: Callable[[State], Float[Array, " v"]]
+    step: Callable[[State, int], State]
+
+
+@dataclasses.dataclass(frozen=True)
+class Executed:
+    """What came of a chain of links.
+
+    Attributes:
+      state: the last g's.
+      samples: every link's x.
+      accepted: whether x was the guess; all False without speculation.
+      acceptance: sum_x min(p(x), q(x)) of every link, whose mean is alpha (Theorem 3.5); empty
+        without speculation.
+      seconds: of the whole chain.
+    """
+
+    state: State
+    samples: list[int]
+    accepted: list[bool]
+    acceptance: list[float]
+    seconds: float
+
+    @property
+    def alpha(self) -> float:
+        """The mean acceptance probability; NaN without speculation."""
+        return float(np.mean(self.acceptance)) if self.acceptance else float("nan")
+
+
+def speedup(alpha: float, law: float, guess: float, step: float) -> float:
+    """Expected time of a link without speculation over that with it.
+
+    Without: f, then g. With it, f and g of the guess run side by side, and with probability
+    1 - alpha g runs again once f is known::
+
+        (f + g) / (alpha max(f, guess + g) + (1 - alpha) (f + g))
+
+    That is 2 at most, where f and g take equally long and the guess is free and always right. It
+    holds where a g that is thrown away disturbs nothing: on hardware that is free meanwhile.
+
+    Args:
+      alpha: how likely a guess is accepted, in [0, 1].
+      law, guess, step: seconds of f, of its guess, and of g.
+
+    Raises:
+      ValueError: alpha is outside [0, 1], or a time is negative, or f and g take no time at all.
+    """
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must be in [0, 1], got {alpha}.")
+    if min(law, guess, step) < 0 or law + step <= 0:
+        raise ValueError(
+            f"times must not be negative, nor both 0 for f and g: got {law}, {guess} and {step}."
+        )
+    plain = law + step
+    return plain / (alpha * max(law, guess + step) + (1 - alpha) * plain)
+
+
+def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
+    """Runs a chain of links, each from the state that the one before left.
+
+    ``itertools.repeat(link, 100)`` is a control loop of 100 steps.
+
+    Args:
+      state: the first link's.
+      seed: of the samples. Runs with the same one are alike.
+
+    Raises:
+      ValueError: what a link's law or guess returned is no distribution, or they do not fit.
+      Exceptions of the functions. A g that was thrown away raises nothing.
+    """
+    keys = _keys(seed)
+    samples, accepted, acceptance = [], [], []
+    begun = time.perf_counter()
+    # One for f, one for g of the guess, one for a g that was thrown away and is not over yet.
+    with ThreadPoolExecutor(3) as pool:
+        for i, link in enumerate(links):
+            law = pool.submit(_finished, link.law, state)
+            q = _distribution(link.guess(state), i, "guess")
+            guessed = int(_guess(keys, i, q))
+            ahead = pool.submit(_finished, link.step, state, guessed)
+            p = _distribution(law.result(), i, "law")
+            if p.shape != q.shape:
+                raise ValueError(
+                    f"link {i}: law gave {p.size} probabilities and guess gave {q.size}; they must "
+                    "be of the same samples."
+                )
+            x, kept, beta = map(np.asarray, _verified(keys, i, p, q, guessed))
+            samples.append(int(x))
+            accepted.append(bool(kept))
+            acceptance.append(float(beta))
+            state = ahead.result() if kept else _finished(link.step, state, int(x))
+        seconds = time.perf_counter() - begun
+    return Executed(state, samples, accepted, acceptance, seconds)
+
+
+def execute_plainly(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
+    """The same chain without guesses: f, then g. Arguments and errors are those of execute."""
+    keys, samples = _keys(seed), []
+    begun = time.perf_counter()
+    for i, link in enumerate(links):
+        p = _distribution(_finished(link.law, state), i, "law")
+        samples.append(int(_drawn(keys, i, p)))
+        state = _finished(link.step, state, samples[-1])
+    return Executed(state, samples, [False] * len(samples), [], time.perf_counter() - begun)
+
+
+def _finished(function: Callable[..., Any], *args: Any) -> Any:
+    return jax.block_until_ready(function(*args))
+
+
+def _distribution(values: Any, i: int, name: str) -> np.ndarray:
+    """[V] probabilities, checked: an array of this process, on no particular device."""
+    found = np.asarray(values, np.float32)
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"link {i}: {name} must give probabilities [V], got {found.shape}.")
+    if not (np.all(found >= 0) and abs(float(found.sum(dtype=np.float64)) - 1) < 1e-3):
+        raise ValueError(
+            f"link {i}: {name} must give probabilities, at least 0, that sum to 1; got a sum of "
+            f"{found.sum():.6g} and a least one of {found.min():.6g}."
+        )
+    return found
+
+
+def _keys(seed: int) -> Array:
+    return row_keys(seed_words(seed), jnp.zeros((1,), jnp.int32))
+
+
+@jax.jit
+def _guess(keys: Array, i: Int[Array, ""], q: Float[Array, " v"]) -> Int[Array, ""]:
+    return draw(q[None], BlockRandom.of(keys, i).uniforms(Purpose.PROPOSAL, 1)[:, 0])[0]
+
+
+@jax.jit
+def _drawn(keys: Array, i: Int[Array, ""], p: Float[Array, " v"]) -> Int[Array, ""]:
+    return draw(p[None], BlockRandom.of(keys, i).uniforms(Purpose.FINAL, 1)[:, 0])[0]
+
+
+@jax.jit
+def _verified(
+    keys: Array, i: Int[Array, ""], p: Float[Array, " v"], q: Float[Array, " v"],
+    guessed: Int[Array, ""],
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """The sample, whether it is the guess, and how likely a guess was accepted."""
+    tokens = jnp.asarray(guessed, jnp.int32)[None, None]
+    draft = Draft(tokens, q[None, None], _ONE_GUESS)
+    # Behind an accepted guess one more token would be drawn; here nothing follows.
+    target = jnp.stack([p, p])[None]
+    verdict = _VERIFIER(BlockRandom.of(keys, i), target, draft)
+    return verdict.tokens[0, 0], verdict.num_accepted[0] == 1, verdict.acceptance_prob[0, 0]

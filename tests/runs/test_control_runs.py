@@ -1,0 +1,43 @@
+"""A control loop executed speculatively, by a gin file."""
+
+import json
+
+import pytest
+
+from specdec import execution
+from specdec.reproduction.control import Pendulum
+from specdec.runs import cli
+from specdec.runs.command_line import Given
+from tests.runs.decoding import ROOT
+
+GIN = """
+reproduce.control = [@pendulum/ControlRuns()]
+pendulum/ControlRuns.name = "Pendulum"
+pendulum/ControlRuns.law_steps = (40, 80)
+pendulum/ControlRuns.decisions = 12
+pendulum/ControlRuns.repetitions = 2
+"""
+
+
+def test_times_of_each_planner_and_going_on(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "control.gin"
+    path.write_text(GIN)
+    given = Given([str(path)], (), str(tmp_path / "out"), "again")
+    assert cli.reproduce(given, ROOT) == 0
+    assert capsys.readouterr().out.endswith("out: summary.json\n")
+    first = json.loads((tmp_path / "out/summary.json").read_text())
+    assert set(first["control"]["Pendulum"]) == {"law_steps40", "law_steps80"}
+    for found in first["control"]["Pendulum"].values():
+        law, guess, step = (found["seconds"][name]["median"] for name in ("law", "guess", "step"))
+        expected = execution.speedup(found["accepted"] / 12, law, guess, step)
+        assert found["counted"] == pytest.approx(expected)
+        assert found["predicted"] == pytest.approx(
+            execution.speedup(found["alpha"], law, guess, step)
+        )
+        assert 0.5 < found["alpha"] < 1
+        assert found["measured"]["low"] <= found["measured"]["median"] <= found["measured"]["high"]
+        assert 0 < found["accepted"] <= 12
+    # What is on disk is not measured again.
+    monkeypatch.setattr(Pendulum, "link", None)
+    assert cli.reproduce(given, ROOT) == 0
+    assert json.loads((tmp_path / "out/summary.json").read_text())["control"] == first["control"]

@@ -71,23 +71,26 @@ class Executed:
         return float(np.mean(self.acceptance)) if self.acceptance else float("nan")
 
 
-def speedup(alpha: float, law: float, guess: float, step: float) -> float:
+def speedup(alpha: float, law: float, guess: float, step: float, *, slowdown: float = 1.0) -> float:
     """Expected time of a link without speculation over that with it.
 
     Without: f, then g. With it, f and g of the guess run side by side, and with probability
     1 - alpha g runs again once f is known::
 
-        (f + g) / (alpha max(f, guess + g) + (1 - alpha) (f + g))
+        (f + g) / (alpha s max(f, guess + g) + (1 - alpha) (s f + g))
 
-    That is 2 at most, where f and g take equally long and the guess is free and always right. It
-    holds where a g that is thrown away disturbs nothing: on hardware that is free meanwhile.
+    s is the slowdown, which plays the part that the cost of verification plays in decoding: 1 where
+    f and g have hardware of their own. That is 2 at most, where f and g take equally long and the
+    guess is free and always right. A g that is thrown away is taken to end while g runs again.
 
     Args:
       alpha: how likely a guess is accepted, in [0, 1].
       law, guess, step: seconds of f, of its guess, and of g.
+      slowdown: how many times as long f and g take side by side.
 
     Raises:
-      ValueError: alpha is outside [0, 1], or a time is negative, or f and g take no time at all.
+      ValueError: alpha is outside [0, 1], a time is negative, f and g take no time at all, or the
+        slowdown is not above 0.
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}.")
@@ -95,8 +98,10 @@ def speedup(alpha: float, law: float, guess: float, step: float) -> float:
         raise ValueError(
             f"times must not be negative, nor both 0 for f and g: got {law}, {guess} and {step}."
         )
-    plain = law + step
-    return plain / (alpha * max(law, guess + step) + (1 - alpha) * plain)
+    if slowdown <= 0:
+        raise ValueError(f"slowdown must be above 0, got {slowdown}.")
+    together = slowdown * max(law, guess + step)
+    return (law + step) / (alpha * together + (1 - alpha) * (slowdown * law + step))
 
 
 def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:

@@ -155,6 +155,7 @@ def test_the_arithmetic():
     assert speedup(1, 1, 0, 1) == 2
     assert speedup(0, 3, 1, 2) == 1
     assert speedup(0.5, 2, 1, 2) == pytest.approx(4 / (0.5 * 3 + 0.5 * 4))
+    assert speedup(0.5, 2, 1, 2, slowdown=1.5) == pytest.approx(4 / (0.5 * 4.5 + 0.5 * 5))
     assert speedup(1, 1, 5, 1) < 1  # A guess that is slower than f.
 
 
@@ -162,6 +163,8 @@ def test_the_arithmetic():
 def test_arithmetic_of_what_cannot_be(args):
     with pytest.raises(ValueError, match="got"):
         speedup(*args)
+    with pytest.raises(ValueError, match="slowdown must be above 0, got 0"):
+        speedup(0.5, 1, 1, 1, slowdown=0)
 
 
 def test_the_pendulum_keeps_its_energy_and_its_guess_is_a_good_one():
@@ -184,3 +187,15 @@ def test_the_pendulum_keeps_its_energy_and_its_guess_is_a_good_one():
     assert told.samples == again.samples
     assert -2 <= float(height(told.state)) <= 2
     assert isinstance(told.state, jax.Array)
+
+
+def test_the_pendulums_torques_follow_the_planner():
+    """The first one's of many loops, whose planner and guess differ enough to be told apart."""
+    pendulum = Pendulum(law_steps=400, guess_steps=2, simulator_steps=4)
+    link, start = pendulum.link(), jnp.array([1.0, 2.0, 5.0, 0.0])
+    told = [execute([link], start, seed=seed) for seed in range(3000)]
+    counts = np.bincount([each.samples[0] for each in told], minlength=pendulum.torques)
+    law, guess = (np.asarray(f(start), np.float64) for f in (link.law, link.guess))
+    assert stats.chisquare(counts, 3000 * law / law.sum()).pvalue > FALSE_ALARM
+    assert stats.chisquare(counts, 3000 * guess / guess.sum()).pvalue < 1e-9
+    assert sum(each.accepted[0] for each in told) < 3000

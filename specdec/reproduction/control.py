@@ -16,7 +16,6 @@ from jaxtyping import Array, Float
 from specdec.execution import Link
 
 _GRAVITY = 9.81
-UPRIGHT = 2.0  # Of the end above the pivot, in lengths of a rod.
 
 
 def _acceleration(state: Float[Array, " 4"], torque: Float[Array, ""]) -> Float[Array, " 4"]:

@@ -28,7 +28,7 @@ def measured(root: Path) -> str:
 
     columns = [
         ("f, ms", milliseconds("law")), ("guess, ms", milliseconds("guess")),
-        ("g, ms", milliseconds("step")), ("α", "{alpha:.3f}"),
+        ("g, ms", milliseconds("step")), ("slowdown", "{slowdown:.2f}"), ("α", "{alpha:.3f}"),
         ("accepted", "{accepted} of {decisions}"),
         ("predicted by α", "{predicted:.2f}"), ("by what was accepted", "{counted:.2f}"),
         ("measured", "{measured[median]:.2f}"),

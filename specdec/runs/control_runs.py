@@ -6,15 +6,16 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 
 from specdec import execution
 from specdec.core import files
 from specdec.measure.timing import Spread, Work, time_interleaved
-from specdec.reproduction.control import UPRIGHT, Pendulum, height
+from specdec.reproduction.control import Pendulum
 from specdec.runs.alpha_run import slug
 
 RESULT = "execution.json"
@@ -55,31 +56,55 @@ class ControlRuns:
 
     def _measured(self, pendulum: Pendulum) -> dict[str, Any]:
         link, start = pendulum.link(), pendulum.start()
-        done: dict[str, list[execution.Executed]] = {"plain": [], "speculative": []}
+        found = self._loop(execution.execute, link, start)
+        # The states that it came through: a function takes longer in some of them.
+        states = [start]
+        for x in found.samples[:-1]:
+            states.append(link.step(states[-1], x))
+        places = list(zip(states, found.samples, strict=True))
 
-        def loop(name: str) -> None:
-            run = execution.execute if name == "speculative" else execution.execute_plainly
-            links = itertools.repeat(link, self.decisions)
-            done[name].append(run(links, start, seed=self.seed))
+        def side_by_side() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                for state, x in places:
+                    law = pool.submit(_finished, link.law, state)
+                    _finished(link.guess, state)
+                    _finished(link.step, state, x)
+                    law.result()
 
-        works = [
-            Work("law", lambda: link.law(start), 0), Work("guess", lambda: link.guess(start), 0),
-            Work("step", lambda: link.step(start, 1), 0),
-            *(Work(name, lambda name=name: loop(name), 0) for name in done),
-        ]  # fmt: skip
-        seconds = time_interleaved(works, self.repetitions)
-        spread = {name: Spread.of(each[name] for each in seconds) for name in seconds[0]}
-        law, guess, step = (spread[name].median for name in ("law", "guess", "step"))
-        found = done["speculative"][-1]
-        measured = Spread.of(each["plain"] / each["speculative"] for each in seconds)
+        works = {
+            "law": lambda: [_finished(link.law, state) for state in states],
+            "guess": lambda: [_finished(link.guess, state) for state in states],
+            "step": lambda: [_finished(link.step, *place) for place in places],
+            "side_by_side": side_by_side,
+            "plain": lambda: self._loop(execution.execute_plainly, link, start).seconds,
+            "speculative": lambda: self._loop(execution.execute, link, start).seconds,
+        }
+        times = time_interleaved([Work(*each, 0) for each in works.items()], self.repetitions)
+        spread = {name: Spread.of(each[name] / self.decisions for each in times) for name in works}
+        law, guess, step, both = (
+            spread[name].median for name in ("law", "guess", "step", "side_by_side")
+        )
+        slowdown = both / max(law, guess + step)
+        accepted = sum(found.accepted)
+
+        def predicted(alpha: float) -> float:
+            return execution.speedup(alpha, law, guess, step, slowdown=slowdown)
+
         return {
-            "decisions": self.decisions, "alpha": found.alpha,
-            "accepted": sum(found.accepted),
+            "decisions": self.decisions, "alpha": found.alpha, "accepted": accepted,
             "seconds": {name: dataclasses.asdict(each) for name, each in spread.items()},
-            "predicted": execution.speedup(found.alpha, law, guess, step),
-            "counted": execution.speedup(
-                sum(found.accepted) / self.decisions, law, guess, step
+            "slowdown": slowdown, "predicted": predicted(found.alpha),
+            "counted": predicted(accepted / self.decisions),
+            "measured": dataclasses.asdict(
+                Spread.of(each["plain"] / each["speculative"] for each in times)
             ),
-            "measured": dataclasses.asdict(measured),
-            "height": {"reached": float(jnp.max(height(found.state))), "upright": UPRIGHT},
         }  # fmt: skip
+
+    def _loop(
+        self, run: Callable[..., execution.Executed], link: execution.Link, start: Any
+    ) -> execution.Executed:
+        return run(itertools.repeat(link, self.decisions), start, seed=self.seed)
+
+
+def _finished(function: Callable[..., Any], *args: Any) -> Any:
+    return jax.block_until_ready(function(*args))

@@ -29,11 +29,11 @@ def test_times_of_each_planner_and_going_on(tmp_path, monkeypatch, capsys):
     assert set(first["control"]["Pendulum"]) == {"law_steps40", "law_steps80"}
     for found in first["control"]["Pendulum"].values():
         law, guess, step = (found["seconds"][name]["median"] for name in ("law", "guess", "step"))
-        expected = execution.speedup(found["accepted"] / 12, law, guess, step)
-        assert found["counted"] == pytest.approx(expected)
-        assert found["predicted"] == pytest.approx(
-            execution.speedup(found["alpha"], law, guess, step)
-        )
+        both = found["seconds"]["side_by_side"]["median"]
+        assert found["slowdown"] == pytest.approx(both / max(law, guess + step))
+        for alpha, told in ((found["accepted"] / 12, "counted"), (found["alpha"], "predicted")):
+            expected = execution.speedup(alpha, law, guess, step, slowdown=found["slowdown"])
+            assert found[told] == pytest.approx(expected)
         assert 0.5 < found["alpha"] < 1
         assert found["measured"]["low"] <= found["measured"]["median"] <= found["measured"]["high"]
         assert 0 < found["accepted"] <= 12

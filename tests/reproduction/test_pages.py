@@ -191,7 +191,7 @@ def repo(tmp_path):
     write(tmp_path, "results/benchmark_all/results.json", _results(WORKLOAD, larger))
     write(tmp_path, "results/reproduction_toy/summary.json", CONTENT)
     speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
-    for directory in [*COMPARED, "results/quickstart_ende"]:
+    for directory in [*COMPARED, "results/quickstart_ende", "results/ende_tatoeba_apart"]:
         write(tmp_path, f"{directory}/results.json", RESULT | speedups)
     write(tmp_path, SUMMARY, (REPO / SUMMARY).read_text())
     write(tmp_path, "README.md", section("results"))

@@ -244,7 +244,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     assert "absent" not in page
     page = (repo / "docs/guides/execution.md").read_text()
     assert "old" not in page
-    assert page.count(" of 60 |") == 3
+    assert page.count(" of 40 |") == 3
     page = (repo / "docs/reproduction.md").read_text()
     assert page.startswith("Head.\n\n<!-- toy -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")

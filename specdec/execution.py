@@ -123,10 +123,10 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
     # One for f, one for g of the guess, one for a g that was thrown away and is not over yet.
     with ThreadPoolExecutor(3) as pool:
         for i, link in enumerate(links):
-            law = pool.submit(_finished, link.law, state)
+            law = pool.submit(finished, link.law, state)
             q = _distribution(link.guess(state), i, "guess")
             guessed = int(_guess(keys, i, q))
-            ahead = pool.submit(_finished, link.step, state, guessed)
+            ahead = pool.submit(finished, link.step, state, guessed)
             p = _distribution(law.result(), i, "law")
             if p.shape != q.shape:
                 raise ValueError(
@@ -137,7 +137,7 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
             samples.append(int(x))
             accepted.append(bool(kept))
             acceptance.append(float(beta))
-            state = ahead.result() if kept else _finished(link.step, state, int(x))
+            state = ahead.result() if kept else finished(link.step, state, int(x))
         seconds = time.perf_counter() - begun
     return Executed(state, samples, accepted, acceptance, seconds)
 
@@ -147,13 +147,14 @@ def execute_plainly(links: Iterable[Link], state: State, *, seed: int = 0) -> Ex
     keys, samples = _keys(seed), []
     begun = time.perf_counter()
     for i, link in enumerate(links):
-        p = _distribution(_finished(link.law, state), i, "law")
+        p = _distribution(finished(link.law, state), i, "law")
         samples.append(int(_drawn(keys, i, p)))
-        state = _finished(link.step, state, samples[-1])
+        state = finished(link.step, state, samples[-1])
     return Executed(state, samples, [False] * len(samples), [], time.perf_counter() - begun)
 
 
-def _finished(function: Callable[..., Any], *args: Any) -> Any:
+def finished(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function gives, once JAX has computed it."""
     return jax.block_until_ready(function(*args))
 
 

@@ -29,10 +29,10 @@ WALK = Link(lambda state: LAW[state], lambda state: GUESS[state], walk)
 LINKS, CHAINS = 3, 2000
 
 
-def chains(run, link=WALK):
+def chains(run):
     """The samples of many chains, [CHAINS, LINKS]."""
     return np.array([
-        run(itertools.repeat(link, LINKS), 0, seed=seed).samples for seed in range(CHAINS)
+        run(itertools.repeat(WALK, LINKS), 0, seed=seed).samples for seed in range(CHAINS)
     ])  # fmt: skip
 
 
@@ -81,8 +81,7 @@ def test_a_mutant_that_draws_corrections_from_p_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("run", [execute, execute_plainly])
 def test_each_state_is_made_of_the_sample_that_is_told(run):
-    trace = Link(WALK.law, WALK.guess, lambda state, x: walk(state, x))
-    told = run(itertools.repeat(trace, 50), 0, seed=3)
+    told = run(itertools.repeat(WALK, 50), 0, seed=3)
     state = 0
     for x in told.samples:
         state = walk(state, x)
@@ -159,10 +158,19 @@ def test_the_arithmetic():
     assert speedup(1, 1, 5, 1) < 1  # A guess that is slower than f.
 
 
-@pytest.mark.parametrize("args", [(1.1, 1, 1, 1), (0.5, -1, 0, 1), (0.5, 0, 0, 0)])
-def test_arithmetic_of_what_cannot_be(args):
-    with pytest.raises(ValueError, match="got"):
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((1.1, 1, 1, 1), "alpha must be"), ((0.5, -1, 0, 1), "times must not be negative"),
+        ((0.5, 0, 0, 0), "nor both 0"),
+    ],
+)  # fmt: skip
+def test_arithmetic_of_what_cannot_be(args, words):
+    with pytest.raises(ValueError, match=words):
         speedup(*args)
+
+
+def test_a_slowdown_of_nothing():
     with pytest.raises(ValueError, match="slowdown must be above 0, got 0"):
         speedup(0.5, 1, 1, 1, slowdown=0)
 

@@ -29,7 +29,9 @@ def _acceleration(state: Float[Array, " 4"], torque: Float[Array, ""]) -> Float[
     return jnp.stack([va, vb, (first - cos * second) / scale, (2 * second - cos * first) / scale])
 
 
-def _moved(state: Float[Array, " 4"], torque: Float[Array, ""], seconds: float, steps: int):
+def _moved(
+    state: Float[Array, " 4"], torque: Float[Array, ""], seconds: float, steps: int
+) -> Float[Array, " 4"]:
     """The state after some seconds in so many steps of the classical Runge-Kutta method."""
     h = seconds / steps
 

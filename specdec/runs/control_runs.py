@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from specdec import execution
-from specdec.core import files
 from specdec.measure.timing import Spread, Work, time_interleaved
 from specdec.reproduction.control import Pendulum
 from specdec.runs.alpha_run import slug
+from specdec.runs.kept import kept_of
 
 RESULT = "execution.json"
 
@@ -46,13 +43,12 @@ class ControlRuns:
             yield place, lambda directory, steps=steps: self._piece(directory, steps)
 
     def _piece(self, directory: Path, steps: int) -> dict[str, Any]:
-        path = directory / RESULT
-        if path.is_file():
-            return json.loads(path.read_text(encoding="utf-8"))
-        content = self._measured(dataclasses.replace(self.pendulum, law_steps=steps))
-        directory.mkdir(parents=True, exist_ok=True)
-        files.write_json(path, content)
-        return content
+        pendulum = dataclasses.replace(self.pendulum, law_steps=steps)
+        settings = {
+            "pendulum": dataclasses.asdict(pendulum), "decisions": self.decisions,
+            "repetitions": self.repetitions, "seed": self.seed,
+        }  # fmt: skip
+        return kept_of(directory / RESULT, settings, lambda: self._measured(pendulum))
 
     def _measured(self, pendulum: Pendulum) -> dict[str, Any]:
         link, start = pendulum.link(), pendulum.start()
@@ -66,15 +62,15 @@ class ControlRuns:
         def side_by_side() -> None:
             with ThreadPoolExecutor(1) as pool:
                 for state, x in places:
-                    law = pool.submit(_finished, link.law, state)
-                    _finished(link.guess, state)
-                    _finished(link.step, state, x)
+                    law = pool.submit(execution.finished, link.law, state)
+                    execution.finished(link.guess, state)
+                    execution.finished(link.step, state, x)
                     law.result()
 
         works = {
-            "law": lambda: [_finished(link.law, state) for state in states],
-            "guess": lambda: [_finished(link.guess, state) for state in states],
-            "step": lambda: [_finished(link.step, *place) for place in places],
+            "law": lambda: [execution.finished(link.law, state) for state in states],
+            "guess": lambda: [execution.finished(link.guess, state) for state in states],
+            "step": lambda: [execution.finished(link.step, *place) for place in places],
             "side_by_side": side_by_side,
             "plain": lambda: self._loop(execution.execute_plainly, link, start).seconds,
             "speculative": lambda: self._loop(execution.execute, link, start).seconds,
@@ -104,7 +100,3 @@ class ControlRuns:
         self, run: Callable[..., execution.Executed], link: execution.Link, start: Any
     ) -> execution.Executed:
         return run(itertools.repeat(link, self.decisions), start, seed=self.seed)
-
-
-def _finished(function: Callable[..., Any], *args: Any) -> Any:
-    return jax.block_until_ready(function(*args))

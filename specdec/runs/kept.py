@@ -1,4 +1,4 @@
-"""A study's pieces on disk: what was measured once, of the same weights and settings."""
+"""A study's pieces on disk: what was measured once, with the same settings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from specdec.core.machine import fingerprint
 def kept(
     file: Path, pair: Pair, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the file holds of these weights and settings, or what is made now, and kept there.
-
-    ``settings`` and the fingerprints of the weights become the key "settings".
-    """
+    """:func:`kept_of` these settings and the fingerprints of a pair's weights."""
     weights = [fingerprint(pair.target.params), fingerprint(pair.draft.weights)]
-    settings = {"weights": weights, **settings}
+    return kept_of(file, {"weights": weights, **settings}, make)
+
+
+def kept_of(
+    file: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What the file holds of these settings, or what is made now, and kept there.
+
+    ``settings`` are as JSON gives them back, and become the key "settings".
+    """
     if file.is_file():
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["settings"] == settings:

@@ -41,3 +41,7 @@ def test_times_of_each_planner_and_going_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Pendulum, "link", None)
     assert cli.reproduce(given, ROOT) == 0
     assert json.loads((tmp_path / "out/summary.json").read_text())["control"] == first["control"]
+    # With other settings it is.
+    path.write_text(GIN.replace("repetitions = 2", "repetitions = 1"))
+    with pytest.raises(TypeError):
+        cli.reproduce(given, ROOT)

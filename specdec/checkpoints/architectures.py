@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.checkpoints import gpt_names, hf_names
@@ -86,6 +87,18 @@ def training_pair(
         return text, output
     read = [*start_ids, *text] or [config.start_id]
     return [*read, *output], [*[config.pad_id] * (len(read) - 1), *output]
+
+
+def prompts(
+    config: Config, inputs: Int[np.ndarray, "b s"], targets: Int[np.ndarray, "b t"]
+) -> list[np.ndarray]:
+    """The texts of a batch of :func:`training_pair`, as decoding is given them; no spare rows."""
+    if isinstance(config, GPTConfig):
+        sizes = 1 + np.argmax(targets != config.pad_id, axis=1)
+    else:
+        sizes = np.count_nonzero(inputs != config.pad_id, axis=1)
+    used = np.any(targets != config.pad_id, axis=1)
+    return [row[:size] for row, size in zip(inputs[used], sizes[used], strict=True)]
 
 
 def teacher_forced(

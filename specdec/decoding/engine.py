@@ -40,6 +40,7 @@ from specdec.types import (
     DecodeState,
     Distribution,
     Draft,
+    Encoded,
     Params,
     Prompt,
     RandomSource,
@@ -113,6 +114,7 @@ class Engine:
     def start(
         self, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
         limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+        encoded: Encoded | None = None,
     ) -> DecodeState:  # fmt: skip
         """The state before the first block: the prompt is encoded and prefilled.
 
@@ -123,9 +125,10 @@ class Engine:
           seed: of all random numbers; see :func:`specdec.core.randomness.row_keys`.
           output_bucket: L, size of the output buffer.
           trace: whether every block's diagnostics are kept.
+          encoded: what its target made of the inputs, where a draft decodes alone.
         """
         room = output_bucket + max(self.nodes + 1, self.width)
-        start = self.target.start(params.target, prompt, room)
+        start = self.target.start(params.target, prompt, room, encoded)
         drafter_state = None
         if self.drafter:
             drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start.encoded)
@@ -217,6 +220,7 @@ def _parents(draft: Draft) -> Int[Array, "*b n"]:
 def decode(
     engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+    encoded: Encoded | None = None,
 ) -> DecodeResult:  # fmt: skip
     """Decodes a batch, the whole of it in one ``lax.while_loop``.
 
@@ -225,8 +229,9 @@ def decode(
     :meth:`Engine.start`.
     """
     state = engine.start(
-        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
-    )
+        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace,
+        encoded=encoded,
+    )  # fmt: skip
     state = jax.lax.while_loop(
         lambda state: ~jnp.all(state.finished),
         lambda state: st.record(*engine.step(params, state)),

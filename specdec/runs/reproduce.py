@@ -38,6 +38,7 @@ from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.distillation_runs import DistillationRuns
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
@@ -212,23 +213,30 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
     }  # fmt: skip
 
 
+_Other = Siblings | TreeRuns | BeamRuns | ControlRuns | DistillationRuns
+
+
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What to make, in this order: the paper's tables, siblings, trees, beams, control loops."""
+    """What to make: the paper's tables, siblings, trees, beams, control loops, distillations."""
 
     studies: Sequence[Study] = ()
     siblings: Sequence[Siblings] = ()
     trees: Sequence[TreeRuns] = ()
     beams: Sequence[BeamRuns] = ()
     control: Sequence[ControlRuns] = ()
+    distillation: Sequence[DistillationRuns] = ()
 
     def __post_init__(self):
         if not self._parts:
             raise ValueError("There is nothing to reproduce: studies is empty.")
 
     @property
-    def _parts(self) -> tuple[Study | Siblings | TreeRuns | BeamRuns | ControlRuns, ...]:
-        return (*self.studies, *self.siblings, *self.trees, *self.beams, *self.control)
+    def _parts(self) -> Sequence[Study | _Other]:
+        return (
+            *self.studies, *self.siblings, *self.trees, *self.beams, *self.control,
+            *self.distillation,
+        )  # fmt: skip
 
     def plan(self, root: Path) -> str:
         """What each row of Table 2 takes: its decode's ``--dry_run``, with nothing opened.
@@ -280,6 +288,8 @@ class Reproduction:
             "trees": {part.name: found[slug(part.name)]["trees"] for part in self.trees},
             "beams": {part.name: found[slug(part.name)]["beams"] for part in self.beams},
             "control": {part.name: found[slug(part.name)]["execution"] for part in self.control},
+            "distillation": {part.name: found[slug(part.name)]["distillation"]
+                             for part in self.distillation},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)

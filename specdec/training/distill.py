@@ -1,9 +1,11 @@
 """Distillation of a draft from a frozen target.
 
-Source: Hinton et al. 2015 for the idea, Zhou et al. 2024 (DistillSpec) for its use in speculative
-decoding. Position by position, with p the target's and q the draft's distribution over the
-vocabulary, a token is accepted with probability sum_x min(p, q) = 1 - TV(p, q) (Leviathan et al.
-2023, corollary 3.6), so total variation is alpha's own loss.
+A loss (:mod:`specdec.training.losses`) compares the two distributions at every position of a text.
+The texts are the data's, the target's own outputs (:mod:`specdec.training.generate`), the draft's
+(:mod:`specdec.training.on_policy`), or some of each.
+
+Source: Hinton et al. 2015 for the idea, Zhou et al. 2023 (DistillSpec) for its use in speculative
+decoding.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,40 +22,21 @@ from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
 from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
+from specdec.training.acceptance import acceptance
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
+from specdec.training.losses import (
+    LOSSES,
+    OF_ALL_TOKENS,
+    Divergence,
+    comparison,
+    jensen_shannon,
+    total_variation,
+)
+from specdec.training.on_policy import OnPolicy, OnPolicyBatches, generator
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches
 from specdec.training.train import Files, apply, first_params, per_token, prepare
-
-
-def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-    """KL(p || q) = sum_x p (log p - log q) over the last axis; [..., V] -> [...], in nats."""
-    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
-
-
-def reverse_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-    """KL(q || p) = sum_x q (log q - log p) over the last axis; [..., V] -> [...], in nats."""
-    return forward_kl(log_q, log_p)
-
-
-def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-    """TV(p, q) = sum_x |p - q| / 2 = 1 - sum_x min(p, q); [..., V] -> [...]."""
-    return 1 - jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
-
-
-def comparison(log_p: jax.Array, log_q: jax.Array) -> dict[str, jax.Array]:
-    """``alpha``, sum_x min(p, q), and ``agreement`` of the largest entries; [..., V] -> [...]."""
-    agreement = jnp.argmax(log_p, axis=-1) == jnp.argmax(log_q, axis=-1)
-    return {"alpha": 1 - total_variation(log_p, log_q), "agreement": agreement}
-
-
-# (log p, log q), each [..., V] float32 -> [...]
-LOSSES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    "forward_kl": forward_kl,
-    "reverse_kl": reverse_kl,
-    "total_variation": total_variation,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +45,13 @@ class DistillationOptions:
 
     Attributes:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
-      loss: a name in ``LOSSES``.
+      loss: a name in :data:`specdec.training.losses.LOSSES`.
+      jensen_shannon_weight: w of the loss of that name, between 0 and 1.
       cross_entropy_weight: w in (1 - w) * loss + w * cross-entropy with the data's tokens.
       generated_file: ``input<TAB>the target's own output`` lines to train on beside the data's
-        pairs (:mod:`specdec.training.generate` writes it); None for the data's alone.
+        pairs (:mod:`specdec.training.generate` writes it); None for the data's alone. To train on
+        nothing else, name it as the data's training file.
+      on_policy: the share of batches whose outputs the draft generates itself; None for none.
       scored_epochs: the target scores so many epochs of batches before the first step, and the
         draft goes through them again and again; 0 for a forward pass of it at every step.
       top: of the scored epochs' distributions, the most probable tokens that are kept.
@@ -74,8 +59,10 @@ class DistillationOptions:
 
     target: str
     loss: str = "forward_kl"
+    jensen_shannon_weight: float = 0.5
     cross_entropy_weight: float = 0.0
     generated_file: str | None = None
+    on_policy: OnPolicy | None = None
     scored_epochs: int = 0
     top: int = 32
 
@@ -85,11 +72,27 @@ class DistillationOptions:
         real("cross_entropy_weight", self.cross_entropy_weight, "in [0, 1]", 0, 1)
         whole("scored_epochs", self.scored_epochs, 0)
         whole("top", self.top, 1)
-        if self.scored_epochs and self.loss == "reverse_kl":
+        if not 0 < self.jensen_shannon_weight < 1:
             raise ValueError(
-                "reverse_kl needs the target's probability of every token: use another loss, or "
+                f"jensen_shannon_weight must be between 0 and 1, got {self.jensen_shannon_weight}."
+            )
+        if self.scored_epochs and self.loss in OF_ALL_TOKENS:
+            raise ValueError(
+                f"{self.loss} needs the target's probability of every token: use another loss, or "
                 "scored_epochs=0."
             )
+        if self.on_policy and self.cross_entropy_weight:
+            raise ValueError(
+                "The draft would learn to repeat its own outputs: with on_policy, "
+                "cross_entropy_weight must be 0."
+            )
+
+    @property
+    def divergence(self) -> Divergence:
+        """The loss with its weight."""
+        if self.loss == "jensen_shannon":
+            return functools.partial(jensen_shannon, weight=self.jensen_shannon_weight)
+        return LOSSES[self.loss]
 
 
 def check_draft(draft: architectures.Config, target: architectures.Config) -> None:
@@ -128,7 +131,8 @@ def distill(
     ``initial`` is as in :func:`specdec.training.train.train`, as is what is raised; the vocabulary
     is the target's. Validation reports the loss, ``alpha``, the mean of sum_x min(p, q) at
     temperature 1, and ``agreement``, the share of positions where target and draft have the same
-    most probable token, over the data's validation tokens.
+    most probable token, over the data's validation tokens; and what decoding with the draft gives,
+    see :func:`specdec.training.acceptance.acceptance`.
     """
     target_model, target_params = load_params(distillation.target)
     check_draft(model, target_model)
@@ -145,7 +149,7 @@ def distill(
         architectures.network(dataclasses.replace(target_model, dtype=dtype))
         for dtype in (model.dtype, "float32")
     )
-    divergence, weight = LOSSES[distillation.loss], distillation.cross_entropy_weight
+    divergence, weight = distillation.divergence, distillation.cross_entropy_weight
 
     def score(network, frozen, batch) -> tuple[jax.Array, Any]:
         """log p, and the encoding that the draft starts from, if not from the text alone."""
@@ -179,8 +183,16 @@ def distill(
         batches = ScoredBatches(
             directory, training, epochs, by_teacher, target_params, distillation.top
         )
+    if distillation.on_policy:
+        options, frozen = distillation.on_policy, (target_model, target_params)
+        generate = generator(model, options, loop.seed, frozen)
+        batches_from = OnPolicyBatches(directory, batches, options, generate, loop.seed).from_step
+    else:
+        batches_from = lambda step, _: batches.from_step(step)  # noqa: E731
+    along_the_data = per_token(validation_sums, target_params, validation)
+    decoded = acceptance(target_model, target_params, model, validation)
     return run_loop(
-        loss_function, first, update, batches.from_step,
-        per_token(validation_sums, target_params, validation), directory, loop,
+        loss_function, first, update, batches_from,
+        lambda params: along_the_data(params) | decoded(params), directory, loop,
         frozen=target_params,
     )  # fmt: skip

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from specdec.arguments import whole
 from specdec.checkpoints.architectures import decode_model
+from specdec.data.tasks import evenly
 from specdec.data.text import read_pairs, write_pairs
 from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import load_params, load_vocabulary
@@ -35,6 +37,7 @@ def generate(
     tokens_per_batch: int = 2048,
     seed: int = 0,
     recombination: Recombination | None = None,
+    count: int | None = None,
     held_out: Sequence[str] = ("validation.tsv",),
 ) -> None:
     """Writes ``generated.tsv``: every distinct training input, and the target's output on it.
@@ -48,6 +51,7 @@ def generate(
         as many tokens as its input's length. Longer inputs are left out too.
       tokens_per_batch: rows * length of a batch.
       recombination: makes new inputs of the training inputs, which are used instead of them.
+      count: of inputs, spread evenly over all; None for each of them.
       held_out: files of pairs beside the training file, of which no input may be made again.
 
     Raises:
@@ -62,6 +66,8 @@ def generate(
     if recombination:
         tables = (read_pairs(Path(files.directory) / name) for name in held_out)
         inputs = recombination(inputs, {source for table in tables for source, _ in table})
+    if count is not None:
+        inputs = evenly(inputs, whole("count", count, 1))
     ids = [vocabulary.encode(text, add_eos=True) for text in inputs]
     outputs: dict[int, str] = {}
     batches = list(_batches([len(row) for row in ids], lengths, tokens_per_batch))

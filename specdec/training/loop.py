@@ -52,7 +52,7 @@ def run_loop(
     loss_function: LossFunction,
     params: Any,
     optimizer: optax.GradientTransformation,
-    batches_from: Callable[[int], Iterator[Any]],
+    batches_from: Callable[[int, Callable[[], Any]], Iterator[Any]],
     evaluate: Callable[[Any], dict[str, float]],
     directory: str | os.PathLike,
     options: LoopOptions,
@@ -68,7 +68,8 @@ def run_loop(
     Args:
       loss_function: differentiated with respect to its first argument, jitted with the update.
       params: initial parameters; their buffers are donated.
-      batches_from: batches from a given step on, each a TokenBatch or something with its fields.
+      batches_from: (step, current) -> batches from that step on, each a TokenBatch or something
+        with its fields. ``current()`` are the parameters as they are when it is called.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains.
 
@@ -99,9 +100,9 @@ def run_loop(
             say(f"Resuming at step {step} of {total}.")
         stop = stack.enter_context(stop_request(signal.SIGTERM))
         progress = stack.enter_context(Progress(total, "steps", done=step))
-        for batch in batches_from(step):
-            if step >= total:
-                break
+        batches = batches_from(step, lambda: params)
+        while step < total:
+            batch = next(batches)
             params, optimizer_state, metrics = train_step(
                 params, optimizer_state, frozen, batch, step
             )

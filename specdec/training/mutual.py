@@ -32,8 +32,9 @@ from specdec.training.checkpointing import (
     load_vocabulary,
     save_params,
 )
-from specdec.training.distill import check_draft, comparison, forward_kl, total_variation
+from specdec.training.distill import check_draft
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
+from specdec.training.losses import comparison, forward_kl, total_variation
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatches
 from specdec.training.train import TextFiles, apply, likeliest, per_token, prepare
@@ -143,7 +144,7 @@ def learn_together(
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
     first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
     params = run_loop(
-        loss_function, first, optimizer, batches.from_step,
+        loss_function, first, optimizer, lambda step, _: batches.from_step(step),
         per_token(validation_sums, before, validation), directory, loop, frozen=before,
     )  # fmt: skip
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}

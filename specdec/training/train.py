@@ -124,7 +124,8 @@ def train(
         return means(params) | ({"bleu": bleu(translate, params, sentences)} if translate else {})
 
     return run_loop(
-        loss_function, first, update, training.from_step, evaluate, directory, loop,
+        loss_function, first, update, lambda step, _: training.from_step(step), evaluate, directory,
+        loop,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from specdec.checkpoints.architectures import Config, decode_model
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.models.base import Model
-from specdec.types import Params, SamplingConfig
+from specdec.types import Encoded, Params, Prompt, SamplingConfig
 
 # (params, texts) -> texts
 Translate = Callable[[dict, Sequence[str]], list[str]]
@@ -55,19 +55,37 @@ def decode_rows(
     limit: int,
     seed: int,
     sampling: SamplingConfig,
+    encode: Callable[[Prompt], Encoded] | None = None,
 ) -> list[np.ndarray]:
     """Plain decoding of at most B inputs (ids with EOS) in one batch of the static shape [B, S].
 
-    Returns each one's output of at most ``limit`` tokens, with EOS where it ended before that.
+    Args:
+      encode: the target's encoder, for a draft that starts from what it gives.
+
+    Returns:
+      each one's output of at most ``limit`` tokens, with EOS where it ended before that.
     """
+    params = EngineParams(packed, sampling.traced())
+    prompt, places = padded(model, ids, row_ids, shape)
+    result = decode(
+        Engine(model), params, prompt, places, limit, seed, output_bucket=limit,
+        encoded=encode and encode(prompt),
+    )  # fmt: skip
+    tokens, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
+    return [tokens[place, : counts[place]] for place in range(len(ids))]
+
+
+def padded(
+    model: Model,
+    ids: Sequence[Sequence[int]],
+    row_ids: Sequence[int] | np.ndarray,
+    shape: tuple[int, int],
+) -> tuple[Prompt, np.ndarray]:
+    """At most B inputs and their row numbers, filled up to the static shape [B, S]."""
     inputs, lengths = np.full(shape, model.pad_id, np.int32), np.zeros(shape[0], np.int32)
     for place, row in enumerate(ids):
         lengths[place] = len(row)
         inputs[place, : len(row)] = row
     places = np.full(shape[0], -1, np.int32)
     places[: len(row_ids)] = row_ids
-    params = EngineParams(packed, sampling.traced())
-    prompt = model.prompt(inputs, lengths)
-    result = decode(Engine(model), params, prompt, places, limit, seed, output_bucket=limit)
-    tokens, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
-    return [tokens[place, : counts[place]] for place in range(len(ids))]
+    return model.prompt(inputs, lengths), places

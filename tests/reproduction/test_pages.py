@@ -22,6 +22,7 @@ SUMMARY = "results/scaling/summary.json"
         "docs/scaling.md",
         "docs/trees.md",
         "docs/beams.md",
+        "docs/guides/execution.md",
     ],
 )
 def test_the_pages_show_the_committed_results(script, page):
@@ -201,7 +202,8 @@ def repo(tmp_path):
     write(tmp_path, "docs/trees.md", section("shapes", "old"))
     beams = "".join(map(section, ("calls", "ends", "times", "auto", "quality", "benchmark")))
     write(tmp_path, "docs/beams.md", beams)
-    for name in ("beams/summary", "benchmark_beams/results", "trees/summary"):
+    write(tmp_path, "docs/guides/execution.md", section("control", "old"))
+    for name in ("beams/summary", "benchmark_beams/results", "control/summary", "trees/summary"):
         write(tmp_path, f"results/{name}.json", (REPO / f"results/{name}.json").read_text())
     (tmp_path / "docs/images").mkdir()
     return tmp_path
@@ -240,6 +242,9 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     assert "| 4 beams | 40.3 |" in page
     assert "| specdec beams |" in page
     assert "absent" not in page
+    page = (repo / "docs/guides/execution.md").read_text()
+    assert "old" not in page
+    assert page.count(" of 40 |") == 3
     page = (repo / "docs/reproduction.md").read_text()
     assert page.startswith("Head.\n\n<!-- toy -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")

@@ -1,4 +1,4 @@
-"""Distillation losses against numpy, and a short distillation."""
+"""Short distillations: what they learn from, and what they refuse."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from distilling import distill_tiny, from_encoding
 from run_tiny import recipe
 
 from specdec.checkpoints import save_huggingface
@@ -16,45 +17,8 @@ from specdec.data.text import write_pairs
 from specdec.models.t5.network import init_params
 from specdec.training import distill
 from specdec.training.checkpointing import load_params
+from specdec.training.on_policy import OnPolicy
 from specdec.training.train import first_params
-
-
-@pytest.fixture
-def distributions():
-    rng = np.random.default_rng(0)
-    return rng.dirichlet(np.ones(5), size=(2, 3)), rng.dirichlet(np.ones(5), size=(2, 3))
-
-
-def expected(name, p, q):
-    return {
-        "forward_kl": (p * np.log(p / q)).sum(-1),
-        "reverse_kl": (q * np.log(q / p)).sum(-1),
-        "total_variation": 1 - np.minimum(p, q).sum(-1),
-    }[name]
-
-
-@pytest.mark.parametrize("name", distill.LOSSES)
-def test_losses_follow_their_formulas(name, distributions):
-    p, q = distributions
-    result = distill.LOSSES[name](np.log(p), np.log(q))
-    assert result.shape == (2, 3)
-    np.testing.assert_allclose(result, expected(name, p, q), rtol=2e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", distill.LOSSES)
-def test_losses_vanish_when_the_draft_is_the_target(name, distributions):
-    log_p = np.log(distributions[0])
-    np.testing.assert_allclose(distill.LOSSES[name](log_p, log_p), 0, atol=1e-6)
-
-
-def distill_tiny(directory, data, model, target, **options):
-    settings = recipe(str(data))
-    del settings["vocabulary_path"]
-    settings["loop"] = dataclasses.replace(
-        settings["loop"], total_steps=40, eval_every=20, checkpoint_every=40
-    )
-    chosen = distill.DistillationOptions(str(target), **options)
-    return distill.distill(directory, model=model, distillation=chosen, **settings)
 
 
 @pytest.mark.parametrize("starts", ["tokens", "encoding"])
@@ -100,9 +64,12 @@ def test_a_draft_equal_to_its_target_has_alpha_1(
         distillation=distill.DistillationOptions(str(source)),
         **{name: settings[name] for name in ("files", "batching", "optimizer", "loop")},
     )  # fmt: skip
-    assert seen["evaluate"](params) == pytest.approx(
-        {"loss": 0, "alpha": 1, "agreement": 1}, abs=1e-5
+    found = seen["evaluate"](params)
+    blocks = [found.pop(f"tokens_a_block_t{temperature}") for temperature in (0, 1)]
+    assert found == pytest.approx(
+        {"loss": 0, "alpha": 1, "agreement": 1, "alpha_t0": 1, "alpha_t1": 1}, abs=1e-5
     )
+    assert all(1 < each <= 4 for each in blocks)
     assert (tmp_path / "run" / "spiece.model").is_file()
 
 
@@ -117,11 +84,6 @@ def test_generated_outputs_are_trained_on_beside_the_data(
     )  # fmt: skip
     settings = json.loads((tmp_path / "run" / "run.json").read_text())
     assert settings["data"].startswith("202 examples")
-
-
-def from_encoding(tiny_model):
-    """A draft that starts from the target's encoding."""
-    return dataclasses.replace(tiny_model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
 
 
 @pytest.mark.parametrize("starts", ["tokens", "encoding"])
@@ -139,7 +101,7 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     )  # fmt: skip
     ((function, _, _, batches_from, *_), kwargs) = seen[0]
     draft = init_params(model, jax.random.key(5))
-    scored = next(batches_from(0))
+    scored = next(batches_from(0, None))
     plain = TokenBatch(scored.inputs, scored.targets)
     (once, counted), (late, exact) = (
         function(draft, kwargs["frozen"], batch, jax.random.key(0)) for batch in (scored, plain)
@@ -155,6 +117,9 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
         ({"scored_epochs": -1}, "scored_epochs must be at least 0"),
         ({"top": 0}, "top must be at least 1"),
         ({"scored_epochs": 1, "loss": "reverse_kl"}, "every token"),
+        ({"scored_epochs": 1, "loss": "jensen_shannon"}, "every token"),
+        ({"jensen_shannon_weight": 1.0}, "jensen_shannon_weight must be between 0 and 1, got 1.0"),
+        ({"on_policy": OnPolicy(), "cross_entropy_weight": 0.1}, "repeat its own outputs"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -189,5 +154,5 @@ def test_another_width_than_the_targets_is_refused(
 
 
 def test_unknown_losses_are_refused():
-    with pytest.raises(ValueError, match="forward_kl, reverse_kl, total_variation"):
+    with pytest.raises(ValueError, match="forward_kl, reverse_kl, jensen_shannon, total_variation"):
         distill.DistillationOptions("target", loss="kl")

@@ -62,7 +62,7 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
             agreement_weight=3.0, top=config.vocab_size,
         )  # fmt: skip
     assert not (tmp_path / "run" / "target").exists()
-    batch = next(seen["batches"](0))
+    batch = next(seen["batches"](0, None))
     moved = jax.tree.map(lambda x: 1.1 * x, seen["params"])
     loss, metrics = seen["function"](moved, seen["frozen"], batch, jax.random.key(0))
 

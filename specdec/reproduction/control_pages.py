@@ -1,0 +1,40 @@
+"""The table of docs/guides/execution.md, from the study of a control loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specdec.measure.tables import table
+from specdec.reproduction.page_files import read_json
+
+_SUMMARY = "results/control/summary.json"
+
+
+def measured(root: Path) -> str:
+    """Times, alpha, and the speedups that are predicted and measured.
+
+    Raises:
+      PageError: the results are missing.
+    """
+    remedy = "python scripts/reproduce.py --gin_file=configs/reproduce/control.gin"
+    content = read_json(root, _SUMMARY, remedy)
+
+    def milliseconds(name: str):
+        return lambda row: f"{1e3 * row['seconds'][name]['median']:.3g}"
+
+    def ratio(row: Any) -> str:
+        return f"{row['measured']['median'] / row['counted']:.2f}"
+
+    columns = [
+        ("f, ms", milliseconds("law")), ("guess, ms", milliseconds("guess")),
+        ("g, ms", milliseconds("step")), ("s", "{slowdown:.2f}"), ("α", "{alpha:.3f}"),
+        ("accepted", "{accepted} of {decisions}"),
+        ("predicted by α", "{predicted:.2f}"), ("by what was accepted", "{counted:.2f}"),
+        ("measured", "{measured[median]:.2f}"),
+        ("(range)", "{measured[low]:.2f} to {measured[high]:.2f}"),
+        ("measured / predicted", ratio),
+    ]  # fmt: skip
+    rows = [row for part in content["control"].values() for row in part.values()]
+    source = f"From [summary.json](../../{_SUMMARY}): {content['device']}. `{content['command']}`"
+    return f"{table(columns, rows, numbers=True)}\n\n{source}"

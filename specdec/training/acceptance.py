@@ -1,0 +1,72 @@
+"""What a draft under training is worth to its target: a few rows decoded with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specdec.checkpoints import architectures
+from specdec.checkpoints.architectures import Config
+from specdec.core.stats import RunStats
+from specdec.data.batching import Batches
+from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.drafters.base import Sampled
+from specdec.drafters.model import ModelDrafter
+from specdec.models.base import Model
+from specdec.training.validation import padded
+from specdec.types import SamplingConfig
+from specdec.verifiers.token import TokenVerifier
+
+ROWS = 64
+GAMMA = 3
+
+
+def acceptance(
+    target: Config, target_params: Any, draft: Config, validation: Batches
+) -> Callable[[Any], dict[str, float]]:
+    """Makes the measurement of a draft's parameters: 64 rows decoded at temperatures 0 and 1.
+
+    They are those of the commonest shape of the validation batches, so that few programs are
+    compiled.
+
+    Returns:
+      params -> ``alpha_t0`` and ``alpha_t1``, and ``tokens_a_block_t0`` and so on, of 3 guesses.
+    """
+    target_model, draft_model = map(architectures.decode_model, (target, draft))
+    packed = target_model.pack(target_params)
+    engine = Engine(target_model, ModelDrafter(draft_model, GAMMA), TokenVerifier())
+    of_shape = defaultdict(list)
+    for batch in validation.epoch(0):
+        of_shape[batch.targets.shape].append(batch)
+    batches = max(of_shape.values(), key=len)
+    batches = batches[: -(-ROWS // len(batches[0].targets))]
+
+    def measure(params: Any) -> dict[str, float]:
+        weights, found = draft_model.pack(params), {}
+        for temperature in (0.0, 1.0):
+            sampling = SamplingConfig(temperature)
+            drafter = Sampled(weights, sampling.traced())
+            given, counted = EngineParams(packed, sampling.traced(), drafter), []
+            for inputs, targets in batches:
+                ids = architectures.prompts(target, inputs, targets)
+                prompt, places = padded(target_model, ids, range(len(ids)), inputs.shape)
+                length = targets.shape[1]
+                limit = room(target_model, ids, length)
+                result = decode(engine, given, prompt, places, limit, 0, output_bucket=length)
+                counted.append(result.stats)
+            stats = RunStats.total(counted, len(counted), GAMMA)
+            found[f"alpha_t{temperature:g}"] = stats.alpha or 0.0
+            found[f"tokens_a_block_t{temperature:g}"] = stats.block_efficiency or 0.0
+        return found
+
+    return measure
+
+
+def room(model: Model, ids: Sequence[np.ndarray], length: int) -> int:
+    """Tokens of an output of at most ``length`` that positions behind all prompts have."""
+    if model.max_positions is None or not model.reads_prefix:
+        return length
+    return max(1, min(length, model.max_positions - max(map(len, ids))))

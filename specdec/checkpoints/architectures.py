@@ -91,14 +91,14 @@ def training_pair(
 
 def prompts(
     config: Config, inputs: Int[np.ndarray, "b s"], targets: Int[np.ndarray, "b t"]
-) -> list[np.ndarray]:
+) -> list[list[int]]:
     """The texts of a batch of :func:`training_pair`, as decoding is given them; no spare rows."""
     if isinstance(config, GPTConfig):
         sizes = 1 + np.argmax(targets != config.pad_id, axis=1)
     else:
         sizes = np.count_nonzero(inputs != config.pad_id, axis=1)
     used = np.any(targets != config.pad_id, axis=1)
-    return [row[:size] for row, size in zip(inputs[used], sizes[used], strict=True)]
+    return [row[:size].tolist() for row, size in zip(inputs[used], sizes[used], strict=True)]
 
 
 def teacher_forced(

@@ -13,7 +13,14 @@ from typing import Any
 
 from specdec.benchmarks import plots, report
 from specdec.measure.tables import markdown
-from specdec.reproduction import beam_pages, control_pages, paper_tables, scaling, tree_pages
+from specdec.reproduction import (
+    beam_pages,
+    control_pages,
+    distillation_pages,
+    paper_tables,
+    scaling,
+    tree_pages,
+)
 from specdec.reproduction.page_files import PageError, Result, read_json
 
 # The runs of the bundled pair: directories of results, each with the name of its column.
@@ -292,6 +299,7 @@ def sections(
         "docs/reproduction.md": reproduced,
         "docs/trees.md": lambda name: tree_runs() if name == "greedy" else trees(name),
         "docs/beams.md": lambda name: beam_pages.SECTIONS[name](root),
+        "docs/distillation.md": lambda name: distillation_pages.alphas(root, draw=draw),
         "docs/guides/execution.md": lambda name: control_pages.measured(root),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),
     }

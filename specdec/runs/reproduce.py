@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gin
 import jax
@@ -38,7 +38,6 @@ from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.distillation_runs import DistillationRuns
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
@@ -213,7 +212,17 @@ def block_difference(token: Sequence[np.ndarray], block: Sequence[np.ndarray]) -
     }  # fmt: skip
 
 
-_Other = Siblings | TreeRuns | BeamRuns | ControlRuns | DistillationRuns
+class Part(Protocol):
+    """A study of its own kind."""
+
+    @property
+    def name(self) -> str:
+        """Short, for tables and directories."""
+        ...
+
+    def pieces(self) -> Iterator[Piece]:
+        """Where each result stands, and what makes it or reads it there."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,14 +234,14 @@ class Reproduction:
     trees: Sequence[TreeRuns] = ()
     beams: Sequence[BeamRuns] = ()
     control: Sequence[ControlRuns] = ()
-    distillation: Sequence[DistillationRuns] = ()
+    distillation: Sequence[Part] = ()  # Trained: decoding need not load what that takes.
 
     def __post_init__(self):
         if not self._parts:
             raise ValueError("There is nothing to reproduce: studies is empty.")
 
     @property
-    def _parts(self) -> Sequence[Study | _Other]:
+    def _parts(self) -> Sequence[Part]:
         return (
             *self.studies, *self.siblings, *self.trees, *self.beams, *self.control,
             *self.distillation,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+import jax
 
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
@@ -56,7 +56,7 @@ def acceptance(
                 length = targets.shape[1]
                 limit = room(target_model, ids, length)
                 result = decode(engine, given, prompt, places, limit, 0, output_bucket=length)
-                counted.append(result.stats)
+                counted.append(jax.device_get(result.stats))
             stats = RunStats.total(counted, len(counted), GAMMA)
             found[f"alpha_t{temperature:g}"] = stats.alpha or 0.0
             found[f"tokens_a_block_t{temperature:g}"] = stats.block_efficiency or 0.0
@@ -65,7 +65,7 @@ def acceptance(
     return measure
 
 
-def room(model: Model, ids: Sequence[np.ndarray], length: int) -> int:
+def room(model: Model, ids: Sequence[Sequence[int]], length: int) -> int:
     """Tokens of an output of at most ``length`` that positions behind all prompts have."""
     if model.max_positions is None or not model.reads_prefix:
         return length

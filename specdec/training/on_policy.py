@@ -142,7 +142,7 @@ def generator(
         # An output that did not end has no EOS to learn; the loss compares what stands before it.
         made = TokenBatch(np.zeros_like(batch.inputs), np.zeros_like(batch.targets))
         for row, (text, output) in enumerate(zip(ids, outputs, strict=True)):
-            pair = architectures.training_pair(config, text, output)
+            pair = architectures.training_pair(config, text, output.tolist())
             for side, tokens in zip(made, pair, strict=True):
                 side[row, : len(tokens)] = tokens[: side.shape[1]]
         return made

@@ -22,6 +22,7 @@ SUMMARY = "results/scaling/summary.json"
         "docs/scaling.md",
         "docs/trees.md",
         "docs/beams.md",
+        "docs/distillation.md",
         "docs/guides/execution.md",
     ],
 )
@@ -203,6 +204,7 @@ def repo(tmp_path):
     beams = "".join(map(section, ("calls", "ends", "times", "auto", "quality", "benchmark")))
     write(tmp_path, "docs/beams.md", beams)
     write(tmp_path, "docs/guides/execution.md", section("control", "old"))
+    write(tmp_path, "docs/distillation.md", section("alphas", "old"))
     for name in ("beams/summary", "benchmark_beams/results", "control/summary", "trees/summary"):
         write(tmp_path, f"results/{name}.json", (REPO / f"results/{name}.json").read_text())
     (tmp_path / "docs/images").mkdir()
@@ -245,6 +247,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     page = (repo / "docs/guides/execution.md").read_text()
     assert "old" not in page
     assert page.count(" of 40 |") == 3
+    assert "Not run yet: `python" in (repo / "docs/distillation.md").read_text()
     page = (repo / "docs/reproduction.md").read_text()
     assert page.startswith("Head.\n\n<!-- toy -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")

@@ -65,7 +65,7 @@ def test_jensen_shannon_lies_between_the_two_kls(distributions):
     log_p, log_q = map(jnp.log, map(jnp.asarray, distributions))
     for weight, kl in ((1e-3, losses.forward_kl), (1 - 1e-3, losses.reverse_kl)):
         scaled = losses.jensen_shannon(log_p, log_q, weight) / min(weight, 1 - weight)
-        np.testing.assert_allclose(scaled, kl(log_p, log_q), rtol=0.02)
+        np.testing.assert_allclose(scaled, kl(log_p, log_q), rtol=0.05)
 
 
 def test_the_hybrid_weight_has_no_gradient(distributions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +36,10 @@ def acceptance(
     Returns:
       params -> ``alpha_t0`` and ``alpha_t1``, and ``tokens_a_block_t0`` and so on, of 3 guesses.
     """
-    target_model, draft_model = map(architectures.decode_model, (target, draft))
+    target_model, draft_model = (
+        architectures.decode_model(dataclasses.replace(config, dtype="float32"))
+        for config in (target, draft)
+    )
     packed = target_model.pack(target_params)
     engine = Engine(target_model, ModelDrafter(draft_model, GAMMA), TokenVerifier())
     of_shape = defaultdict(list)

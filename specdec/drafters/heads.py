@@ -1,0 +1,121 @@
+"""Heads on the target's last hidden state: each guesses the token at its own distance."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from specdec.core.residuals import take_position
+from specdec.core.standardize import standardize
+from specdec.drafters.base import Sampled
+from specdec.drafters.growing import grow
+from specdec.pytrees import pytree
+from specdec.topology import Topology
+from specdec.types import (
+    Draft,
+    Encoded,
+    Params,
+    PointMass,
+    Prompt,
+    Purpose,
+    RandomSource,
+    Verdict,
+)
+
+
+class OffsetHeads(Protocol):
+    """K heads for a target of hidden width D, with logits over its V tokens."""
+
+    @property
+    def count(self) -> int:
+        """K, the most guesses in a row."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
+
+    def logits(self, params: Params, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
+        """float32 logits of each head.
+
+        Args:
+          hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
+            for what follows that token.
+        """
+        ...
+
+
+@pytree
+class OffsetHeadsState:
+    """The heads' drafter between blocks."""
+
+    # The target's where the newest token was drawn; zeros before its first call, from which guesses
+    # are as good as any.
+    hidden: Float[Array, "b d"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OffsetHeadsDrafter:
+    """A chain or a tree of guesses by heads that see the target's last hidden state, in one call.
+
+    Head i knows nothing of the guesses before its own: all nodes of a level have the same q. A
+    block without accepted guesses moves the state to the token before the draft, one with some to
+    the last accepted node, for the token after it was drawn there. Parameters are
+    :class:`~specdec.drafters.base.Sampled` ones of the heads.
+
+    Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models",
+    sections 3 and 4; Cai et al. 2024, "Medusa", section 2.1.
+
+    Raises:
+      ValueError: the topology is deeper than there are heads.
+    """
+
+    heads: OffsetHeads
+    topology: Topology
+    independent: bool = False  # Whether siblings are drawn with replacement.
+
+    def __post_init__(self):
+        if self.topology.depth > self.heads.count:
+            raise ValueError(
+                f"The draft has {self.heads.count} heads, so at most as many guesses in a row; "
+                f"{self.topology.depth} were asked for."
+            )
+
+    def init(
+        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
+    ) -> OffsetHeadsState:
+        del params, max_len, target
+        return OffsetHeadsState(jnp.zeros((prompt.batch_size, self.heads.width)))
+
+    def propose(
+        self, params: Sampled, state: OffsetHeadsState, random: RandomSource
+    ) -> tuple[Draft, OffsetHeadsState]:
+        tree, greedy = self.topology, params.sampling.greedy
+        scores = self.heads.logits(params.weights, state.hidden)[:, : tree.depth]
+        if not greedy:
+            laws = standardize(scores, params.sampling)
+            assert not isinstance(laws, PointMass)
+            scores = laws
+        depths = tree.depths()
+
+        def laws_after(nodes, tokens):
+            del tokens
+            level = 0 if nodes[0] < 0 else int(depths[nodes[0]]) + 1
+            return jnp.repeat(scores[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
+
+        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+        tokens, probs = grow(tree, len(state.hidden), laws_after, numbers, self.independent)
+        return Draft(tokens, probs, tree, independent=self.independent and not greedy), state
+
+    def observe(
+        self, state: OffsetHeadsState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+    ) -> OffsetHeadsState:
+        node = take_position(verdict.path, verdict.num_accepted)
+        newest = take_position(hidden, node).astype(jnp.float32)
+        active = (verdict.num_emitted > 0)[:, None]
+        return OffsetHeadsState(jnp.where(active, newest, state.hidden))

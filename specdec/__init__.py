@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.hierarchical import Hierarchical
     from specdec.drafters.copying import Copying
+    from specdec.drafters.heads import Heads
     from specdec.drafters.merged import Merged
     from specdec.drafters.ngram import Ngram
     from specdec.drafters.quantized import Quantized
@@ -33,6 +34,7 @@ _HOMES = {
     "Copying": "drafters.copying",
     "DeviceMesh": "models.partitioning",
     "GenerateOutput": "api",
+    "Heads": "drafters.heads",
     "Hierarchical": "decoding.hierarchical",
     "KSeqVerifier": "verifiers.kseq",
     "LenientVerifier": "verifiers.lenient",
@@ -56,6 +58,7 @@ __all__ = [
     "Copying",
     "DeviceMesh",
     "GenerateOutput",
+    "Heads",
     "Hierarchical",
     "KSeqVerifier",
     "LenientVerifier",

@@ -24,6 +24,7 @@ from specdec.models.partitioning import Partitioning
 from specdec.models.t5 import network as t5
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
+from specdec.types import Prompt
 
 Config = T5Config | GPTConfig
 EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
@@ -121,6 +122,26 @@ def teacher_forced(
         shifted = decoder_inputs(network.config, targets)
         logits = network.apply({"params": params}, inputs, shifted, encoding, **options)
     return jnp.asarray(logits)
+
+
+def states_along(
+    model: PackedModel, params: Any, inputs: Int[Array, "b s"], targets: Int[Array, "b t"]
+) -> Float[Array, "b t d"]:
+    """The last hidden state from which each of ``targets`` is drawn, given batches of pairs.
+
+    Args:
+      model, params: of :func:`decode_model`, so that states are those of decoding.
+    """
+    length, ones = targets.shape[1], jnp.ones((len(inputs),), jnp.int32)
+    if model.reads_prefix:
+        fed = inputs[:, :length]
+        prompt = Prompt(inputs[:, :0], 0 * ones, fed[:, :1], ones)
+    else:
+        fed = decoder_inputs(model.config, targets)
+        lengths = jnp.sum(inputs != model.pad_id, axis=1)
+        prompt = Prompt(inputs, lengths, fed[:, :1], ones)
+    start = model.start(params, prompt, length)
+    return model.extend(params, start.encoded, start.cache, fed)[0]
 
 
 def decoder_inputs(config: T5Config, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:

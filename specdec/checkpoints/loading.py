@@ -17,10 +17,12 @@ import numpy as np
 from specdec.checkpoints.architectures import Config, decode_model, encoding_widths
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
+from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.hf_files import same_vocabulary
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.models.base import LoadedModel
+from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.packed import PackedModel, best_layout
 from specdec.models.partitioning import Partitioning, replicate
 from specdec.types import Params
@@ -148,6 +150,12 @@ class DraftLoader:
                 "target that it was distilled from."
             )
         return found
+
+    def heads(self, path: str) -> tuple[TargetHeads, HeadsParams]:
+        _, params = open_checkpoint(self.target.source, None)
+        config, weights = load_heads(path, params)
+        heads = TargetHeads(self.target.model, config)
+        return heads, HeadsParams(weights, self.target.params)
 
     def ngrams(self, path: str) -> NgramTables:
         tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)

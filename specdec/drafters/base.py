@@ -102,8 +102,35 @@ class Opening(Protocol):
         """A draft model, by the names of :func:`specdec.load_pair`."""
         ...
 
+    def heads(self, path: str) -> tuple[OffsetHeads, Params]:
+        """The target's heads from a directory, and their parameters."""
+        ...
+
     def ngrams(self, path: str) -> NgramTables:
         """N-gram tables: a file, a directory that holds them, or a bundled pair's name."""
+        ...
+
+
+class OffsetHeads(Protocol):
+    """K heads for a target of hidden width D, with logits over its V tokens."""
+
+    @property
+    def count(self) -> int:
+        """K, the most guesses in a row."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
+
+    def logits(self, params: Params, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
+        """float32 logits of each head.
+
+        Args:
+          hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
+            for what follows that token.
+        """
         ...
 
 

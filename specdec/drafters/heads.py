@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,43 +10,20 @@ from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import OffsetHeads, OpenDraft, Opening, Sampled, chain, never_stopping
 from specdec.drafters.growing import grow
+from specdec.drafters.tree import Tree
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import (
     Draft,
     Encoded,
-    Params,
     PointMass,
     Prompt,
     Purpose,
     RandomSource,
     Verdict,
 )
-
-
-class OffsetHeads(Protocol):
-    """K heads for a target of hidden width D, with logits over its V tokens."""
-
-    @property
-    def count(self) -> int:
-        """K, the most guesses in a row."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """D."""
-        ...
-
-    def logits(self, params: Params, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
-        """float32 logits of each head.
-
-        Args:
-          hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
-            for what follows that token.
-        """
-        ...
 
 
 @pytree
@@ -119,3 +95,34 @@ class OffsetHeadsDrafter:
         newest = take_position(hidden, node).astype(jnp.float32)
         active = (verdict.num_emitted > 0)[:, None]
         return OffsetHeadsState(jnp.where(active, newest, state.hidden))
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """Heads that were trained on the target's hidden states: blockwise or Medusa ones.
+
+    Attributes:
+      path: their directory, which :func:`specdec.training.heads.train_heads` writes.
+    """
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    def open(self, opening: Opening) -> OpenDraft:
+        heads, weights = opening.heads(self.path)
+
+        def make_tree(tree: Tree, catch_up: int) -> OffsetHeadsDrafter:
+            del catch_up  # Nothing is fed.
+            if tree.topology is None:
+                raise ValueError(
+                    "Heads draft trees of a fixed shape, such as Tree((3, 2, 1)); nodes= is for a "
+                    "draft model."
+                )
+            return OffsetHeadsDrafter(heads, tree.topology, tree.independent)
+
+        return OpenDraft(
+            never_stopping("A head's", lambda gamma: OffsetHeadsDrafter(heads, chain(gamma))),
+            lambda sampling: Sampled(weights, sampling.traced()), weights, make_tree=make_tree,
+        )  # fmt: skip

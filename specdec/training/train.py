@@ -161,11 +161,14 @@ def prepare(
     batching: BatchingOptions,
     loop: LoopOptions,
     more: Sequence[tuple[str, str]] = (),
+    *,
+    trains_model: bool = True,
     **settings: Any,
 ) -> tuple[Batches, Batches]:
     """Training and validation batches of a run, which :func:`prepare_directory` describes.
 
-    ``more`` pairs are trained on too; ``settings`` are those that the recipe has of its own.
+    ``more`` pairs are trained on too; ``settings`` are those that the recipe has of its own. Where
+    a part on top of the model is trained, and not the model, ``trains_model`` is False.
 
     Raises:
       ValueError: the vocabulary is not the model's, or examples that it continues were to be
@@ -190,7 +193,7 @@ def prepare(
     )
     data = training.fingerprint()
     settings |= {"total_steps": loop.total_steps, "seed": loop.seed, "data": data}
-    prepare_directory(directory, model, settings, vocabulary.path)
+    prepare_directory(directory, model if trains_model else None, settings, vocabulary.path)
     return training, validation
 
 

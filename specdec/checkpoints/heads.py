@@ -1,0 +1,88 @@
+"""A target's heads as files: config.json, which names the target's fingerprint, and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict
+from safetensors.numpy import save_file
+
+from specdec.checkpoints.hf_files import CONFIG, WEIGHTS, opened, read_json
+from specdec.checkpoints.parameters import CheckpointError, StoredArray, written_whole
+from specdec.core.files import write_json
+from specdec.models.heads.network import HeadsConfig, init_params
+
+MODEL_TYPE = "specdec_heads"
+
+
+def target_fingerprint(params: Mapping[str, Any]) -> str:
+    """Eight hex digits of a checkpoint's parameters, of each the first row in float32."""
+    crc = 0
+    for name, array in sorted(flatten_dict(params, sep="/").items()):
+        row = array.read((slice(0, 1),)) if isinstance(array, StoredArray) else array[:1]
+        crc = zlib.crc32(np.asarray(row, np.float32).tobytes(), zlib.crc32(name.encode(), crc))
+    return f"{crc:08x}"
+
+
+def save_heads(
+    directory: str | os.PathLike, config: HeadsConfig, params: Any, target: Mapping[str, Any]
+) -> None:
+    """Writes heads in float16, and whose they are; the directory appears when it is whole.
+
+    Args:
+      target: the parameters of the checkpoint that they were trained on.
+
+    Raises:
+      CheckpointError: the directory is not empty.
+    """
+    described = {"model_type": MODEL_TYPE, **dataclasses.asdict(config)}
+    arrays = {name: np.asarray(array, np.float16) for name, array in params.items()}
+    with written_whole(Path(directory).absolute()) as partial:
+        save_file(arrays, partial / WEIGHTS)
+        write_json(partial / CONFIG, described | {"target": target_fingerprint(target)})
+
+
+def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[HeadsConfig, dict]:
+    """The shape and the parameters, float32, of a target's heads.
+
+    Args:
+      target: the checkpoint's parameters, which may be still in their files.
+
+    Raises:
+      CheckpointError: there are none, or they are damaged, or another target's.
+    """
+    directory = Path(source)
+    if not (directory / CONFIG).is_file():
+        raise CheckpointError(f"{source} holds no heads: it has no {CONFIG}.")
+    found = read_json(directory / CONFIG)
+    if found.pop("model_type", None) != MODEL_TYPE:
+        raise CheckpointError(
+            f"{directory / CONFIG} is not of heads (model_type {MODEL_TYPE!r}): name a draft model "
+            "by its path alone, without specdec.Heads."
+        )
+    known, here = found.pop("target", None), target_fingerprint(target)
+    if known != here:
+        raise CheckpointError(
+            f"{source} was trained on another target (fingerprint {known}) than this one ({here}), "
+            "whose hidden states mean something else. Train heads on this one "
+            "(configs/training/quickstart_heads.gin)."
+        )
+    try:
+        config = HeadsConfig(**found)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{directory / CONFIG} is not a config of heads: {error}.") from None
+    with opened(directory / WEIGHTS) as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    like: dict[str, Any] = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    wanted = {name: leaf.shape for name, leaf in like.items()}
+    if {name: array.shape for name, array in arrays.items()} != wanted:
+        raise CheckpointError(f"{directory / WEIGHTS} does not hold the heads that {CONFIG} tells.")
+    return config, {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}

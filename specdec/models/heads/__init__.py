@@ -1,0 +1,1 @@
+"""Small networks on a target's last hidden state, which draft for it."""

@@ -1,0 +1,42 @@
+"""Heads with their target's logits, as :class:`specdec.drafters.heads.OffsetHeads`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specdec.models.base import Model
+from specdec.models.heads.network import Heads, HeadsConfig
+from specdec.pytrees import pytree
+from specdec.types import Params
+
+
+@pytree
+class HeadsParams:
+    """Parameters of heads, and the target's packed ones, which they share."""
+
+    heads: Params
+    target: Params
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetHeads:
+    """Heads on a target: a guess's logits are what the target makes of its head's output."""
+
+    target: Model
+    config: HeadsConfig
+
+    @property
+    def count(self) -> int:
+        return self.config.count
+
+    @property
+    def width(self) -> int:
+        return self.config.width
+
+    def logits(self, params: HeadsParams, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
+        """One read of the logits' kernel for all heads."""
+        states = Heads(self.config).apply({"params": params.heads}, hidden)
+        return self.target.logits(params.target, jnp.asarray(states))

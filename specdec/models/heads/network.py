@@ -1,0 +1,87 @@
+"""Heads of blockwise decoding and of Medusa, as linen modules.
+
+Both are residual blocks on the target's hidden state; the logits are the target's own, so that a
+file of heads is small.
+
+Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models", section 4
+(one feed-forward layer for all offsets, a residual connection for each); Cai et al. 2024, "Medusa",
+section 2.1 (a residual block with SiLU for each head).
+
+Shapes: D the target's hidden width, K heads, F hidden units.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from specdec.arguments import whole
+
+Kind = Literal["blockwise", "medusa"]
+KINDS: tuple[Kind, ...] = ("blockwise", "medusa")
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadsConfig:
+    """The shape of a target's heads.
+
+    Attributes:
+      kind: "blockwise", one layer of F hidden units whose outputs are all heads'; or "medusa", a
+        square layer for each head, which has no F.
+      count: K.
+      width: D.
+      hidden_units: F; 0 with "medusa".
+
+    Raises:
+      ValueError: a value out of range.
+    """
+
+    kind: Kind
+    count: int
+    width: int
+    hidden_units: int = 0
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}.")
+        whole("count", self.count, 1)
+        whole("width", self.width, 1)
+        whole("hidden_units", self.hidden_units, *((1,) if self.kind == "blockwise" else (0, 0)))
+
+
+class Heads(nn.Module):
+    """Hidden states for the target's logits, one for each distance."""
+
+    config: HeadsConfig
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "*b d"]) -> Float[Array, "*b k d"]:
+        cfg = self.config
+        x = hidden.astype(jnp.float32)
+        # Targets normalise before their logits, so the scale of what they are given is free.
+        x *= jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
+        x = x[..., None, :]
+        # Heads begin as the target's own next token: the outputs of their blocks are 0 at first.
+        zeros = nn.initializers.zeros_init()
+        if cfg.kind == "medusa":
+            shape = (cfg.count, cfg.width, cfg.width)
+            kernel = self.param("kernel", zeros, shape)
+            bias = self.param("bias", zeros, shape[:2])
+            return x + nn.silu(jnp.einsum("...d,kde->...ke", x[..., 0, :], kernel) + bias)
+        init = nn.initializers.lecun_normal()
+        wi = self.param("wi", init, (cfg.width, cfg.hidden_units))
+        bi = self.param("bi", zeros, (cfg.hidden_units,))
+        wo = self.param("wo", zeros, (cfg.hidden_units, cfg.count * cfg.width))
+        bo = self.param("bo", zeros, (cfg.count * cfg.width,))
+        out = nn.relu(x @ wi + bi) @ wo + bo
+        return x + out.reshape(*hidden.shape[:-1], cfg.count, cfg.width)
+
+
+def init_params(config: HeadsConfig, key: jax.Array) -> dict:
+    """Parameters of heads that have learned nothing, float32."""
+    return dict(Heads(config).init(key, jnp.ones((1, config.width)))["params"])

@@ -1,0 +1,190 @@
+"""Heads on a frozen target: trained, written, read, decoded with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from run_tiny import recipe
+from tiny import TINY_GPT, random_gpt_params
+
+import specdec
+from specdec.checkpoints import CheckpointError, architectures, save_huggingface
+from specdec.checkpoints.heads import load_heads, save_heads
+from specdec.data.batching import TokenBatch
+from specdec.models.heads.model import HeadsParams, TargetHeads
+from specdec.models.heads.network import Heads, HeadsConfig, init_params
+from specdec.models.t5 import network as t5
+from specdec.training import heads as training
+from specdec.training.checkpointing import load_params
+from specdec.training.train import apply
+
+SHAPES = {
+    "medusa": HeadsConfig("medusa", 3, 16), "blockwise": HeadsConfig("blockwise", 3, 16, 24)
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def exported(once, data_directory, target_directory):
+    """The tiny target as a checkpoint."""
+    config, params = load_params(target_directory)
+    return once(
+        "exported_target",
+        lambda directory: save_huggingface(
+            directory, config, params, data_directory / "spiece.model"
+        ),
+    )
+
+
+def train(directory, data, target, shape, **options):
+    settings = recipe(str(data))
+    del settings["vocabulary_path"]
+    settings["loop"] = dataclasses.replace(
+        settings["loop"], total_steps=40, eval_every=40, checkpoint_every=20
+    )
+    chosen = training.HeadsOptions(str(target), **options)
+    return training.train_heads(directory, heads=shape, options=chosen, **settings)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, kind):
+    found = []
+    per_token = training.per_token
+
+    def recorded(*args):
+        means = per_token(*args)
+        found.append(means(init_params(SHAPES[kind], jax.random.key(3))))
+        return lambda params: found.append(means(params)) or found[-1]
+
+    monkeypatch.setattr(training, "per_token", recorded)
+    train(tmp_path / "run", data_directory, exported, SHAPES[kind])
+    first, last = found
+    for number in (1, 2, 3):
+        assert last[f"loss_{number}"] < first[f"loss_{number}"]
+    assert last["alpha_1"] > first["alpha_1"] > 0
+    pair = specdec.load_pair(target=str(exported), draft=specdec.Heads(str(tmp_path / "run/heads")))
+    texts = ["ant bee cat", "dog", "eel fox"]
+    greedy = {"sampling": specdec.SamplingConfig(0.0), "max_decode_len": 16, "max_input_len": 16}
+    plain = pair.generate(texts, method="autoregressive", **greedy)
+    for options in ({"gamma": 3}, {"tree": (2, 2, 1)}):
+        out = pair.generate(texts, **options, **greedy)
+        assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+        assert out.stats.accepted > 0
+    with pytest.raises(ValueError, match=r"has 3 heads, .* 4 were asked for"):
+        pair.generate(texts, gamma=4, **greedy)
+    with pytest.raises(ValueError, match="fixed shape"):
+        pair.generate(texts, tree=specdec.Tree(nodes=4, depth=2), **greedy)
+
+
+def batch_of(config, pairs, length):
+    batch = TokenBatch(*(np.zeros((len(pairs), length), np.int32) for _ in range(2)))
+    for row, pair in enumerate(pairs):
+        for side, ids in zip(batch, architectures.training_pair(config, *pair), strict=True):
+            side[row, : len(ids) + 1] = [*ids, config.eos_id]
+    return batch
+
+
+@pytest.mark.parametrize("architecture", ["t5", "gpt"])
+def test_states_along_a_text_have_the_networks_logits(tiny_model, architecture):
+    if architecture == "t5":
+        config = tiny_model
+        params = t5.init_params(config, jax.random.key(0))
+    else:
+        config = TINY_GPT["gpt"]
+        params = random_gpt_params(config, 0)
+    pairs = [([3, 4, 5, 6], [7, 8]), ([9, 10], [11, 12, 13])]
+    batch = batch_of(config, pairs, 12)
+    model = architectures.decode_model(config, "in_out")
+    packed = model.pack(params)
+    hidden = architectures.states_along(model, packed, *map(jnp.asarray, batch))
+    expected = apply(architectures.network(config), params, batch)
+    counted = batch.targets != config.pad_id
+    np.testing.assert_allclose(
+        model.logits(packed, hidden)[counted], expected[counted], rtol=2e-4, atol=2e-4
+    )
+
+
+def test_heads_of_a_gpt_draft_for_it(tmp_path):
+    config = dataclasses.replace(TINY_GPT["gpt"])
+    params = random_gpt_params(config, 4)
+    save_huggingface(tmp_path / "target", config, params)
+    shape = HeadsConfig("medusa", 2, config.d_model)
+    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), params)
+    pair = specdec.load_pair(
+        target=str(tmp_path / "target"), draft=specdec.Heads(str(tmp_path / "heads"))
+    )
+    greedy = {"sampling": specdec.SamplingConfig(0.0), "max_decode_len": 16, "max_input_len": 16}
+    texts = [[2, 3, 4], [5, 6]]
+    plain = pair.generate(texts, method="autoregressive", **greedy)
+    out = pair.generate(texts, gamma=2, **greedy)
+    assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_what_is_written_is_read(tmp_path, kind):
+    shape, target = SHAPES[kind], {"a": np.arange(6.0).reshape(2, 3)}
+    noise = init_params(shape, jax.random.key(0))
+    noise = jax.tree.map(lambda a: jnp.asarray(a + 0.5, jnp.float16).astype("float32"), noise)
+    save_heads(tmp_path / "heads", shape, noise, target)
+    config, params = load_heads(tmp_path / "heads", target)
+    assert config == shape
+    jax.tree.map(np.testing.assert_array_equal, params, noise)
+    with pytest.raises(CheckpointError, match="was trained on another target"):
+        load_heads(tmp_path / "heads", {"a": np.ones((2, 3))})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "t5"}, "is not of heads"),
+        ({"count": 2}, "does not hold the heads"),
+        ({"kind": "other"}, "not a config of heads: kind must be one of blockwise, medusa"),
+        (None, "holds no heads"),
+    ],
+)
+def test_damaged_heads_are_one_clear_error(tmp_path, change, message):
+    shape, target = SHAPES["medusa"], {"a": np.ones((2, 3))}
+    directory = tmp_path / "heads"
+    save_heads(directory, shape, init_params(shape, jax.random.key(0)), target)
+    path = directory / "config.json"
+    if change is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        load_heads(directory, target)
+
+
+def test_another_width_than_the_targets_is_refused(tmp_path, data_directory, exported):
+    with pytest.raises(ValueError, match="width 8 is not that of the target's hidden states, 16"):
+        train(tmp_path, data_directory, exported, HeadsConfig("medusa", 2, 8))
+
+
+def test_new_heads_guess_what_the_target_guesses(tiny_model):
+    """Their blocks are 0 at first: each has the logits of the token that was just drawn."""
+    model = architectures.decode_model(tiny_model, "in_out")
+    packed = model.pack(t5.init_params(tiny_model, jax.random.key(0)))
+    hidden = jax.random.normal(jax.random.key(1), (4, 16))
+    for shape in SHAPES.values():
+        params = HeadsParams(init_params(shape, jax.random.key(2)), packed)
+        found = TargetHeads(model, shape).logits(params, hidden)
+        expected = model.logits(packed, hidden[:, None])
+        np.testing.assert_allclose(found, jnp.tile(expected, (1, 3, 1)), rtol=1e-3, atol=1e-4)
+
+
+def test_a_medusa_head_is_its_formula():
+    shape = SHAPES["medusa"]
+    params = init_params(shape, jax.random.key(0))
+    params = jax.tree.map(lambda a: jax.random.normal(jax.random.key(1), a.shape), params)
+    hidden = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
+    found = Heads(shape).apply({"params": params}, hidden)
+    x = hidden / np.sqrt((hidden**2).mean(-1, keepdims=True) + 1e-6)
+    for head in range(3):
+        inside = x @ np.asarray(params["kernel"][head]) + np.asarray(params["bias"][head])
+        np.testing.assert_allclose(
+            found[:, head], x + inside / (1 + np.exp(-inside)), rtol=1e-4, atol=1e-5
+        )

@@ -80,7 +80,8 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[He
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{directory / CONFIG} is not a config of heads: {error}.") from None
     with opened(directory / WEIGHTS) as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        names = file.keys()
+        arrays = {name: file.get_tensor(name) for name in names}
     like: dict[str, Any] = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     wanted = {name: leaf.shape for name, leaf in like.items()}
     if {name: array.shape for name, array in arrays.items()} != wanted:

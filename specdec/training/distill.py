@@ -183,12 +183,15 @@ def distill(
         batches = ScoredBatches(
             directory, training, epochs, by_teacher, target_params, distillation.top
         )
+    own = None
     if distillation.on_policy:
         options, frozen = distillation.on_policy, (target_model, target_params)
         generate = generator(model, options, loop.seed, frozen)
-        batches_from = OnPolicyBatches(directory, batches, options, generate, loop.seed).from_step
-    else:
-        batches_from = lambda step, _: batches.from_step(step)  # noqa: E731
+        own = OnPolicyBatches(directory, batches, options, generate, loop.seed)
+
+    def batches_from(step, current):
+        return own.from_step(step, current) if own else batches.from_step(step)
+
     along_the_data = per_token(validation_sums, target_params, validation)
     decoded = acceptance(target_model, target_params, model, validation)
     return run_loop(

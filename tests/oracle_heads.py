@@ -1,11 +1,15 @@
-"""Toy heads on the toy target's hidden state, which is a row's number in its table."""
+"""Toy drafts on the toy target's hidden state, which is a row's number in its table."""
 
 import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.core.residuals import write_at
+from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
-from specdec.topology import Topology
+from specdec.models.cache import block_mask, slot_positions
+from specdec.models.toy import ToyCache
+from specdec.topology import CHAIN, Topology
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,3 +34,54 @@ def heads_tree(model, tree, independent=False):
     """A drafter of a tree, as those of models."""
     del model
     return OffsetHeadsDrafter(ToyHeads(), tree, independent)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyLayer:
+    """A layer on hidden states, whose cache holds a number made of each token and its state.
+
+    Its own state is a row's number in a table [C, V] of logits, made of all numbers before it.
+    """
+
+    width: int = 1
+
+    def start(self, params, batch, max_len, target):
+        del params
+        return target, ToyCache(jnp.zeros((batch, max_len), jnp.int32), jnp.zeros(batch, jnp.int32))
+
+    def extend(self, params, encoded, cache, tokens, states, topology=CHAIN, *, after=0):
+        numbers = numbers_of(tokens, states)
+        length, max_len, count = cache.length, cache.tokens.shape[1], tokens.shape[1]
+        written = write_at(cache.tokens, numbers, length + after)
+        seen = block_mask(topology, length, max_len, count, after)
+        weights = 3 * slot_positions(topology, length, max_len, after + count) + 1
+        past = jnp.sum(jnp.where(seen, (written * weights)[:, None], 0), axis=-1)
+        hidden = (encoded[:, None] + past) % len(params)
+        return hidden[..., None].astype(jnp.float32), dataclasses.replace(cache, tokens=written)
+
+    def logits(self, params, hidden):
+        return params[hidden[..., 0].astype(jnp.int32)]
+
+    def over_vocabulary(self, params, distribution):
+        del params
+        return distribution
+
+    def commit(self, cache, count):
+        return dataclasses.replace(cache, length=cache.length + count)
+
+
+def numbers_of(tokens, states):
+    """What a toy layer's cache holds of tokens and the states from which they were drawn."""
+    return 5 * states[..., 0].astype(jnp.int32) + tokens + 1
+
+
+def eagle_chain(model, gamma):
+    """A drafter by gamma, as those of models."""
+    del model
+    return EagleDrafter(ToyLayer(), Topology.chain(gamma))
+
+
+def eagle_tree(model, tree, independent=False):
+    """A drafter of a tree, as those of models."""
+    del model
+    return EagleDrafter(ToyLayer(), tree, independent)

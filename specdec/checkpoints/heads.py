@@ -1,4 +1,4 @@
-"""A target's heads as files: config.json, which names the target's fingerprint, and weights."""
+"""What drafts on a target's hidden states, as files: config.json with its fingerprint, weights."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.hf_files import CONFIG, WEIGHTS, opened, read_json
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, written_whole
 from specdec.core.files import write_json
-from specdec.models.heads.network import HeadsConfig, init_params
+from specdec.models.eagle import model as eagle
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.heads import network
+from specdec.models.heads.network import HeadsConfig
 
 MODEL_TYPE = "specdec_heads"
+Config = HeadsConfig | EagleConfig
+
+
+def init_params(config: Config, key: jax.Array) -> dict:
+    """Random parameters, float32."""
+    if isinstance(config, EagleConfig):
+        return eagle.init_params(config, key)
+    return network.init_params(config, key)
 
 
 def target_fingerprint(params: Mapping[str, Any]) -> str:
@@ -33,9 +44,9 @@ def target_fingerprint(params: Mapping[str, Any]) -> str:
 
 
 def save_heads(
-    directory: str | os.PathLike, config: HeadsConfig, params: Any, target: Mapping[str, Any]
+    directory: str | os.PathLike, config: Config, params: Any, target: Mapping[str, Any]
 ) -> None:
-    """Writes heads in float16, and whose they are; the directory appears when it is whole.
+    """Writes heads or a layer in float16, and whose they are; the directory appears whole.
 
     Args:
       target: the parameters of the checkpoint that they were trained on.
@@ -43,14 +54,16 @@ def save_heads(
     Raises:
       CheckpointError: the directory is not empty.
     """
-    described = {"model_type": MODEL_TYPE, **dataclasses.asdict(config)}
-    arrays = {name: np.asarray(array, np.float16) for name, array in params.items()}
+    kind = {"kind": "eagle"} if isinstance(config, EagleConfig) else {}
+    described = {"model_type": MODEL_TYPE, **kind, **dataclasses.asdict(config)}
+    flat = flatten_dict(params, sep="/")
+    arrays = {name: np.asarray(array, np.float16) for name, array in flat.items()}
     with written_whole(Path(directory).absolute()) as partial:
         save_file(arrays, partial / WEIGHTS)
         write_json(partial / CONFIG, described | {"target": target_fingerprint(target)})
 
 
-def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[HeadsConfig, dict]:
+def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Config, dict]:
     """The shape and the parameters, float32, of a target's heads.
 
     Args:
@@ -75,15 +88,21 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[He
             "whose hidden states mean something else. Train heads on this one "
             "(configs/training/quickstart_heads.gin)."
         )
+    shape = HeadsConfig
+    if found.get("kind") == "eagle":
+        shape = EagleConfig
+        del found["kind"]
     try:
-        config = HeadsConfig(**found)
+        config = shape(**found)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{directory / CONFIG} is not a config of heads: {error}.") from None
     with opened(directory / WEIGHTS) as file:
         names = file.keys()
         arrays = {name: file.get_tensor(name) for name in names}
-    like: dict[str, Any] = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
-    wanted = {name: leaf.shape for name, leaf in like.items()}
+    like = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    shapes: dict[str, Any] = flatten_dict(like, sep="/")
+    wanted = {name: leaf.shape for name, leaf in shapes.items()}
     if {name: array.shape for name, array in arrays.items()} != wanted:
         raise CheckpointError(f"{directory / WEIGHTS} does not hold the heads that {CONFIG} tells.")
-    return config, {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}
+    loaded = {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}
+    return config, unflatten_dict(loaded, sep="/")

@@ -7,6 +7,7 @@ import importlib.resources
 import os
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,11 +21,17 @@ from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.hf_files import same_vocabulary
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
+from specdec.drafters.base import MakeTree
+from specdec.drafters.eagle import EagleDrafter
+from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.models.base import LoadedModel
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.packed import PackedModel, best_layout
 from specdec.models.partitioning import Partitioning, replicate
+from specdec.topology import Topology
 from specdec.types import Params
 
 BUNDLED = ("quickstart", "quickstart_lm")
@@ -151,11 +158,24 @@ class DraftLoader:
             )
         return found
 
-    def heads(self, path: str) -> tuple[TargetHeads, HeadsParams]:
+    def heads(self, path: str) -> tuple[MakeTree, Params]:
         _, params = open_checkpoint(self.target.source, None)
         config, weights = load_heads(path, params)
-        heads = TargetHeads(self.target.model, config)
-        return heads, HeadsParams(weights, self.target.params)
+        model = self.target.model
+        assert isinstance(model, PackedModel)  # It was read from a checkpoint.
+        if isinstance(config, EagleConfig):
+            layer = EagleModel(model, config)
+            packed = layer.pack(weights, draft_kernel_dtype(self.dtype))
+            packed = replicate(packed, self.target.partitioning)
+            return partial(EagleDrafter, layer), EagleParams(packed, self.target.params)
+        weights = replicate(weights, self.target.partitioning)
+        heads = TargetHeads(model, config)
+
+        def make(topology: Topology, independent: bool, catch_up: int) -> OffsetHeadsDrafter:
+            del catch_up  # They feed nothing.
+            return OffsetHeadsDrafter(heads, topology, independent)
+
+        return make, HeadsParams(weights, self.target.params)
 
     def ngrams(self, path: str) -> NgramTables:
         tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)

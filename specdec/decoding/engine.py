@@ -197,7 +197,11 @@ class Engine:
         cache = self.target.commit(scored.cache, path, verdict.num_emitted)
         drafter_state = None
         if self.drafter:
-            drafter_state = self.drafter.observe(state.drafter_state, verdict, scored.hidden)
+            # Emitted token i was drawn where path[i] is; what follows the emitted ones is filler.
+            states = jnp.take_along_axis(
+                scored.hidden, verdict.path[..., None], axis=1, mode="clip"
+            )
+            drafter_state = self.drafter.observe(state.drafter_state, verdict, states)
         # A draft's NaN, too, is in what of it is accepted.
         nan = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
         info = BlockInfo(

@@ -143,7 +143,7 @@ class HierarchicalDrafter(Chain):
         return _InnerRandom(random, i, self.gamma)
 
     def observe(
-        self, state: HierarchicalState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: HierarchicalState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> HierarchicalState:
         active, guesses = verdict.num_emitted > 0, self.gamma - 1
         excess = guesses - jnp.minimum(verdict.num_accepted, guesses)
@@ -155,7 +155,7 @@ class HierarchicalDrafter(Chain):
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         newest = jnp.where(active, newest, state.start.last_token)
         start = Start(state.start.encoded, cache, newest)
-        inner = self.inner.observe(state.inner, verdict, hidden)
+        inner = self.inner.observe(state.inner, verdict, states)
         return dataclasses.replace(state, start=start, active=active, inner=inner)
 
 

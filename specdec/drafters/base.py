@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.drafters.tree import Tree
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
-from specdec.topology import AnyTopology, Topology
+from specdec.topology import CHAIN, AnyTopology, Order, Topology
 from specdec.types import (
+    Cache,
+    Distribution,
     Draft,
     DrafterState,
     Encoded,
@@ -49,13 +51,13 @@ class Drafter(Protocol):
         ...
 
     def observe(
-        self, state: DrafterState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: DrafterState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> DrafterState:
         """Takes in what was emitted and rolls back; rows with num_emitted = 0 stand still.
 
         Args:
-          hidden: the target's hidden states of the scored block: of the token before the draft,
-            then of each node.
+          states: the target's last hidden states from which the emitted tokens were drawn, in
+            order; only the first ``num_emitted[b]`` count.
         """
         ...
 
@@ -86,6 +88,10 @@ class OpenDraft:
     make_tree: Callable[[Tree, int], Drafter] | None = None
 
 
+# (topology, independent, catch_up) -> a drafter of that shape; see :attr:`OpenDraft.make_tree`.
+MakeTree = Callable[[Topology, bool, int], Drafter]
+
+
 class Opening(Protocol):
     """What a spec is opened for, and what it may ask to be loaded.
 
@@ -102,8 +108,8 @@ class Opening(Protocol):
         """A draft model, by the names of :func:`specdec.load_pair`."""
         ...
 
-    def heads(self, path: str) -> tuple[OffsetHeads, Params]:
-        """The target's heads from a directory, and their parameters."""
+    def heads(self, path: str) -> tuple[MakeTree, Params]:
+        """What was trained on the target's hidden states, from a directory, and its parameters."""
         ...
 
     def ngrams(self, path: str) -> NgramTables:
@@ -131,6 +137,48 @@ class OffsetHeads(Protocol):
           hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
             for what follows that token.
         """
+        ...
+
+
+class StateDraft(Protocol):
+    """An autoregressive draft on a target's hidden states, of width D.
+
+    Of each token it is given the state from which that was drawn: the target's own, or where that
+    has not been there yet, what it made itself of the token before.
+    """
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
+
+    def start(
+        self, params: Params, batch: int, max_len: int, target: Encoded
+    ) -> tuple[Encoded, Cache]:
+        """Its view of the inputs, and an empty cache for ``max_len`` tokens.
+
+        Args:
+          target: what the target's ``start`` made of the inputs.
+        """
+        ...
+
+    def extend(
+        self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b t"],
+        states: Float[Array, "b t d"], topology: Order = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], Cache]:  # fmt: skip
+        """:meth:`specdec.models.base.Model.extend` of tokens with their states; returns states."""
+        ...
+
+    def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """As :meth:`specdec.models.base.Model.logits`."""
+        ...
+
+    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
+        """As :meth:`specdec.models.base.Model.over_vocabulary`."""
+        ...
+
+    def commit(self, cache: Cache, count: Int[Array, " b"]) -> Cache:
+        """Keeps the first ``count[b]`` tokens just given; a negative count forgets tokens."""
         ...
 
 

@@ -124,7 +124,7 @@ class BestFirstDrafter:
         return tokens, (worth[..., None] + own).reshape(flat)
 
     def observe(
-        self, state: ModelTreeState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> ModelTreeState:
-        del hidden
+        del states
         return observe_tree(self.model, state, verdict)

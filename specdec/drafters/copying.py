@@ -116,9 +116,9 @@ class CopyingDrafter:
         return Draft(tokens, None, self.topology, guesses), state
 
     def observe(
-        self, state: CopyingState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: CopyingState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> CopyingState:
-        del hidden
+        del states
         slots = jnp.arange(verdict.tokens.shape[1])
         emitted = slots < verdict.num_emitted[:, None]
         text = write_at(state.text, verdict.tokens, state.length, verdict.num_emitted)

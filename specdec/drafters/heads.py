@@ -10,7 +10,15 @@ from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import OffsetHeads, OpenDraft, Opening, Sampled, chain, never_stopping
+from specdec.drafters.base import (
+    Drafter,
+    OffsetHeads,
+    OpenDraft,
+    Opening,
+    Sampled,
+    chain,
+    never_stopping,
+)
 from specdec.drafters.growing import grow
 from specdec.drafters.tree import Tree
 from specdec.pytrees import pytree
@@ -40,8 +48,8 @@ class OffsetHeadsDrafter:
     """A chain or a tree of guesses by heads that see the target's last hidden state, in one call.
 
     Head i knows nothing of the guesses before its own: all nodes of a level have the same q. A
-    block without accepted guesses moves the state to the token before the draft, one with some to
-    the last accepted node, for the token after it was drawn there. Parameters are
+    block's newest token was drawn from the state of the last accepted guess, or of the token before
+    the draft: that is what the heads see next. Parameters are
     :class:`~specdec.drafters.base.Sampled` ones of the heads.
 
     Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models",
@@ -89,20 +97,19 @@ class OffsetHeadsDrafter:
         return Draft(tokens, probs, tree, independent=self.independent and not greedy), state
 
     def observe(
-        self, state: OffsetHeadsState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: OffsetHeadsState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> OffsetHeadsState:
-        node = take_position(verdict.path, verdict.num_accepted)
-        newest = take_position(hidden, node).astype(jnp.float32)
+        newest = take_position(states, jnp.maximum(verdict.num_emitted - 1, 0))
         active = (verdict.num_emitted > 0)[:, None]
-        return OffsetHeadsState(jnp.where(active, newest, state.hidden))
+        return OffsetHeadsState(jnp.where(active, newest.astype(jnp.float32), state.hidden))
 
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """Heads that were trained on the target's hidden states: blockwise or Medusa ones.
+    """What was trained on the target's hidden states: heads, or an EAGLE-style layer.
 
     Attributes:
-      path: their directory, which :func:`specdec.training.heads.train_heads` writes.
+      path: their directory, which :mod:`specdec.training.heads` writes.
     """
 
     path: str
@@ -111,18 +118,17 @@ class Heads:
         return self.path
 
     def open(self, opening: Opening) -> OpenDraft:
-        heads, weights = opening.heads(self.path)
+        make, weights = opening.heads(self.path)
 
-        def make_tree(tree: Tree, catch_up: int) -> OffsetHeadsDrafter:
-            del catch_up  # Nothing is fed.
+        def make_tree(tree: Tree, catch_up: int) -> Drafter:
             if tree.topology is None:
                 raise ValueError(
                     "Heads draft trees of a fixed shape, such as Tree((3, 2, 1)); nodes= is for a "
                     "draft model."
                 )
-            return OffsetHeadsDrafter(heads, tree.topology, tree.independent)
+            return make(tree.topology, tree.independent, catch_up)
 
         return OpenDraft(
-            never_stopping("A head's", lambda gamma: OffsetHeadsDrafter(heads, chain(gamma))),
+            never_stopping("A head's", lambda gamma: make(chain(gamma), False, 0)),
             lambda sampling: Sampled(weights, sampling.traced()), weights, make_tree=make_tree,
         )  # fmt: skip

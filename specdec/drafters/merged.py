@@ -118,10 +118,10 @@ class MergedDrafter:
         return jax.nn.one_hot(draft.tokens, self.vocab_size, dtype=jnp.float32)
 
     def observe(
-        self, state: tuple[DrafterState, ...], verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: tuple[DrafterState, ...], verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> tuple[DrafterState, ...]:
         first_node = take_position(verdict.path, jnp.minimum(verdict.num_accepted, 1))
-        states: list[Any] = []
+        after: list[Any] = []
         for drafter, each, first in zip(self.drafters, state, self._firsts, strict=True):
             size, depth = drafter.topology.size, drafter.topology.depth
             own = (first_node > first) & (first_node <= first + size)
@@ -129,9 +129,8 @@ class MergedDrafter:
             told = dataclasses.replace(
                 verdict, path=path, num_accepted=jnp.where(own, verdict.num_accepted, 0)
             )
-            seen = jnp.concatenate([hidden[:, :1], hidden[:, 1 + first : 1 + first + size]], axis=1)
-            states.append(drafter.observe(each, told, seen))
-        return tuple(states)
+            after.append(drafter.observe(each, told, states))
+        return tuple(after)
 
 
 def _joined(parents: list[tuple[int, ...]]) -> tuple[int, ...]:

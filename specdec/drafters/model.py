@@ -167,9 +167,9 @@ class ModelDrafter(Chain):
         return (probability >= self.stop_below) & ~one_of(token[:, 0], self.model.eos_ids)
 
     def observe(
-        self, state: ModelDrafterState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: ModelDrafterState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> ModelDrafterState:
-        del hidden
+        del states
         active = verdict.num_emitted > 0
         all_accepted = verdict.num_accepted == state.num_guesses
         # Committed so far: the pending tokens and all guesses but the last. Keep the accepted ones.

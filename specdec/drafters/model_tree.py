@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import Sampled, StateDraft
 from specdec.drafters.growing import grow
 from specdec.models.base import Model
 from specdec.pytrees import pytree
@@ -68,7 +68,24 @@ def feed_pending(
     return model.logits(params.weights, newest), cache
 
 
-def ids_of(model: Model, weights: Params, tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
+def fed_places(tree: Topology) -> Int[np.ndarray, " n"]:
+    """Each node's place among those with children, which alone are fed; or -1."""
+    with_children = sorted({parent for parent in tree.parents if parent >= 0})
+    places = np.full(tree.size, -1, np.int32)
+    places[with_children] = np.arange(len(with_children))
+    return places
+
+
+def inner_nodes(tree: Topology) -> Topology:
+    """The nodes with children, as a tree of their own."""
+    places = fed_places(tree)
+    kept = (parent for parent, place in zip(tree.parents, places, strict=True) if place >= 0)
+    return Topology(tuple(int(places[parent]) if parent >= 0 else -1 for parent in kept))
+
+
+def ids_of(
+    model: Model | StateDraft, weights: Params, tokens: Int[Array, "b n"]
+) -> Int[Array, "b n"]:
     """Token ids of a model's logits' places, where it does not generate all tokens."""
     found = model.over_vocabulary(weights, PointMass(tokens))
     assert isinstance(found, PointMass)
@@ -115,22 +132,10 @@ class ModelTreeDrafter:
     # Where other drafts guess too, all that a block emits.
     catch_up: int = 2
 
-    @property
-    def _inner(self) -> Int[np.ndarray, " m"]:
-        """Nodes with children."""
-        return np.array(sorted({parent for parent in self.topology.parents if parent >= 0}), int)
-
-    @property
-    def _fed(self) -> Int[np.ndarray, " n"]:
-        """Each node's place among those that are fed, or -1."""
-        places = np.full(self.topology.size, -1, np.int32)
-        places[self._inner] = np.arange(len(self._inner))
-        return places
-
     def init(
         self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
     ) -> ModelTreeState:
-        room = max_len + len(self._inner) + 1
+        room = max_len + inner_nodes(self.topology).size + 1
         return start_tree(
             self.model, params, prompt, room, self.topology.size, self.catch_up, target
         )
@@ -139,10 +144,9 @@ class ModelTreeDrafter:
         self, params: Sampled, state: ModelTreeState, random: RandomSource
     ) -> tuple[Draft, ModelTreeState]:
         model, weights, tree = self.model, params.weights, self.topology
-        batch, greedy, fed = len(state.num_pending), params.sampling.greedy, self._fed
+        batch, greedy = len(state.num_pending), params.sampling.greedy
         numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-        parents = np.array(tree.parents)[self._inner]
-        inner = Topology(tuple(int(fed[p]) if p >= 0 else -1 for p in parents))
+        inner, fed = inner_nodes(tree), fed_places(tree)
         caches = [state.cache]
 
         def ids(tokens):
@@ -171,7 +175,7 @@ class ModelTreeDrafter:
         return draft, dataclasses.replace(state, cache=caches[-1], fed=places)
 
     def observe(
-        self, state: ModelTreeState, verdict: Verdict, hidden: Float[Array, "b n1 d"]
+        self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> ModelTreeState:
-        del hidden
+        del states
         return observe_tree(self.model, state, verdict)

@@ -66,8 +66,8 @@ class NgramDrafter:
             context = jnp.concatenate([context, tokens[-1][:, None]], axis=1)[:, 1:]
         return jnp.stack(tokens, axis=1)
 
-    def observe(self, state: Array, verdict: Verdict, hidden: Float[Array, "b n1 d"]) -> Array:
-        del hidden
+    def observe(self, state: Array, verdict: Verdict, states: Float[Array, "b d1 w"]) -> Array:
+        del states
         history = jnp.concatenate([state, verdict.tokens], axis=1)
         at = verdict.num_emitted[:, None] + jnp.arange(state.shape[1])
         return jnp.take_along_axis(history, at, axis=1)

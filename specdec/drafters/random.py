@@ -36,8 +36,8 @@ class RandomDrafter:
         probs = jnp.full((*tokens.shape, self.vocab_size), 1 / self.vocab_size)
         return Draft(tokens, probs, self.topology, independent=True), state
 
-    def observe(self, state: Array, verdict: Verdict, hidden: Float[Array, "b n1 d"]) -> Array:
-        del verdict, hidden
+    def observe(self, state: Array, verdict: Verdict, states: Float[Array, "b d1 w"]) -> Array:
+        del verdict, states
         return state
 
 

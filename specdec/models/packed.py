@@ -139,7 +139,7 @@ class PackedModel(abc.ABC):
         Raises:
           ValueError: 8 bits on a mesh that cuts kernels.
         """
-        ops, store = self._ops, Store(self._ops.pack, self._ops.pack_whole, lambda table: table)
+        ops, store = self.ops, Store(self.ops.pack, self.ops.pack_whole, lambda table: table)
         if int8:
             self.check_whole()
 
@@ -166,10 +166,10 @@ class PackedModel(abc.ABC):
         """The decoder's kernels, and the logits', in few bits; all else is shared."""
         del of_target
         self.check_whole()
-        logits = self._ops.tied(params.embedding) if params.logits is None else params.logits
+        logits = self.ops.tied(params.embedding) if params.logits is None else params.logits
         if bits == 8 and isinstance(logits, Int8Kernel):
             raise ValueError("The model's weights have 8 bits already: choose Quantized(bits=4).")
-        quantize = jax.jit(functools.partial(self._ops.quantize, bits=bits, group=group))
+        quantize = jax.jit(functools.partial(self.ops.quantize, bits=bits, group=group))
         layers = tuple(
             dataclasses.replace(layer, **{name: quantize(k) for name, k in kernels.items()})
             for layer, kernels in zip(params.layers, self.kernels(params), strict=True)
@@ -200,6 +200,11 @@ class PackedModel(abc.ABC):
         with self._resolving(len(tokens)):
             return self._extend(params, encoded, cache, tokens, topology, after)
 
+    def embed(self, params: Any, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
+        """Rows of the embedding, for what drafts on this model's hidden states."""
+        with self._resolving(len(tokens)):
+            return self._embedded(params, tokens)
+
     def logits(self, params: Any, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         with self._resolving(len(hidden)):
             cut = "vocab" if params.output_tokens is None else None
@@ -223,7 +228,8 @@ class PackedModel(abc.ABC):
         return spread(distribution, params.output_tokens, self.vocab_size)
 
     @property
-    def _ops(self):
+    def ops(self) -> ModuleType:
+        """The products of its layout: ``few_tokens.py`` or ``plain.py``."""
         return few_tokens if self.layout == "out_in" else plain
 
     def _resolving(self, batch_size: int) -> contextlib.AbstractContextManager:
@@ -241,10 +247,10 @@ class PackedModel(abc.ABC):
     def _logits(self, params, x) -> Float[Array, "b t v"]: ...
 
     def _logits_kernel(self, params: Any) -> Kernel:
-        return self._ops.tied(params.embedding) if params.logits is None else params.logits
+        return self.ops.tied(params.embedding) if params.logits is None else params.logits
 
     def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
-        embedded = self._ops.embed(params.embedding, tokens).astype(self.dtype)
+        embedded = self.ops.embed(params.embedding, tokens).astype(self.dtype)
         # Else widening is fused with what follows, which then may round otherwise.
         return hidden(jax.lax.optimization_barrier(embedded))
 
@@ -261,8 +267,8 @@ class PackedModel(abc.ABC):
         return jax.lax.optimization_barrier((key, value))
 
     def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
-        weights, total = softmax_parts(self._ops.scores(query, keys) + bias)
-        out = self._ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
+        weights, total = softmax_parts(self.ops.scores(query, keys) + bias)
+        out = self.ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
         out = out.transpose(0, 2, 1, 3)
         return out.reshape(*out.shape[:2], -1)
 

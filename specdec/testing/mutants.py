@@ -137,8 +137,8 @@ class UnwarpedDraft(ModelDrafter):
 class NoRollback(ModelDrafter):
     """Leaves rejected guesses in the draft's cache. q is reported as drawn: slow, not wrong."""
 
-    def observe(self, state, verdict, hidden):
-        after = super().observe(state, verdict, hidden)
+    def observe(self, state, verdict, states):
+        after = super().observe(state, verdict, states)
         return dataclasses.replace(after, cache=state.cache)
 
 

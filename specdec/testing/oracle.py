@@ -28,7 +28,7 @@ from specdec.types import DecodeState, Params, Prompt, Purpose
 
 Law = dict[tuple[int, ...], float]
 Cells = int | tuple[float, ...]
-_ROWS_A_CALL = 1 << 16
+_ROWS_A_CALL = 1 << 13
 
 
 @dataclasses.dataclass(frozen=True)

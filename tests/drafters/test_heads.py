@@ -1,4 +1,4 @@
-"""What heads look at, block by block: the target's state where the newest token was drawn."""
+"""What drafts on hidden states look at, block by block: the target's where tokens were drawn."""
 
 import dataclasses
 
@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CONTEXTS
-from oracle_heads import ToyHeads
+from oracle_heads import ToyHeads, ToyLayer, numbers_of
 
-from specdec.core.residuals import take_position
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import Sampled
+from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter, OffsetHeadsState
-from specdec.models.toy import ToyModel
+from specdec.drafters.merged import MergedDrafter
+from specdec.models.toy import ToyCache, ToyModel
 from specdec.testing.toys import dyadic_table
 from specdec.topology import Topology
 from specdec.types import SamplingConfig
@@ -29,77 +31,149 @@ LIMIT = 24
 SHAPES = {"chain": Topology.chain(3), "tree": Topology.branching((2, 2, 1))}
 
 
+def blocks_of(drafter):
+    """Decoding of twelve seeds, block by block: (state before, state after, its BlockInfo)."""
+    engine = Engine(MODEL, drafter, RecursiveVerifier())
+    own = Sampled(DRAFT, ONE)
+    own = (own, ()) if isinstance(drafter, MergedDrafter) else own
+    params = EngineParams(TARGET, ONE, own)
+    step = jax.jit(engine.step)
+    for seed in range(12):
+        after = engine.start(params, PROMPT, jnp.arange(4), LIMIT, seed, output_bucket=LIMIT)
+        while not np.all(after.finished):
+            before = after
+            after, info = step(params, before)
+            yield before, after, info
+
+
 def wrong_blocks(drafter):
     """Blocks after which a row's state is another one than the text's, and how rows ended them."""
-    engine = Engine(MODEL, drafter, RecursiveVerifier())
-    params, wrong, seen = EngineParams(TARGET, ONE, Sampled(DRAFT, ONE)), 0, set()
-    step = jax.jit(engine.step)
-    for seed in range(6):
-        state = engine.start(
-            params, PROMPT, jnp.arange(4), LIMIT, seed,
-            output_bucket=LIMIT,
-        )  # fmt: skip
-        while not np.all(state.finished):
-            before = state
-            state, info = step(params, state)
-            hidden = state.drafter_state.hidden[:, 0]
-            expected = where_drawn(state.tokens, state.num_tokens)
-            for row in range(4):
-                if before.finished[row]:  # Stands still.
-                    wrong += int(hidden[row] != before.drafter_state.hidden[row, 0])
-                    seen.add("finished")
-                    continue
-                if state.finished[row]:  # Its guesses behind EOS are dropped; nobody asks again.
-                    continue
+    wrong, seen = 0, set()
+    for before, after, info in blocks_of(drafter):
+        old, found = before.drafter_state, after.drafter_state
+        if isinstance(found, tuple):  # Of drafts at once, the first.
+            old, found = old[0], found[0]
+        expected = states_of(after.tokens)
+        for row in range(4):
+            if before.finished[row]:  # Stands still.
+                wrong += moved(old, found, row)
+                seen.add("finished")
+            elif not after.finished[row]:  # Its guesses behind EOS are dropped; nobody asks again.
                 seen.add(int(info.num_accepted[row]))
-                wrong += int(hidden[row] != expected[row])
+                count = int(after.num_tokens[row])
+                wrong += not holds(found, row, count, after.tokens[row], expected[row])
     return wrong, seen
 
 
+def moved(before, after, row):
+    """Whether anything of a row but dead cache entries changed."""
+    before, after = (
+        [x.length if isinstance(x, ToyCache) else x for x in jax.tree.leaves(
+            state, is_leaf=lambda x: isinstance(x, ToyCache)
+        )]
+        for state in (before, after)
+    )  # fmt: skip
+    return any(np.any(a[row] != b[row]) for a, b in zip(before, after, strict=True))
+
+
+def holds(found, row, count, tokens, expected):
+    """Whether a row's state is that of its ``count`` tokens and of the states they came from."""
+    if isinstance(found, OffsetHeadsState):
+        return bool(found.hidden[row] == expected[count - 1])
+    # The start token, for which there is no state, and what was emitted.
+    text = np.concatenate([[0], tokens[:count]])
+    states = np.concatenate([[[0]], expected[:count]])
+    waiting = int(found.num_pending[row])
+    kept = count + 1 - waiting
+    return (
+        int(found.cache.length[row]) == kept
+        and np.array_equal(found.pending[row, :waiting], text[kept:])
+        and np.array_equal(found.states[row, :waiting], states[kept:])
+        and np.array_equal(found.cache.tokens[row, :kept], numbers_of(text[:kept], states[:kept]))
+    )
+
+
 @jax.jit
-def where_drawn(tokens, num_tokens):
-    """The target's hidden state where each row's newest token was drawn, from its text alone."""
+def states_of(tokens):
+    """The target's hidden states from which tokens were drawn, from their text alone."""
     start = MODEL.start(TARGET, PROMPT, LIMIT)
     fed = jnp.concatenate([start.last_token[:, None], tokens[:, : LIMIT - 1]], axis=1)
-    hidden, _ = MODEL.extend(TARGET, start.encoded, start.cache, fed)
-    return take_position(hidden, num_tokens - 1)[:, 0]
+    return MODEL.extend(TARGET, start.encoded, start.cache, fed)[0]
 
 
+DRAFTS = {"heads": OffsetHeadsDrafter, "eagle": EagleDrafter}
+TOYS = {"heads": ToyHeads(), "eagle": ToyLayer()}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_state_is_that_of_the_text(shape):
-    wrong, seen = wrong_blocks(OffsetHeadsDrafter(ToyHeads(), SHAPES[shape]))
+def test_the_states_are_those_of_the_text(shape, draft):
+    wrong, seen = wrong_blocks(DRAFTS[draft](TOYS[draft], SHAPES[shape]))
     assert wrong == 0
     assert {0, 1, 2, 3, "finished"} <= seen
 
 
-class LastNode(OffsetHeadsDrafter):
-    """After a partly accepted block, the state of a node that was not accepted."""
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_the_states_are_those_of_the_text_beside_another_draft(draft):
+    """What the other draft guessed was drawn from the target's states all the same."""
 
-    def observe(self, state, verdict, hidden):
-        return super().observe(state, dataclasses.replace(verdict, path=verdict.path + 1), hidden)
+    copying = CopyingDrafter(Topology.branching((2, 1, 1)), max_match=2, catch_up=4)
+    wrong, seen = wrong_blocks(
+        MergedDrafter((DRAFTS[draft](TOYS[draft], SHAPES["tree"]), copying), 3)
+    )
+    assert wrong == 0
+    assert "finished" in seen
 
 
-class Root(OffsetHeadsDrafter):
+def of_another_node(draft):
+    """The states of a path that was not the accepted one."""
+
+    class Broken(DRAFTS[draft]):
+        def observe(self, state, verdict, states):
+            return super().observe(state, verdict, jnp.roll(states, 1, axis=1))
+
+    return Broken(TOYS[draft], SHAPES["tree"])
+
+
+def root_if_all(draft):
     """After a fully accepted block, the state of the token before the draft."""
 
-    def observe(self, state, verdict, hidden):
-        whole = verdict.num_accepted == self.topology.depth
-        path = jnp.where(whole[:, None], 0, verdict.path)
-        return super().observe(state, dataclasses.replace(verdict, path=path), hidden)
+    class Broken(DRAFTS[draft]):
+        def observe(self, state, verdict, states):
+            whole = (verdict.num_accepted == self.topology.depth)[:, None, None]
+            return super().observe(state, verdict, jnp.where(whole, states[:, :1], states))
+
+    return Broken(TOYS[draft], SHAPES["chain"])
 
 
-class GoesOn(OffsetHeadsDrafter):
+def going_on(draft):
     """A finished row goes on observing."""
 
-    def observe(self, state, verdict, hidden):
-        node = take_position(verdict.path, verdict.num_accepted)
-        return OffsetHeadsState(take_position(hidden, node))
+    class Broken(DRAFTS[draft]):
+        def observe(self, state, verdict, states):
+            emitted = jnp.maximum(verdict.num_emitted, 1)
+            return super().observe(state, dataclasses.replace(verdict, num_emitted=emitted), states)
+
+    return Broken(TOYS[draft], SHAPES["chain"])
 
 
-@pytest.mark.parametrize("broken", [LastNode, Root, GoesOn])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_broken_states_are_caught(broken, shape):
-    wrong, _ = wrong_blocks(broken(ToyHeads(), SHAPES[shape]))
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("broken", [of_another_node, root_if_all, going_on])
+def test_broken_states_are_caught(broken, draft):
+    wrong, _ = wrong_blocks(broken(draft))
+    assert wrong > 0
+
+
+class OwnStates(EagleDrafter):
+    """Keeps the states that it made itself of the guesses that were accepted."""
+
+    def observe(self, state, verdict, states):
+        own = jnp.where(jnp.arange(states.shape[1])[:, None] > 0, state.states, states)
+        return super().observe(state, verdict, own)
+
+
+def test_states_that_are_not_replaced_are_caught():
+    wrong, _ = wrong_blocks(OwnStates(ToyLayer(), SHAPES["chain"]))
     assert wrong > 0
 
 

@@ -77,7 +77,7 @@ class GPTModel(PackedModel):
         places = kv.token_positions(topology, length, count, after)
         # Only filler and finished rows, whose output is fixed, can be beyond the last position.
         places = jnp.broadcast_to(jnp.clip(places, 0, self.max_positions - 1), tokens.shape)
-        positions = self._ops.embed(params.positions, places).astype(self.dtype)
+        positions = self.ops.embed(params.positions, places).astype(self.dtype)
         x = hidden(self._embedded(params, tokens) + positions)
         keys, values = [], []
         for layer, old in zip(
@@ -88,29 +88,29 @@ class GPTModel(PackedModel):
             keys.append(key)
             values.append(value)
             h = self._attend(self._heads(query * self.config.head_dim**-0.5), key, value, bias)
-            x = _added(x, self._ops.product(layer.self_out, h), layer.out_bias)
+            x = _added(x, self.ops.product(layer.self_out, h), layer.out_bias)
             h = self._feed_forward(layer, x)
-            x = _added(x, self._ops.product(layer.wo, h), layer.wo_bias)
+            x = _added(x, self.ops.product(layer.wo, h), layer.wo_bias)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
     def _normed(self, x: Float[Array, "b t d"], norm: Norm) -> Float[Array, "b t d"]:
         """(x - mean) / sqrt(variance + epsilon), times the scale, plus the bias."""
-        centred = x.astype(jnp.float32) - self._ops.mean(x)
-        variance = self._ops.mean_square(centred)
+        centred = x.astype(jnp.float32) - self.ops.mean(x)
+        variance = self.ops.mean_square(centred)
         normed = centred * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
         return normed.astype(x.dtype) * norm.norm_scale + norm.norm_bias
 
     def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        products = self._ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        return [p + layer.qkv_bias[i] for i, p in enumerate(self._ops.split(products, 3))]
+        products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
+        return [p + layer.qkv_bias[i] for i, p in enumerate(self.ops.split(products, 3))]
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
-        inner = self._ops.product(layer.wi, self._normed(x, layer.mlp_norm)) + layer.wi_bias
+        inner = self.ops.product(layer.wi, self._normed(x, layer.mlp_norm)) + layer.wi_bias
         return constrain(ACTIVATIONS[self.config.activation](inner), MLP_AXES)
 
     def _logits(self, params: PackedGPT, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         normed = self._normed(x, params.final_norm)
-        return self._ops.product(self._logits_kernel(params), normed, jnp.float32)
+        return self.ops.product(self._logits_kernel(params), normed, jnp.float32)
 
 
 def _added(

@@ -9,6 +9,7 @@ Shapes: B batch, S input length, T block length, M cache length, H heads, K head
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import ACTIVATIONS, check_encoding, relative_position_buckets
 from specdec.models.t5.packing import PackedLayer, PackedT5
 from specdec.pytrees import pytree
+from specdec.topology import Order
 from specdec.types import AnyArray, Prompt, Start
 
 
@@ -112,9 +114,14 @@ class T5Model(PackedModel):
         if cfg.encoding_width is not None and target is not None:
             encoding = target.output
         check_encoding(cfg, encoding)
-        output = self._encode(params, prompt.inputs, mask, encoding)
-        batch, length, _ = output.shape
-        projected = self._ops.product(params.cross_kv, output)
+        return self.attended(params, self._encode(params, prompt.inputs, mask, encoding), mask)
+
+    def attended(
+        self, params: Any, output: Float[Array, "b s d"], mask: Bool[Array, "b s"]
+    ) -> EncodedT5:
+        """What each layer attends to, of an encoder's output."""
+        cfg, (batch, length, _) = self.config, output.shape
+        projected = self.ops.product(params.cross_kv, output)
         split = projected.reshape(
             batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
         ).transpose(2, 3, 0, 4, 1, 5)
@@ -128,7 +135,7 @@ class T5Model(PackedModel):
         encoder = params.encoder
         x = self._embedded(params, inputs)
         if encoder.input_projection is not None:
-            x = hidden(x + self._ops.product(encoder.input_projection, encoding))
+            x = hidden(x + self.ops.product(encoder.input_projection, encoding))
         padding = jnp.where(mask, 0.0, NEG_INF)[:, None, None, :]
         place = jnp.arange(inputs.shape[1])
         buckets = relative_position_buckets(
@@ -143,12 +150,20 @@ class T5Model(PackedModel):
             bias = shared if layer.relpos is None else bias_of(layer.relpos)
             query, key, value = self._queries_keys_values(layer, x)
             h = self._attend(self._heads(query), self._heads(key), self._heads(value), bias)
-            x = hidden(x + self._ops.product(layer.self_out, h))
-            x = hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
+            x = hidden(x + self.ops.product(layer.self_out, h))
+            x = hidden(x + self.ops.product(layer.wo, self._feed_forward(layer, x)))
         return self._normed(x, encoder.final_norm)
 
     def _extend(self, params, encoded, cache, tokens, topology, after):
-        length, max_len, count = cache.length, cache.keys[0].shape[2], tokens.shape[1]
+        x = self._embedded(params, tokens)
+        return self.through_layers(params, encoded, cache, x, topology, after)
+
+    def through_layers(
+        self, params: Any, encoded: EncodedT5 | None, cache: kv.KVCache,
+        x: Float[Array, "b t d"], topology: Order, after: int,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
+        """:meth:`extend` of embedded tokens; ``encoded`` is None where nothing is attended to."""
+        length, max_len, count = cache.length, cache.keys[0].shape[2], x.shape[1]
         mask = kv.block_mask(topology, length, max_len, count, after)
         query_places = kv.token_positions(topology, length, count, after)
         places = kv.slot_positions(topology, length, max_len, after + count)
@@ -162,12 +177,9 @@ class T5Model(PackedModel):
             return jnp.where(mask[:, None], bias, NEG_INF)
 
         shared = None if params.relpos is None else bias_of(params.relpos)
-        cross_bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
-
-        x = self._embedded(params, tokens)
         keys, values = [], []
-        for layer, cross_key, cross_value, old_key, old_value in zip(
-            params.layers, encoded.keys, encoded.values, cache.keys, cache.values, strict=True
+        for i, (layer, old_key, old_value) in enumerate(
+            zip(params.layers, cache.keys, cache.values, strict=True)
         ):
             query, key, value = self._queries_keys_values(layer, x)
             key, value = self._written((old_key, old_value), (key, value), length + after)
@@ -175,32 +187,37 @@ class T5Model(PackedModel):
             values.append(value)
             bias = shared if layer.relpos is None else bias_of(layer.relpos)
             h = self._attend(self._heads(query), key, value, bias)
-            x = hidden(x + self._ops.product(layer.self_out, h))
-
-            query = self._ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
-            # Rows that share an encoding are as tokens of one row to it.
-            query = query.reshape(len(cross_key), -1, query.shape[-1])
-            h = self._attend(self._heads(query), cross_key, cross_value, cross_bias)
-            h = h.reshape(*x.shape[:2], -1)
-            x = hidden(x + self._ops.product(layer.cross_out, h))
-
-            x = hidden(x + self._ops.product(layer.wo, self._feed_forward(layer, x)))
+            x = hidden(x + self.ops.product(layer.self_out, h))
+            if encoded is not None:
+                x = hidden(x + self._attend_to(encoded, layer, i, x))
+            x = hidden(x + self.ops.product(layer.wo, self._feed_forward(layer, x)))
         return x, kv.KVCache(tuple(keys), tuple(values), length)
+
+    def _attend_to(
+        self, encoded: EncodedT5, layer: Any, i: int, x: Float[Array, "b t d"]
+    ) -> Float[Array, "b t d"]:
+        """Cross-attention of layer i."""
+        bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
+        query = self.ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
+        # Rows that share an encoding are as tokens of one row to it.
+        query = query.reshape(len(encoded.mask), -1, query.shape[-1])
+        h = self._attend(self._heads(query), encoded.keys[i], encoded.values[i], bias)
+        return self.ops.product(layer.cross_out, h.reshape(*x.shape[:2], -1))
 
     def _normed(self, x: Float[Array, "b t d"], scale: Float[Array, " d"]) -> Float[Array, "b t d"]:
         """x / rms(x) times the norm's scale."""
-        inverse = jax.lax.rsqrt(self._ops.mean_square(x) + self.config.layer_norm_epsilon)
+        inverse = jax.lax.rsqrt(self.ops.mean_square(x) + self.config.layer_norm_epsilon)
         return (x * inverse * scale).astype(x.dtype)
 
     def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        products = self._ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        return self._ops.split(products, 3)
+        products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
+        return self.ops.split(products, 3)
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
         act = ACTIVATIONS[self.config.activation]
-        inner = self._ops.product(layer.wi, self._normed(x, layer.mlp_norm))
+        inner = self.ops.product(layer.wi, self._normed(x, layer.mlp_norm))
         if self.config.gated:
-            gate, inner = self._ops.split(inner, 2)
+            gate, inner = self.ops.split(inner, 2)
             inner = act(gate) * inner
         else:
             inner = act(inner)
@@ -208,5 +225,5 @@ class T5Model(PackedModel):
 
     def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         normed = self._normed(x, params.final_norm)
-        logits = self._ops.product(self._logits_kernel(params), normed, jnp.float32)
+        logits = self.ops.product(self._logits_kernel(params), normed, jnp.float32)
         return logits * self.config.d_model**-0.5 if self.config.tied_logits else logits

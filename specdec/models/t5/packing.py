@@ -10,8 +10,7 @@ Shapes: H heads, I = H * head_dim, D d_model, F d_ff, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -102,87 +101,125 @@ def logical_axes(packed: PackedT5) -> PackedT5:
     return jax.tree_util.tree_map_with_path(axes, packed)
 
 
-def pack(
-    params: Params, config: T5Config, store: Store, narrow: jnp.dtype | None,
-    partitioning: Partitioning | None, output_tokens: Sequence[int] | None = None,
-) -> PackedT5:  # fmt: skip
-    """Decode parameters from a checkpoint tree (T5X's names; kernels [in, out]).
+@dataclasses.dataclass(frozen=True)
+class Packer:
+    """Packs the parts of a checkpoint tree (T5X's names; kernels [in, out]).
 
     Every parameter is read, placed and fused on its own: little memory is needed beside the
     result's, and on a mesh no device ever holds more than its own part. Kernels and embedding have
     ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that dtype.
 
-    Args:
+    Attributes:
       narrow: what decoder kernels and embedding of more bits are stored in; None to keep them.
       partitioning: None for one device.
-      output_tokens: those that the model is to generate; None for all.
     """
-    dtype = jnp.dtype(config.dtype)
-    depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-    layers = {name: [params[name][f"layers_{i}"] for i in range(n)] for name, n in depths.items()}
-    wi = ("wi_0", "wi_1") if config.gated else ("wi",)
 
-    def put(array, axes):
-        return place(array, axes, partitioning)
+    config: T5Config
+    store: Store
+    narrow: jnp.dtype | None
+    partitioning: Partitioning | None
 
-    def stored(array, widest):
-        return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of what is not stored in fewer bits."""
+        return jnp.dtype(self.config.dtype)
 
-    def fuse(name, *kernels, widest=narrow or dtype, pack=store.kernel):
+    def put(self, array: Any, axes: Axes) -> Array:
+        """On its devices."""
+        return place(array, axes, self.partitioning)
+
+    def stored(self, array: Array) -> Array:
+        """A decoder's kernel or the embedding, in its own bits or fewer."""
+        return _at_most(self.narrow or self.dtype, array)
+
+    def decoder(self, name: str, *kernels: Any) -> Kernel:
+        """Kernels as one, which is read at every step."""
+        return self.store.kernel(self.stored(self._fused(name, kernels)))
+
+    def encoder(self, name: str, *kernels: Any) -> Kernel:
+        """Kernels as one, which is read once a text."""
+        return self.store.whole(_at_most(self.dtype, self._fused(name, kernels)))
+
+    def _fused(self, name, kernels):
         axes = AXES[name]
-        fused = [put(kernel["kernel"], axes) for kernel in kernels]
-        if len(fused) > 1:
-            axes = (axes[0], "stack", axes[1])
-            fused = [put(jnp.stack(fused, axis=1), axes)]
-        return pack(stored(fused[0], widest))
+        fused = [self.put(kernel["kernel"], axes) for kernel in kernels]
+        if len(fused) == 1:
+            return fused[0]
+        return self.put(jnp.stack(fused, axis=1), (axes[0], "stack", axes[1]))
 
-    # What is read once a text, not at every step.
-    encode = functools.partial(fuse, widest=dtype, pack=store.whole)
+    def norm(self, name: str, parameters: Any) -> Float[Array, " d"]:
+        """The scale of one."""
+        return self.put(parameters["scale"], AXES[name]).astype(self.dtype)
 
-    def vector(name, parameter, dtype=dtype):
-        return put(parameter, AXES[name]).astype(dtype)
+    def relpos(self, parameters: Any) -> Float[Array, "h r"] | None:
+        """Position biases of a stack or a layer, if it has some."""
+        if "relpos_bias" not in parameters:
+            return None
+        biases = parameters["relpos_bias"]["rel_embedding"]
+        return self.put(biases, AXES["relpos"]).astype(jnp.float32)
 
-    def norm(name, parameters):
-        return vector(name, parameters["scale"])
-
-    def relpos(parameters):
-        biases = parameters.get("relpos_bias")
-        return None if biases is None else vector("relpos", biases["rel_embedding"], jnp.float32)
-
-    def pack_layer(layer, fuse):
+    def layer(self, layer: Any, fuse: Callable[..., Kernel]) -> PackedLayer:
+        """One layer; only some have cross-attention."""
         attention = "self_attention" if "self_attention" in layer else "attention"
         own, mlp = layer[attention], layer["mlp"]
+        wi = ("wi_0", "wi_1") if self.config.gated else ("wi",)
         packed = PackedLayer(
-            self_norm=norm("self_norm", layer[f"pre_{attention}_layer_norm"]),
+            self_norm=self.norm("self_norm", layer[f"pre_{attention}_layer_norm"]),
             self_qkv=fuse("self_qkv", *(own[name] for name in ("query", "key", "value"))),
             self_out=fuse("self_out", own["out"]),
-            mlp_norm=norm("mlp_norm", layer["pre_mlp_layer_norm"]),
+            mlp_norm=self.norm("mlp_norm", layer["pre_mlp_layer_norm"]),
             wi=fuse("wi", *(mlp[name] for name in wi)),
             wo=fuse("wo", mlp["wo"]),
-            relpos=relpos(layer),
+            relpos=self.relpos(layer),
         )
-        if attention == "attention":
+        if "encoder_decoder_attention" not in layer:
             return packed
         cross = layer["encoder_decoder_attention"]
         return dataclasses.replace(
             packed,
-            cross_norm=norm("cross_norm", layer["pre_cross_attention_layer_norm"]),
+            cross_norm=self.norm("cross_norm", layer["pre_cross_attention_layer_norm"]),
             cross_query=fuse("cross_query", cross["query"]),
             cross_out=fuse("cross_out", cross["out"]),
         )
 
-    def pack_stack(name, fuse) -> dict[str, Any]:
-        """What encoder and decoder both have."""
+    def stack(
+        self, name: str, parameters: Any, count: int, fuse: Callable[..., Kernel]
+    ) -> dict[str, Any]:
+        """What encoder and decoder both have: ``layers``, ``relpos`` and ``final_norm``."""
+        layers = (parameters[f"layers_{i}"] for i in range(count))
         return {
-            "layers": tuple(pack_layer(layer, fuse) for layer in layers[name]),
-            "relpos": relpos(params[name]),
-            "final_norm": norm("final_norm", params[name][f"{name}_norm"]),
+            "layers": tuple(self.layer(layer, fuse) for layer in layers),
+            "relpos": self.relpos(parameters),
+            "final_norm": self.norm("final_norm", parameters[f"{name}_norm"]),
         }
 
+    def cross_kv(self, parameters: Any) -> Kernel:
+        """Of all the decoder's layers."""
+        count = self.config.num_decoder_layers
+        layers = [parameters[f"layers_{i}"]["encoder_decoder_attention"] for i in range(count)]
+        return self.encoder(
+            "cross_kv", *(layer["key"] for layer in layers), *(layer["value"] for layer in layers)
+        )
+
+
+def _at_most(widest: jnp.dtype, array: Array) -> Array:
+    return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
+
+
+def pack(
+    params: Params, config: T5Config, store: Store, narrow: jnp.dtype | None,
+    partitioning: Partitioning | None, output_tokens: Sequence[int] | None = None,
+) -> PackedT5:  # fmt: skip
+    """Decode parameters from a checkpoint tree; see :class:`Packer`.
+
+    Args:
+      output_tokens: those that the model is to generate; None for all.
+    """
+    packer = Packer(config, store, narrow, partitioning)
+    put, stored = packer.put, packer.stored
     # The large ones first, while little else is in memory: packing needs a copy.
     generated = None if output_tokens is None else put(np.asarray(output_tokens, np.int32), (None,))
-    embedding = put(params["token_embedder"]["embedding"], AXES["embedding"])
-    embedding = stored(embedding, narrow or dtype)
+    embedding = stored(put(params["token_embedder"]["embedding"], AXES["embedding"]))
     if config.tied_logits:
         logits = None if generated is None else embedding[generated].T
     else:
@@ -190,15 +227,16 @@ def pack(
         logits = logits if generated is None else logits[:, generated]
     if logits is not None:
         axes = AXES["logits"] if generated is None else (AXES["logits"][0], None)
-        logits = store.kernel(stored(put(logits, axes), narrow or dtype))
-    crosses = [layer["encoder_decoder_attention"] for layer in layers["decoder"]]
-    cross_kv = encode("cross_kv", *(c["key"] for c in crosses), *(c["value"] for c in crosses))
+        logits = store.kernel(stored(put(logits, axes)))
+    cross_kv = packer.cross_kv(params["decoder"])
     projection = None
     if config.encoding_width is not None:
-        projection = encode("input_projection", params["encoder"]["input_projection"])
-    encoder = PackedEncoder(**pack_stack("encoder", encode), input_projection=projection)
-    decoder = pack_stack("decoder", fuse)
+        projection = packer.encoder("input_projection", params["encoder"]["input_projection"])
+    count = config.num_encoder_layers
+    encoder = packer.stack("encoder", params["encoder"], count, packer.encoder)
+    count = config.num_decoder_layers
+    decoder = packer.stack("decoder", params["decoder"], count, packer.decoder)
     return PackedT5(
-        encoder, store.embedding(embedding), cross_kv, **decoder, logits=logits,
-        output_tokens=generated,
+        PackedEncoder(**encoder, input_projection=projection), store.embedding(embedding),
+        cross_kv, **decoder, logits=logits, output_tokens=generated,
     )  # fmt: skip

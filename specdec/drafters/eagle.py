@@ -1,0 +1,123 @@
+"""An EAGLE-style draft: a layer that runs autoregressively on the target's hidden states."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.core.residuals import take_position
+from specdec.core.standardize import standardize
+from specdec.drafters.base import Sampled, StateDraft
+from specdec.drafters.growing import grow
+from specdec.drafters.model_tree import fed_places, ids_of, inner_nodes
+from specdec.pytrees import pytree
+from specdec.topology import Topology
+from specdec.types import (
+    Cache,
+    Draft,
+    Encoded,
+    PointMass,
+    Prompt,
+    Purpose,
+    RandomSource,
+    Verdict,
+)
+
+
+@pytree
+class EagleState:
+    """An EAGLE-style drafter between blocks."""
+
+    encoded: Encoded  # The draft's view of the inputs.
+    cache: Cache  # Holds every emitted token but the pending ones, with the target's states.
+    pending: Int[Array, "b d1"]  # Tokens to feed first, left-aligned: what the last block emitted.
+    states: Float[Array, "b d1 w"]  # The target's, from which each of them was drawn.
+    num_pending: Int[Array, " b"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleDrafter:
+    """A chain or a tree of guesses by a layer on the target's hidden states, one call a level.
+
+    The first call of a block feeds all that the last block emitted, with the target's true states:
+    they replace what the draft made itself of accepted guesses. A guess is fed with the draft's own
+    state of its parent. Before the first block there is no state of the target; zeros stand for it.
+    Siblings are drawn as by :class:`~specdec.drafters.model_tree.ModelTreeDrafter`. Parameters are
+    :class:`~specdec.drafters.base.Sampled` ones of the layer.
+
+    Source: Li et al. 2024, "EAGLE", section 4.1.
+    """
+
+    layer: StateDraft
+    topology: Topology  # Nodes in the order of levels.
+    independent: bool = False  # Whether siblings are drawn with replacement.
+    catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
+
+    @property
+    def _room(self) -> int:
+        """Tokens that a block may emit, which the next one feeds first."""
+        return max(self.topology.depth + 1, self.catch_up)
+
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> EagleState:
+        batch, room = prompt.batch_size, self._room
+        most = max_len + room + max(room, inner_nodes(self.topology).size)
+        encoded, cache = self.layer.start(params.weights, batch, most, target)
+        return EagleState(
+            encoded, cache, jnp.tile(prompt.last_token[:, None], (1, room)),
+            jnp.zeros((batch, room, self.layer.width)), jnp.ones((batch,), jnp.int32),
+        )  # fmt: skip
+
+    def propose(
+        self, params: Sampled, state: EagleState, random: RandomSource
+    ) -> tuple[Draft, EagleState]:
+        layer, weights, tree = self.layer, params.weights, self.topology
+        batch, greedy = len(state.num_pending), params.sampling.greedy
+        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+        inner, fed = inner_nodes(tree), fed_places(tree)
+        hidden, cache = layer.extend(
+            weights, state.encoded, state.cache, state.pending, state.states
+        )
+        kept = layer.commit(cache, state.num_pending)
+        # The draft's own states: of the newest token, then of each node that was fed.
+        own = take_position(hidden, state.num_pending - 1)[:, None]
+        caches = [kept]
+
+        def ids(tokens):
+            return ids_of(layer, weights, tokens) if greedy else tokens
+
+        def laws_after(nodes, tokens):
+            nonlocal own
+            found = own
+            if nodes[0] >= 0:
+                parents = [1 + inner.parents[fed[node]] for node in nodes]
+                found, cache = layer.extend(
+                    weights, state.encoded, caches[-1], ids(tokens[:, nodes]), own[:, parents],
+                    inner, after=int(fed[nodes[0]]),
+                )  # fmt: skip
+                caches.append(cache)
+                own = jnp.concatenate([own, found], axis=1)
+            scores = layer.logits(weights, found)
+            if greedy:
+                return scores
+            law = layer.over_vocabulary(weights, standardize(scores, params.sampling))
+            assert not isinstance(law, PointMass)
+            return law
+
+        tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
+        draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
+        return draft, dataclasses.replace(state, cache=caches[-1])
+
+    def observe(
+        self, state: EagleState, verdict: Verdict, states: Float[Array, "b d1 w"]
+    ) -> EagleState:
+        active = verdict.num_emitted > 0
+        # A finished row gives its pending tokens back, so that its length stands still.
+        cache = self.layer.commit(state.cache, jnp.where(active, 0, -state.num_pending))
+        return EagleState(
+            state.encoded, cache,
+            jnp.where(active[:, None], verdict.tokens, state.pending),
+            jnp.where(active[:, None, None], states.astype(jnp.float32), state.states),
+            jnp.where(active, verdict.num_emitted, state.num_pending),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""One layer on a target's hidden states, which drafts for it autoregressively."""

@@ -1,0 +1,156 @@
+"""An EAGLE-style layer with its target's embedding and logits.
+
+At a text's place t it reads the target's hidden state from which token t was drawn, and token t;
+its output stands for the target's state there, from which token t + 1 will be drawn. In decoding
+and in training alike it is this code that runs: training packs parameters as "in_out".
+
+Source: Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty",
+section 4.1; Li et al. 2025, "EAGLE-3", for states that are its own.
+Shapes: B batch, T tokens of a call, D the target's hidden width, W the layer's, I its heads'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.models import cache as kv
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.packed import PackedModel, Store
+from specdec.models.products.quantized import Kernel
+from specdec.models.t5 import network as t5
+from specdec.models.t5.model import EncodedT5, T5Model
+from specdec.models.t5.packing import PackedLayer, Packer
+from specdec.pytrees import pytree
+from specdec.topology import CHAIN, Order
+from specdec.types import Distribution, Encoded, Params
+
+_EPSILON = 1e-6  # Added to mean squares.
+
+
+@pytree
+class PackedEagle:
+    """Decode parameters of the layer and its projections."""
+
+    state_in: Kernel  # D -> W
+    token_in: Kernel  # D -> W
+    layers: tuple[PackedLayer, ...]  # One.
+    relpos: Float[Array, "h r"] | None
+    final_norm: Float[Array, " w"]
+    out: Kernel  # W -> D
+    cross_kv: Kernel | None  # D -> 2I; None where it does not attend to an encoding.
+
+
+@pytree
+class EagleParams:
+    """A layer's parameters, and the target's packed ones, which it shares."""
+
+    layer: PackedEagle
+    target: Params
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleModel:
+    """A target's layer, as :class:`specdec.drafters.base.StateDraft`."""
+
+    target: PackedModel
+    config: EagleConfig
+
+    @property
+    def width(self) -> int:
+        return self.config.width
+
+    @property
+    def _layer(self) -> T5Model:
+        return T5Model(self.config.layer, layout=self.target.layout)
+
+    def pack(self, params: Any, narrow: str | None = None) -> PackedEagle:
+        """Decode parameters of a tree of :func:`init_params`.
+
+        Args:
+          narrow: what kernels of more bits are stored in; None to keep them.
+        """
+        store = Store(self.target.ops.pack, self.target.ops.pack_whole, lambda table: table)
+        packer = Packer(self.config.layer, store, jnp.dtype(narrow) if narrow else None, None)
+        decoder = params["decoder"]
+
+        def kernel(name):
+            return store.kernel(packer.stored(jnp.asarray(params[name])))
+
+        return PackedEagle(
+            kernel("state_in"), kernel("token_in"),
+            **packer.stack("decoder", decoder, 1, packer.decoder), out=kernel("out"),
+            cross_kv=packer.cross_kv(decoder) if self.config.reads_encoding else None,
+        )  # fmt: skip
+
+    def start(
+        self, params: EagleParams, batch: int, max_len: int, target: Encoded
+    ) -> tuple[EncodedT5 | None, kv.KVCache]:
+        """What it makes of what the target made of the inputs, and an empty cache.
+
+        Args:
+          max_len: room in the cache for tokens.
+        """
+        cfg, encoded = self.config, None
+        if cfg.reads_encoding:
+            encoded = self._layer.attended(params.layer, target.output, target.mask)
+        cache = kv.init_cache(
+            1, batch, cfg.num_heads, max_len, cfg.head_dim, jnp.dtype(cfg.layer.dtype)
+        )
+        return encoded, cache
+
+    def extend(
+        self, params: EagleParams, encoded: EncodedT5 | None, cache: kv.KVCache,
+        tokens: Int[Array, "b t"], states: Float[Array, "b t d"], topology: Order = CHAIN, *,
+        after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
+        layer, ops = params.layer, self.target.ops
+        # Targets normalise before their logits, so the scale of a state is free.
+        state, token = _normed(states), _normed(self.target.embed(params.target, tokens))
+        x = ops.product(layer.state_in, state) + ops.product(layer.token_in, token)
+        x, cache = self._layer.through_layers(layer, encoded, cache, x, topology, after)
+        return state + ops.product(layer.out, _normed(x) * layer.final_norm), cache
+
+    def logits(self, params: EagleParams, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        return self.target.logits(params.target, hidden)
+
+    def over_vocabulary(self, params: EagleParams, distribution: Distribution) -> Distribution:
+        return self.target.over_vocabulary(params.target, distribution)
+
+    def commit(self, cache: kv.KVCache, count: Int[Array, " b"]) -> kv.KVCache:
+        return kv.commit(cache, None, count)
+
+
+def _normed(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    x = x.astype(jnp.float32)
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + _EPSILON)
+
+
+def init_params(config: EagleConfig, key: jax.Array) -> dict:
+    """Random parameters, float32: a T5 decoder's layer in T5X's names, and three projections.
+
+    ``out`` is 0, so that the layer's output is the state that it is given.
+    """
+    layer, state, token, *cross = jax.random.split(key, 5)
+    width, inner = config.width, config.inner_width
+
+    def projection(key, features):
+        return jax.random.normal(key, (width, features)) * width**-0.5
+
+    decoder = t5.init_params(config.layer, layer)["decoder"]
+    del decoder["logits_dense"]
+    own = decoder["layers_0"]
+    if config.reads_encoding:
+        for name, key in zip(("key", "value"), cross, strict=True):
+            kernel = projection(key, config.num_heads * config.head_dim)
+            own["encoder_decoder_attention"][name]["kernel"] = kernel
+    else:
+        del own["encoder_decoder_attention"], own["pre_cross_attention_layer_norm"]
+    return {
+        "state_in": projection(state, inner), "token_in": projection(token, inner),
+        "decoder": decoder, "out": jnp.zeros((inner, width)),
+    }  # fmt: skip

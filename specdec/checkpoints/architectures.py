@@ -24,7 +24,7 @@ from specdec.models.partitioning import Partitioning
 from specdec.models.t5 import network as t5
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
-from specdec.types import Prompt
+from specdec.types import Encoded, Prompt
 
 Config = T5Config | GPTConfig
 EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
@@ -126,11 +126,14 @@ def teacher_forced(
 
 def states_along(
     model: PackedModel, params: Any, inputs: Int[Array, "b s"], targets: Int[Array, "b t"]
-) -> Float[Array, "b t d"]:
+) -> tuple[Int[Array, "b t"], Encoded, Float[Array, "b t d"]]:
     """The last hidden state from which each of ``targets`` is drawn, given batches of pairs.
 
     Args:
       model, params: of :func:`decode_model`, so that states are those of decoding.
+
+    Returns:
+      the token that each of the targets follows, what the model made of the inputs, and states.
     """
     length, ones = targets.shape[1], jnp.ones((len(inputs),), jnp.int32)
     if model.reads_prefix:
@@ -141,7 +144,7 @@ def states_along(
         lengths = jnp.sum(inputs != model.pad_id, axis=1)
         prompt = Prompt(inputs, lengths, fed[:, :1], ones)
     start = model.start(params, prompt, length)
-    return model.extend(params, start.encoded, start.cache, fed)[0]
+    return fed, start.encoded, model.extend(params, start.encoded, start.cache, fed)[0]
 
 
 def decoder_inputs(config: T5Config, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:

@@ -1,10 +1,14 @@
-"""Heads on a frozen target's hidden states, trained to guess what the target generates.
+"""What drafts on a frozen target's hidden states, trained to guess what the target generates.
 
 At each position t of a text the target has a hidden state, from which token t is drawn. Head i
-guesses token t + i from it, and learns the target's own distribution there.
+guesses token t + i from it, and learns the target's own distribution there. An EAGLE-style layer
+runs several steps ahead from each position, as in decoding: from its second step on it is given
+its own states, and what it attends to are the target's states up to that position and its own ones
+behind.
 
 Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models", section 6
-(frozen base model); Cai et al. 2024, "Medusa", section 2.2 (Medusa-1); the losses are those of
+(frozen base model); Cai et al. 2024, "Medusa", section 2.2 (Medusa-1); Zhang et al. 2024, "HASS",
+section 3.2, and Li et al. 2025, "EAGLE-3", section 3.2 (steps ahead). The losses are those of
 :mod:`specdec.training.losses`.
 """
 
@@ -13,23 +17,33 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
 
-from specdec.arguments import real
+from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
-from specdec.checkpoints.heads import save_heads
+from specdec.checkpoints.heads import Config, init_params, save_heads
 from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
-from specdec.models.heads.network import Heads, HeadsConfig, init_params
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.eagle.model import EagleModel, EagleParams
+from specdec.models.heads.network import Heads
+from specdec.topology import Forest
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.losses import LOSSES, comparison
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.train import Files, per_token, prepare
+from specdec.types import Encoded
+
+# log p, log q and the tokens that are guessed; [B, S, V], [B, S, V] and [B, S].
+Compared = tuple[Array, Array, Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,36 +53,40 @@ class HeadsOptions:
     Attributes:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
       loss: a name in :data:`specdec.training.losses.LOSSES`.
-      decay: the loss of head i has the weight decay**(i - 1) (Medusa: 0.8).
+      decay: the loss of guess i has the weight decay**(i - 1) (Medusa: 0.8).
+      steps_ahead: of an EAGLE-style layer, how many guesses in a row it learns; heads learn one
+        each.
       generated_file: as in :class:`specdec.training.distill.DistillationOptions`.
     """
 
     target: str
     loss: str = "forward_kl"
     decay: float = 0.8
+    steps_ahead: int = 3
     generated_file: str | None = None
 
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
         real("decay", self.decay, "in (0, 1]", math.ulp(0.0), 1)
+        whole("steps_ahead", self.steps_ahead, 1)
 
 
 def train_heads(
     directory: str | os.PathLike,
     *,
-    heads: HeadsConfig,
+    heads: Config,
     options: HeadsOptions,
     files: Files,
     batching: BatchingOptions,
     optimizer: OptimizerOptions,
     loop: LoopOptions,
 ) -> dict:
-    """Trains heads, resuming what ``directory`` holds; at the end writes ``directory/heads``.
+    """Trains heads or a layer, resuming what ``directory`` holds; ends with ``directory/heads``.
 
-    Validation reports the loss of all heads, and of each its ``alpha``, the mean of
-    sum_x min(p, q) at temperature 1, and its ``agreement`` with the target's likeliest token, over
-    the data's validation tokens. Returns the parameters.
+    Validation reports the loss of each guess in a row, its ``alpha``, the mean of sum_x min(p, q)
+    at temperature 1, and its ``agreement`` with the target's likeliest token, over the data's
+    validation tokens. Returns the parameters.
 
     Raises:
       ValueError: the heads' width is not the target's, or as
@@ -82,6 +100,9 @@ def train_heads(
             f"The heads' width {heads.width} is not that of the target's hidden states, "
             f"{config.d_model}."
         )
+    if isinstance(heads, EagleConfig) and heads.reads_encoding == target.reads_prefix:
+        has = "no encoder" if target.reads_prefix else "an encoder"
+        raise ValueError(f"reads_encoding is {heads.reads_encoding}, but the target has {has}.")
     update = make_optimizer(optimizer, loop.total_steps)
     generated = read_pairs(options.generated_file) if options.generated_file else []
     vocabulary = load_vocabulary(options.target)
@@ -89,20 +110,25 @@ def train_heads(
         directory, config, vocabulary, files, batching, loop, generated,
         trains_model=False, optimizer=optimizer, heads=heads, options=options,
     )  # fmt: skip
-    frozen, network = target.pack(target_params), Heads(heads)
     divergence = LOSSES[options.loss]
-    weights = options.decay ** jnp.arange(heads.count)
-    weights /= jnp.sum(weights)
 
-    def compared(params: Any, frozen: Any, batch: TokenBatch):
-        """For each head log p, log q and the targets that it guesses."""
+    def compared(params: Any, frozen: Any, batch: TokenBatch) -> Iterator[Compared]:
+        """Of guess 1, 2, ... in a row from each position."""
         inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-        hidden = architectures.states_along(target, frozen, inputs, targets)
+        fed, encoded, hidden = architectures.states_along(target, frozen, inputs, targets)
         log_p = jax.nn.log_softmax(target.logits(frozen, hidden))
-        states = jnp.asarray(network.apply({"params": params}, hidden))
-        for i in range(min(heads.count, targets.shape[1] - 1)):
-            log_q = jax.nn.log_softmax(target.logits(frozen, states[:, : -i - 1, i]))
-            yield log_p[:, i + 1 :], log_q, targets[:, i + 1 :]
+        if isinstance(heads, EagleConfig):
+            layer = EagleModel(target, heads)
+            own = EagleParams(layer.pack(params), frozen)
+            count = min(options.steps_ahead, fed.shape[1])
+            guesses = enumerate(steps_ahead(layer, own, encoded, fed, hidden, count))
+        else:
+            made = jnp.asarray(Heads(heads).apply({"params": params}, hidden))
+            count = min(heads.count, fed.shape[1] - 1)
+            guesses = ((i, made[:, :-i, i - 1]) for i in range(1, count + 1))
+        for i, states in guesses:
+            log_q = jax.nn.log_softmax(target.logits(frozen, states))
+            yield log_p[:, i:], log_q, targets[:, i:]
 
     def loss_function(params, frozen, batch, key):
         del key
@@ -111,7 +137,8 @@ def train_heads(
             losses.append(masked_mean(divergence(log_p, log_q), targets))
             alpha = comparison(log_p, log_q)["alpha"]
             metrics[f"alpha_{number}"] = masked_mean(alpha, targets)
-        return jnp.dot(weights[: len(losses)], jnp.stack(losses)), metrics
+        weights = options.decay ** jnp.arange(len(losses))
+        return jnp.dot(weights / jnp.sum(weights), jnp.stack(losses)), metrics
 
     def validation_sums(params, frozen, batch):
         sums = {}
@@ -120,6 +147,7 @@ def train_heads(
             sums |= masked_sums(targets, **{f"{name}_{number}": v for name, v in found.items()})
         return sums
 
+    frozen = target.pack(target_params)
     params = run_loop(
         loss_function, init_params(heads, jax.random.key(loop.seed)), update,
         lambda step, _: training.from_step(step), per_token(validation_sums, frozen, validation),
@@ -127,3 +155,34 @@ def train_heads(
     )  # fmt: skip
     save_heads(Path(directory) / "heads", heads, params, target_params)
     return params
+
+
+def steps_ahead(
+    layer: EagleModel, params: EagleParams, encoded: Encoded, fed: Int[Array, "b t"],
+    hidden: Float[Array, "b t d"], count: int,
+) -> Iterator[Float[Array, "b s d"]]:  # fmt: skip
+    """The layer's states at step 0, 1, ... ahead of each position; S = T - step of them.
+
+    Args:
+      encoded, fed, hidden: of :func:`specdec.checkpoints.architectures.states_along`.
+      count: steps.
+    """
+    batch, length = fed.shape
+    own, cache = layer.start(params, batch, count * length, encoded)
+    # Entry e of the cache: token e % T, as it was at step e // T.
+    steps, entries = np.divmod(np.arange(count * length), length)
+    places = np.arange(length)[:, None]
+
+    def after(states):
+        """Of each token, the state from which it was drawn; of the first there is none."""
+        return jnp.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+
+    states = after(hidden)
+    for step in range(count):
+        true = (steps == 0) & (entries <= places - step)
+        seen = true | ((steps > 0) & (steps <= step) & (entries == places - step + steps))
+        every = (np.stack([a] * batch) for a in (seen, places[:, 0], entries))
+        order = Forest(*map(jnp.asarray, every))
+        found, cache = layer.extend(params, own, cache, fed, states, order, after=step * length)
+        yield found[:, step:]
+        states = after(found)

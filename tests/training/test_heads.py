@@ -14,18 +14,22 @@ from tiny import TINY_GPT, random_gpt_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, architectures, save_huggingface
-from specdec.checkpoints.heads import load_heads, save_heads
+from specdec.checkpoints.heads import init_params, load_heads, save_heads
 from specdec.data.batching import TokenBatch
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
-from specdec.models.heads.network import Heads, HeadsConfig, init_params
+from specdec.models.heads.network import Heads, HeadsConfig
 from specdec.models.t5 import network as t5
 from specdec.training import heads as training
 from specdec.training.checkpointing import load_params
 from specdec.training.train import apply
 
-SHAPES = {
+HEADS = {
     "medusa": HeadsConfig("medusa", 3, 16), "blockwise": HeadsConfig("blockwise", 3, 16, 24)
 }  # fmt: skip
+EAGLE = EagleConfig(16, 12, 2, 6, 20, reads_encoding=True)
+SHAPES = HEADS | {"eagle": EAGLE}
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +78,9 @@ def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, 
         out = pair.generate(texts, **options, **greedy)
         assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
         assert out.stats.accepted > 0
-    with pytest.raises(ValueError, match=r"has 3 heads, .* 4 were asked for"):
-        pair.generate(texts, gamma=4, **greedy)
+    if kind in HEADS:
+        with pytest.raises(ValueError, match=r"has 3 heads, .* 4 were asked for"):
+            pair.generate(texts, gamma=4, **greedy)
     with pytest.raises(ValueError, match="fixed shape"):
         pair.generate(texts, tree=specdec.Tree(nodes=4, depth=2), **greedy)
 
@@ -100,7 +105,7 @@ def test_states_along_a_text_have_the_networks_logits(tiny_model, architecture):
     batch = batch_of(config, pairs, 12)
     model = architectures.decode_model(config, "in_out")
     packed = model.pack(params)
-    hidden = architectures.states_along(model, packed, *map(jnp.asarray, batch))
+    _, _, hidden = architectures.states_along(model, packed, *map(jnp.asarray, batch))
     expected = apply(architectures.network(config), params, batch)
     counted = batch.targets != config.pad_id
     np.testing.assert_allclose(
@@ -108,11 +113,14 @@ def test_states_along_a_text_have_the_networks_logits(tiny_model, architecture):
     )
 
 
-def test_heads_of_a_gpt_draft_for_it(tmp_path):
+@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+def test_heads_of_a_gpt_draft_for_it(tmp_path, kind):
     config = dataclasses.replace(TINY_GPT["gpt"])
     params = random_gpt_params(config, 4)
     save_huggingface(tmp_path / "target", config, params)
     shape = HeadsConfig("medusa", 2, config.d_model)
+    if kind == "eagle":
+        shape = dataclasses.replace(EAGLE, width=config.d_model, reads_encoding=False)
     save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), params)
     pair = specdec.load_pair(
         target=str(tmp_path / "target"), draft=specdec.Heads(str(tmp_path / "heads"))
@@ -159,6 +167,40 @@ def test_damaged_heads_are_one_clear_error(tmp_path, change, message):
         load_heads(directory, target)
 
 
+@pytest.mark.parametrize("architecture", ["t5", "gpt"])
+def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
+    """Behind each position: the target's states up to it are fed, then the layer's own."""
+    config = tiny_model if architecture == "t5" else TINY_GPT["gpt"]
+    initial = architectures.init_params(config, jax.random.key(0))
+    shape = dataclasses.replace(EAGLE, width=config.d_model, reads_encoding=architecture == "t5")
+    target = architectures.decode_model(config, "in_out")
+    frozen, layer = target.pack(initial), EagleModel(target, shape)
+    noise = init_params(shape, jax.random.key(1))
+    noise = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(jax.random.key(2), a.shape), noise)
+    params = EagleParams(layer.pack(noise), frozen)
+    batch = batch_of(config, [([3, 4, 5], [7, 8, 9, 10]), ([9], [11, 12, 13, 6])], 8)
+    fed, encoded, hidden = architectures.states_along(target, frozen, *map(jnp.asarray, batch))
+    ahead = list(training.steps_ahead(layer, params, encoded, fed, hidden, 3))
+    assert [states.shape[1] for states in ahead] == [8, 7, 6]
+    before = jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))
+    for at in range(5):
+        own, cache = layer.start(params, 2, 16, encoded)
+        count = jnp.full((2,), at + 1)
+        found, cache = layer.extend(params, own, cache, fed[:, : at + 1], before[:, : at + 1])
+        cache, state = layer.commit(cache, count), found[:, -1:]
+        np.testing.assert_allclose(ahead[0][:, at], state[:, 0], rtol=1e-4, atol=1e-5)
+        for step in (1, 2):
+            token = fed[:, at + step : at + step + 1]
+            state, cache = layer.extend(params, own, cache, token, state, after=step - 1)
+            np.testing.assert_allclose(ahead[step][:, at], state[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_for_a_target_of_another_kind_is_refused(tmp_path, data_directory, exported):
+    shape = dataclasses.replace(EAGLE, reads_encoding=False)
+    with pytest.raises(ValueError, match="reads_encoding is False, but the target has an encoder"):
+        train(tmp_path, data_directory, exported, shape)
+
+
 def test_another_width_than_the_targets_is_refused(tmp_path, data_directory, exported):
     with pytest.raises(ValueError, match="width 8 is not that of the target's hidden states, 16"):
         train(tmp_path, data_directory, exported, HeadsConfig("medusa", 2, 8))
@@ -169,7 +211,7 @@ def test_new_heads_guess_what_the_target_guesses(tiny_model):
     model = architectures.decode_model(tiny_model, "in_out")
     packed = model.pack(t5.init_params(tiny_model, jax.random.key(0)))
     hidden = jax.random.normal(jax.random.key(1), (4, 16))
-    for shape in SHAPES.values():
+    for shape in HEADS.values():
         params = HeadsParams(init_params(shape, jax.random.key(2)), packed)
         found = TargetHeads(model, shape).logits(params, hidden)
         expected = model.logits(packed, hidden[:, None])
@@ -177,7 +219,7 @@ def test_new_heads_guess_what_the_target_guesses(tiny_model):
 
 
 def test_a_medusa_head_is_its_formula():
-    shape = SHAPES["medusa"]
+    shape = HEADS["medusa"]
     params = init_params(shape, jax.random.key(0))
     params = jax.tree.map(lambda a: jax.random.normal(jax.random.key(1), a.shape), params)
     hidden = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from specdec.core.residuals import write_at
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
+from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.models.cache import block_mask, slot_positions
-from specdec.models.toy import ToyCache
+from specdec.models.toy import ToyCache, ToyModel
 from specdec.topology import CHAIN, Topology
 
 
@@ -70,6 +71,34 @@ class ToyLayer:
         return dataclasses.replace(cache, length=cache.length + count)
 
 
+@dataclasses.dataclass(frozen=True)
+class ToyLookAhead:
+    """Embeddings behind a toy target's text: they are tokens that no vocabulary has."""
+
+    count: int = 2
+
+    @property
+    def _model(self):
+        return ToyModel(3)
+
+    def start(self, params, prompt, max_len, encoded):
+        del encoded
+        return self._model.start(params, prompt, max_len).cache
+
+    def extend(self, params, encoded, cache, tokens, count):
+        ahead = jnp.broadcast_to(100 + 7 * jnp.arange(self.count), (len(tokens), self.count))
+        fed = write_at(jnp.pad(tokens, ((0, 0), (0, self.count))), ahead, count)
+        hidden, cache = self._model.extend(params, encoded, cache, fed)
+        places = count[:, None] - 1 + jnp.arange(1 + self.count)
+        return jnp.take_along_axis(hidden, places[..., None], axis=1), cache
+
+    def logits(self, params, hidden):
+        return self._model.logits(params, hidden)
+
+    def commit(self, cache, count):
+        return self._model.commit(cache, None, count)
+
+
 def numbers_of(tokens, states):
     """What a toy layer's cache holds of tokens and the states from which they were drawn."""
     return 5 * states[..., 0].astype(jnp.int32) + tokens + 1
@@ -85,3 +114,15 @@ def eagle_tree(model, tree, independent=False):
     """A drafter of a tree, as those of models."""
     del model
     return EagleDrafter(ToyLayer(), tree, independent)
+
+
+def look_ahead_chain(model, gamma):
+    """A drafter by gamma, as those of models."""
+    del model
+    return LookAheadDrafter(ToyLookAhead(), Topology.chain(gamma))
+
+
+def look_ahead_tree(model, tree, independent=False):
+    """A drafter of a tree, as those of models."""
+    del model
+    return LookAheadDrafter(ToyLookAhead(), tree, independent)

@@ -1,22 +1,34 @@
-"""The exact oracle on drafts that see the target's hidden states: heads, an EAGLE-style layer."""
+"""The exact oracle on drafts that live in the target: heads, a layer, look-ahead embeddings."""
 
 import dataclasses
 
 import pytest
 from oracle_cases import CASES, CAUGHT, LOSSLESS, distances, distances_of
-from oracle_heads import ToyHeads, ToyLayer, eagle_chain, eagle_tree, heads_chain, heads_tree
+from oracle_heads import (
+    ToyHeads,
+    ToyLayer,
+    ToyLookAhead,
+    eagle_chain,
+    eagle_tree,
+    heads_chain,
+    heads_tree,
+    look_ahead_chain,
+    look_ahead_tree,
+)
 from test_oracle_trees import DRAFTS, POINTS, STEEP, off
 
 from specdec.drafters.base import Sampled
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
+from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.topology import Topology
 from specdec.types import SamplingConfig
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.traversal import TraversalVerifier
 
-CHAINS, TREES = [heads_chain, eagle_chain], [heads_tree, eagle_tree]
+CHAINS = [heads_chain, eagle_chain, look_ahead_chain]
+TREES = [heads_tree, eagle_tree, look_ahead_tree]
 
 
 @pytest.mark.parametrize("drafter", CHAINS)
@@ -54,7 +66,12 @@ def other_laws(drafter, draft):
 
 
 @pytest.mark.parametrize(
-    "broken", [other_laws(OffsetHeadsDrafter, ToyHeads()), other_laws(EagleDrafter, ToyLayer())]
+    "broken",
+    [
+        other_laws(OffsetHeadsDrafter, ToyHeads()),
+        other_laws(EagleDrafter, ToyLayer()),
+        other_laws(LookAheadDrafter, ToyLookAhead()),
+    ],
 )
 def test_the_q_of_another_guess_is_caught(broken):
     assert max(distances(CASES["temperature 1"], gamma=2, limit=3, drafter=broken)) > CAUGHT

@@ -81,8 +81,8 @@ def test_broken_verifiers_are_caught(family, verifier):
     ("family", "mutant"),
     [
         ("t5", broken.KeepsRejected),
-        ("gpt", broken.KeepsRejected),
-        ("t5", broken.LateAfterRejection),
+        pytest.param("gpt", broken.KeepsRejected, marks=pytest.mark.slow),
+        pytest.param("t5", broken.LateAfterRejection, marks=pytest.mark.slow),
         ("gpt", broken.LateAfterRejection),
         ("gpt", broken.ReadsFiller),
     ],
@@ -95,8 +95,8 @@ def test_broken_caches_are_caught(family, mutant):
     ("family", "mutant"),
     [
         ("t5", broken.UnmovedPath),
-        ("gpt", broken.UnmovedPath),
-        ("t5", broken.PositionsBySlot),
+        pytest.param("gpt", broken.UnmovedPath, marks=pytest.mark.slow),
+        pytest.param("t5", broken.PositionsBySlot, marks=pytest.mark.slow),
         ("gpt", broken.PositionsBySlot),
         ("gpt", broken.SiblingsSeen),
     ],

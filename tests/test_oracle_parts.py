@@ -173,8 +173,17 @@ def test_broken_hierarchical_drafts_are_caught(broken):
     assert max(distances_of(*two_guesses("model over bigram", broken), limit=3)) > CAUGHT
 
 
-@pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("verifier", [TokenVerifier(), BlockVerifier()])
+@pytest.mark.parametrize(
+    ("name", "verifier"),
+    [
+        *((name, TokenVerifier()) for name in GRIDS),
+        ("model", BlockVerifier()),
+        *(
+            pytest.param(name, BlockVerifier(), marks=pytest.mark.slow)
+            for name in GRIDS if name != "model"
+        ),
+    ],
+)  # fmt: skip
 def test_each_drafter_is_lossless_when_greedy(name, verifier):
     """A greedy target, with drafts that are drawn and drafts that are not."""
     for sampling in (SamplingConfig(0.0), SamplingConfig(1.0)):

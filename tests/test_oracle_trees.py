@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,8 +73,12 @@ UNEVEN = Topology((-1, -1, 0, 0, 2))  # A leaf beside a branch of three levels.
 @pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize(
     ("levels", "draft", "limit"),
-    [((3,), "quarters", 2), ((2, 1), "coins", 3), ((1, 2), "coins", 3), ((2, 2), "coins", 3)],
-)
+    [
+        ((3,), "quarters", 2), ((1, 2), "coins", 3),
+        pytest.param((2, 1), "coins", 3, marks=pytest.mark.slow),
+        pytest.param((2, 2), "coins", 3, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_lossless(verifier, independent, levels, draft, limit):
     assert off(verifier, levels, draft, independent, limit) < LOSSLESS
 
@@ -96,7 +101,7 @@ def test_lossless_with_leaves_at_any_level(verifier):
     assert off(verifier, None, tree=UNEVEN) < LOSSLESS
 
 
-@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+@pytest.mark.parametrize("verifier", [RECURSIVE, pytest.param(TRAVERSAL, marks=pytest.mark.slow)])
 def test_lossless_where_the_tree_is_deeper_than_the_room_left(verifier):
     assert off(verifier, (1, 1, 2), limit=2) < LOSSLESS
 
@@ -201,8 +206,20 @@ def test_drafts_without_a_model_are_lossless(drafter, params, grid):
     assert max(distances_of(drafter, params, case, STEEP, limit=3, verifier=RECURSIVE)) < LOSSLESS
 
 
-@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL, KSEQ, TypicalVerifier()])
-@pytest.mark.parametrize("name", POINT_MASSES)
+OTHER_VERIFIERS = [TRAVERSAL, KSEQ, TypicalVerifier()]
+
+
+@pytest.mark.parametrize(
+    ("name", "verifier"),
+    [
+        *itertools.product(POINT_MASSES, [RECURSIVE]),
+        *itertools.product(["model"], OTHER_VERIFIERS),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in itertools.product(POINT_MASSES[1:], OTHER_VERIFIERS)
+        ),
+    ],
+)
 def test_greedy_trees_are_the_targets_own_tokens(name, verifier):
     target = jnp.asarray(GREEDY.table(GREEDY.tables[0]))
     drafter, params = point_masses(name)
@@ -296,7 +313,10 @@ def test_drafts_that_share_their_numbers_are_caught():
     assert max(found) > CAUGHT
 
 
-@pytest.mark.parametrize("model", [mutants.UnmovedPath, mutants.PositionsBySlot])
+@pytest.mark.parametrize(
+    "model",
+    [mutants.UnmovedPath, pytest.param(mutants.PositionsBySlot, marks=pytest.mark.slow)],
+)
 def test_broken_caches_of_traced_trees_are_caught(model):
     found = distances_of(
         *point_masses("best-first"), POINTS, STEEP, limit=4, verifier=RECURSIVE,

@@ -22,15 +22,21 @@ from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads import network
 from specdec.models.heads.network import HeadsConfig
+from specdec.models.look_ahead import model as look_ahead
+from specdec.models.look_ahead.model import LookAheadConfig
 
 MODEL_TYPE = "specdec_heads"
-Config = HeadsConfig | EagleConfig
+Config = HeadsConfig | EagleConfig | LookAheadConfig
+# What config.json calls the shapes that have no ``kind`` of their own.
+_KINDS: dict[str, Any] = {"eagle": EagleConfig, "look_ahead": LookAheadConfig}
 
 
 def init_params(config: Config, key: jax.Array) -> dict:
     """Random parameters, float32."""
     if isinstance(config, EagleConfig):
         return eagle.init_params(config, key)
+    if isinstance(config, LookAheadConfig):
+        return look_ahead.init_params(config, key)
     return network.init_params(config, key)
 
 
@@ -46,7 +52,7 @@ def target_fingerprint(params: Mapping[str, Any]) -> str:
 def save_heads(
     directory: str | os.PathLike, config: Config, params: Any, target: Mapping[str, Any]
 ) -> None:
-    """Writes heads or a layer in float16, and whose they are; the directory appears whole.
+    """Writes heads or the like in float16, and whose they are; the directory appears whole.
 
     Args:
       target: the parameters of the checkpoint that they were trained on.
@@ -54,8 +60,9 @@ def save_heads(
     Raises:
       CheckpointError: the directory is not empty.
     """
-    kind = {"kind": "eagle"} if isinstance(config, EagleConfig) else {}
-    described = {"model_type": MODEL_TYPE, **kind, **dataclasses.asdict(config)}
+    kinds = {shape: {"kind": kind} for kind, shape in _KINDS.items()}
+    described = {"model_type": MODEL_TYPE, **kinds.get(type(config), {})}
+    described |= dataclasses.asdict(config)
     flat = flatten_dict(params, sep="/")
     arrays = {name: np.asarray(array, np.float16) for name, array in flat.items()}
     with written_whole(Path(directory).absolute()) as partial:
@@ -88,10 +95,9 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Co
             "whose hidden states mean something else. Train heads on this one "
             "(configs/training/quickstart_heads.gin)."
         )
-    shape = HeadsConfig
-    if found.get("kind") == "eagle":
-        shape = EagleConfig
-        del found["kind"]
+    shape: Any = HeadsConfig
+    if found.get("kind") in _KINDS:
+        shape = _KINDS[found.pop("kind")]
     try:
         config = shape(**found)
     except (TypeError, ValueError) as error:

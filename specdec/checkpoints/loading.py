@@ -24,11 +24,13 @@ from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.drafters.base import MakeTree
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
+from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.models.base import LoadedModel
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
+from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.packed import PackedModel, best_layout
 from specdec.models.partitioning import Partitioning, replicate
 from specdec.topology import Topology
@@ -169,6 +171,10 @@ class DraftLoader:
             packed = replicate(packed, self.target.partitioning)
             return partial(EagleDrafter, layer), EagleParams(packed, self.target.params)
         weights = replicate(weights, self.target.partitioning)
+        if isinstance(config, LookAheadConfig):
+            ahead = LookAheadModel(model, config)
+            own = LookAheadParams(weights["embeddings"], self.target.params)
+            return partial(LookAheadDrafter, ahead), own
         heads = TargetHeads(model, config)
 
         def make(topology: Topology, independent: bool, catch_up: int) -> OffsetHeadsDrafter:

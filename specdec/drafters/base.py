@@ -182,6 +182,38 @@ class StateDraft(Protocol):
         ...
 
 
+class LookAhead(Protocol):
+    """A target with L embeddings to stand behind a text, of hidden width D."""
+
+    @property
+    def count(self) -> int:
+        """L, how many tokens they guess."""
+        ...
+
+    def start(self, params: Params, prompt: Prompt, max_len: int, encoded: Encoded) -> Cache:
+        """A cache with the prefix but for its last token, and room for ``max_len`` tokens."""
+        ...
+
+    def extend(
+        self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b p"],
+        count: Int[Array, " b"],
+    ) -> tuple[Float[Array, "b l1 d"], Cache]:  # fmt: skip
+        """Feeds ``count[b]`` of row b's tokens, behind them the embeddings.
+
+        Returns:
+          the states of the last token and of each embedding, and the cache.
+        """
+        ...
+
+    def logits(self, params: Params, hidden: Float[Array, "b l1 d"]) -> Float[Array, "b l1 v"]:
+        """As :meth:`specdec.models.base.Model.logits`."""
+        ...
+
+    def commit(self, cache: Cache, count: Int[Array, " b"]) -> Cache:
+        """As :meth:`StateDraft.commit`."""
+        ...
+
+
 @runtime_checkable
 class DraftSpec(Protocol):
     """What to draft with: small, printable, nothing loaded."""

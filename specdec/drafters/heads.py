@@ -30,8 +30,35 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    Sampling,
     Verdict,
 )
+
+
+def grow_from_levels(
+    tree: Topology, scores: Float[Array, "b d v"], sampling: Sampling, random: RandomSource, *,
+    independent: bool,
+) -> Draft:  # fmt: skip
+    """A draft all of whose nodes of one level are guessed from the same logits, level by level.
+
+    Args:
+      independent: whether siblings are drawn with replacement.
+    """
+    greedy = sampling.greedy
+    if not greedy:
+        laws = standardize(scores, sampling)
+        assert not isinstance(laws, PointMass)
+        scores = laws
+    depths = tree.depths()
+
+    def laws_after(nodes, tokens):
+        del tokens
+        level = 0 if nodes[0] < 0 else int(depths[nodes[0]]) + 1
+        return jnp.repeat(scores[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
+
+    numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+    tokens, probs = grow(tree, len(scores), laws_after, numbers, independent)
+    return Draft(tokens, probs, tree, independent=independent and not greedy)
 
 
 @pytree
@@ -79,22 +106,11 @@ class OffsetHeadsDrafter:
     def propose(
         self, params: Sampled, state: OffsetHeadsState, random: RandomSource
     ) -> tuple[Draft, OffsetHeadsState]:
-        tree, greedy = self.topology, params.sampling.greedy
-        scores = self.heads.logits(params.weights, state.hidden)[:, : tree.depth]
-        if not greedy:
-            laws = standardize(scores, params.sampling)
-            assert not isinstance(laws, PointMass)
-            scores = laws
-        depths = tree.depths()
-
-        def laws_after(nodes, tokens):
-            del tokens
-            level = 0 if nodes[0] < 0 else int(depths[nodes[0]]) + 1
-            return jnp.repeat(scores[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
-
-        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-        tokens, probs = grow(tree, len(state.hidden), laws_after, numbers, self.independent)
-        return Draft(tokens, probs, tree, independent=self.independent and not greedy), state
+        scores = self.heads.logits(params.weights, state.hidden)[:, : self.topology.depth]
+        draft = grow_from_levels(
+            self.topology, scores, params.sampling, random, independent=self.independent
+        )
+        return draft, state
 
     def observe(
         self, state: OffsetHeadsState, verdict: Verdict, states: Float[Array, "b d1 w"]
@@ -106,7 +122,7 @@ class OffsetHeadsDrafter:
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """What was trained on the target's hidden states: heads, or an EAGLE-style layer.
+    """What was trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
 
     Attributes:
       path: their directory, which :mod:`specdec.training.heads` writes.

@@ -108,6 +108,11 @@ class PackedModel(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def depth(self) -> int:
+        """Layers of the decoder."""
+
+    @property
+    @abc.abstractmethod
     def max_positions(self) -> int | None: ...
 
     @property
@@ -197,11 +202,28 @@ class PackedModel(abc.ABC):
         self, params: Any, encoded: Encoded, cache: kv.KVCache, tokens: Int[Array, "b t"],
         topology: Order = CHAIN, *, after: int = 0,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
-        with self._resolving(len(tokens)):
-            return self._extend(params, encoded, cache, tokens, topology, after)
+        x = self.embed(params, tokens)
+        return self.extend_embedded(params, encoded, cache, x, topology, after=after)
+
+    def extend_embedded(
+        self, params: Any, encoded: Encoded | None, cache: kv.KVCache, x: Float[Array, "b t d"],
+        topology: Order = CHAIN, *, after: int = 0,
+    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
+        """:meth:`extend` of rows of the embedding, or of what stands for such.
+
+        ``encoded`` is None where a decoder attends to none.
+        """
+        with self._resolving(len(x)):
+            return self._extend(params, encoded, cache, x, topology, after)
+
+    def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
+        """For ``max_len`` tokens a row."""
+        heads, width = self.config.num_heads, self.config.head_dim
+        with self._resolving(batch):
+            return kv.init_cache(self.depth, batch, heads, max_len, width, self.dtype)
 
     def embed(self, params: Any, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
-        """Rows of the embedding, for what drafts on this model's hidden states."""
+        """The tokens' rows of the embedding."""
         with self._resolving(len(tokens)):
             return self._embedded(params, tokens)
 
@@ -240,7 +262,7 @@ class PackedModel(abc.ABC):
 
     @abc.abstractmethod
     def _extend(
-        self, params, encoded, cache, tokens, topology, after
+        self, params, encoded, cache, x, topology, after
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]: ...
 
     @abc.abstractmethod

@@ -4,12 +4,12 @@ At each position t of a text the target has a hidden state, from which token t i
 guesses token t + i from it, and learns the target's own distribution there. An EAGLE-style layer
 runs several steps ahead from each position, as in decoding: from its second step on it is given
 its own states, and what it attends to are the target's states up to that position and its own ones
-behind.
+behind. A look-ahead embedding stands behind each position in turn.
 
 Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models", section 6
 (frozen base model); Cai et al. 2024, "Medusa", section 2.2 (Medusa-1); Zhang et al. 2024, "HASS",
-section 3.2, and Li et al. 2025, "EAGLE-3", section 3.2 (steps ahead). The losses are those of
-:mod:`specdec.training.losses`.
+section 3.2, and Li et al. 2025, "EAGLE-3", section 3.2 (steps ahead); Monea et al. 2023, "PaSS",
+section 3. The losses are those of :mod:`specdec.training.losses`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import Heads
+from specdec.models.look_ahead.model import LookAheadConfig, LookAheadParams
+from specdec.models.packed import PackedModel
 from specdec.topology import Forest
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
@@ -123,7 +125,11 @@ def train_heads(
             count = min(options.steps_ahead, fed.shape[1])
             guesses = enumerate(steps_ahead(layer, own, encoded, fed, hidden, count))
         else:
-            made = jnp.asarray(Heads(heads).apply({"params": params}, hidden))
+            if isinstance(heads, LookAheadConfig):
+                own = LookAheadParams(params["embeddings"], frozen)
+                made = look_ahead(target, own, encoded, fed)
+            else:
+                made = jnp.asarray(Heads(heads).apply({"params": params}, hidden))
             count = min(heads.count, fed.shape[1] - 1)
             guesses = ((i, made[:, :-i, i - 1]) for i in range(1, count + 1))
         for i, states in guesses:
@@ -186,3 +192,27 @@ def steps_ahead(
         found, cache = layer.extend(params, own, cache, fed, states, order, after=step * length)
         yield found[:, step:]
         states = after(found)
+
+
+def look_ahead(
+    target: PackedModel, params: LookAheadParams, encoded: Encoded, fed: Int[Array, "b t"]
+) -> Float[Array, "b t l d"]:
+    """The states of embeddings behind each position of a text, all in one call.
+
+    Args:
+      encoded, fed: of :func:`specdec.checkpoints.architectures.states_along`.
+    """
+    batch, length = fed.shape
+    count = len(params.embeddings)
+    x = target.embed(params.target, fed)
+    rows = jnp.repeat(params.embeddings, length, axis=0).astype(x.dtype)
+    x = jnp.concatenate([x, jnp.broadcast_to(rows, (batch, *rows.shape))], axis=1)
+    # Entry e of the cache: token e % T of the text, or the embedding e // T behind it.
+    steps, entries = np.divmod(np.arange((1 + count) * length), length)
+    text = (steps == 0) & (entries <= entries[:, None])
+    own = (steps > 0) & (steps <= steps[:, None]) & (entries == entries[:, None])
+    places = np.stack([entries + steps] * batch)
+    order = Forest(jnp.asarray(np.stack([text | own] * batch)), *[jnp.asarray(places)] * 2)
+    cache = target.empty_cache(batch, x.shape[1])
+    hidden, _ = target.extend_embedded(params.target, encoded, cache, x, order)
+    return jnp.stack(jnp.split(hidden[:, length:], count, axis=1), axis=2)

@@ -99,7 +99,13 @@ def continued(torch, saved):
     return continued
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("gpt2", "distil") else [])
+        for name in SHAPES
+    ],
+)
 @pytest.mark.parametrize("draft", ["none", "copying", "model"])
 def test_greedy_tokens_of_transformers(saved, continued, name, draft):
     """Over 2,000 tokens of each, in batches of prompts that have other lengths: all equal."""
@@ -119,7 +125,10 @@ def test_greedy_tokens_of_transformers(saved, continued, name, draft):
         assert alone.tokens[0].tolist() == expected[row]
 
 
-@pytest.mark.parametrize(("name", "width", "early"), [("gpt2", 3, False), ("odd", 4, True)])
+@pytest.mark.parametrize(
+    ("name", "width", "early"),
+    [pytest.param("gpt2", 3, False, marks=pytest.mark.slow), ("odd", 4, True)],
+)
 def test_beams_of_transformers(torch, saved, name, width, early):
     """n-best lists of prompts of several lengths, one by one: tokens, order and scores."""
     model, directory = saved[name]

@@ -111,6 +111,14 @@ def test_logits(torch, family):
     assert_same_network(torch, model, *load_huggingface(directory / "target"))
 
 
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=[] if name in ("umt5", "madlad400") else [pytest.mark.slow])
+        for name in FAMILIES
+    ],
+    indirect=True,
+)
 def test_greedy_tokens_plain_and_speculative(family):
     """Rows of several lengths in one batch."""
     model, inputs, expected, directory = family

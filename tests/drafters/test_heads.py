@@ -1,19 +1,21 @@
 """What drafts on hidden states look at, block by block: the target's where tokens were drawn."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CONTEXTS
-from oracle_heads import ToyHeads, ToyLayer, numbers_of
+from oracle_heads import ToyHeads, ToyLayer, ToyLookAhead, numbers_of
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import Sampled
 from specdec.drafters.copying import CopyingDrafter
-from specdec.drafters.eagle import EagleDrafter
+from specdec.drafters.eagle import EagleDrafter, EagleState
 from specdec.drafters.heads import OffsetHeadsDrafter, OffsetHeadsState
+from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.drafters.merged import MergedDrafter
 from specdec.models.toy import ToyCache, ToyModel
 from specdec.testing.toys import dyadic_table
@@ -85,11 +87,15 @@ def holds(found, row, count, tokens, expected):
     states = np.concatenate([[[0]], expected[:count]])
     waiting = int(found.num_pending[row])
     kept = count + 1 - waiting
+    cached = text[:kept]
+    if isinstance(found, EagleState):
+        cached = numbers_of(cached, states[:kept])
+        if not np.array_equal(found.states[row, :waiting], states[kept:]):
+            return False
     return (
         int(found.cache.length[row]) == kept
         and np.array_equal(found.pending[row, :waiting], text[kept:])
-        and np.array_equal(found.states[row, :waiting], states[kept:])
-        and np.array_equal(found.cache.tokens[row, :kept], numbers_of(text[:kept], states[:kept]))
+        and np.array_equal(found.cache.tokens[row, :kept], cached)
     )
 
 
@@ -101,8 +107,8 @@ def states_of(tokens):
     return MODEL.extend(TARGET, start.encoded, start.cache, fed)[0]
 
 
-DRAFTS = {"heads": OffsetHeadsDrafter, "eagle": EagleDrafter}
-TOYS = {"heads": ToyHeads(), "eagle": ToyLayer()}
+DRAFTS = {"heads": OffsetHeadsDrafter, "eagle": EagleDrafter, "look-ahead": LookAheadDrafter}
+TOYS = {"heads": ToyHeads(), "eagle": ToyLayer(), "look-ahead": ToyLookAhead()}
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -157,10 +163,27 @@ def going_on(draft):
     return Broken(TOYS[draft], SHAPES["chain"])
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("broken", [of_another_node, root_if_all, going_on])
+@pytest.mark.parametrize(
+    ("broken", "draft"),
+    [*itertools.product([of_another_node, root_if_all], ["heads", "eagle"]),
+     *itertools.product([going_on], DRAFTS)],
+)  # fmt: skip
 def test_broken_states_are_caught(broken, draft):
     wrong, _ = wrong_blocks(broken(draft))
+    assert wrong > 0
+
+
+class StaleEntries(LookAheadDrafter):
+    """Leaves the embeddings' entries in the cache."""
+
+    def propose(self, params, state, random):
+        draft, after = super().propose(params, state, random)
+        stale = self.model.commit(after.cache, jnp.full_like(state.num_pending, self.model.count))
+        return draft, dataclasses.replace(after, cache=stale)
+
+
+def test_stale_look_ahead_entries_are_caught():
+    wrong, _ = wrong_blocks(StaleEntries(ToyLookAhead(), SHAPES["chain"]))
     assert wrong > 0
 
 
@@ -175,6 +198,11 @@ class OwnStates(EagleDrafter):
 def test_states_that_are_not_replaced_are_caught():
     wrong, _ = wrong_blocks(OwnStates(ToyLayer(), SHAPES["chain"]))
     assert wrong > 0
+
+
+def test_more_guesses_than_embeddings_are_refused():
+    with pytest.raises(ValueError, match=r"2 look-ahead embeddings, so at most 3 .* 4 were asked"):
+        LookAheadDrafter(ToyLookAhead(), Topology.chain(4))
 
 
 def test_more_guesses_than_heads_are_refused():

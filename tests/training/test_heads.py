@@ -20,6 +20,7 @@ from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.heads.network import Heads, HeadsConfig
+from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.t5 import network as t5
 from specdec.training import heads as training
 from specdec.training.checkpointing import load_params
@@ -29,7 +30,7 @@ HEADS = {
     "medusa": HeadsConfig("medusa", 3, 16), "blockwise": HeadsConfig("blockwise", 3, 16, 24)
 }  # fmt: skip
 EAGLE = EagleConfig(16, 12, 2, 6, 20, reads_encoding=True)
-SHAPES = HEADS | {"eagle": EAGLE}
+SHAPES = HEADS | {"eagle": EAGLE, "look-ahead": LookAheadConfig(3, 16)}
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +114,7 @@ def test_states_along_a_text_have_the_networks_logits(tiny_model, architecture):
     )
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "look-ahead"])
 def test_heads_of_a_gpt_draft_for_it(tmp_path, kind):
     config = dataclasses.replace(TINY_GPT["gpt"])
     params = random_gpt_params(config, 4)
@@ -121,6 +122,8 @@ def test_heads_of_a_gpt_draft_for_it(tmp_path, kind):
     shape = HeadsConfig("medusa", 2, config.d_model)
     if kind == "eagle":
         shape = dataclasses.replace(EAGLE, width=config.d_model, reads_encoding=False)
+    elif kind == "look-ahead":
+        shape = LookAheadConfig(1, config.d_model)
     save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), params)
     pair = specdec.load_pair(
         target=str(tmp_path / "target"), draft=specdec.Heads(str(tmp_path / "heads"))
@@ -193,6 +196,24 @@ def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
             token = fed[:, at + step : at + step + 1]
             state, cache = layer.extend(params, own, cache, token, state, after=step - 1)
             np.testing.assert_allclose(ahead[step][:, at], state[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["t5", "gpt"])
+def test_look_ahead_is_that_of_decoding(tiny_model, architecture):
+    """Behind each position the embeddings, alone and all at once."""
+    config = tiny_model if architecture == "t5" else TINY_GPT["gpt"]
+    target = architectures.decode_model(config, "in_out")
+    frozen = target.pack(architectures.init_params(config, jax.random.key(0)))
+    model = LookAheadModel(target, LookAheadConfig(2, config.d_model))
+    params = LookAheadParams(jax.random.normal(jax.random.key(1), (2, config.d_model)), frozen)
+    batch = batch_of(config, [([3, 4, 5], [7, 8, 9, 10]), ([9], [11, 12, 13, 6])], 8)
+    fed, encoded, hidden = architectures.states_along(target, frozen, *map(jnp.asarray, batch))
+    ahead = training.look_ahead(target, params, encoded, fed)
+    for at in range(8):
+        cache = target.empty_cache(2, 16)
+        states, _ = model.extend(params, encoded, cache, fed, jnp.full((2,), at + 1))
+        np.testing.assert_allclose(states[:, 0], hidden[:, at], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(states[:, 1:], ahead[:, at], rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_for_a_target_of_another_kind_is_refused(tmp_path, data_directory, exported):

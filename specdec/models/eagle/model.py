@@ -95,13 +95,10 @@ class EagleModel:
         Args:
           max_len: room in the cache for tokens.
         """
-        cfg, encoded = self.config, None
-        if cfg.reads_encoding:
+        encoded = None
+        if self.config.reads_encoding:
             encoded = self._layer.attended(params.layer, target.output, target.mask)
-        cache = kv.init_cache(
-            1, batch, cfg.num_heads, max_len, cfg.head_dim, jnp.dtype(cfg.layer.dtype)
-        )
-        return encoded, cache
+        return encoded, self._layer.empty_cache(batch, max_len)
 
     def extend(
         self, params: EagleParams, encoded: EncodedT5 | None, cache: kv.KVCache,
@@ -112,7 +109,7 @@ class EagleModel:
         # Targets normalise before their logits, so the scale of a state is free.
         state, token = _normed(states), _normed(self.target.embed(params.target, tokens))
         x = ops.product(layer.state_in, state) + ops.product(layer.token_in, token)
-        x, cache = self._layer.through_layers(layer, encoded, cache, x, topology, after)
+        x, cache = self._layer.extend_embedded(layer, encoded, cache, x, topology, after=after)
         return state + ops.product(layer.out, _normed(x) * layer.final_norm), cache
 
     def logits(self, params: EagleParams, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:

@@ -40,6 +40,10 @@ class GPTModel(PackedModel):
         return packing
 
     @property
+    def depth(self) -> int:
+        return self.config.num_layers
+
+    @property
     def max_positions(self) -> int:
         return self.config.max_positions
 
@@ -56,11 +60,8 @@ class GPTModel(PackedModel):
     ) -> Start:
         """Prefills the prefix but for its last token, without logits."""
         del target
-        cfg, batch, before = self.config, prompt.batch_size, prompt.prefix.shape[1] - 1
-        with self._resolving(batch):
-            cache = kv.init_cache(
-                cfg.num_layers, batch, cfg.num_heads, before + max_len, cfg.head_dim, self.dtype
-            )
+        before = prompt.prefix.shape[1] - 1
+        cache = self.empty_cache(prompt.batch_size, before + max_len)
         if before:
             _, cache = self.extend(params, (), cache, jnp.asarray(prompt.prefix[:, :-1]))
             cache = self.commit(cache, None, prompt.prefix_lengths - 1)
@@ -69,16 +70,16 @@ class GPTModel(PackedModel):
     def step_params(self, params: PackedGPT) -> PackedGPT:
         return dataclasses.replace(super().step_params(params), positions=None)
 
-    def _extend(self, params, encoded, cache, tokens, topology, after):
+    def _extend(self, params, encoded, cache, x, topology, after):
         del encoded
-        length, max_len, count = cache.length, cache.keys[0].shape[2], tokens.shape[1]
+        length, max_len, count = cache.length, cache.keys[0].shape[2], x.shape[1]
         mask = kv.block_mask(topology, length, max_len, count, after)
         bias = jnp.where(mask, 0.0, NEG_INF)[:, None]
         places = kv.token_positions(topology, length, count, after)
         # Only filler and finished rows, whose output is fixed, can be beyond the last position.
-        places = jnp.broadcast_to(jnp.clip(places, 0, self.max_positions - 1), tokens.shape)
+        places = jnp.broadcast_to(jnp.clip(places, 0, self.max_positions - 1), x.shape[:2])
         positions = self.ops.embed(params.positions, places).astype(self.dtype)
-        x = hidden(self._embedded(params, tokens) + positions)
+        x = hidden(x + positions)
         keys, values = [], []
         for layer, old in zip(
             params.layers, zip(cache.keys, cache.values, strict=True), strict=True

@@ -24,7 +24,6 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import ACTIVATIONS, check_encoding, relative_position_buckets
 from specdec.models.t5.packing import PackedLayer, PackedT5
 from specdec.pytrees import pytree
-from specdec.topology import Order
 from specdec.types import AnyArray, Prompt, Start
 
 
@@ -61,6 +60,10 @@ class T5Model(PackedModel):
         return self.config.decoder_start_id
 
     @property
+    def depth(self) -> int:
+        return self.config.num_decoder_layers
+
+    @property
     def max_positions(self) -> None:
         return None
 
@@ -94,16 +97,13 @@ class T5Model(PackedModel):
         Raises:
           ValueError: it starts from a target's encoding, and is given none or one of another width.
         """
-        cfg, batch, before = self.config, prompt.batch_size, prompt.prefix.shape[1] - 1
+        batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
         with self._resolving(batch):
             if self.of_target and target is not None:
                 encoded = target
             else:
                 encoded = self._encoded(params, prompt, target)
-            cache = kv.init_cache(
-                cfg.num_decoder_layers, batch, cfg.num_heads, before + max_len, cfg.head_dim,
-                self.dtype,
-            )  # fmt: skip
+            cache = self.empty_cache(batch, before + max_len)
         if before:
             _, cache = self.extend(params, encoded, cache, prompt.prefix[:, :-1])
             cache = self.commit(cache, None, prompt.prefix_lengths - 1)
@@ -154,15 +154,7 @@ class T5Model(PackedModel):
             x = hidden(x + self.ops.product(layer.wo, self._feed_forward(layer, x)))
         return self._normed(x, encoder.final_norm)
 
-    def _extend(self, params, encoded, cache, tokens, topology, after):
-        x = self._embedded(params, tokens)
-        return self.through_layers(params, encoded, cache, x, topology, after)
-
-    def through_layers(
-        self, params: Any, encoded: EncodedT5 | None, cache: kv.KVCache,
-        x: Float[Array, "b t d"], topology: Order, after: int,
-    ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
-        """:meth:`extend` of embedded tokens; ``encoded`` is None where nothing is attended to."""
+    def _extend(self, params, encoded, cache, x, topology, after):
         length, max_len, count = cache.length, cache.keys[0].shape[2], x.shape[1]
         mask = kv.block_mask(topology, length, max_len, count, after)
         query_places = kv.token_positions(topology, length, count, after)

@@ -1,0 +1,95 @@
+"""A target with look-ahead embeddings, as :class:`specdec.drafters.base.LookAhead`.
+
+Source: Monea et al. 2023, "PaSS: Parallel Speculative Sampling", section 3.
+Shapes: B batch, P pending tokens, L embeddings, D the target's hidden width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec.arguments import whole
+from specdec.core.residuals import write_at
+from specdec.models import cache as kv
+from specdec.models.packed import PackedModel
+from specdec.pytrees import pytree
+from specdec.types import Encoded, Params, Prompt
+
+_STDDEV = 0.02  # Of embeddings that have learned nothing.
+
+
+@dataclasses.dataclass(frozen=True)
+class LookAheadConfig:
+    """L embeddings for a target of hidden width D.
+
+    Raises:
+      ValueError: a value out of range.
+    """
+
+    count: int  # L
+    width: int  # D
+
+    def __post_init__(self):
+        whole("count", self.count, 1)
+        whole("width", self.width, 1)
+
+
+def init_params(config: LookAheadConfig, key: jax.Array) -> dict:
+    """Embeddings that have learned nothing, float32."""
+    return {"embeddings": _STDDEV * jax.random.normal(key, (config.count, config.width))}
+
+
+@pytree
+class LookAheadParams:
+    """The embeddings, and the target's packed parameters."""
+
+    embeddings: Float[Array, "l d"]
+    target: Params
+
+
+@dataclasses.dataclass(frozen=True)
+class LookAheadModel:
+    """A target whose call ends with the embeddings; it has a cache of its own."""
+
+    target: PackedModel
+    config: LookAheadConfig
+
+    @property
+    def count(self) -> int:
+        return self.config.count
+
+    def start(
+        self, params: LookAheadParams, prompt: Prompt, max_len: int, encoded: Encoded
+    ) -> kv.KVCache:
+        before = prompt.prefix.shape[1] - 1
+        cache = self.target.empty_cache(prompt.batch_size, before + max_len)
+        if before:
+            prefix = jnp.asarray(prompt.prefix[:, :-1])
+            _, cache = self.target.extend(params.target, encoded, cache, prefix)
+            cache = self.commit(cache, jnp.asarray(prompt.prefix_lengths - 1))
+        return cache
+
+    def extend(
+        self, params: LookAheadParams, encoded: Encoded, cache: kv.KVCache,
+        tokens: Int[Array, "b p"], count: Int[Array, " b"],
+    ) -> tuple[Float[Array, "b l1 d"], kv.KVCache]:  # fmt: skip
+        x = self.target.embed(params.target, tokens)
+        rows = jnp.broadcast_to(params.embeddings, (len(x), *params.embeddings.shape))
+        # What stands behind the embeddings is filler, which none before it attends to.
+        x = jnp.concatenate([x, jnp.zeros(rows.shape, x.dtype)], axis=1)
+        x = write_at(x, rows.astype(x.dtype), count)
+        hidden, cache = self.target.extend_embedded(params.target, encoded, cache, x)
+        places = count[:, None] - 1 + jnp.arange(1 + self.count)
+        return jnp.take_along_axis(hidden, places[..., None], axis=1), cache
+
+    def logits(
+        self, params: LookAheadParams, hidden: Float[Array, "b l1 d"]
+    ) -> Float[Array, "b l1 v"]:
+        return self.target.logits(params.target, hidden)
+
+    def commit(self, cache: kv.KVCache, count: Int[Array, " b"]) -> kv.KVCache:
+        return kv.commit(cache, None, count)

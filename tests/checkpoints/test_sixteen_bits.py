@@ -1,6 +1,7 @@
 """A checkpoint of 16 bits stays one, and generates what it would if it were widened at load."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -35,9 +36,16 @@ def kernels_of(loaded):
     return [params.embedding, params.cross_kv, *kernels]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("form", WRITERS)
-@pytest.mark.parametrize("variant", CONFIGS)
+ONCE = [("v1.1", "huggingface", "float16"), ("v1.0", "t5x", "bfloat16")]
+
+
+@pytest.mark.parametrize(
+    ("variant", "form", "dtype"),
+    [
+        pytest.param(*case, marks=[] if case in ONCE else [pytest.mark.slow])
+        for case in itertools.product(CONFIGS, WRITERS, ["float16", "bfloat16"])
+    ],
+)
 def test_logits_are_those_of_the_widened_weights(variant, form, dtype, tmp_path):
     config = CONFIGS[variant]
     WRITERS[form](tmp_path, config, jax.device_get(random_t5_params(config, 0)), None, dtype)

@@ -45,6 +45,7 @@ def _main(tmp_path, config, *bindings):
     return main(Given(files, bindings, str(tmp_path / "out"), "test"), ROOT, t5x_path=None)
 
 
+@pytest.mark.slow
 def test_the_gpu_configuration_runs_with_small_shapes(tmp_path, capsys):
     shapes = [
         f"t5_1_1_{size}/config.T5Config.{name} = {value}"

@@ -19,6 +19,7 @@ pendulum/ControlRuns.repetitions = 2
 """
 
 
+@pytest.mark.slow
 def test_times_of_each_planner_and_going_on(tmp_path, monkeypatch, capsys):
     path = tmp_path / "control.gin"
     path.write_text(GIN)

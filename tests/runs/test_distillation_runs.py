@@ -75,6 +75,7 @@ def write(tiny, tmp_path):
     return written
 
 
+@pytest.mark.slow
 def test_drafts_are_trained_measured_and_shown(write, tiny, tmp_path, monkeypatch):
     given, summary = write(CELLS), tmp_path / "out/summary.json"
 

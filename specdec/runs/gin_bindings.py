@@ -13,6 +13,7 @@ from specdec.data import tasks
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.drafters.copying import Copying
+from specdec.drafters.heads import Heads
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
@@ -24,6 +25,7 @@ from specdec.runs import dry_run, reproduce
 from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.draft_runs import DraftRuns
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
@@ -42,11 +44,11 @@ _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
         reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, ControlRuns,
-        DecodeRun,
+        DecodeRun, DraftRuns,
         dry_run.report, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
-    "specdec.drafts": (Quantized, Ngram, Copying, Random, Hierarchical, Merged),
+    "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
     "specdec.trees": (Tree,),
     "specdec.verifiers": (
         TokenVerifier, BlockVerifier, LenientVerifier, RecursiveVerifier, TraversalVerifier,

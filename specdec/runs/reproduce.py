@@ -38,6 +38,7 @@ from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.draft_runs import DraftRuns
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
@@ -227,13 +228,14 @@ class Part(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What to make: the paper's tables, siblings, trees, beams, control loops, distillations."""
+    """What to make: the paper's tables, and studies of siblings, trees, beams and so on."""
 
     studies: Sequence[Study] = ()
     siblings: Sequence[Siblings] = ()
     trees: Sequence[TreeRuns] = ()
     beams: Sequence[BeamRuns] = ()
     control: Sequence[ControlRuns] = ()
+    drafts: Sequence[DraftRuns] = ()
     distillation: Sequence[Part] = ()  # Trained: decoding need not load what that takes.
 
     def __post_init__(self):
@@ -244,7 +246,7 @@ class Reproduction:
     def _parts(self) -> Sequence[Part]:
         return (
             *self.studies, *self.siblings, *self.trees, *self.beams, *self.control,
-            *self.distillation,
+            *self.drafts, *self.distillation,
         )  # fmt: skip
 
     def plan(self, root: Path) -> str:
@@ -297,6 +299,7 @@ class Reproduction:
             "trees": {part.name: found[slug(part.name)]["trees"] for part in self.trees},
             "beams": {part.name: found[slug(part.name)]["beams"] for part in self.beams},
             "control": {part.name: found[slug(part.name)]["execution"] for part in self.control},
+            "drafts": {part.name: found[slug(part.name)]["drafts"] for part in self.drafts},
             "distillation": {part.name: found[slug(part.name)]["distillation"]
                              for part in self.distillation},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),

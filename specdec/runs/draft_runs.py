@@ -1,0 +1,106 @@
+"""Drafts of one target beside each other: acceptance by depth, tokens a call, cost and speedup."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec.checkpoints.hf_files import stored_parameters
+from specdec.checkpoints.loading import resolve
+from specdec.data.tasks import Task, evenly
+from specdec.drafters.base import DraftSpec
+from specdec.drafters.tree import Tree
+from specdec.runs.alpha_run import slug
+from specdec.runs.decode import PreparedRun
+from specdec.runs.decode_run import DecodeRun
+from specdec.types import SamplingConfig
+
+Shape = int | Sequence[int]  # gamma, or a tree's branching.
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftRuns:
+    """Each draft in one or more shapes, at temperatures 0 and 1.
+
+    Attributes:
+      name: short, for tables and directories.
+      task: opens inputs with references, once; ``num_examples`` of them, evenly spread, are
+        decoded, and ``timing_examples`` of those are timed, ``timing_repetitions`` times.
+      drafts: for each label of the table the draft, as in :func:`specdec.load_pair`, and its
+        shapes: gammas, and branchings of trees.
+      All else: see :class:`specdec.runs.decode_run.DecodeRun`.
+    """
+
+    name: str
+    task: Callable[[], Task]
+    target: str
+    drafts: Mapping[str, tuple[str | DraftSpec, Sequence[Shape]]]
+    max_input_len: int
+    max_decode_len: int
+    num_examples: int
+    timing_examples: int
+    timing_repetitions: int
+    seed: int = 0
+
+    @functools.cached_property
+    def _task(self) -> Task:
+        task = self.task()
+        return Task.of(task.name, evenly(task.examples, self.num_examples), task.metrics)
+
+    def decode_run(self, draft: str | DraftSpec, shape: Shape, temperature: float) -> DecodeRun:
+        """The decode of one row of the table."""
+        chain = isinstance(shape, int)
+        return DecodeRun(
+            task=self._task, target=self.target, draft=draft, dtype="float32",
+            method="speculative", gamma=shape if chain else None,
+            tree=None if chain else Tree(tuple(shape)), sampling=SamplingConfig(temperature),
+            seed=self.seed, batch_size=1, max_input_len=self.max_input_len,
+            max_decode_len=self.max_decode_len, num_examples=None,
+            timing_examples=self.timing_examples, timing_repetitions=self.timing_repetitions,
+        )  # fmt: skip
+
+    def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
+        """Where each result stands, and what makes it or reads it there."""
+        for label, (draft, shapes) in self.drafts.items():
+            for shape in shapes:
+                for temperature in (0.0, 1.0):
+                    run = self.decode_run(draft, shape, temperature)
+                    where = (slug(self.name), "drafts", label, named(shape))
+                    yield (
+                        (*where, f"t{temperature:g}"),
+                        lambda path, run=run: {**_decoded(run, path), **_size(run.draft)},
+                    )
+
+
+def named(shape: Shape) -> str:
+    """A shape's name in directories and results."""
+    return f"chain-{shape}" if isinstance(shape, int) else f"tree-{'-'.join(map(str, shape))}"
+
+
+def _decoded(run: DecodeRun, path: Path) -> dict[str, Any]:
+    """What the table needs of a decode, which is on disk or done now."""
+    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
+    settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
+    prepared = PreparedRun(run, f"task = {run.task.name}\n{settings}", path)
+    found = prepared.finished() or prepared.execute("")
+    return found | {"by_depth": by_depth(found["accepted_histogram"])}
+
+
+def by_depth(histogram: Sequence[int]) -> list[float]:
+    """How likely a guess at depth 1, 2, ... is accepted where those before it were.
+
+    Args:
+      histogram: blocks with 0, 1, ... accepted guesses.
+    """
+    reached = [sum(histogram[depth:]) for depth in range(len(histogram))]
+    return [b / a for a, b in itertools.pairwise(reached) if a]
+
+
+def _size(draft: str | DraftSpec) -> dict[str, int | None]:
+    """Its own parameters; None for what is no file of weights."""
+    source = Path(resolve(str(draft), "draft"))
+    return {"parameters": stored_parameters(source) if source.is_dir() else None}

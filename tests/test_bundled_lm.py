@@ -28,6 +28,7 @@ def test_size_and_files():
         assert word in card
 
 
+@pytest.mark.slow
 def test_openings_are_continued_as_by_plain_decoding(pair):
     texts = [example.input for example in bundled_examples("quickstart_lm").examples]
     options = {"max_decode_len": 48, "batch_size": 8}

@@ -13,7 +13,7 @@ import specdec
 from specdec.checkpoints import load_huggingface, open_checkpoint
 from specdec.checkpoints.loading import load_packed
 from specdec.data.text import read_pairs
-from specdec.decoding.batches import make_batches
+from specdec.decoding.batches import commonest, make_batches
 from specdec.models.t5.network import Transformer
 
 BUNDLED = Path(str(importlib.resources.files("specdec"))) / "bundled" / "quickstart"
@@ -82,7 +82,7 @@ def test_greedy_over_real_text(pair, data_dir):
         for split in ("test", "validation")
         for pair in read_pairs(data_dir / "ende_tatoeba" / f"{split}.tsv")
     ]
-    sources = [source for source, _ in pairs[:2600:4]]
+    sources = [source for source, _ in pairs[:2600:2]]
     texts = [" ".join(sources[i : i + 4]) for i in range(0, len(sources), 4)]
     ids = pair.token_ids(texts, max_input_len=256)
     common = dict(gamma=GAMMA, sampling=specdec.SamplingConfig(0.0), max_decode_len=MAX_LEN, seed=0)
@@ -90,7 +90,8 @@ def test_greedy_over_real_text(pair, data_dir):
     reference = pair.decoder(method="autoregressive", **common)
     width_matched = pair.decoder(method="autoregressive", width=GAMMA + 1, **common)
     count = 0
-    for batch in make_batches(ids, BATCH, pair.target.model):
+    # Those of one bucket: each needs three programs.
+    for batch in commonest(list(make_batches(ids, BATCH, pair.target.model))):
         fast, matched, plain = (
             decoder.decode(batch) for decoder in (speculative, width_matched, reference)
         )

@@ -36,13 +36,13 @@ def kernels_of(loaded):
     return [params.embedding, params.cross_kv, *kernels]
 
 
-ONCE = [("v1.1", "huggingface", "float16"), ("v1.0", "t5x", "bfloat16")]
+ONCE = ("v1.1", "huggingface", "float16")
 
 
 @pytest.mark.parametrize(
     ("variant", "form", "dtype"),
     [
-        pytest.param(*case, marks=[] if case in ONCE else [pytest.mark.slow])
+        pytest.param(*case, marks=[] if case == ONCE else [pytest.mark.slow])
         for case in itertools.product(CONFIGS, WRITERS, ["float16", "bfloat16"])
     ],
 )

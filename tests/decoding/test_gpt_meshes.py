@@ -8,6 +8,9 @@ from simulated import on_eight_devices
 
 from specdec.checkpoints.share import DeviceShare
 
+# Two minutes; test_meshes.py has the same of T5s.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report(once):

@@ -25,6 +25,7 @@ def pair():
 
 
 @pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.slow
 def test_the_bundled_pair(pair, width):
     config = specdec.BeamConfig(width)
     options = {"beam": config, "num_return": width, "max_decode_len": 16}
@@ -96,6 +97,7 @@ def test_fewer_tokens_than_draft_beams_would_be(tiny):
     assert pair.generate([], method=METHOD).beams == []
 
 
+@pytest.mark.slow
 def test_auto_searches_plainly_where_speculation_does_not_pay(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     monkeypatch.setattr(beam_choice, "GAMMAS", (1, 2, 3))

@@ -78,6 +78,7 @@ def pair():
     return Pair(target, model_draft(draft), None)
 
 
+@pytest.mark.slow
 def test_measures_the_real_loops(pair, monkeypatch, tmp_path):
     """With forced acceptance 1 anything is better than plain; the choice decodes."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))

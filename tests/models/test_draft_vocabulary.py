@@ -85,7 +85,12 @@ def test_a_bad_file_is_one_clear_error(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("variant", "temperature", "hierarchical"),
-    [("v1.1", 0.0, False), ("v1.1", 1.0, True), ("gpt", 0.0, False), ("gpt", 1.0, True)],
+    [
+        ("v1.1", 0.0, False),
+        ("gpt", 1.0, True),
+        pytest.param("v1.1", 1.0, True, marks=pytest.mark.slow),
+        pytest.param("gpt", 0.0, False, marks=pytest.mark.slow),
+    ],
 )
 def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
     tmp_path, variant, temperature, hierarchical

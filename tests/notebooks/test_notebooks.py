@@ -1,12 +1,18 @@
 """Each notebook runs from top to bottom, with the parameters of its first cells made small."""
 
+import ast
 import dataclasses
+import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
 
+import specdec
+
 nbformat = pytest.importorskip("nbformat", reason="needs the extra [notebooks]")
 nbclient = pytest.importorskip("nbclient", reason="needs the extra [notebooks]")
+inputs = pytest.importorskip("IPython.core.inputtransformer2", reason="needs [notebooks]")
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -63,6 +69,28 @@ def test_it_is_committed_without_outputs(notebook):
         assert cell.get("execution_count") is None
 
 
+def test_it_uses_what_there_is(notebook):
+    """Each cell parses, and what it takes from specdec exists; whether it runs takes minutes."""
+    used = 0
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        source = inputs.TransformerManager().transform_cell(cell.source)  # Without "!" and "%".
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "specdec":
+                module = importlib.import_module(node.module)
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "specdec":
+                module, names = specdec, [node.attr]
+            else:
+                continue
+            for name in names:
+                assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}")
+                used += 1
+    assert used > 3
+
+
+@pytest.mark.slow
 def test_it_runs(notebook, expected, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPO))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -15,6 +15,7 @@ def test_acceptance_by_depth():
     assert draft_runs.by_depth([3, 0, 0]) == [0.0]
 
 
+@pytest.mark.slow
 def test_rows_of_the_table(tiny, tmp_path):
     texts = ["the cat sat on the mat", "a dog", "it is late"]
     task = Task.of("three", [Example(text, text, text) for text in texts])

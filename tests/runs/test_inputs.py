@@ -114,6 +114,7 @@ class Killed(BaseException):
     """As sudden as can be in one process."""
 
 
+@pytest.mark.slow
 def test_a_run_holds_a_window_whatever_its_length(tiny, tmp_path, monkeypatch):
     """5,000 rows and their continuation need no more memory than 2,500."""
     batch_size, killed_at = 4, None

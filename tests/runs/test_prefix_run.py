@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import specdec
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read
@@ -9,6 +11,7 @@ from tests.runs.decoding import main, read
 PREFIX = "PREFIX='the cat'"
 
 
+@pytest.mark.slow
 def test_a_run_with_a_prefix(tiny, tmp_path, capsys):
     """Its rows are those of generate; it is compared with plain decoding, timed, and continued."""
     assert main(tiny, tmp_path, PREFIX, "TIMING_EXAMPLES=2", "BATCH_SIZE=2") == 0

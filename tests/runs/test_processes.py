@@ -86,6 +86,7 @@ def wait_for(path, *processes):
     pytest.fail(f"no {path}: {ended(processes)}")
 
 
+@pytest.mark.slow
 def test_one_is_told_to_stop_and_all_stop_and_go_on(tiny, many, whole, tmp_path):
     """As when a pod is preempted: SIGTERM reaches one of the processes first."""
     data = f"--gin.DATA_DIR={str(many)!r}"

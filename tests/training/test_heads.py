@@ -55,7 +55,13 @@ def train(directory, data, target, shape, **options):
     return training.train_heads(directory, heads=shape, options=chosen, **settings)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "medusa", "eagle", pytest.param("blockwise", marks=pytest.mark.slow),
+        pytest.param("look-ahead", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, kind):
     found = []
     per_token = training.per_token

@@ -130,9 +130,9 @@ def _normed(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
 def init_params(config: EagleConfig, key: jax.Array) -> dict:
     """Random parameters, float32: a T5 decoder's layer in T5X's names, and three projections.
 
-    ``out`` is 0, so that the layer's output is the state that it is given.
+    No kernel is 0: an optimizer step is in proportion to the RMS of a parameter.
     """
-    layer, state, token, *cross = jax.random.split(key, 5)
+    layer, state, token, out, *cross = jax.random.split(key, 6)
     width, inner = config.width, config.inner_width
 
     def projection(key, features):
@@ -149,5 +149,5 @@ def init_params(config: EagleConfig, key: jax.Array) -> dict:
         del own["encoder_decoder_attention"], own["pre_cross_attention_layer_norm"]
     return {
         "state_in": projection(state, inner), "token_in": projection(token, inner),
-        "decoder": decoder, "out": jnp.zeros((inner, width)),
+        "decoder": decoder, "out": jax.random.normal(out, (inner, width)) * inner**-0.5,
     }  # fmt: skip

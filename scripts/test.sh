@@ -3,7 +3,7 @@
 #
 #   bash scripts/test.sh [arguments of pytest, such as tests/core -k residual]
 #   bash scripts/test.sh --core    # the tests that prove decoding lossless, and no others
-#   bash scripts/test.sh -m slow tests    # those that a plain run leaves out, about an hour
+#   bash scripts/test.sh -m slow tests    # those that a plain run leaves out
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 

@@ -79,24 +79,22 @@ class EagleDrafter:
         hidden, cache = layer.extend(
             weights, state.encoded, state.cache, state.pending, state.states
         )
-        kept = layer.commit(cache, state.num_pending)
+        cache = layer.commit(cache, state.num_pending)
         # The draft's own states: of the newest token, then of each node that was fed.
         own = take_position(hidden, state.num_pending - 1)[:, None]
-        caches = [kept]
 
         def ids(tokens):
             return ids_of(layer, weights, tokens) if greedy else tokens
 
         def laws_after(nodes, tokens):
-            nonlocal own
+            nonlocal own, cache
             found = own
             if nodes[0] >= 0:
                 parents = [1 + inner.parents[fed[node]] for node in nodes]
                 found, cache = layer.extend(
-                    weights, state.encoded, caches[-1], ids(tokens[:, nodes]), own[:, parents],
+                    weights, state.encoded, cache, ids(tokens[:, nodes]), own[:, parents],
                     inner, after=int(fed[nodes[0]]),
                 )  # fmt: skip
-                caches.append(cache)
                 own = jnp.concatenate([own, found], axis=1)
             scores = layer.logits(weights, found)
             if greedy:
@@ -107,7 +105,7 @@ class EagleDrafter:
 
         tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
         draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
-        return draft, dataclasses.replace(state, cache=caches[-1])
+        return draft, dataclasses.replace(state, cache=cache)
 
     def observe(
         self, state: EagleState, verdict: Verdict, states: Float[Array, "b d1 w"]

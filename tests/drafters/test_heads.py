@@ -187,16 +187,16 @@ def test_stale_look_ahead_entries_are_caught():
     assert wrong > 0
 
 
-class OwnStates(EagleDrafter):
-    """Keeps the states that it made itself of the guesses that were accepted."""
+class StaleStates(EagleDrafter):
+    """Replaces the first state only; the others stay those of the block before."""
 
     def observe(self, state, verdict, states):
-        own = jnp.where(jnp.arange(states.shape[1])[:, None] > 0, state.states, states)
-        return super().observe(state, verdict, own)
+        stale = jnp.where(jnp.arange(states.shape[1])[:, None] > 0, state.states, states)
+        return super().observe(state, verdict, stale)
 
 
 def test_states_that_are_not_replaced_are_caught():
-    wrong, _ = wrong_blocks(OwnStates(ToyLayer(), SHAPES["chain"]))
+    wrong, _ = wrong_blocks(StaleStates(ToyLayer(), SHAPES["chain"]))
     assert wrong > 0
 
 

@@ -85,7 +85,9 @@ def test_it_uses_what_there_is(notebook):
             else:
                 continue
             for name in names:
-                assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}")
+                assert hasattr(module, name) or importlib.util.find_spec(
+                    f"{module.__name__}.{name}"
+                )
                 used += 1
     assert used > 3
 

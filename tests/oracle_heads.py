@@ -13,8 +13,16 @@ from specdec.models.toy import ToyCache, ToyModel
 from specdec.topology import CHAIN, Topology
 
 
+class WholeVocabulary:
+    """Logits of all tokens."""
+
+    def over_vocabulary(self, params, distribution):
+        del params
+        return distribution
+
+
 @dataclasses.dataclass(frozen=True)
-class ToyHeads:
+class ToyHeads(WholeVocabulary):
     """Head i reads row 3 h + 7 i of a table [C, V] of logits; h is the hidden state."""
 
     count: int = 3
@@ -38,7 +46,7 @@ def heads_tree(model, tree, independent=False):
 
 
 @dataclasses.dataclass(frozen=True)
-class ToyLayer:
+class ToyLayer(WholeVocabulary):
     """A layer on hidden states, whose cache holds a number made of each token and its state.
 
     Its own state is a row's number in a table [C, V] of logits, made of all numbers before it.
@@ -63,16 +71,12 @@ class ToyLayer:
     def logits(self, params, hidden):
         return params[hidden[..., 0].astype(jnp.int32)]
 
-    def over_vocabulary(self, params, distribution):
-        del params
-        return distribution
-
     def commit(self, cache, count):
         return dataclasses.replace(cache, length=cache.length + count)
 
 
 @dataclasses.dataclass(frozen=True)
-class ToyLookAhead:
+class ToyLookAhead(WholeVocabulary):
     """Embeddings behind a toy target's text: they are tokens that no vocabulary has."""
 
     count: int = 2

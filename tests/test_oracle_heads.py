@@ -16,6 +16,7 @@ from oracle_heads import (
     look_ahead_chain,
     look_ahead_tree,
 )
+from test_oracle import TerseToy, terse
 from test_oracle_trees import DRAFTS, POINTS, STEEP, off
 
 from specdec.drafters.base import Sampled
@@ -69,6 +70,28 @@ def test_the_likeliest_tokens_are_point_masses(drafter):
     drafter = drafter(None, Topology.branching((2, 2)))
     verifier = PointMassVerifier()
     assert max(distances_of(drafter, likely, POINTS, STEEP, limit=4, verifier=verifier)) < LOSSLESS
+
+
+def some_tokens(drafter, draft):
+    """A draft whose logits are of three of the target's four tokens, in an order of its own."""
+
+    class Some(type(draft)):
+        def over_vocabulary(self, params, distribution):
+            return TerseToy(4).over_vocabulary(params, distribution)
+
+    return lambda model, gamma: drafter(Some(), Topology.chain(gamma))
+
+
+@pytest.mark.parametrize("sampling", [SamplingConfig(1.0), SamplingConfig(0.0)])
+@pytest.mark.parametrize(
+    ("drafter", "draft"),
+    [
+        (OffsetHeadsDrafter, ToyHeads()), (EagleDrafter, ToyLayer()),
+        (LookAheadDrafter, ToyLookAhead()),
+    ],
+)  # fmt: skip
+def test_lossless_when_the_draft_has_some_tokens_only(sampling, drafter, draft):
+    assert max(terse(sampling, some_tokens(drafter, draft))) < LOSSLESS
 
 
 def other_laws(drafter, draft):

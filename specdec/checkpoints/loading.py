@@ -163,25 +163,26 @@ class DraftLoader:
     def heads(self, path: str) -> tuple[MakeTree, Params]:
         _, params = open_checkpoint(self.target.source, None)
         config, weights = load_heads(path, params)
-        model = self.target.model
+        model, own, narrow = self.target.model, self.target.params, draft_kernel_dtype(self.dtype)
         assert isinstance(model, PackedModel)  # It was read from a checkpoint.
+        tokens = load_draft_vocabulary(path, model.vocab_size)
+        if tokens is not None:
+            own = model.restricted(own, params, tokens, narrow)
         if isinstance(config, EagleConfig):
             layer = EagleModel(model, config)
-            packed = layer.pack(weights, draft_kernel_dtype(self.dtype))
-            packed = replicate(packed, self.target.partitioning)
-            return partial(EagleDrafter, layer), EagleParams(packed, self.target.params)
+            packed = replicate(layer.pack(weights, narrow), self.target.partitioning)
+            return partial(EagleDrafter, layer), EagleParams(packed, own)
         weights = replicate(weights, self.target.partitioning)
         if isinstance(config, LookAheadConfig):
             ahead = LookAheadModel(model, config)
-            own = LookAheadParams(weights["embeddings"], self.target.params)
-            return partial(LookAheadDrafter, ahead), own
+            return partial(LookAheadDrafter, ahead), LookAheadParams(weights["embeddings"], own)
         heads = TargetHeads(model, config)
 
         def make(topology: Topology, independent: bool, catch_up: int) -> OffsetHeadsDrafter:
             del catch_up  # They feed nothing.
             return OffsetHeadsDrafter(heads, topology, independent)
 
-        return make, HeadsParams(weights, self.target.params)
+        return make, HeadsParams(weights, own)
 
     def ngrams(self, path: str) -> NgramTables:
         tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)

@@ -118,7 +118,7 @@ class Opening(Protocol):
 
 
 class OffsetHeads(Protocol):
-    """K heads for a target of hidden width D, with logits over its V tokens."""
+    """K heads for a target of hidden width D, with logits over V tokens of it."""
 
     @property
     def count(self) -> int:
@@ -137,6 +137,10 @@ class OffsetHeads(Protocol):
           hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
             for what follows that token.
         """
+        ...
+
+    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
+        """As :meth:`specdec.models.base.Model.over_vocabulary`."""
         ...
 
 
@@ -207,6 +211,10 @@ class LookAhead(Protocol):
 
     def logits(self, params: Params, hidden: Float[Array, "b l1 d"]) -> Float[Array, "b l1 v"]:
         """As :meth:`specdec.models.base.Model.logits`."""
+        ...
+
+    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
+        """As :meth:`specdec.models.base.Model.over_vocabulary`."""
         ...
 
     def commit(self, cache: Cache, count: Int[Array, " b"]) -> Cache:

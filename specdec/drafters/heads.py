@@ -12,6 +12,7 @@ from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
 from specdec.drafters.base import (
     Drafter,
+    LookAhead,
     OffsetHeads,
     OpenDraft,
     Opening,
@@ -20,6 +21,7 @@ from specdec.drafters.base import (
     never_stopping,
 )
 from specdec.drafters.growing import grow
+from specdec.drafters.model_tree import ids_of
 from specdec.drafters.tree import Tree
 from specdec.pytrees import pytree
 from specdec.topology import Topology
@@ -30,23 +32,22 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
-    Sampling,
     Verdict,
 )
 
 
 def grow_from_levels(
-    tree: Topology, scores: Float[Array, "b d v"], sampling: Sampling, random: RandomSource, *,
-    independent: bool,
+    model: OffsetHeads | LookAhead, params: Sampled, tree: Topology, scores: Float[Array, "b d v"],
+    random: RandomSource, *, independent: bool,
 ) -> Draft:  # fmt: skip
     """A draft all of whose nodes of one level are guessed from the same logits, level by level.
 
     Args:
       independent: whether siblings are drawn with replacement.
     """
-    greedy = sampling.greedy
+    greedy = params.sampling.greedy
     if not greedy:
-        laws = standardize(scores, sampling)
+        laws = model.over_vocabulary(params.weights, standardize(scores, params.sampling))
         assert not isinstance(laws, PointMass)
         scores = laws
     depths = tree.depths()
@@ -58,6 +59,8 @@ def grow_from_levels(
 
     numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
     tokens, probs = grow(tree, len(scores), laws_after, numbers, independent)
+    if greedy:
+        tokens = ids_of(model, params.weights, tokens)
     return Draft(tokens, probs, tree, independent=independent and not greedy)
 
 
@@ -108,7 +111,7 @@ class OffsetHeadsDrafter:
     ) -> tuple[Draft, OffsetHeadsState]:
         scores = self.heads.logits(params.weights, state.hidden)[:, : self.topology.depth]
         draft = grow_from_levels(
-            self.topology, scores, params.sampling, random, independent=self.independent
+            self.heads, params, self.topology, scores, random, independent=self.independent
         )
         return draft, state
 

@@ -73,7 +73,7 @@ class LookAheadDrafter:
         cache = self.model.commit(cache, state.num_pending)
         scores = self.model.logits(params.weights, hidden[:, : self.topology.depth])
         draft = grow_from_levels(
-            self.topology, scores, params.sampling, random, independent=self.independent
+            self.model, params, self.topology, scores, random, independent=self.independent
         )
         return draft, dataclasses.replace(state, cache=cache)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Sampled, StateDraft
+from specdec.drafters.base import LookAhead, OffsetHeads, Sampled, StateDraft
 from specdec.drafters.growing import grow
 from specdec.models.base import Model
 from specdec.pytrees import pytree
@@ -84,7 +84,7 @@ def inner_nodes(tree: Topology) -> Topology:
 
 
 def ids_of(
-    model: Model | StateDraft, weights: Params, tokens: Int[Array, "b n"]
+    model: Model | OffsetHeads | StateDraft | LookAhead, weights: Params, tokens: Int[Array, "b n"]
 ) -> Int[Array, "b n"]:
     """Token ids of a model's logits' places, where it does not generate all tokens."""
     found = model.over_vocabulary(weights, PointMass(tokens))

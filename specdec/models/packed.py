@@ -20,12 +20,13 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.reductions import softmax_parts
 from specdec.core.standardize import spread
 from specdec.models import cache as kv
-from specdec.models.partitioning import Partitioning, constrain
+from specdec.models.partitioning import Partitioning, constrain, place
 from specdec.models.products import few_tokens, plain
 from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
 from specdec.topology import CHAIN, Order
@@ -50,6 +51,36 @@ class Store:
     kernel: Callable[[Array], Kernel]  # A decoder's, [in, out], or stacked ones [in, N, out].
     whole: Callable[[Array], Kernel]  # An encoder's.
     embedding: Callable[[Array], Kernel]  # [V, D].
+
+
+def at_most(widest: jnp.dtype, array: Array) -> Array:
+    """An array in its own bits, or in those of ``widest`` if these are fewer."""
+    return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
+
+
+def pack_logits(
+    params: Any, config: Any, store: Store, narrow: jnp.dtype | None,
+    partitioning: Partitioning | None, output_tokens: Sequence[int] | None,
+) -> tuple[Kernel | None, Int[Array, " n"] | None]:  # fmt: skip
+    """The logits' kernel, None where the embedding serves, and what its outputs are, None for all.
+
+    Args: see ``pack`` of a packing.
+    """
+    if output_tokens is None and config.tied_logits:
+        return None, None
+    generated = None
+    if output_tokens is not None:
+        generated = place(np.asarray(output_tokens, np.int32), (None,), partitioning)
+    if config.tied_logits:
+        kernel = place(params["token_embedder"]["embedding"], ("vocab", "embed"), partitioning).T
+    else:
+        kernel = params["decoder"]["logits_dense"]["kernel"]
+        kernel = place(kernel, ("embed", "vocab"), partitioning)
+    if generated is not None:
+        kernel = kernel[:, generated]
+    axes = ("embed", "vocab" if generated is None else None)
+    kernel = at_most(narrow or jnp.dtype(config.dtype), place(kernel, axes, partitioning))
+    return store.kernel(kernel), generated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +175,7 @@ class PackedModel(abc.ABC):
         Raises:
           ValueError: 8 bits on a mesh that cuts kernels.
         """
-        ops, store = self.ops, Store(self.ops.pack, self.ops.pack_whole, lambda table: table)
+        ops, store = self.ops, self._store
         if int8:
             self.check_whole()
 
@@ -156,6 +187,24 @@ class PackedModel(abc.ABC):
             params, self.config, store, jnp.dtype(narrow) if narrow else None, self.partitioning,
             output_tokens,
         )  # fmt: skip
+
+    def restricted(
+        self, packed: Any, params: Params, output_tokens: Sequence[int], narrow: str | None
+    ) -> Any:
+        """Packed parameters with the logits of some tokens only; all else is shared.
+
+        Args:
+          params, output_tokens, narrow: as in :meth:`pack`.
+        """
+        logits, generated = pack_logits(
+            params, self.config, self._store, jnp.dtype(narrow) if narrow else None,
+            self.partitioning, output_tokens,
+        )  # fmt: skip
+        return dataclasses.replace(packed, logits=logits, output_tokens=generated)
+
+    @property
+    def _store(self) -> Store:
+        return Store(self.ops.pack, self.ops.pack_whole, lambda table: table)
 
     def step_bytes(self, params: Any) -> int:
         return num_bytes(self.step_params(params))

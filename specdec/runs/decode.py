@@ -30,7 +30,7 @@ from specdec.measure.rows import LineWriter, append_missing
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
-from specdec.verifiers.base import Verifier
+from specdec.verifiers.base import described
 
 CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
 RESULTS, TRACE = "results.json", "trace.html"
@@ -104,6 +104,13 @@ class PreparedRun:
         if run.beam is None:
             self._check_verifier()
         self._num_done = self._count_previous_rows()
+
+    @classmethod
+    def without_gin(cls, run: DecodeRun, directory: Path) -> PreparedRun:
+        """As the class, for a run whose configuration is its own fields."""
+        fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
+        settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
+        return cls(run, f"task = {run.task.name}\n{settings}", directory)
 
     @property
     def identity(self) -> str:
@@ -246,7 +253,7 @@ class PreparedRun:
             "num_return": run.num_return,
             "draft_beams": run.draft_beams,
             "topology": self._topology(),
-            "verifier": verifier_name(run.who_accepts),
+            "verifier": described(run.who_accepts),
             "lossless": run.who_accepts.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
@@ -410,10 +417,3 @@ class PreparedRun:
             }
             rows.append(dataclasses.replace(row, **found))
         return rows
-
-
-def verifier_name(verifier: Verifier) -> str:
-    """Its class and settings, such as "BlockVerifier" or "LenientVerifier(lenience=0.5)"."""
-    fields = [f for f in dataclasses.fields(verifier) if f.init]  # pyright: ignore[reportArgumentType]
-    settings = ", ".join(f"{f.name}={getattr(verifier, f.name)!r}" for f in fields)
-    return type(verifier).__name__ + (f"({settings})" if settings else "")

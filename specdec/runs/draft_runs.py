@@ -83,9 +83,7 @@ def named(shape: Shape) -> str:
 
 def _decoded(run: DecodeRun, path: Path) -> dict[str, Any]:
     """What the table needs of a decode, which is on disk or done now."""
-    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
-    settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
-    prepared = PreparedRun(run, f"task = {run.task.name}\n{settings}", path)
+    prepared = PreparedRun.without_gin(run, path)
     found = prepared.finished() or prepared.execute("")
     return found | {"by_depth": by_depth(found["accepted_histogram"])}
 

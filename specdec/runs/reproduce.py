@@ -152,9 +152,7 @@ class Study:
 
 
 def _done(run: DecodeRun, directory: Path) -> tuple[dict[str, Any], PreparedRun]:
-    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
-    settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
-    prepared = PreparedRun(run, f"task = {run.task.name}\n{settings}", directory)
+    prepared = PreparedRun.without_gin(run, directory)
     return prepared.finished() or prepared.execute(""), prepared
 
 

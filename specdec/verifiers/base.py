@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol, runtime_checkable
 
 from specdec.types import Distribution, Draft, RandomSource, Verdict
@@ -40,3 +41,10 @@ class Verifier(Protocol):
           ValueError: a draft that it cannot verify.
         """
         ...
+
+
+def described(verifier: Verifier) -> str:
+    """Its class and settings, such as "BlockVerifier" or "LenientVerifier(lenience=0.5)"."""
+    fields = [f for f in dataclasses.fields(verifier) if f.init]  # pyright: ignore[reportArgumentType]
+    settings = ", ".join(f"{f.name}={getattr(verifier, f.name)!r}" for f in fields)
+    return type(verifier).__name__ + (f"({settings})" if settings else "")

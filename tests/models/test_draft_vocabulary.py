@@ -20,8 +20,13 @@ import specdec
 from specdec.checkpoints import CheckpointError, save_huggingface
 from specdec.checkpoints.architectures import decode_model
 from specdec.checkpoints.draft_vocabulary import FILE_NAME, save_draft_vocabulary
+from specdec.checkpoints.formats import open_checkpoint
+from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.loading import load_model
 from specdec.core.standardize import spread
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.heads.network import HeadsConfig
+from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.types import PointMass
 
 SAID = [1, 4, 5, 11, 17, 18]
@@ -113,6 +118,41 @@ def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
     guesses = {
         token for row in out.traces for block in row for token in block.accepted + block.rejected
     }
+    assert guesses <= set(SAID)
+    assert not {int(token) for row in out.tokens for token in row} <= set(SAID)
+    if not temperature:
+        plain = pair.generate(texts, method="autoregressive", **settings)
+        assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["medusa", *(pytest.param(k, marks=pytest.mark.slow) for k in ("eagle", "look-ahead"))],
+)  # fmt: skip
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_so_are_guesses_of_heads(tmp_path, kind, temperature):
+    """Random heads guess these tokens alone; their target's own logits stay whole."""
+    config, random = random_model("v1.1")
+    save_huggingface(tmp_path / "target", config, random(4))
+    width = config.d_model
+    shape = {
+        "medusa": HeadsConfig("medusa", 3, width), "look-ahead": LookAheadConfig(3, width),
+        "eagle": EagleConfig(width, 12, 2, 6, 20, reads_encoding=True),
+    }[kind]  # fmt: skip
+    _, target = open_checkpoint(str(tmp_path / "target"), None)
+    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), target)
+    save_draft_vocabulary(tmp_path / "heads", SAID)
+    draft = specdec.Heads(str(tmp_path / "heads"))
+    pair = specdec.load_pair(target=str(tmp_path / "target"), draft=draft)
+    assert pair.target.params.output_tokens is None
+    texts = [[*range(2, 2 + n), 1] for n in (3, 5, 6)]
+    settings = {
+        "sampling": specdec.SamplingConfig(temperature), "max_decode_len": 16, "max_input_len": 16,
+    }  # fmt: skip
+    out = pair.generate(texts, gamma=3, trace=True, **settings)
+    blocks = [block for row in out.traces for block in row]
+    guesses = {token for block in blocks for token in block.accepted + block.rejected}
+    assert guesses
     assert guesses <= set(SAID)
     assert not {int(token) for row in out.tokens for token in row} <= set(SAID)
     if not temperature:

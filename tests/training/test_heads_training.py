@@ -18,7 +18,6 @@ from specdec.checkpoints.heads import init_params, load_heads, save_heads
 from specdec.data.batching import TokenBatch
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
-from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.heads.network import Heads, HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.t5 import network as t5
@@ -231,18 +230,6 @@ def test_a_layer_for_a_target_of_another_kind_is_refused(tmp_path, data_director
 def test_another_width_than_the_targets_is_refused(tmp_path, data_directory, exported):
     with pytest.raises(ValueError, match="width 8 is not that of the target's hidden states, 16"):
         train(tmp_path, data_directory, exported, HeadsConfig("medusa", 2, 8))
-
-
-def test_new_heads_guess_what_the_target_guesses(tiny_model):
-    """Their blocks are 0 at first: each has the logits of the token that was just drawn."""
-    model = architectures.decode_model(tiny_model, "in_out")
-    packed = model.pack(t5.init_params(tiny_model, jax.random.key(0)))
-    hidden = jax.random.normal(jax.random.key(1), (4, 16))
-    for shape in HEADS.values():
-        params = HeadsParams(init_params(shape, jax.random.key(2)), packed)
-        found = TargetHeads(model, shape).logits(params, hidden)
-        expected = model.logits(packed, hidden[:, None])
-        np.testing.assert_allclose(found, jnp.tile(expected, (1, 3, 1)), rtol=1e-3, atol=1e-4)
 
 
 def test_a_medusa_head_is_its_formula():

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.gpt.config import GPTConfig
-from specdec.models.packed import Store
+from specdec.models.packed import Store, at_most, pack_logits
 from specdec.models.partitioning import Axes, Partitioning, place
 from specdec.models.products.quantized import Kernel
 from specdec.pytrees import pytree
@@ -96,8 +95,7 @@ def pack(
         return place(array, AXES[name], partitioning)
 
     def stored(array):
-        widest = narrow or dtype
-        return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
+        return at_most(narrow or dtype, array)
 
     def kernel(name, array):
         return store.kernel(stored(put(array, name)))
@@ -126,18 +124,8 @@ def pack(
         )
 
     # The large ones first, while little else is in memory: packing needs a copy.
-    generated = None
-    if output_tokens is not None:
-        generated = put(np.asarray(output_tokens, np.int32), "output_tokens")
     embedding = stored(put(params["token_embedder"]["embedding"], "embedding"))
-    if config.tied_logits:
-        logits = None if generated is None else embedding[generated].T
-    else:
-        logits = put(decoder["logits_dense"]["kernel"], "logits")
-        logits = logits if generated is None else logits[:, generated]
-    if logits is not None:
-        axes = AXES["logits"] if generated is None else (AXES["logits"][0], None)
-        logits = store.kernel(stored(place(logits, axes, partitioning)))
+    logits, generated = pack_logits(params, config, store, narrow, partitioning, output_tokens)
     layers = tuple(pack_layer(decoder[f"layers_{i}"]) for i in range(config.num_layers))
     return PackedGPT(
         store.embedding(embedding), vector("positions", params["position_embedder"]["embedding"]),

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from specdec.models.base import Model
 from specdec.models.heads.network import Heads, HeadsConfig
 from specdec.pytrees import pytree
-from specdec.types import Params
+from specdec.types import Distribution, Params
 
 
 @pytree
@@ -40,3 +40,6 @@ class TargetHeads:
         """One read of the logits' kernel for all heads."""
         states = Heads(self.config).apply({"params": params.heads}, hidden)
         return self.target.logits(params.target, jnp.asarray(states))
+
+    def over_vocabulary(self, params: HeadsParams, distribution: Distribution) -> Distribution:
+        return self.target.over_vocabulary(params.target, distribution)

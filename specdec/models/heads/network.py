@@ -66,17 +66,16 @@ class Heads(nn.Module):
         # Targets normalise before their logits, so the scale of what they are given is free.
         x *= jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
         x = x[..., None, :]
-        # Heads begin as the target's own next token: the outputs of their blocks are 0 at first.
-        zeros = nn.initializers.zeros_init()
+        # No kernel is 0: an optimizer step is in proportion to the RMS of a parameter.
+        init, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros_init()
         if cfg.kind == "medusa":
             shape = (cfg.count, cfg.width, cfg.width)
-            kernel = self.param("kernel", zeros, shape)
+            kernel = self.param("kernel", nn.initializers.lecun_normal(batch_axis=0), shape)
             bias = self.param("bias", zeros, shape[:2])
             return x + nn.silu(jnp.einsum("...d,kde->...ke", x[..., 0, :], kernel) + bias)
-        init = nn.initializers.lecun_normal()
         wi = self.param("wi", init, (cfg.width, cfg.hidden_units))
         bi = self.param("bi", zeros, (cfg.hidden_units,))
-        wo = self.param("wo", zeros, (cfg.hidden_units, cfg.count * cfg.width))
+        wo = self.param("wo", init, (cfg.hidden_units, cfg.count * cfg.width))
         bo = self.param("bo", zeros, (cfg.count * cfg.width,))
         out = nn.relu(x @ wi + bi) @ wo + bo
         return x + out.reshape(*hidden.shape[:-1], cfg.count, cfg.width)

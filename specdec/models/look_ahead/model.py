@@ -17,7 +17,7 @@ from specdec.core.residuals import write_at
 from specdec.models import cache as kv
 from specdec.models.packed import PackedModel
 from specdec.pytrees import pytree
-from specdec.types import Encoded, Params, Prompt
+from specdec.types import Distribution, Encoded, Params, Prompt
 
 _STDDEV = 0.02  # Of embeddings that have learned nothing.
 
@@ -90,6 +90,9 @@ class LookAheadModel:
         self, params: LookAheadParams, hidden: Float[Array, "b l1 d"]
     ) -> Float[Array, "b l1 v"]:
         return self.target.logits(params.target, hidden)
+
+    def over_vocabulary(self, params: LookAheadParams, distribution: Distribution) -> Distribution:
+        return self.target.over_vocabulary(params.target, distribution)
 
     def commit(self, cache: kv.KVCache, count: Int[Array, " b"]) -> kv.KVCache:
         return kv.commit(cache, None, count)

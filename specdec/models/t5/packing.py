@@ -15,10 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.models.packed import Store
+from specdec.models.packed import Store, at_most, pack_logits
 from specdec.models.partitioning import Axes, Partitioning, place
 from specdec.models.products.quantized import Kernel
 from specdec.models.t5.config import T5Config
@@ -130,7 +129,7 @@ class Packer:
 
     def stored(self, array: Array) -> Array:
         """A decoder's kernel or the embedding, in its own bits or fewer."""
-        return _at_most(self.narrow or self.dtype, array)
+        return at_most(self.narrow or self.dtype, array)
 
     def decoder(self, name: str, *kernels: Any) -> Kernel:
         """Kernels as one, which is read at every step."""
@@ -138,7 +137,7 @@ class Packer:
 
     def encoder(self, name: str, *kernels: Any) -> Kernel:
         """Kernels as one, which is read once a text."""
-        return self.store.whole(_at_most(self.dtype, self._fused(name, kernels)))
+        return self.store.whole(at_most(self.dtype, self._fused(name, kernels)))
 
     def _fused(self, name, kernels):
         axes = AXES[name]
@@ -202,10 +201,6 @@ class Packer:
         )
 
 
-def _at_most(widest: jnp.dtype, array: Array) -> Array:
-    return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
-
-
 def pack(
     params: Params, config: T5Config, store: Store, narrow: jnp.dtype | None,
     partitioning: Partitioning | None, output_tokens: Sequence[int] | None = None,
@@ -216,18 +211,9 @@ def pack(
       output_tokens: those that the model is to generate; None for all.
     """
     packer = Packer(config, store, narrow, partitioning)
-    put, stored = packer.put, packer.stored
     # The large ones first, while little else is in memory: packing needs a copy.
-    generated = None if output_tokens is None else put(np.asarray(output_tokens, np.int32), (None,))
-    embedding = stored(put(params["token_embedder"]["embedding"], AXES["embedding"]))
-    if config.tied_logits:
-        logits = None if generated is None else embedding[generated].T
-    else:
-        logits = put(params["decoder"]["logits_dense"]["kernel"], AXES["logits"])
-        logits = logits if generated is None else logits[:, generated]
-    if logits is not None:
-        axes = AXES["logits"] if generated is None else (AXES["logits"][0], None)
-        logits = store.kernel(stored(put(logits, axes)))
+    embedding = packer.stored(packer.put(params["token_embedder"]["embedding"], AXES["embedding"]))
+    logits, generated = pack_logits(params, config, store, narrow, partitioning, output_tokens)
     cross_kv = packer.cross_kv(params["decoder"])
     projection = None
     if config.encoding_width is not None:

@@ -23,6 +23,7 @@ SUMMARY = "results/scaling/summary.json"
         "docs/trees.md",
         "docs/beams.md",
         "docs/distillation.md",
+        "docs/drafts.md",
         "docs/guides/execution.md",
     ],
 )
@@ -205,7 +206,11 @@ def repo(tmp_path):
     write(tmp_path, "docs/beams.md", beams)
     write(tmp_path, "docs/guides/execution.md", section("control", "old"))
     write(tmp_path, "docs/distillation.md", section("alphas", "old"))
-    for name in ("beams/summary", "benchmark_beams/results", "control/summary", "trees/summary"):
+    write(tmp_path, "docs/drafts.md", section("temperature-1", "old"))
+    for name in (
+        "beams/summary", "benchmark_beams/results", "control/summary", "drafts/summary",
+        "trees/summary",
+    ):  # fmt: skip
         write(tmp_path, f"results/{name}.json", (REPO / f"results/{name}.json").read_text())
     (tmp_path / "docs/images").mkdir()
     return tmp_path
@@ -248,6 +253,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     assert "old" not in page
     assert page.count(" of 40 |") == 3
     assert "Not run yet: `python" in (repo / "docs/distillation.md").read_text()
+    assert "old" not in (repo / "docs/drafts.md").read_text()
     page = (repo / "docs/reproduction.md").read_text()
     assert page.startswith("Head.\n\n<!-- toy -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")

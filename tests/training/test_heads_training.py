@@ -85,6 +85,15 @@ def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, 
         assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
         assert out.stats.accepted > 0
     if kind in HEADS:
+        sampled = {**greedy, "tree": (2, 2, 1), "sampling": specdec.SamplingConfig(1.0)}
+        exact = pair.generate(texts * 8, **sampled)
+        typical = pair.generate(
+            texts * 8, verifier=specdec.TypicalVerifier(),
+            draft_sampling=specdec.SamplingConfig(0.0), **sampled,
+        )  # fmt: skip
+        assert typical.stats.accepted / typical.stats.target_calls > 1.1 * (
+            exact.stats.accepted / exact.stats.target_calls
+        )
         with pytest.raises(ValueError, match=r"has 3 heads, .* 4 were asked for"):
             pair.generate(texts, gamma=4, **greedy)
     with pytest.raises(ValueError, match="fixed shape"):

@@ -1,0 +1,65 @@
+"""The tables of docs/drafts.md, from the study of drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from specdec.measure.tables import markdown
+from specdec.reproduction.page_files import PageError, Result, read_json
+
+_SUMMARY = "results/drafts/summary.json"
+_REMEDY = "python scripts/reproduce.py --gin_file=configs/reproduce/drafts.gin"
+_DEPTHS = 5
+_COLUMNS = [
+    "draft", "shape", "parameters", *(f"α{depth}" for depth in range(1, _DEPTHS + 1)), "c",
+    "tokens a call", "predicted", "decoder", "whole",
+]  # fmt: skip
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _row(draft: str, shape: str, found: Result) -> list[str]:
+    """One draft in one shape."""
+    depths = [_number(alpha, 2) for alpha in found["by_depth"][:_DEPTHS]]
+    size = found["parameters"]
+    return [
+        draft, shape, "–" if size is None else f"{size:,}",
+        *depths, *["–"] * (_DEPTHS - len(depths)),
+        _number(found["cost_ratio"], 2), _number(found["block_efficiency"], 2),
+        _number(found["predicted_speedup_counted"], 2),
+        _number(found["measured_speedup_decoder"], 2), _number(found["measured_speedup"], 2),
+    ]  # fmt: skip
+
+
+def drafts(root: Path, temperature: str) -> str:
+    """Every draft and shape at temperature "t0" or "t1", and where the numbers come from.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    content = read_json(root, _SUMMARY, _REMEDY)
+    try:
+        (studied,) = content["drafts"].values()
+        rows = [
+            _row(draft, shape.replace("-", " ", 1), by_temperature[temperature])
+            for draft, shapes in studied.items()
+            for shape, by_temperature in shapes.items()
+        ]
+        found = [each[temperature] for shapes in studied.values() for each in shapes.values()]
+    except (KeyError, ValueError) as error:
+        raise PageError(f"{_SUMMARY} is not of a study of drafts ({error!r}).") from None
+    rows_ = f"{found[0]['num_examples']} sentences"
+    return (
+        f"{markdown(_COLUMNS, rows, numbers=True)}\n\n"
+        f"{rows_}. From [summary.json](../{_SUMMARY}): {content['device']}. "
+        f"`{content['command']}`"
+    )
+
+
+SECTIONS: Mapping[str, Callable[[Path], str]] = {
+    "temperature-0": lambda root: drafts(root, "t0"),
+    "temperature-1": lambda root: drafts(root, "t1"),
+}

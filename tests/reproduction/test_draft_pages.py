@@ -1,0 +1,49 @@
+"""The tables of docs/drafts.md."""
+
+import json
+
+import pytest
+
+from specdec.reproduction import draft_pages as pages
+from specdec.reproduction.page_files import PageError
+
+FOUND = {
+    "by_depth": [0.75, 0.5], "parameters": 1234567, "cost_ratio": 0.0625, "block_efficiency": 2.125,
+    "predicted_speedup_counted": 1.5, "measured_speedup_decoder": 1.375, "measured_speedup": 1.25,
+    "num_examples": 200,
+}  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    shapes = {"chain-2": {"t0": FOUND | {"by_depth": [0.25]}, "t1": FOUND}}
+    copies = {"tree-2-1": {"t0": FOUND, "t1": FOUND | {"parameters": None}}}
+    content = {
+        "drafts": {"EnDe": {"layer": shapes, "copy": copies}}, "device": "a CPU",
+        "command": "again",
+    }  # fmt: skip
+    path = tmp_path / "results/drafts/summary.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_row_for_each_draft_and_shape(path):
+    lines = pages.SECTIONS["temperature-1"](path.parents[2]).splitlines()
+    row = "0.75 | 0.50 | – | – | – | 0.06 | 2.12 | 1.50 | 1.38 | 1.25 |"
+    assert f"| layer | chain 2 | 1,234,567 | {row}" in lines
+    assert f"| copy | tree 2-1 | – | {row}" in lines
+    assert lines[-1] == (
+        "200 sentences. From [summary.json](../results/drafts/summary.json): a CPU. `again`"
+    )
+    greedy = pages.SECTIONS["temperature-0"](path.parents[2])
+    assert "| layer | chain 2 | 1,234,567 | 0.25 | – | – | – | – |" in greedy
+
+
+def test_missing_or_damaged_results_are_told(path):
+    path.write_text(json.dumps({"drafts": {"EnDe": {"layer": {"chain-2": {}}}}}))
+    with pytest.raises(PageError, match="not of a study of drafts"):
+        pages.SECTIONS["temperature-0"](path.parents[2])
+    path.unlink()
+    with pytest.raises(PageError, match=r"is missing; make it with: .*drafts\.gin"):
+        pages.SECTIONS["temperature-0"](path.parents[2])

@@ -27,13 +27,13 @@ def load_pair(
     """Loads a target, bundled or from a checkpoint, and what it is drafted with.
 
     Args:
-      name: a bundled pair ("quickstart"); or give both target and draft.
+      name: a bundled pair ("quickstart", "quickstart_lm"); or give both target and draft.
       target, draft: a directory with config.json and safetensors, a T5X checkpoint (a
         ``checkpoint_<step>``, or a directory that holds some, for its latest; gs://bucket/path
         too), a hub id, or the name of a bundled pair for its target or draft. A draft may also be
         one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
-        :class:`specdec.Hierarchical`, or :class:`specdec.Quantized`, the target's own copy in 8 or
-        4 bits.
+        :class:`specdec.Hierarchical`, :class:`specdec.Heads`, what was trained on the target's
+        hidden states, or :class:`specdec.Quantized`, the target's own copy in 8 or 4 bits.
       dtype: of activations and caches, "float32" or "bfloat16", and of weights that are stored in
         more bits. Those of 16 bits stay as they are beside "float32": results are the same. On CPU
         the draft's decoder keeps float16 then: reading weights is most of its work, and what it

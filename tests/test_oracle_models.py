@@ -70,9 +70,22 @@ def own_probabilities(family, limit=2):
     return ModelDrafter(model, 1), Sampled(weights, ONE.traced()), Grid(*cells, first=FIRST)
 
 
-@pytest.mark.parametrize(
-    ("family", "verifier"), [("t5", mutants.RedrawFromTarget), ("gpt", mutants.SwappedRows)]
-)
+BROKEN_VERIFIERS = [
+    mutants.RedrawFromTarget, mutants.WrongResidualRow, mutants.InclusiveAccept, mutants.SharedKeys,
+    mutants.KeepGoing, mutants.BonusFromResidual, mutants.DroppedBonus, mutants.SwappedRows,
+    mutants.OffByOne,
+]  # fmt: skip
+
+
+def with_broken_verifiers():
+    """Each family with all of them; one of each in a plain run."""
+    for family, quick in (("t5", mutants.RedrawFromTarget), ("gpt", mutants.SwappedRows)):
+        for verifier in BROKEN_VERIFIERS:
+            marks = () if verifier is quick else pytest.mark.slow
+            yield pytest.param(family, verifier, marks=marks)
+
+
+@pytest.mark.parametrize(("family", "verifier"), with_broken_verifiers())
 def test_broken_verifiers_are_caught(family, verifier):
     assert max(distances(family, *guessed_by(family, "model"), verifier=verifier())) > CAUGHT
 

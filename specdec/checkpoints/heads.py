@@ -15,7 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
-from specdec.checkpoints.hf_files import CONFIG, WEIGHTS, opened, read_json
+from specdec.checkpoints.hf_files import CONFIG, HEADS_TYPE, WEIGHTS, opened, read_json
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, written_whole
 from specdec.core.files import write_json
 from specdec.models.eagle import model as eagle
@@ -25,7 +25,6 @@ from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead import model as look_ahead
 from specdec.models.look_ahead.model import LookAheadConfig
 
-MODEL_TYPE = "specdec_heads"
 Config = HeadsConfig | EagleConfig | LookAheadConfig
 # What config.json calls the shapes that have no ``kind`` of their own.
 _KINDS: dict[str, Any] = {"eagle": EagleConfig, "look_ahead": LookAheadConfig}
@@ -61,7 +60,7 @@ def save_heads(
       CheckpointError: the directory is not empty.
     """
     kinds = {shape: {"kind": kind} for kind, shape in _KINDS.items()}
-    described = {"model_type": MODEL_TYPE, **kinds.get(type(config), {})}
+    described = {"model_type": HEADS_TYPE, **kinds.get(type(config), {})}
     described |= dataclasses.asdict(config)
     flat = flatten_dict(params, sep="/")
     arrays = {name: np.asarray(array, np.float16) for name, array in flat.items()}
@@ -83,9 +82,9 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Co
     if not (directory / CONFIG).is_file():
         raise CheckpointError(f"{source} holds no heads: it has no {CONFIG}.")
     found = read_json(directory / CONFIG)
-    if found.pop("model_type", None) != MODEL_TYPE:
+    if found.pop("model_type", None) != HEADS_TYPE:
         raise CheckpointError(
-            f"{directory / CONFIG} is not of heads (model_type {MODEL_TYPE!r}): name a draft model "
+            f"{directory / CONFIG} is not of heads (model_type {HEADS_TYPE!r}): name a draft model "
             "by its path alone, without specdec.Heads."
         )
     known, here = found.pop("target", None), target_fingerprint(target)

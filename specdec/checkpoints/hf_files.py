@@ -31,6 +31,7 @@ from specdec.core.files import write_json
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
+HEADS_TYPE = "specdec_heads"  # The model_type of what drafts on a target's hidden states.
 INDEX = "model.safetensors.index.json"
 VOCABULARY = "spiece.model"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -254,7 +255,7 @@ def read_json(path: Path) -> dict[str, Any]:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path.parent} has no {path.name}; pass the directory of a T5 checkpoint."
+            f"{path.parent} has no {path.name}; pass the directory of a T5 or GPT-2 checkpoint."
         ) from None
     except ValueError as error:
         problem = f"valid JSON ({error})"

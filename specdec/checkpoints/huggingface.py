@@ -19,6 +19,7 @@ from specdec.checkpoints import gpt_names, hf_names
 from specdec.checkpoints.hf_files import (
     CONFIG,
     GENERATION_CONFIG,
+    HEADS_TYPE,
     MAX_EXTRA_IDS,
     STORED_DTYPES,
     TOKENIZER,
@@ -188,6 +189,11 @@ def read_config(directory: Path) -> Config:
         generation = read_json(directory / GENERATION_CONFIG)
         raw |= {name: value for name, value in generation.items() if value is not None}
     source, model_type = str(directory / CONFIG), _model_type(raw)
+    if model_type == HEADS_TYPE:
+        raise CheckpointError(
+            f"{directory} holds heads for a target, not a model: give them as "
+            f"draft=specdec.Heads({str(directory)!r})."
+        )
     if model_type not in _MODEL_TYPES:
         raise CheckpointError(
             f"{source}: model_type is {model_type!r}. Checkpoints that can be loaded are, by "

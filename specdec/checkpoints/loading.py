@@ -33,7 +33,6 @@ from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.packed import PackedModel, best_layout
 from specdec.models.partitioning import Partitioning, replicate
-from specdec.topology import Topology
 from specdec.types import Params
 
 BUNDLED = ("quickstart", "quickstart_lm")
@@ -138,19 +137,26 @@ class DraftLoader:
 
     def model(self, source: str) -> LoadedModel:
         source = resolve(source, "draft")
-        theirs = find_vocabulary(source)
-        if self.vocabulary and theirs and not same_vocabulary(self.vocabulary, theirs):
+        file = find_vocabulary(source)
+        if self.vocabulary and file and not same_vocabulary(self.vocabulary, file):
             raise ValueError(
-                f"Target and draft have different vocabularies: {self.vocabulary} and {theirs} are "
+                f"Target and draft have different vocabularies: {self.vocabulary} and {file} are "
                 "not the same file. A draft must have the target's tokens. If it has them (one may "
                 "be spiece.model, the other tokenizer.json), put the target's file beside both."
             )
-        same = theirs is not None and self.vocabulary is not None
+        same = file is not None and self.vocabulary is not None
         found = load_model(
             source, self.dtype, draft_kernel_dtype(self.dtype), self.partitioning, as_draft=True,
             vocab_size=self.target.model.vocab_size if same else None,
         )  # fmt: skip
         _check_same_tokens(self.target, found)
+        theirs, ours = found.model.max_positions, self.target.model.max_positions
+        if theirs is not None and ours is not None and theirs < ours:
+            warnings.warn(
+                f"The draft ({found.source}) has {theirs} positions and the target {ours}: beyond "
+                "the draft's, its guesses are bad. The output stays exact.",
+                stacklevel=2,
+            )
         width, given = found.reads_encoding, self.target.encoding_width
         if width not in (None, given):
             raise ValueError(
@@ -161,7 +167,13 @@ class DraftLoader:
         return found
 
     def heads(self, path: str) -> tuple[MakeTree, Params]:
+        if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self.target.params)):
+            raise ValueError(
+                "Heads need the target's weights when they are loaded, and here these come later: "
+                "choose a draft model."
+            )
         _, params = open_checkpoint(self.target.source, None)
+        path = resolve(path, "draft")
         config, weights = load_heads(path, params)
         model, own, narrow = self.target.model, self.target.params, draft_kernel_dtype(self.dtype)
         assert isinstance(model, PackedModel)  # It was read from a checkpoint.
@@ -176,13 +188,7 @@ class DraftLoader:
         if isinstance(config, LookAheadConfig):
             ahead = LookAheadModel(model, config)
             return partial(LookAheadDrafter, ahead), LookAheadParams(weights["embeddings"], own)
-        heads = TargetHeads(model, config)
-
-        def make(topology: Topology, independent: bool, catch_up: int) -> OffsetHeadsDrafter:
-            del catch_up  # They feed nothing.
-            return OffsetHeadsDrafter(heads, topology, independent)
-
-        return make, HeadsParams(weights, own)
+        return partial(OffsetHeadsDrafter, TargetHeads(model, config)), HeadsParams(weights, own)
 
     def ngrams(self, path: str) -> NgramTables:
         tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)

@@ -88,8 +88,8 @@ def _ids(
             raise ValueError(f"{name} is empty.")
         if vocabulary is None:
             raise ValueError(
-                f"{name} is a string, but this pair has no vocabulary (no spiece.model or "
-                "tokenizer.json beside the target); give token ids."
+                f"{name} is a string, but this pair has no vocabulary (no spiece.model, "
+                "tokenizer.json, vocab.json or encoder.json beside the target); give token ids."
             )
         try:
             text.encode("utf-8")

@@ -88,8 +88,8 @@ class OpenDraft:
     make_tree: Callable[[Tree, int], Drafter] | None = None
 
 
-# (topology, independent, catch_up) -> a drafter of that shape; see :attr:`OpenDraft.make_tree`.
-MakeTree = Callable[[Topology, bool, int], Drafter]
+# (topology, independent) -> a drafter of that shape; "independent": siblings with replacement.
+MakeTree = Callable[[Topology, bool], Drafter]
 
 
 class Opening(Protocol):

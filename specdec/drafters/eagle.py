@@ -53,15 +53,9 @@ class EagleDrafter:
     layer: StateDraft
     topology: Topology  # Nodes in the order of levels.
     independent: bool = False  # Whether siblings are drawn with replacement.
-    catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
-
-    @property
-    def _room(self) -> int:
-        """Tokens that a block may emit, which the next one feeds first."""
-        return max(self.topology.depth + 1, self.catch_up)
 
     def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> EagleState:
-        batch, room = prompt.batch_size, self._room
+        batch, room = prompt.batch_size, self.topology.depth + 1
         most = max_len + room + max(room, inner_nodes(self.topology).size)
         encoded, cache = self.layer.start(params.weights, batch, most, target)
         return EagleState(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +23,7 @@ from specdec.drafters.base import (
 )
 from specdec.drafters.growing import grow
 from specdec.drafters.model_tree import ids_of
-from specdec.drafters.tree import Tree
+from specdec.drafters.tree import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import (
@@ -131,23 +132,19 @@ class Heads:
       path: their directory, which :mod:`specdec.training.heads` writes.
     """
 
-    path: str
+    path: str | os.PathLike
 
     def __str__(self) -> str:
-        return self.path
+        return os.fspath(self.path)
 
     def open(self, opening: Opening) -> OpenDraft:
-        make, weights = opening.heads(self.path)
+        make, weights = opening.heads(str(self))
 
         def make_tree(tree: Tree, catch_up: int) -> Drafter:
-            if tree.topology is None:
-                raise ValueError(
-                    "Heads draft trees of a fixed shape, such as Tree((3, 2, 1)); nodes= is for a "
-                    "draft model."
-                )
-            return make(tree.topology, tree.independent, catch_up)
+            del catch_up  # What a block emits is all they keep, and no more than a tree's levels.
+            return make(fixed_shape(tree, "heads"), tree.independent)
 
         return OpenDraft(
-            never_stopping("A head's", lambda gamma: make(chain(gamma), False, 0)),
+            never_stopping("A head's", lambda gamma: make(chain(gamma), False)),
             lambda sampling: Sampled(weights, sampling.traced()), weights, make_tree=make_tree,
         )  # fmt: skip

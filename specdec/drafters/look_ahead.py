@@ -29,7 +29,8 @@ class LookAheadDrafter:
     """A chain or a tree of guesses from one call of the target, behind which embeddings stand.
 
     At the newest token that call has the target's own distribution, so the first guess of a chain
-    is accepted for certain; each embedding guesses one token more. As with heads no guess knows the
+    is accepted for certain (unless a draft vocabulary leaves tokens out); each embedding guesses
+    one token more. As with heads no guess knows the
     ones before. A block costs two calls of the target, so that it pays only where embeddings guess
     well. Parameters are :class:`~specdec.drafters.base.Sampled` ones of the embeddings.
 
@@ -42,7 +43,6 @@ class LookAheadDrafter:
     model: LookAhead
     topology: Topology
     independent: bool = False  # Whether siblings are drawn with replacement.
-    catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
 
     def __post_init__(self):
         most = 1 + self.model.count
@@ -55,7 +55,7 @@ class LookAheadDrafter:
     def init(
         self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
     ) -> LookAheadState:
-        room = max(self.topology.depth + 1, self.catch_up)
+        room = self.topology.depth + 1
         most = max_len + room + self.model.count
         return LookAheadState(
             target, self.model.start(params.weights, prompt, most, target),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints.hf_files import stored_parameters
 from specdec.checkpoints.loading import resolve
 from specdec.data.tasks import Task, evenly
+from specdec.decoding.batches import Block
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.tree import Tree
 from specdec.runs.alpha_run import slug
@@ -85,17 +86,22 @@ def _decoded(run: DecodeRun, path: Path) -> dict[str, Any]:
     """What the table needs of a decode, which is on disk or done now."""
     prepared = PreparedRun.without_gin(run, path)
     found = prepared.finished() or prepared.execute("")
-    return found | {"by_depth": by_depth(found["accepted_histogram"])}
+    blocks = (block for row in prepared.rows() for block in row.blocks)
+    return found | {"by_depth": by_depth(blocks)}
 
 
-def by_depth(histogram: Sequence[int]) -> list[float]:
+def by_depth(blocks: Iterable[Block]) -> list[float]:
     """How likely a guess at depth 1, 2, ... is accepted where those before it were.
 
-    Args:
-      histogram: blocks with 0, 1, ... accepted guesses.
+    A depth that was not looked at, since the row ended before it, does not count.
     """
-    reached = [sum(histogram[depth:]) for depth in range(len(histogram))]
-    return [b / a for a, b in itertools.pairwise(reached) if a]
+    examined, accepted = Counter(), Counter()
+    for block in blocks:
+        kept = len(block.accepted)
+        judged = kept + (block.correction is not None and bool(block.rejected))
+        accepted.update(range(kept))
+        examined.update(range(judged))
+    return [accepted[depth] / count for depth, count in sorted(examined.items())]
 
 
 def _size(draft: str | DraftSpec) -> dict[str, int | None]:

@@ -1,7 +1,8 @@
 """What drafts on a frozen target's hidden states, trained to guess what the target generates.
 
 At each position t of a text the target has a hidden state, from which token t is drawn. Head i
-guesses token t + i from it, and learns the target's own distribution there. An EAGLE-style layer
+guesses token t + i from it, and learns the target's own distribution there. Before the first token
+zeros stand for a state, as in decoding. An EAGLE-style layer
 runs several steps ahead from each position, as in decoding: from its second step on it is given
 its own states, and what it attends to are the target's states up to that position and its own ones
 behind. A look-ahead embedding stands behind each position in turn.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
-from specdec.models.heads.network import Heads
+from specdec.models.heads.network import HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadParams
 from specdec.models.packed import PackedModel
 from specdec.topology import Forest
@@ -44,6 +45,7 @@ from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.train import Files, per_token, prepare
 from specdec.types import Encoded
 
+_SHARE = "share"  # Of all tokens, those that guess 1, 2, ... in a row can be for.
 # log p, log q and the tokens that are guessed; [B, S, V], [B, S, V] and [B, S].
 Compared = tuple[Array, Array, Array]
 
@@ -118,20 +120,19 @@ def train_heads(
         """Of guess 1, 2, ... in a row from each position."""
         inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
         fed, encoded, hidden = architectures.states_along(target, frozen, inputs, targets)
-        log_p = jax.nn.log_softmax(target.logits(frozen, hidden))
+        log_p, length = jax.nn.log_softmax(target.logits(frozen, hidden)), fed.shape[1]
         if isinstance(heads, EagleConfig):
             layer = EagleModel(target, heads)
             own = EagleParams(layer.pack(params), frozen)
-            count = min(options.steps_ahead, fed.shape[1])
+            count = min(options.steps_ahead, length)
             guesses = enumerate(steps_ahead(layer, own, encoded, fed, hidden, count))
+        elif isinstance(heads, LookAheadConfig):
+            own = LookAheadParams(params["embeddings"], frozen)
+            made = look_ahead(target, own, encoded, fed)
+            guesses = ((i, made[:, :-i, i - 1]) for i in range(1, min(heads.count, length - 1) + 1))
         else:
-            if isinstance(heads, LookAheadConfig):
-                own = LookAheadParams(params["embeddings"], frozen)
-                made = look_ahead(target, own, encoded, fed)
-            else:
-                made = jnp.asarray(Heads(heads).apply({"params": params}, hidden))
-            count = min(heads.count, fed.shape[1] - 1)
-            guesses = ((i, made[:, :-i, i - 1]) for i in range(1, count + 1))
+            made = jnp.asarray(HeadsNetwork(heads).apply({"params": params}, _after(hidden)))
+            guesses = ((i, made[:, : length - i, i]) for i in range(min(heads.count, length)))
         for i, states in guesses:
             log_q = jax.nn.log_softmax(target.logits(frozen, states))
             yield log_p[:, i:], log_q, targets[:, i:]
@@ -150,17 +151,34 @@ def train_heads(
         sums = {}
         for number, (log_p, log_q, targets) in enumerate(compared(params, frozen, batch), 1):
             found = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
+            found[_SHARE] = jnp.ones_like(found["loss"])
             sums |= masked_sums(targets, **{f"{name}_{number}": v for name, v in found.items()})
         return sums
 
     frozen = target.pack(target_params)
     params = run_loop(
         loss_function, init_params(heads, jax.random.key(loop.seed)), update,
-        lambda step, _: training.from_step(step), per_token(validation_sums, frozen, validation),
-        directory, loop, frozen=frozen,
+        lambda step, _: training.from_step(step),
+        _per_guess(per_token(validation_sums, frozen, validation)), directory, loop, frozen=frozen,
     )  # fmt: skip
-    save_heads(Path(directory) / "heads", heads, params, target_params)
+    made = Path(directory) / "heads"
+    if not made.is_dir():  # Else this run had ended before.
+        save_heads(made, heads, params, target_params)
     return params
+
+
+def _per_guess(means: Callable[[Any], dict[str, float]]) -> Callable[[Any], dict[str, float]]:
+    """Means over the tokens that a guess can be for: the k-th in a row is for none of the first."""
+
+    def of_guesses(params):
+        found = means(params)
+        shares = {name: found.pop(name) for name in list(found) if name.startswith(_SHARE)}
+        return {
+            name: mean / shares[f"{_SHARE}_{name.rpartition('_')[2]}"]
+            for name, mean in found.items()
+        }
+
+    return of_guesses
 
 
 def steps_ahead(
@@ -179,11 +197,7 @@ def steps_ahead(
     steps, entries = np.divmod(np.arange(count * length), length)
     places = np.arange(length)[:, None]
 
-    def after(states):
-        """Of each token, the state from which it was drawn; of the first there is none."""
-        return jnp.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-
-    states = after(hidden)
+    states = _after(hidden)
     for step in range(count):
         true = (steps == 0) & (entries <= places - step)
         seen = true | ((steps > 0) & (steps <= step) & (entries == places - step + steps))
@@ -191,7 +205,12 @@ def steps_ahead(
         order = Forest(*map(jnp.asarray, every))
         found, cache = layer.extend(params, own, cache, fed, states, order, after=step * length)
         yield found[:, step:]
-        states = after(found)
+        states = _after(found)
+
+
+def _after(states: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    """Of each token that is fed, the state from which it was drawn; of the first there is none."""
+    return jnp.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
 def look_ahead(

@@ -107,7 +107,9 @@ def test_hub_id_is_downloaded(checkpoint, monkeypatch):
 
 def test_config_missing(checkpoint):
     (checkpoint / "config.json").unlink()
-    assert "has no config.json; pass the directory of a T5 checkpoint" in refusal(checkpoint)
+    assert "has no config.json; pass the directory of a T5 or GPT-2 checkpoint" in refusal(
+        checkpoint
+    )
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

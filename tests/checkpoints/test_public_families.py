@@ -37,7 +37,7 @@ FAMILIES = {
     "byt5": (
         "t5",
         GATED_GELU | T5_IDS | UNTIED | {
-            "vocab_size": 384, "num_layers": 2, "num_decoder_layers": 1,
+            "vocab_size": 384, "num_layers": 12, "num_decoder_layers": 4,
             "tokenizer_class": "ByT5Tokenizer", "gradient_checkpointing": False,
         },
         True,

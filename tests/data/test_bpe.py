@@ -56,12 +56,13 @@ def test_a_character_of_several_tokens_comes_out_whole(files):
     assert ours.decode(ids) == "🙂"
 
 
-def test_gpt2s_own_vocabulary(data_dir):
+def test_gpt2s_own_vocabulary(data_dir, tmp_path):
     """OpenAI's files: the same text comes back, and known ids."""
-    path = data_dir / "vocab" / "encoder.json"
-    if not path.is_file():
-        pytest.skip(f"{data_dir} has no vocab/encoder.json, GPT-2's vocabulary")
-    ours = open_tokenizer(path)
+    if not (data_dir / "vocab" / "gpt2_encoder.json").is_file():
+        pytest.skip(f"{data_dir} has no vocab/gpt2_encoder.json, GPT-2's vocabulary")
+    for name in ("encoder.json", "vocab.bpe"):
+        shutil.copyfile(data_dir / "vocab" / f"gpt2_{name}", tmp_path / name)
+    ours = open_tokenizer(tmp_path / "encoder.json")
     assert (len(ours), ours.eos_id) == (50257, 50256)
     text = "Alan Turing theorized that computers would one day become"
     assert ours.encode(text)[:4] == [36235, 39141, 18765, 1143]
@@ -77,6 +78,20 @@ def test_wordpiece(tmp_path):
     ids = ours.encode("the quick fox", add_eos=True)
     assert ids[-1] == ours.eos_id == backend.token_to_id("[SEP]")
     assert ours.decode([backend.token_to_id("[PAD]"), *ids, 7]) == "the quick fox"
+
+
+def test_berts_own_vocabulary(data_dir, tmp_path):
+    """The uncased English BERT's list of pieces: known ids."""
+    path = data_dir / "vocab" / "bert_uncased_vocab.txt"
+    if not path.is_file():
+        pytest.skip(f"{data_dir} has no vocab/bert_uncased_vocab.txt, BERT's vocabulary")
+    backend = tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours = open_tokenizer(tmp_path / "tokenizer.json")
+    assert (len(ours), ours.eos_id) == (30522, 102)
+    ids = ours.encode("Hello, embeddings!", add_eos=True)
+    assert ids == [7592, 1010, 7861, 8270, 4667, 2015, 999, 102]
+    assert ours.decode(ids) == "hello, embeddings!"
 
 
 def test_a_pair_with_its_files_continues_texts(files, tmp_path):

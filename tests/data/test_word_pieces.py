@@ -11,6 +11,8 @@ from specdec.data.word_pieces import START_ID, train_word_pieces
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import init_params
+from specdec.runs.train import word_pieces
+from specdec.training.train import TextFiles
 
 LINES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
 
@@ -27,6 +29,16 @@ def test_special_tokens_have_the_ids_that_training_needs(vocabulary):
     assert found == ["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]"]
     assert vocabulary.eos_id == 1
     assert START_ID == 3
+
+
+def test_the_recipe_trains_the_same(vocabulary, tmp_path):
+    """On both sides of input<TAB>target lines."""
+    text = "".join(f"{one}\t{two}\n" for one, two in zip(LINES[::2], LINES[1::2], strict=False))
+    (tmp_path / "train.tsv").write_text(text)
+    word_pieces(str(tmp_path), files=TextFiles(str(tmp_path)), size=45)
+    ours = FastTokenizer(tmp_path / "tokenizer.json")
+    assert len(ours) == 45
+    assert ours.encode(LINES[0]) == vocabulary.encode(LINES[0])
 
 
 def test_texts_come_back_uncased(vocabulary):

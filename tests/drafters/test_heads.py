@@ -131,6 +131,84 @@ def test_the_states_are_those_of_the_text_beside_another_draft(draft):
     assert "finished" in seen
 
 
+class Given:
+    """Random numbers of a block of four rows."""
+
+    def __init__(self, seed):
+        self._generator = np.random.default_rng(seed)
+
+    def uniforms(self, purpose, count):
+        return jnp.asarray(self._generator.random((4, count)), jnp.float32)
+
+
+def law(draft, encoded, text, states, path):
+    """q of the guess behind ``path``, from the whole text anew, one token after the other."""
+    text, path = [*map(int, text)], [*map(int, path)]
+    if draft == "heads":
+        row = 3 * int(states[-1]) + 7 * (1 + len(path))
+    elif draft == "look-ahead":
+        fed = [*text, *(100 + 7 * i for i in range(len(path)))]
+        row = encoded + sum((token + 1) * (3 * place + 1) for place, token in enumerate(fed))
+    else:
+        row, states = 0, list(map(int, states))
+        for place, token in enumerate([*text, *path]):
+            state = states[place] if place < len(states) else (encoded + row) % CONTEXTS
+            row += (5 * state + token + 1) * (3 * place + 1)
+        row += encoded
+    return jax.nn.softmax(DRAFT[row % CONTEXTS])
+
+
+def off(draft, drafter, blocks=30):
+    """How far the q of a drafter's guesses is from the law, at most; and the levels seen."""
+    encoded = np.asarray(MODEL.start(TARGET, PROMPT, LIMIT).encoded)
+    tree, worst = drafter.topology, 0.0
+    for number, (before, _, _) in enumerate(itertools.islice(blocks_of(drafter), blocks)):
+        made, _ = drafter.propose(Sampled(DRAFT, ONE), before.drafter_state, Given(number))
+        after = states_of(before.tokens)
+        for row in np.flatnonzero(~before.finished):
+            count = int(before.num_tokens[row])
+            text = [0, *before.tokens[row, :count]]
+            states = [0, *after[row, :count, 0]]
+            for node in range(tree.size):
+                path, above = [], tree.parents[node]
+                while above >= 0:
+                    path.insert(0, made.tokens[row, above])
+                    above = tree.parents[above]
+                expected = law(draft, int(encoded[row]), text, states, path)
+                worst = max(worst, float(np.abs(made.probs[row, node] - expected).max()))
+    return worst
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_guess_is_drawn_from_what_its_path_gives(shape, draft):
+    """Independent siblings: each has the whole law."""
+    assert off(draft, DRAFTS[draft](TOYS[draft], SHAPES[shape], shape == "tree")) < 1e-5
+
+
+class Shifted(ToyHeads):
+    """Each head guesses for the distance of another one."""
+
+    def logits(self, params, hidden):
+        return jnp.roll(super().logits(params, hidden), 1, axis=1)
+
+
+def test_a_head_shifted_by_one_is_caught():
+    assert off("heads", OffsetHeadsDrafter(Shifted(), SHAPES["chain"])) > 0.1
+
+
+def test_the_first_guess_of_look_ahead_is_the_targets_own():
+    """With logits of the whole vocabulary it is always accepted."""
+    drafter = LookAheadDrafter(ToyLookAhead(), SHAPES["chain"])
+    engine = Engine(MODEL, drafter, RecursiveVerifier())
+    params = EngineParams(TARGET, ONE, Sampled(TARGET, ONE))
+    state = engine.start(params, PROMPT, jnp.arange(4), LIMIT, 0, output_bucket=LIMIT)
+    for _ in range(5):
+        active = ~np.asarray(state.finished)
+        state, info = engine.step(params, state)
+        assert np.all(info.num_accepted[active] > 0)
+
+
 def of_another_node(draft):
     """The states of a path that was not the accepted one."""
 

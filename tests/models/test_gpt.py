@@ -52,6 +52,25 @@ def test_a_prefill_adds_each_layer_up_once():
     assert sizes[2] - sizes[1] == sizes[1] - sizes[0]
 
 
+def test_a_prompt_is_prefilled_in_one_call_without_logits(monkeypatch):
+    calls = []
+    extend = GPTModel._extend
+
+    def noted(self, params, encoded, cache, x, *rest):
+        calls.append(x.shape[1])
+        return extend(self, params, encoded, cache, x, *rest)
+
+    monkeypatch.setattr(GPTModel, "_extend", noted)
+    monkeypatch.setattr(GPTModel, "_logits", lambda *args: calls.append("logits"))
+    model = GPTModel(TINY_GPT["gpt"], "out_in")
+    params = model.pack(random_gpt_params(TINY_GPT["gpt"], 0))
+    empty = model.prompt(np.zeros((1, 0), np.int32), np.array([0]))
+    model.start(params, empty, 4)
+    assert calls == []
+    model.start(params, model.prompt(np.full((2, 16), 3), np.array([16, 5])), 4)
+    assert calls == [16]
+
+
 def padded(rows):
     tokens = np.full((len(rows), max(map(len, rows))), 13, np.int32)
     for row, given in zip(tokens, rows, strict=True):
@@ -232,3 +251,12 @@ def test_a_gpt_and_a_t5_do_not_draft_for_each_other(pair, tmp_path):
         specdec.load_pair(target=gpt, draft=t5)
     with pytest.raises(ValueError, match=r"is an encoder-decoder, the draft .* decoder-only"):
         specdec.load_pair(target=t5, draft=gpt)
+
+
+def test_a_draft_of_fewer_positions_is_warned_of(tmp_path):
+    config = TINY_GPT["gpt"]
+    shorter = dataclasses.replace(config, max_positions=config.max_positions // 2)
+    for name, each in (("target", config), ("draft", shorter)):
+        save_huggingface(tmp_path / name, each, jax.device_get(random_gpt_params(each, 0)))
+    with pytest.warns(UserWarning, match="positions and the target .* guesses are bad"):
+        specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")

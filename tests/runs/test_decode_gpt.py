@@ -170,7 +170,7 @@ def test_a_tokenizer_that_is_another_or_missing(gpt, tmp_path, capsys):
     (tmp_path / "draft" / "tokenizer.json").unlink()
     bare = str(tmp_path / "draft")
     line = refused(gpt, capsys, tmp_path, f"TARGET={bare!r}", f"DRAFT={bare!r}")
-    assert "is a string, but this pair has no vocabulary (no spiece.model or tokenizer.json" in line
+    assert "is a string, but this pair has no vocabulary (no spiece.model, tokenizer.json" in line
 
 
 def test_a_vocabulary_of_another_size(gpt, tmp_path, capsys):

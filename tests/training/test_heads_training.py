@@ -15,10 +15,11 @@ from tiny import TINY_GPT, random_gpt_params
 import specdec
 from specdec.checkpoints import CheckpointError, architectures, save_huggingface
 from specdec.checkpoints.heads import init_params, load_heads, save_heads
+from specdec.checkpoints.loading import DraftLoader, load_model
 from specdec.data.batching import TokenBatch
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
-from specdec.models.heads.network import Heads, HeadsConfig
+from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.t5 import network as t5
 from specdec.training import heads as training
@@ -96,8 +97,49 @@ def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, 
         )
         with pytest.raises(ValueError, match=r"has 3 heads, .* 4 were asked for"):
             pair.generate(texts, gamma=4, **greedy)
-    with pytest.raises(ValueError, match="fixed shape"):
+    with pytest.raises(ValueError, match="A best-first tree needs a draft model; with heads"):
         pair.generate(texts, tree=specdec.Tree(nodes=4, depth=2), **greedy)
+
+
+def test_a_run_that_had_ended_is_left_as_it_is(tmp_path, data_directory, exported):
+    written = []
+    for _ in range(2):
+        train(tmp_path, data_directory, exported, HEADS["medusa"])
+        written.append((tmp_path / "heads/model.safetensors").stat().st_mtime_ns)
+    assert written[0] == written[1]
+
+
+def test_alpha_of_a_later_guess_is_of_the_tokens_it_can_be_for(
+    tmp_path, data_directory, exported, monkeypatch
+):
+    """Guesses that are the target's own: alpha is 1 for each of them."""
+    monkeypatch.setattr(
+        training, "comparison", lambda log_p, log_q: {"alpha": jnp.ones(log_p.shape[:2])}
+    )
+    found = []
+    run_loop = training.run_loop
+
+    def noted(loss, params, update, batches, validate, *args, **kwargs):
+        found.append(validate(params))
+        return run_loop(loss, params, update, batches, validate, *args, **kwargs)
+
+    monkeypatch.setattr(training, "run_loop", noted)
+    train(tmp_path, data_directory, exported, HEADS["medusa"])
+    assert [found[0][f"alpha_{number}"] for number in (1, 2, 3)] == pytest.approx([1, 1, 1])
+
+
+def test_heads_are_no_draft_model(tmp_path, exported):
+    shape = HEADS["medusa"]
+    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), {})
+    with pytest.raises(CheckpointError, match=r"give them as draft=specdec\.Heads\("):
+        specdec.load_pair(target=str(exported), draft=str(tmp_path / "heads"))
+
+
+def test_heads_need_the_targets_weights(exported):
+    loaded = load_model(str(exported), "float32")
+    later = dataclasses.replace(loaded, params=jax.eval_shape(lambda: loaded.params))
+    with pytest.raises(ValueError, match="here these come later"):
+        DraftLoader(later, None, "float32").heads("somewhere")
 
 
 def batch_of(config, pairs, length):
@@ -243,13 +285,15 @@ def test_another_width_than_the_targets_is_refused(tmp_path, data_directory, exp
 
 def test_a_medusa_head_is_its_formula():
     shape = HEADS["medusa"]
-    params = init_params(shape, jax.random.key(0))
-    params = jax.tree.map(lambda a: jax.random.normal(jax.random.key(1), a.shape), params)
-    hidden = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
-    found = Heads(shape).apply({"params": params}, hidden)
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda a: generator.normal(size=a.shape).astype(np.float32),
+        init_params(shape, jax.random.key(0)),
+    )
+    hidden = generator.normal(size=(2, 16)).astype(np.float32)
+    found = HeadsNetwork(shape).apply({"params": params}, hidden)
     x = hidden / np.sqrt((hidden**2).mean(-1, keepdims=True) + 1e-6)
     for head in range(3):
         inside = x @ np.asarray(params["kernel"][head]) + np.asarray(params["bias"][head])
-        np.testing.assert_allclose(
-            found[:, head], x + inside / (1 + np.exp(-inside)), rtol=1e-4, atol=1e-5
-        )
+        expected = (x + inside / (1 + np.exp(-inside))) @ params["out"][head]
+        np.testing.assert_allclose(found[:, head], expected, rtol=1e-4, atol=1e-4)

@@ -51,6 +51,9 @@ class GPTModel(PackedModel):
     def reads_prefix(self) -> bool:
         return True
 
+    def step_params(self, params: PackedGPT) -> PackedGPT:
+        return dataclasses.replace(super().step_params(params), positions=None)
+
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are the decoder's prefix; an empty one is the start token."""
         return continued(tokens, lengths, self.config.start_id)
@@ -66,9 +69,6 @@ class GPTModel(PackedModel):
             _, cache = self.extend(params, (), cache, jnp.asarray(prompt.prefix[:, :-1]))
             cache = self.commit(cache, None, prompt.prefix_lengths - 1)
         return Start((), cache, prompt.last_token)
-
-    def step_params(self, params: PackedGPT) -> PackedGPT:
-        return dataclasses.replace(super().step_params(params), positions=None)
 
     def _extend(self, params, encoded, cache, x, topology, after):
         del encoded

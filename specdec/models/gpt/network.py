@@ -128,6 +128,25 @@ class Layer(nn.Module):
         return constrain(x + dropout(MlpBlock(cfg, name="mlp")(h)), HIDDEN_AXES)
 
 
+class Stack(nn.Module):
+    """Layers, the final norm and, where they are not tied, logits."""
+
+    config: GPTConfig
+    embedder: Embed
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d"], deterministic: bool) -> Float[Array, "b t v"]:
+        cfg = self.config
+        for i in range(cfg.num_layers):
+            x = Layer(cfg, name=f"layers_{i}")(x, deterministic)
+        x = LayerNorm(cfg.layer_norm_epsilon, name="decoder_norm")(x)
+        if cfg.tied_logits:
+            return self.embedder.attend(x)
+        init = nn.initializers.normal(_STDDEV)
+        kernel = _LogitsDense(cfg.vocab_size, init, name="logits_dense")
+        return kernel(x.astype(jnp.float32))
+
+
 class Embed(nn.Module):
     """A table [N, D]; ``attend`` gives tied logits."""
 
@@ -147,25 +166,6 @@ class Embed(nn.Module):
 
     def attend(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         return product(x.astype(jnp.float32), self.embedding, "oi")
-
-
-class Stack(nn.Module):
-    """Layers, the final norm and, where they are not tied, logits."""
-
-    config: GPTConfig
-    embedder: Embed
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "b t d"], deterministic: bool) -> Float[Array, "b t v"]:
-        cfg = self.config
-        for i in range(cfg.num_layers):
-            x = Layer(cfg, name=f"layers_{i}")(x, deterministic)
-        x = LayerNorm(cfg.layer_norm_epsilon, name="decoder_norm")(x)
-        if cfg.tied_logits:
-            return self.embedder.attend(x)
-        init = nn.initializers.normal(_STDDEV)
-        kernel = _LogitsDense(cfg.vocab_size, init, name="logits_dense")
-        return kernel(x.astype(jnp.float32))
 
 
 class _LogitsDense(nn.Module):

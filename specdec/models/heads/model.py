@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.models.base import Model
-from specdec.models.heads.network import Heads, HeadsConfig
+from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.pytrees import pytree
 from specdec.types import Distribution, Params
 
@@ -38,7 +38,7 @@ class TargetHeads:
 
     def logits(self, params: HeadsParams, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
         """One read of the logits' kernel for all heads."""
-        states = Heads(self.config).apply({"params": params.heads}, hidden)
+        states = HeadsNetwork(self.config).apply({"params": params.heads}, hidden)
         return self.target.logits(params.target, jnp.asarray(states))
 
     def over_vocabulary(self, params: HeadsParams, distribution: Distribution) -> Distribution:

@@ -1,7 +1,8 @@
 """Heads of blockwise decoding and of Medusa, as linen modules.
 
 Both are residual blocks on the target's hidden state; the logits are the target's own, so that a
-file of heads is small.
+file of heads is small. Medusa's have logits of their own in the source; a square matrix before
+the target's stands for them here, for a block of SiLU alone cannot take back what it is added to.
 
 Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models", section 4
 (one feed-forward layer for all offsets, a residual connection for each); Cai et al. 2024, "Medusa",
@@ -31,8 +32,8 @@ class HeadsConfig:
     """The shape of a target's heads.
 
     Attributes:
-      kind: "blockwise", one layer of F hidden units whose outputs are all heads'; or "medusa", a
-        square layer for each head, which has no F.
+      kind: "blockwise", one layer of F hidden units whose outputs are all heads'; or "medusa",
+        two square layers for each head, which has no F.
       count: K.
       width: D.
       hidden_units: F; 0 with "medusa".
@@ -54,7 +55,7 @@ class HeadsConfig:
         whole("hidden_units", self.hidden_units, *((1,) if self.kind == "blockwise" else (0, 0)))
 
 
-class Heads(nn.Module):
+class HeadsNetwork(nn.Module):
     """Hidden states for the target's logits, one for each distance."""
 
     config: HeadsConfig
@@ -72,7 +73,9 @@ class Heads(nn.Module):
             shape = (cfg.count, cfg.width, cfg.width)
             kernel = self.param("kernel", nn.initializers.lecun_normal(batch_axis=0), shape)
             bias = self.param("bias", zeros, shape[:2])
-            return x + nn.silu(jnp.einsum("...d,kde->...ke", x[..., 0, :], kernel) + bias)
+            out = self.param("out", nn.initializers.lecun_normal(batch_axis=0), shape)
+            x += nn.silu(jnp.einsum("...d,kde->...ke", x[..., 0, :], kernel) + bias)
+            return jnp.einsum("...kd,kde->...ke", x, out)
         wi = self.param("wi", init, (cfg.width, cfg.hidden_units))
         bi = self.param("bi", zeros, (cfg.hidden_units,))
         wo = self.param("wo", init, (cfg.hidden_units, cfg.count * cfg.width))
@@ -83,4 +86,4 @@ class Heads(nn.Module):
 
 def init_params(config: HeadsConfig, key: jax.Array) -> dict:
     """Parameters of heads that have learned nothing, float32."""
-    return dict(Heads(config).init(key, jnp.ones((1, config.width)))["params"])
+    return dict(HeadsNetwork(config).init(key, jnp.ones((1, config.width)))["params"])

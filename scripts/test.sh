@@ -21,7 +21,8 @@ programs=(
 # What is about programs themselves is compiled as it is for users. All other tests are mostly
 # compilation, which takes a third of the time without optimization. The core also runs for long: a
 # little optimization is best for it.
-quickly="--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level"
+quickly="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+quickly="$quickly --xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level"
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
 export PATH="$repo/.venv-test/bin:$PATH"

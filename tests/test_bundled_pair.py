@@ -51,6 +51,7 @@ def test_translates(pair):
     assert all(tokens[-1] == 1 for tokens in out.tokens)
 
 
+@pytest.mark.slow
 def test_the_small_draft_is_half_the_size_and_the_same_tokens_come_out(pair):
     small = specdec.load_pair(target="quickstart", draft="quickstart/draft_small")
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(p.draft.weights)) for p in (small, pair)]

@@ -48,13 +48,13 @@ def drafts(root: Path, temperature: str) -> str:
             for draft, shapes in studied.items()
             for shape, by_temperature in shapes.items()
         ]
-        found = [each[temperature] for shapes in studied.values() for each in shapes.values()]
-    except (KeyError, ValueError) as error:
+        first, *_ = studied.values()
+        count = next(iter(first.values()))[temperature]["num_examples"]
+    except (KeyError, ValueError, StopIteration) as error:
         raise PageError(f"{_SUMMARY} is not of a study of drafts ({error!r}).") from None
-    rows_ = f"{found[0]['num_examples']} sentences"
     return (
         f"{markdown(_COLUMNS, rows, numbers=True)}\n\n"
-        f"{rows_}. From [summary.json](../{_SUMMARY}): {content['device']}. "
+        f"{count} sentences. From [summary.json](../{_SUMMARY}): {content['device']}. "
         f"`{content['command']}`"
     )
 

@@ -186,6 +186,7 @@ def test_no_repetition(natural):
         measure(natural, (PLAIN,), 0, {"threads": 1})
 
 
+@pytest.mark.slow
 def test_real_processes(tiny_workload):
     plain, speculative = measure(tiny_workload, (PLAIN, SPECULATIVE), 2, {"threads": 1})
     for measurement in (plain, speculative):

@@ -80,6 +80,7 @@ def test_8_bits_of_a_gpt(method, gpt_workload):
     assert [len(row) for row in found] == [12, 12]
 
 
+@pytest.mark.slow
 def test_drawn_gpts(gpt_workload):
     """Weights that are drawn in the process: no file, forced acceptance, one's own copy."""
     drawn = dataclasses.replace(gpt_workload, target=GPT, draft=GPT, forced_alpha=0.5)
@@ -131,6 +132,7 @@ def test_the_same_beams(name, workload, request):
         assert len(system.decode(row, [1])[0]) == 1
 
 
+@pytest.mark.slow
 def test_the_same_beams_of_ctranslate2():
     """On the bundled target, whose rows do not begin with EOS."""
     pytest.importorskip("ctranslate2")

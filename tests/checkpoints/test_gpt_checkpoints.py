@@ -106,7 +106,9 @@ def continued(torch, saved):
         for name in SHAPES
     ],
 )
-@pytest.mark.parametrize("draft", ["none", "copying", "model"])
+@pytest.mark.parametrize(
+    "draft", ["none", "copying", pytest.param("model", marks=pytest.mark.slow)]
+)
 def test_greedy_tokens_of_transformers(saved, continued, name, draft):
     """Over 2,000 tokens of each, in batches of prompts that have other lengths: all equal."""
     prompts, expected = continued(name)
@@ -127,8 +129,9 @@ def test_greedy_tokens_of_transformers(saved, continued, name, draft):
 
 @pytest.mark.parametrize(
     ("name", "width", "early"),
-    [pytest.param("gpt2", 3, False, marks=pytest.mark.slow), ("odd", 4, True)],
+    [("gpt2", 3, False), ("odd", 4, True)],
 )
+@pytest.mark.slow
 def test_beams_of_transformers(torch, saved, name, width, early):
     """n-best lists of prompts of several lengths, one by one: tokens, order and scores."""
     model, directory = saved[name]

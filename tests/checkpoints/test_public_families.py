@@ -114,7 +114,7 @@ def test_logits(torch, family):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=[] if name in ("umt5", "madlad400") else [pytest.mark.slow])
+        pytest.param(name, marks=[] if name == "madlad400" else [pytest.mark.slow])
         for name in FAMILIES
     ],
     indirect=True,

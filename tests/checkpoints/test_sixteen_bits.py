@@ -39,6 +39,7 @@ def kernels_of(loaded):
 ONCE = ("v1.1", "huggingface", "float16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "form", "dtype"),
     [

@@ -82,6 +82,7 @@ def expected_tokens(text, max_input_len=256):
     return (*OURS.encode(text)[: max_input_len - 1], 1)
 
 
+@pytest.mark.slow
 def test_wmt_from_tfds_files(tfds_data):
     task = seqio_task("wmt_t2t_ende_v003", "test", str(VOCABULARY), 256)
     assert task.name == "wmt_t2t_ende_v003/test"

@@ -137,6 +137,7 @@ def check_sentences(bundled, pair, texts, widths, batch_size):
     return near
 
 
+@pytest.mark.slow
 def test_transformers_on_the_bundled_target(bundled, pair):
     texts = ["The house is old, but I like it.", "I would like a cup of tea, please."]
     assert check_sentences(bundled, pair, texts, (4,), 1) == 0

@@ -99,7 +99,8 @@ def p_value(result, law):
 
 
 @pytest.mark.parametrize(
-    "case", ["t5", "gpt", pytest.param("gpt from nothing", marks=pytest.mark.slow)]
+    "case",
+    ["t5", *(pytest.param(c, marks=pytest.mark.slow) for c in ("gpt", "gpt from nothing"))],
 )
 def test_the_loop_samples_the_networks_law(case):
     law, result = exact_joint(case), decoded(case, TokenVerifier())

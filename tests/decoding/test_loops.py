@@ -62,7 +62,10 @@ INPUTS = ragged_inputs(24, 8, V)
 ROWS = 60_000  # Of statistical tests.
 
 
-@pytest.mark.parametrize(("gamma", "self_draft"), [(3, False), (5, False), (3, True)])
+@pytest.mark.parametrize(
+    ("gamma", "self_draft"),
+    [(3, False), *(pytest.param(*s, marks=pytest.mark.slow) for s in ((5, False), (3, True)))],
+)
 def test_greedy_equals_the_reference(gamma, self_draft):
     plain, fast = decode(INPUTS, gamma=0), decode(INPUTS, gamma=gamma, self_draft=self_draft)
     np.testing.assert_array_equal(plain.tokens, fast.tokens)
@@ -197,12 +200,14 @@ def test_a_draft_that_stops_in_doubt():
         assert int(few.stats.proposed[2]) == int(fast.stats.proposed[row])
 
 
+@pytest.mark.slow
 def test_a_sampling_draft_stops_after_an_unlikely_guess():
     fast = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1.0)
     made = np.asarray(fast.trace.num_guesses)[np.asarray(fast.trace.num_emitted) > 0]
     assert set(made.tolist()) == {1}
 
 
+@pytest.mark.slow
 def test_no_guess_follows_eos_where_a_draft_may_stop():
     never = decode(INPUTS, gamma=4, sampling=SAMPLED)
     fast = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1e-9)
@@ -232,6 +237,7 @@ def test_a_draft_that_stopped_knows_what_was_emitted():
     assert set(made.tolist()) == {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_mean_acceptance_probability_is_the_acceptance_rate():
     """Both estimate alpha on the same positions; 5 standard errors (false alarm < 1e-6)."""
     result = decode(ragged_inputs(ROWS, 8, V), sampling=SAMPLED, limit=8)

@@ -42,6 +42,7 @@ def num_maps():
     return MAPS.read_text().count("\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MAPS.exists(), reason="memory maps are counted on Linux")
 def test_a_sweep_of_200_settings_in_one_process(monkeypatch):
     """New temperatures, top-k and top-p compile nothing; of new gammas the last programs stay."""

@@ -29,6 +29,7 @@ PROMPT = MODEL.prompt(
     np.array([[2, 1, 0], [1, 2, 0], [2, 2, 1], [1, 0, 0]]), np.array([2, 2, 3, 1])
 )
 TARGET, DRAFT = (jnp.asarray(dyadic_table(CONTEXTS, 3, seed)) for seed in (0, 1))
+LAWS = np.asarray(jax.nn.softmax(DRAFT))
 LIMIT = 24
 SHAPES = {"chain": Topology.chain(3), "tree": Topology.branching((2, 2, 1))}
 
@@ -131,14 +132,14 @@ def test_the_states_are_those_of_the_text_beside_another_draft(draft):
     assert "finished" in seen
 
 
+@dataclasses.dataclass
 class Given:
-    """Random numbers of a block of four rows."""
+    """Random numbers of a block's guesses."""
 
-    def __init__(self, seed):
-        self._generator = np.random.default_rng(seed)
+    numbers: jax.Array
 
     def uniforms(self, purpose, count):
-        return jnp.asarray(self._generator.random((4, count)), jnp.float32)
+        return self.numbers[:, :count]
 
 
 def law(draft, encoded, text, states, path):
@@ -155,20 +156,25 @@ def law(draft, encoded, text, states, path):
             state = states[place] if place < len(states) else (encoded + row) % CONTEXTS
             row += (5 * state + token + 1) * (3 * place + 1)
         row += encoded
-    return jax.nn.softmax(DRAFT[row % CONTEXTS])
+    return LAWS[row % CONTEXTS]
 
 
-def off(draft, drafter, blocks=30):
-    """How far the q of a drafter's guesses is from the law, at most; and the levels seen."""
+def off(draft, drafter, blocks=16):
+    """How far the q of a drafter's guesses is from the law, at most."""
     encoded = np.asarray(MODEL.start(TARGET, PROMPT, LIMIT).encoded)
     tree, worst = drafter.topology, 0.0
+
+    @jax.jit
+    def propose(state, numbers):
+        return drafter.propose(Sampled(DRAFT, ONE), state, Given(numbers))[0]
+
     for number, (before, _, _) in enumerate(itertools.islice(blocks_of(drafter), blocks)):
-        made, _ = drafter.propose(Sampled(DRAFT, ONE), before.drafter_state, Given(number))
-        after = states_of(before.tokens)
-        for row in np.flatnonzero(~before.finished):
+        numbers = np.random.default_rng(number).random((4, tree.size), np.float32)
+        made = jax.device_get(propose(before.drafter_state, numbers))
+        emitted, after = np.asarray(before.tokens), np.asarray(states_of(before.tokens))
+        for row in np.flatnonzero(~np.asarray(before.finished)):
             count = int(before.num_tokens[row])
-            text = [0, *before.tokens[row, :count]]
-            states = [0, *after[row, :count, 0]]
+            text, states = [0, *emitted[row, :count]], [0, *after[row, :count, 0]]
             for node in range(tree.size):
                 path, above = [], tree.parents[node]
                 while above >= 0:

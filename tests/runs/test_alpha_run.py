@@ -31,6 +31,7 @@ def alphas(content):
     return [draft["alpha"] for draft in content["drafts"].values()]
 
 
+@pytest.mark.slow
 def test_a_draft_that_was_trained_again_is_measured_again(run, tmp_path):
     (draft,), out = run.drafts, tmp_path / "out"
     first = run.execute(out)

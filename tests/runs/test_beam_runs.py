@@ -49,6 +49,7 @@ def test_floors():
     assert by_arithmetic["verify_ratio"] == pytest.approx(40 / 4, abs=0.2)
 
 
+@pytest.mark.slow
 def test_pieces(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(beam_runs, "_REPETITIONS", 1)
     texts = ["the cat sat on the mat", "a dog", "it is late"]

@@ -75,6 +75,7 @@ def test_the_script_tells_a_mistake_in_one_line(tiny, tmp_path, arguments, messa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_draft_that_stops(tiny, finished, tmp_path, capsys):
     """Other blocks, the same tokens; only the prediction from counted blocks is made."""
     assert main(tiny, tmp_path, "STOP_BELOW=1.0", "GAMMA=3", "TIMING_EXAMPLES=1") == 0
@@ -89,6 +90,7 @@ def test_a_draft_that_stops(tiny, finished, tmp_path, capsys):
     assert "decoder only, from counted blocks" in shown
 
 
+@pytest.mark.slow
 def test_on_a_mesh(tiny, finished, tmp_path):
     """Two groups of two simulated devices: the same tokens, and the results say so."""
     done = script(
@@ -200,6 +202,7 @@ def test_sampling_and_text(tiny, tmp_path, capsys):
     assert "the cat" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_int8_weights_are_told(tiny, tmp_path, capsys):
     """As another model, and how far it agrees with the full weights; drafted by its own copy."""
     quantized = str(ROOT / "configs/drafters/quantized.gin")

@@ -127,6 +127,7 @@ def test_the_time_of_both_methods_is_printed(gpt, tmp_path, capsys):
         assert re.search(rf"per token, {method} +{values['median']:.3f} ", output), output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["gamma", pytest.param("tree", marks=pytest.mark.slow)])
 def test_gamma_and_trees_are_chosen(gpt, what):
     pair = specdec.load_pair(target=gpt.target, draft=gpt.draft)

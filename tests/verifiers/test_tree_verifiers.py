@@ -81,7 +81,9 @@ def test_on_a_chain_the_others_are_token_verification(seed, verifier):
     np.testing.assert_array_equal(one.path * places, other.path * places)
 
 
-@pytest.mark.parametrize("levels", [(2, 2), (3, 1, 1), (1, 3)])
+@pytest.mark.parametrize(
+    "levels", [(2, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in ((3, 1, 1), (1, 3)))]
+)
 def test_traversal_expects_to_keep_no_less_than_recursive(levels):
     """On average over guesses: 20 trees, 200 draws each; three standard errors."""
     differences = []

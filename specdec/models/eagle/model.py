@@ -113,7 +113,7 @@ class EagleModel:
         return state + ops.product(layer.out, _normed(x) * layer.final_norm), cache
 
     def logits(self, params: EagleParams, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        return self.target.logits(params.target, hidden)
+        return self.target.logits(params.target, hidden.astype(self.target.dtype))
 
     def over_vocabulary(self, params: EagleParams, distribution: Distribution) -> Distribution:
         return self.target.over_vocabulary(params.target, distribution)

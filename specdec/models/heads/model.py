@@ -7,8 +7,8 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.models.base import Model
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
+from specdec.models.packed import PackedModel
 from specdec.pytrees import pytree
 from specdec.types import Distribution, Params
 
@@ -25,7 +25,7 @@ class HeadsParams:
 class TargetHeads:
     """Heads on a target: a guess's logits are what the target makes of its head's output."""
 
-    target: Model
+    target: PackedModel
     config: HeadsConfig
 
     @property
@@ -39,7 +39,7 @@ class TargetHeads:
     def logits(self, params: HeadsParams, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
         """One read of the logits' kernel for all heads."""
         states = HeadsNetwork(self.config).apply({"params": params.heads}, hidden)
-        return self.target.logits(params.target, jnp.asarray(states))
+        return self.target.logits(params.target, jnp.asarray(states, self.target.dtype))
 
     def over_vocabulary(self, params: HeadsParams, distribution: Distribution) -> Distribution:
         return self.target.over_vocabulary(params.target, distribution)

@@ -94,11 +94,12 @@ def product(
     elif tokens <= _SOME:
         tiles = jnp.array_split(flat, -(-tokens // _TILE))
         out = jnp.concatenate([_streamed_product(kernel, tile) for tile in tiles])
-    elif tokens <= _MANY or chunks > 1:
-        out = _padded_product(*_widened(kernel, flat))
     else:
         kernel, flat = _widened(kernel, flat)
-        out = _matmul(flat[:, 0], kernel[0].T)
+        if tokens <= _MANY or len(kernel) > 1:
+            out = _padded_product(kernel, flat)
+        else:
+            out = _matmul(flat[:, 0], kernel[0].T)
     return out.astype(dtype).reshape(*x.shape[:-1], -1)
 
 
@@ -210,12 +211,16 @@ def _widened(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> tuple[A
     """The kernel in x's dtype, and x: XLA's products read a kernel of fewer bits slowly.
 
     It is widened when x is there and not before, so that all kernels of a program take turns in
-    the same memory, which stays in a cache.
+    the same memory, which stays in a cache. What is written anew anyway is written as one chunk:
+    a product over all in-features is faster than a sum of several.
     """
     if kernel.dtype == x.dtype:
         return kernel, x
     kernel, x = _barrier((kernel, x))
-    return _float32(_as_read(kernel)).astype(x.dtype), x
+    wide = _float32(_as_read(kernel)).astype(x.dtype)
+    chunks, size, width = kernel.shape
+    one = wide.transpose(1, 0, 2).reshape(1, size, chunks * width)
+    return one, x.reshape(len(x), 1, chunks * width)
 
 
 def _as_read(kernel: Array) -> Array:

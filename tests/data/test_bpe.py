@@ -90,7 +90,7 @@ def test_berts_own_vocabulary(data_dir, tmp_path):
     ours = open_tokenizer(tmp_path / "tokenizer.json")
     assert (len(ours), ours.eos_id) == (30522, 102)
     ids = ours.encode("Hello, embeddings!", add_eos=True)
-    assert ids == [7592, 1010, 7861, 8270, 4667, 2015, 999, 102]
+    assert ids == [101, 7592, 1010, 7861, 8270, 4667, 2015, 999, 102]
     assert ours.decode(ids) == "hello, embeddings!"
 
 

@@ -68,7 +68,7 @@ def test_a_prompt_is_prefilled_in_one_call_without_logits(monkeypatch):
     model.start(params, empty, 4)
     assert calls == []
     model.start(params, model.prompt(np.full((2, 16), 3), np.array([16, 5])), 4)
-    assert calls == [16]
+    assert calls == [15]  # A prompt's last token is the first that is fed to generate.
 
 
 def padded(rows):

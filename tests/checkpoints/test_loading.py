@@ -10,6 +10,8 @@ from specdec import DeviceMesh
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import StoredArray
+from specdec.models import packed
+from specdec.models.partitioning import place
 from specdec.models.t5 import packing
 
 
@@ -41,12 +43,12 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
         return counted
 
     def placing(*args):
-        placed = packing_place(*args)
+        placed = place(*args)
         waiting.clear()
         return placed
 
-    packing_place = packing.place
-    monkeypatch.setattr(packing, "place", placing)
+    for module in (packing, packed):
+        monkeypatch.setattr(module, "place", placing)
     monkeypatch.setattr(StoredArray, "read", counting(StoredArray.read))
     loaded = load_model(str(directory), "bfloat16", partitioning=mesh and mesh.target)
     assert len(reads) == len(jax.tree.leaves(params))

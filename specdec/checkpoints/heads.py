@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
+from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
 from specdec.checkpoints.hf_files import CONFIG, HEADS_TYPE, WEIGHTS, opened, read_json
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, written_whole
 from specdec.core.files import write_json
@@ -49,12 +50,14 @@ def target_fingerprint(params: Mapping[str, Any]) -> str:
 
 
 def save_heads(
-    directory: str | os.PathLike, config: Config, params: Any, target: Mapping[str, Any]
-) -> None:
+    directory: str | os.PathLike, config: Config, params: Any, target: Mapping[str, Any],
+    draft_vocabulary: Iterable[int] | None = None,
+) -> None:  # fmt: skip
     """Writes heads or the like in float16, and whose they are; the directory appears whole.
 
     Args:
       target: the parameters of the checkpoint that they were trained on.
+      draft_vocabulary: the tokens that they guess; None for all.
 
     Raises:
       CheckpointError: the directory is not empty.
@@ -67,6 +70,8 @@ def save_heads(
     with written_whole(Path(directory).absolute()) as partial:
         save_file(arrays, partial / WEIGHTS)
         write_json(partial / CONFIG, described | {"target": target_fingerprint(target)})
+        if draft_vocabulary is not None:
+            save_draft_vocabulary(partial, draft_vocabulary)
 
 
 def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Config, dict]:

@@ -29,7 +29,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
-from specdec.checkpoints.heads import Config, init_params, save_heads
+from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
+from specdec.checkpoints.heads import Config, init_params, load_heads, save_heads
+from specdec.checkpoints.loading import resolve
 from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
@@ -61,6 +63,11 @@ class HeadsOptions:
       steps_ahead: of an EAGLE-style layer, how many guesses in a row it learns; heads learn one
         each.
       generated_file: as in :class:`specdec.training.distill.DistillationOptions`.
+      initial: heads of the same shape to start from; None for random parameters.
+      draft_vocabulary: a directory with ``draft_vocabulary.json``, or "quickstart": guesses are
+        among its tokens, and the heads have the file beside them. None for all tokens. p is not
+        normalised over these tokens, so alpha is as it is in decoding; "agreement" and losses
+        leave the other tokens out.
     """
 
     target: str
@@ -68,6 +75,8 @@ class HeadsOptions:
     decay: float = 0.8
     steps_ahead: int = 3
     generated_file: str | None = None
+    initial: str | None = None
+    draft_vocabulary: str | None = None
 
     def __post_init__(self):
         if self.loss not in LOSSES:
@@ -93,8 +102,8 @@ def train_heads(
     validation tokens. Returns the parameters.
 
     Raises:
-      ValueError: the heads' width is not the target's, or as
-        :func:`specdec.training.train.train`.
+      ValueError: the heads' width is not the target's, there are no heads or no tokens where the
+        options name some, or as :func:`specdec.training.train.train`.
     """
     config, target_params = load_params(options.target)
     # States and logits as they are in decoding; plain products, for blocks are whole texts.
@@ -107,6 +116,8 @@ def train_heads(
     if isinstance(heads, EagleConfig) and heads.reads_encoding == target.reads_prefix:
         has = "no encoder" if target.reads_prefix else "an encoder"
         raise ValueError(f"reads_encoding is {heads.reads_encoding}, but the target has {has}.")
+    first = _first(heads, options, loop.seed, target_params)
+    tokens = _draft_vocabulary(options.draft_vocabulary, config.vocab_size)
     update = make_optimizer(optimizer, loop.total_steps)
     generated = read_pairs(options.generated_file) if options.generated_file else []
     vocabulary = load_vocabulary(options.target)
@@ -115,26 +126,32 @@ def train_heads(
         trains_model=False, optimizer=optimizer, heads=heads, options=options,
     )  # fmt: skip
     divergence = LOSSES[options.loss]
+    full = target.pack(target_params)
+    # What guesses take from the target; most of it is the same arrays.
+    guessing = full if tokens is None else target.restricted(full, target_params, tokens, None)
 
-    def compared(params: Any, frozen: Any, batch: TokenBatch) -> Iterator[Compared]:
+    def compared(params: Any, frozen: tuple[Any, Any], batch: TokenBatch) -> Iterator[Compared]:
         """Of guess 1, 2, ... in a row from each position."""
+        full, guessing = frozen
         inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-        fed, encoded, hidden = architectures.states_along(target, frozen, inputs, targets)
-        log_p, length = jax.nn.log_softmax(target.logits(frozen, hidden)), fed.shape[1]
+        fed, encoded, hidden = architectures.states_along(target, full, inputs, targets)
+        log_p, length = jax.nn.log_softmax(target.logits(full, hidden)), fed.shape[1]
+        if tokens is not None:
+            log_p = log_p[..., np.asarray(tokens)]
         if isinstance(heads, EagleConfig):
             layer = EagleModel(target, heads)
-            own = EagleParams(layer.pack(params), frozen)
+            own = EagleParams(layer.pack(params), guessing)
             count = min(options.steps_ahead, length)
             guesses = enumerate(steps_ahead(layer, own, encoded, fed, hidden, count))
         elif isinstance(heads, LookAheadConfig):
-            own = LookAheadParams(params["embeddings"], frozen)
+            own = LookAheadParams(params["embeddings"], guessing)
             made = look_ahead(target, own, encoded, fed)
             guesses = ((i, made[:, :-i, i - 1]) for i in range(1, min(heads.count, length - 1) + 1))
         else:
             made = jnp.asarray(HeadsNetwork(heads).apply({"params": params}, _after(hidden)))
             guesses = ((i, made[:, : length - i, i]) for i in range(min(heads.count, length)))
         for i, states in guesses:
-            log_q = jax.nn.log_softmax(target.logits(frozen, states))
+            log_q = jax.nn.log_softmax(target.logits(guessing, states))
             yield log_p[:, i:], log_q, targets[:, i:]
 
     def loss_function(params, frozen, batch, key):
@@ -155,16 +172,37 @@ def train_heads(
             sums |= masked_sums(targets, **{f"{name}_{number}": v for name, v in found.items()})
         return sums
 
-    frozen = target.pack(target_params)
+    frozen = (full, guessing)
     params = run_loop(
-        loss_function, init_params(heads, jax.random.key(loop.seed)), update,
-        lambda step, _: training.from_step(step),
+        loss_function, first, update, lambda step, _: training.from_step(step),
         _per_guess(per_token(validation_sums, frozen, validation)), directory, loop, frozen=frozen,
     )  # fmt: skip
     made = Path(directory) / "heads"
     if not made.is_dir():  # Else this run had ended before.
-        save_heads(made, heads, params, target_params)
+        save_heads(made, heads, params, target_params, tokens)
     return params
+
+
+def _first(heads: Config, options: HeadsOptions, seed: int, target: Any) -> dict:
+    """The parameters that training starts from."""
+    if options.initial is None:
+        return init_params(heads, jax.random.key(seed))
+    shape, params = load_heads(resolve(options.initial, "draft"), target)
+    if shape != heads:
+        raise ValueError(f"{options.initial} holds {shape}, and {heads} are to be trained.")
+    return params
+
+
+def _draft_vocabulary(source: str | None, vocab_size: int) -> list[int] | None:
+    if source is None:
+        return None
+    tokens = load_draft_vocabulary(resolve(source, "draft"), vocab_size)
+    if tokens is None:
+        raise ValueError(
+            f"{source} holds no draft vocabulary: make one by "
+            "configs/training/quickstart_draft_vocabulary.gin."
+        )
+    return tokens
 
 
 def _per_guess(means: Callable[[Any], dict[str, float]]) -> Callable[[Any], dict[str, float]]:

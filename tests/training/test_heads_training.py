@@ -14,6 +14,7 @@ from tiny import TINY_GPT, random_gpt_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, architectures, save_huggingface
+from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary, save_draft_vocabulary
 from specdec.checkpoints.heads import init_params, load_heads, save_heads
 from specdec.checkpoints.loading import DraftLoader, load_model
 from specdec.data.batching import TokenBatch
@@ -126,6 +127,60 @@ def test_alpha_of_a_later_guess_is_of_the_tokens_it_can_be_for(
     monkeypatch.setattr(training, "run_loop", noted)
     train(tmp_path, data_directory, exported, HEADS["medusa"])
     assert [found[0][f"alpha_{number}"] for number in (1, 2, 3)] == pytest.approx([1, 1, 1])
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Nothing is trained; for each call, what it would start from and its validation."""
+    found = []
+
+    def noted(loss, params, update, batches, validate, *args, **kwargs):
+        found.append((params, validate))
+        return params
+
+    monkeypatch.setattr(training, "run_loop", noted)
+    return found
+
+
+def test_training_goes_on_from_heads(tmp_path, data_directory, exported, untrained):
+    shape, initial, target = HEADS["medusa"], str(tmp_path / "heads"), load_params(exported)[1]
+    save_heads(initial, shape, init_params(shape, jax.random.key(5)), target)
+    train(tmp_path / "run", data_directory, exported, shape, initial=initial)
+    jax.tree.map(np.testing.assert_array_equal, untrained[0][0], load_heads(initial, target)[1])
+    with pytest.raises(ValueError, match=r"holds HeadsConfig\(kind='medusa'.* are to be trained"):
+        train(tmp_path / "other", data_directory, exported, EAGLE, initial=initial)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_guesses_among_some_tokens(
+    tmp_path, data_directory, exported, untrained, monkeypatch, kind
+):
+    """alpha is the sum of min(p, q) with a q that is 0 for all others; the file is beside heads."""
+    tokens = list(range(0, 40, 2))
+    save_draft_vocabulary(tmp_path, tokens)
+    train(tmp_path / "run", data_directory, exported, SHAPES[kind], draft_vocabulary=str(tmp_path))
+    [(params, validate)] = untrained
+    found = validate(params)
+    vocab_size = load_params(exported)[0].vocab_size
+    assert load_draft_vocabulary(tmp_path / "run/heads", vocab_size) == tokens
+
+    comparison = training.comparison
+
+    def among_tokens(log_p, log_q):
+        kept = jnp.isin(jnp.arange(log_q.shape[-1]), jnp.asarray(tokens))
+        return comparison(log_p, jax.nn.log_softmax(jnp.where(kept, log_q, -jnp.inf)))
+
+    monkeypatch.setattr(training, "comparison", among_tokens)
+    train(tmp_path / "all", data_directory, exported, SHAPES[kind])
+    expected = untrained[1][1](params)
+    for guess in ("alpha_1", "alpha_2"):
+        assert found[guess] == pytest.approx(expected[guess], rel=1e-4)
+
+
+def test_no_draft_vocabulary_is_one_clear_error(tmp_path, data_directory, exported):
+    with pytest.raises(ValueError, match=r"holds no draft vocabulary: make one by configs/"):
+        train(tmp_path / "run", data_directory, exported, EAGLE, draft_vocabulary=str(tmp_path))
+    assert not (tmp_path / "run").exists()
 
 
 def test_heads_are_no_draft_model(tmp_path, exported):

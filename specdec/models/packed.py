@@ -194,12 +194,15 @@ class PackedModel(abc.ABC):
         """Packed parameters with the logits of some tokens only; all else is shared.
 
         Args:
-          params, output_tokens, narrow: as in :meth:`pack`.
+          params, output_tokens, narrow: as in :meth:`pack`; logits too large for ``narrow`` are
+            stored as they are.
         """
         logits, generated = pack_logits(
             params, self.config, self._store, jnp.dtype(narrow) if narrow else None,
             self.partitioning, output_tokens,
         )  # fmt: skip
+        if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(logits)):
+            return self.restricted(packed, params, output_tokens, None)
         return dataclasses.replace(packed, logits=logits, output_tokens=generated)
 
     @property

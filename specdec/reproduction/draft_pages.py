@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from specdec.reproduction.page_files import PageError, Result, read_json
 _SUMMARY = "results/drafts/summary.json"
 _REMEDY = "python scripts/reproduce.py --gin_file=configs/reproduce/drafts.gin"
 _DEPTHS = 5
+_DURATION = re.compile(r"^# Duration: (.+)$", re.MULTILINE)
+_RECIPES = {
+    "EAGLE-style layer": ("quickstart_eagle", "quickstart_eagle_2"),
+    "Medusa heads": ("quickstart_heads",),
+    "blockwise heads": ("quickstart_blockwise",),
+    "look-ahead embeddings": ("quickstart_look_ahead",),
+}
 _COLUMNS = [
     "draft", "shape", "parameters", *(f"α{depth}" for depth in range(1, _DEPTHS + 1)), "c",
     "tokens a call", "predicted", "decoder", "whole",
@@ -59,7 +67,26 @@ def drafts(root: Path, temperature: str) -> str:
     )
 
 
+def training(root: Path) -> str:
+    """How long each draft was trained, as its recipes tell.
+
+    Raises:
+      PageError: a recipe does not tell it.
+    """
+    rows = []
+    for draft, recipes in _RECIPES.items():
+        for number, recipe in enumerate(recipes, 1):
+            path = f"configs/training/{recipe}.gin"
+            found = _DURATION.search((root / path).read_text(encoding="utf-8"))
+            if found is None:
+                raise PageError(f"{path} has no line '# Duration: ...'.")
+            stage = f"{draft}, stage {number}" if len(recipes) > 1 else draft
+            rows.append([stage, f"[{recipe}](../{path})", found[1].rstrip(".")])
+    return markdown(["draft", "recipe", "training"], rows)
+
+
 SECTIONS: Mapping[str, Callable[[Path], str]] = {
+    "training": training,
     "temperature-0": lambda root: drafts(root, "t0"),
     "temperature-1": lambda root: drafts(root, "t1"),
 }

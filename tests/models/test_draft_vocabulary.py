@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import (
     TINY,
     TINY_GPT,
@@ -129,8 +130,17 @@ def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
     "kind",
     ["medusa", *(pytest.param(k, marks=pytest.mark.slow) for k in ("eagle", "look-ahead"))],
 )  # fmt: skip
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_so_are_guesses_of_heads(tmp_path, kind, temperature):
+@pytest.mark.parametrize(
+    ("temperature", "stored"),
+    [
+        (0.0, {}),
+        pytest.param(1.0, {}, marks=pytest.mark.slow),
+        pytest.param(0.0, {"dtype": "bfloat16"}, marks=pytest.mark.slow),
+        (0.0, {"weights": "int8"}),
+    ],
+    ids=["greedy", "temperature 1", "bfloat16", "int8"],
+)
+def test_so_are_guesses_of_heads(tmp_path, kind, temperature, stored):
     """Random heads guess these tokens alone; their target's own logits stay whole."""
     config, random = random_model("v1.1")
     save_huggingface(tmp_path / "target", config, random(4))
@@ -140,10 +150,9 @@ def test_so_are_guesses_of_heads(tmp_path, kind, temperature):
         "eagle": EagleConfig(width, 12, 2, 6, 20, reads_encoding=True),
     }[kind]  # fmt: skip
     _, target = open_checkpoint(str(tmp_path / "target"), None)
-    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), target)
-    save_draft_vocabulary(tmp_path / "heads", SAID)
+    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), target, SAID)
     draft = specdec.Heads(str(tmp_path / "heads"))
-    pair = specdec.load_pair(target=str(tmp_path / "target"), draft=draft)
+    pair = specdec.load_pair(target=str(tmp_path / "target"), draft=draft, **stored)
     assert pair.target.params.output_tokens is None
     texts = [[*range(2, 2 + n), 1] for n in (3, 5, 6)]
     settings = {
@@ -155,9 +164,23 @@ def test_so_are_guesses_of_heads(tmp_path, kind, temperature):
     assert guesses
     assert guesses <= set(SAID)
     assert not {int(token) for row in out.tokens for token in row} <= set(SAID)
-    if not temperature:
+    if not temperature and stored.get("dtype") != "bfloat16":  # Whose best logits are often equal.
         plain = pair.generate(texts, method="autoregressive", **settings)
         assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+
+
+def test_logits_too_large_for_16_bits_keep_32(tmp_path):
+    config, random = random_model("v1.1")
+    save_huggingface(tmp_path / "target", config, random(4))
+    loaded, narrow = load_model(str(tmp_path / "target"), "float32"), "float16"
+    _, params = open_checkpoint(str(tmp_path / "target"), None)
+    table = "decoder/logits_dense/kernel"
+    flat = {name: np.asarray(a, np.float32) for name, a in flatten_dict(params, sep="/").items()}
+    for scale, dtype in ((1, jnp.float16), (1e7, jnp.float32)):
+        scaled = unflatten_dict(flat | {table: flat[table] * scale}, sep="/")
+        found = loaded.model.restricted(loaded.params, scaled, SAID, narrow).logits
+        assert found.dtype == dtype
+        assert jnp.isfinite(found).all()
 
 
 def test_the_bundled_draft_says_german():

@@ -40,6 +40,21 @@ def test_a_row_for_each_draft_and_shape(path):
     assert "| layer | chain 2 | 1,234,567 | 0.25 | – | – | – | – |" in greedy
 
 
+def test_durations_are_those_of_the_recipes(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "_RECIPES", {"layer": ("first", "second"), "heads": ("heads",)})
+    (tmp_path / "configs/training").mkdir(parents=True)
+    for name, told in (("first", "5 minutes."), ("second", "an hour"), ("heads", "2 hours")):
+        path = tmp_path / f"configs/training/{name}.gin"
+        path.write_text(f"# A recipe.\n# Duration: {told}\n# Expect:   much.\n")
+    lines = pages.SECTIONS["training"](tmp_path).splitlines()
+    assert lines[2] == "| layer, stage 1 | [first](../configs/training/first.gin) | 5 minutes |"
+    assert lines[3] == "| layer, stage 2 | [second](../configs/training/second.gin) | an hour |"
+    assert lines[4] == "| heads | [heads](../configs/training/heads.gin) | 2 hours |"
+    path.write_text("# A recipe.\n")
+    with pytest.raises(PageError, match=r"heads\.gin has no line '# Duration: \.\.\.'"):
+        pages.SECTIONS["training"](tmp_path)
+
+
 def test_missing_or_damaged_results_are_told(path):
     path.write_text(json.dumps({"drafts": {"EnDe": {"layer": {"chain-2": {}}}}}))
     with pytest.raises(PageError, match="not of a study of drafts"):

@@ -28,19 +28,21 @@ def test_size_and_files():
         assert word in card
 
 
-@pytest.mark.slow
-def test_openings_are_continued_as_by_plain_decoding(pair):
-    texts = [example.input for example in bundled_examples("quickstart_lm").examples]
-    options = {"max_decode_len": 48, "batch_size": 8}
+@pytest.mark.parametrize("count", [2, pytest.param(24, marks=pytest.mark.slow)])
+def test_openings_are_continued_as_by_plain_decoding(pair, count):
+    texts = [example.input for example in bundled_examples("quickstart_lm").examples][:count]
+    options = {"max_decode_len": 48, "batch_size": min(8, count)}
     out = pair.generate(texts, gamma=3, **options)
     plain = pair.generate(texts, method="autoregressive", **options)
-    assert len(texts) == 24
+    assert len(texts) == count
     for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert out.stats.alpha > 0.4
+    if count == 24:  # A few texts say little of it.
+        assert out.stats.alpha > 0.4
     assert all(text and text == text.lower() for text in out.texts)
 
 
+@pytest.mark.slow
 def test_passages_from_nothing_differ_and_end(pair):
     sampling = specdec.SamplingConfig(1.0)
     out = pair.generate([""] * 8, gamma=3, sampling=sampling, max_decode_len=128, batch_size=8)

@@ -63,6 +63,7 @@ def test_chains_follow_the_law(run):
     assert p_value(chains(run)) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_a_mutant_that_keeps_every_guess_is_caught(monkeypatch):
     monkeypatch.setattr(execution, "_verified", lambda keys, i, p, q, guessed: (guessed, True, 1.0))
     assert p_value(chains(execute)) < 1e-9

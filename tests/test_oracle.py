@@ -38,7 +38,9 @@ def test_lossless(name):
     assert max(distances(CASES[name], gamma=2, limit=3)) < LOSSLESS
 
 
-@pytest.mark.parametrize(("gamma", "limit"), [(1, 6), (3, 6), (4, 5), (4, 2)])
+@pytest.mark.parametrize(
+    ("gamma", "limit"), [(1, 6), (4, 5), (4, 2), pytest.param(3, 6, marks=pytest.mark.slow)]
+)
 def test_lossless_at_other_lengths(gamma, limit):
     # A coin-flip model keeps the grid small. gamma 4, limit 2: every block crosses the limit.
     coins = Case(SamplingConfig(1.0), 3, Grid(2, 2, 2), denominator=2, tables=(6, 1))

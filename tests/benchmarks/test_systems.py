@@ -65,15 +65,24 @@ def _expected(workload):
     return specdec_loop.System(workload, "autoregressive", {}).decode([0, 1], [12, 12])
 
 
-@pytest.mark.parametrize("pair", ["workload", "gpt_workload"])
-@pytest.mark.parametrize("method", ["autoregressive_float32", "speculative"])
+@pytest.mark.parametrize(
+    ("method", "pair"),
+    [
+        ("autoregressive_float32", "workload"),
+        pytest.param("autoregressive_float32", "gpt_workload", marks=pytest.mark.slow),
+        pytest.param("speculative", "workload", marks=pytest.mark.slow),
+        ("speculative", "gpt_workload"),
+    ],
+)
 def test_the_same_tokens_of_specdec_itself(method, pair, request):
     workload = request.getfixturevalue(pair)
     system = specdec_loop.System(workload, method, {})
     assert system.decode([0, 1], [12, 12]) == _expected(workload)
 
 
-@pytest.mark.parametrize("method", ["autoregressive_int8", "speculative_int8"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("autoregressive_int8", marks=pytest.mark.slow), "speculative_int8"]
+)
 def test_8_bits_of_a_gpt(method, gpt_workload):
     """The lengths are those that it is told, and EOS is a token like any other."""
     found = specdec_loop.System(gpt_workload, method, {}).decode([0, 1], [12, 12])

@@ -50,7 +50,9 @@ def saved(torch, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "distil")) for name in SHAPES]
+)
 def test_logits_of_transformers(torch, saved, name):
     """The network's, and those of the model that decodes, within 1e-4."""
     model, directory = saved[name]
@@ -101,10 +103,7 @@ def continued(torch, saved):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in ("gpt2", "distil") else [])
-        for name in SHAPES
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] if name != "untied" else []) for name in SHAPES],
 )
 @pytest.mark.parametrize(
     "draft", ["none", "copying", pytest.param("model", marks=pytest.mark.slow)]
@@ -185,7 +184,7 @@ def test_names_with_and_without_prefix_and_masks_of_old_versions(saved, tmp_path
     jax.tree.map(np.testing.assert_array_equal, found, load_huggingface(directory)[1])
 
 
-@pytest.mark.parametrize("variant", TINY_GPT)
+@pytest.mark.parametrize("variant", ["gpt", pytest.param("gpt_untied", marks=pytest.mark.slow)])
 def test_what_is_saved_is_read_back_and_opens_in_transformers(torch, tmp_path, variant):
     transformers = pytest.importorskip("transformers")
     config = TINY_GPT[variant]

@@ -154,7 +154,13 @@ def greedy_decode(config, params, inputs, num_tokens):
     return tokens
 
 
-@pytest.mark.parametrize("case", CASES)
+# Others have what they have, together with something else.
+ALIKE = ("mt5_tied", "umt5_tied", "gated_gelu_tied")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case in ALIKE)) for case in CASES]
+)
 def test_encoder_and_logits_match_transformers(tmp_path, torch, transformers, case):
     model = random_model(torch, transformers, *CASES[case])
     model.save_pretrained(tmp_path)
@@ -166,7 +172,13 @@ def test_encoder_and_logits_match_transformers(tmp_path, torch, transformers, ca
     assert_same_network(torch, model, config, params)
 
 
-@pytest.mark.parametrize("case", ["v1.0", "v1.1", "mt5", "umt5", "special_tokens"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "v1.1", "umt5", "special_tokens",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("v1.0", "mt5")),
+    ],
+)  # fmt: skip
 def test_greedy_decodes_match_generate(tmp_path, torch, transformers, case):
     model = random_model(torch, transformers, *CASES[case], seed=3)
     model.save_pretrained(tmp_path)

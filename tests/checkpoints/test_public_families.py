@@ -111,14 +111,7 @@ def test_logits(torch, family):
     assert_same_network(torch, model, *load_huggingface(directory / "target"))
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(name, marks=[] if name == "madlad400" else [pytest.mark.slow])
-        for name in FAMILIES
-    ],
-    indirect=True,
-)
+@pytest.mark.slow
 def test_greedy_tokens_plain_and_speculative(family):
     """Rows of several lengths in one batch."""
     model, inputs, expected, directory = family

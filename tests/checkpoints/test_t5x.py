@@ -114,7 +114,7 @@ def logits(config, params, inputs, decoder_inputs):
     return Transformer(config).apply({"params": params}, inputs, decoder_inputs)
 
 
-@pytest.mark.parametrize("name", ["v1.0", "v1.1"])
+@pytest.mark.parametrize("name", [pytest.param("v1.0", marks=pytest.mark.slow), "v1.1"])
 def test_logits_are_those_of_the_documented_arithmetic(name, tmp_path):
     config, params = network_of(name)
     params = jax.tree.map(lambda a: 0.7 * a, params)  # Sharp attention would magnify rounding.

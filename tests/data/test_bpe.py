@@ -105,7 +105,7 @@ def test_a_pair_with_its_files_continues_texts(files, tmp_path):
             shutil.copyfile(files[0] / name, tmp_path / role / name)
     pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
     assert pair.vocabulary is not None
-    out = pair.generate(["The quick", ""], max_decode_len=8, gamma=2, trace=True)
+    out = pair.generate(["The quick", ""], max_decode_len=8, method="autoregressive")
     for text, tokens in zip(out.texts, out.tokens, strict=True):
         kept = [t for t in tokens.tolist() if t != config.eos_id]
         assert text == pair.vocabulary.decode(kept)

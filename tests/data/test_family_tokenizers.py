@@ -106,7 +106,7 @@ def test_a_pair_of_bytes(tmp_path):
     save(tmp_path / "draft", config, other, seed=1)
     assert json.loads((tmp_path / "target/tokenizer_config.json").read_text()) == PUBLIC_BYT5
     pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
-    out = pair.generate(["Grüße 🙂"], gamma=2, max_decode_len=8)
+    out = pair.generate(["Grüße 🙂"], method="autoregressive", max_decode_len=8)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "target")
     assert pair.vocabulary.encode("Grüße 🙂", add_eos=True) == theirs("Grüße 🙂").input_ids
     assert out.texts == [pair.vocabulary.decode(out.tokens[0])]
@@ -226,7 +226,9 @@ def test_roberta_around_a_text(roberta, name):
             assert ours.decode([0, *expected, 7]) == text
 
 
-@pytest.mark.parametrize("name", ["vocab.json", "saved/tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("vocab.json", marks=pytest.mark.slow), "saved/tokenizer.json"]
+)
 def test_a_pair_of_codet5p(roberta, tmp_path, name):
     """All files go with what is saved."""
     directory, theirs = roberta
@@ -241,7 +243,7 @@ def test_a_pair_of_codet5p(roberta, tmp_path, name):
     assert (
         pair.vocabulary.encode("Grüße <extra_id_0>") == theirs("Grüße <extra_id_0>").input_ids[1:-1]
     )
-    out = pair.generate(["Grüße 🙂"], gamma=2, max_decode_len=8)
+    out = pair.generate(["Grüße 🙂"], method="autoregressive", max_decode_len=8)
     assert out.texts == [pair.vocabulary.decode(out.tokens[0])]
     if name != "vocab.json":
         again = transformers.AutoTokenizer.from_pretrained(tmp_path / "target")

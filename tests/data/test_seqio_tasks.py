@@ -204,6 +204,7 @@ def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys
     assert "ROUGE-Lsum" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_beams_of_a_seqio_task_have_its_metrics(tfds_data, tmp_path):
     task = 'include "configs/tasks/cnn_dailymail.gin"\ninclude "configs/methods/beam.gin"'
     assert _decode(tmp_path, task, f"VOCABULARY='{VOCABULARY}'", "NUM_BEAMS=2", "NUM_RETURN=2") == 0

@@ -109,7 +109,7 @@ def test_a_pair_with_tokenizer_json_alone(saved, tmp_path):
         params = jax.device_get(random_t5_params(CONFIG, seed))
         save_huggingface(tmp_path / name, CONFIG, params, saved)
     pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
-    out = pair.generate(["The <extra_id_0> sees"], gamma=2, max_decode_len=8)
+    out = pair.generate(["The <extra_id_0> sees"], method="autoregressive", max_decode_len=8)
     assert out.texts == [pair.vocabulary.decode(out.tokens[0])]
     assert pair.vocabulary.encode("<extra_id_0>") == [PIECES + 99]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def on_eight_devices(script):
+def on_eight_devices(script, *arguments):
     """What fills a directory by running a script of this folder there."""
 
     def fill(directory):
         run = subprocess.run(
-            [sys.executable, HERE / script, directory],
+            [sys.executable, HERE / script, directory, *arguments],
             env={
                 **os.environ,
                 "JAX_PLATFORMS": "cpu",

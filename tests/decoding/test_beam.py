@@ -47,7 +47,10 @@ def lists(result, row):
     ]
 
 
-@pytest.mark.parametrize("config", [BeamConfig(1), BeamConfig(1, "huggingface")])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(BeamConfig(1), marks=pytest.mark.slow), BeamConfig(1, "huggingface")],
+)
 def test_one_beam_is_greedy_decoding(config):
     """T5X's one beam may also end with EOS where that is the second likeliest: then its path is."""
     model, params = t5()

@@ -21,7 +21,7 @@ def pair(tmp_path_factory):
     return specdec.load_pair(target=path, draft=specdec.Copying())
 
 
-@pytest.mark.parametrize("rule", ["t5x", "huggingface"])
+@pytest.mark.parametrize("rule", ["t5x", pytest.param("huggingface", marks=pytest.mark.slow)])
 def test_the_best_and_the_others(pair, rule):
     beam = specdec.BeamConfig(4, rule)
     options = dict(method="beam", beam=beam, max_decode_len=LIMIT)

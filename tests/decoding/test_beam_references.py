@@ -87,7 +87,7 @@ def _until_end(tokens, eos_ids):
     return tokens[: ends[0] + 1] if ends else tokens
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module")
 def tiny(request, torch, tmp_path_factory):
     config, seed = CASES[request.param]
     path = tmp_path_factory.mktemp("tiny")
@@ -100,7 +100,19 @@ def batch_of(model, rows, seed):
     return Batch(prompt_of(model, inputs), np.arange(rows))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+# In the plain run; the others are slow.
+PLAIN = [("v1.1", 4), ("v1.0", 2), ("v1.0", 8), ("several ends", 2)]
+
+
+@pytest.mark.parametrize(
+    ("tiny", "width"),
+    [
+        pytest.param(*each, marks=[pytest.mark.slow] * (each not in PLAIN))
+        for each in itertools.product(CASES, WIDTHS)
+    ],
+    indirect=["tiny"],
+    scope="module",
+)
 def test_transformers(tiny, width):
     """All forms of early_stopping with all penalties, on different rows each."""
     for seed, (early, penalty) in enumerate(STOPPING):

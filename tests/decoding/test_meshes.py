@@ -11,7 +11,9 @@ from run_on_meshes import (
     BATCH,
     BEAMS,
     CONFIGS,
+    CUT,
     DECODES,
+    FEW,
     GAMMA,
     INPUT_BUCKET,
     MESHES,
@@ -33,18 +35,34 @@ WHOLE = re.compile("norm")
 
 
 @pytest.fixture(scope="module")
-def directory(once):
-    """What run_on_meshes.py wrote."""
-    return once("meshes", on_eight_devices("run_on_meshes.py"))
+def written(once):
+    """part -> the directory that run_on_meshes.py wrote."""
+    return lambda part: once(f"meshes-{part}", on_eight_devices("run_on_meshes.py", part))
 
 
 @pytest.fixture(scope="module")
-def report(directory):
-    return json.loads((directory / "report.json").read_text())
+def reported(written):
+    """part -> its report."""
+    return lambda part: json.loads((written(part) / "report.json").read_text())
 
 
-@pytest.mark.parametrize(("mesh", "way"), [which for which in DECODES if MESHES[which[0]]])
-def test_tokens_do_not_depend_on_the_mesh(report, mesh, way):
+@pytest.fixture(scope="module")
+def report(reported):
+    return reported("few")
+
+
+@pytest.fixture(scope="module")
+def program(written):
+    """mesh -> the program that was compiled."""
+    return lambda mesh: read_program((written(PROGRAMS[mesh]) / f"{mesh}.hlo").read_text())
+
+
+@pytest.mark.parametrize(
+    ("mesh", "way"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each not in FEW)) for each in DECODES],
+)
+def test_tokens_do_not_depend_on_the_mesh(reported, mesh, way):
+    report = reported("few" if (mesh, way) in FEW else "rest")
     assert report["devices"] == 8
     expected = report["decodes"][f"one device, {way}"]
     assert sum(map(len, expected["tokens"])) >= (200 if way in BEAMS else 2000)
@@ -171,36 +189,39 @@ def decode_loop(program):
 
 
 @pytest.mark.parametrize("mesh", ["1x8", "2x4"])
-def test_a_replicated_draft_waits_for_no_other_device(directory, mesh):
+def test_a_replicated_draft_waits_for_no_other_device(program, mesh):
     """In the compiled program; and the target for no more than its shares of sums and logits."""
-    program = read_program((directory / f"{mesh}.hlo").read_text())
-    draft, target = part(program, "draft"), part(program, "target")
+    compiled = program(mesh)
+    draft, target = part(compiled, "draft"), part(compiled, "target")
     steps = [i for i in draft if i.opcode == "while" and i.scope[-2:] == ("draft", "while")]
     assert len(steps) == 1, "the draft's steps are a loop"
     assert sum(i.opcode == "dot" for i in draft) > 5
     assert collectives(draft) == []
     # Two layers' self-attention, cross-attention and feed-forward; the embedding; the logits.
     assert len(collectives(target)) == 2 * 3 + 1 + 1
-    for collective in collectives(decode_loop(program)):
+    for collective in collectives(decode_loop(compiled)):
         # Besides, groups tell each other whether their rows have ended.
         assert "target" in collective.scope or "cond" in collective.scope, collective
 
 
-def test_the_reading_sees_a_draft_that_waits(directory):
-    program = read_program((directory / "1x8, draft as target.hlo").read_text())
-    assert len(collectives(part(program, "draft"))) > 5
+@pytest.mark.slow
+def test_the_reading_sees_a_draft_that_waits(program):
+    assert len(collectives(part(program("1x8, draft as target"), "draft"))) > 5
 
 
-def test_groups_of_devices_decode_apart(directory):
+@pytest.mark.slow
+def test_groups_of_devices_decode_apart(program):
     """At 8x1 devices tell each other only whether their rows have ended."""
-    program = read_program((directory / "8x1.hlo").read_text())
-    (ended,) = collectives(decode_loop(program))
+    (ended,) = collectives(decode_loop(program("8x1")))
     assert ended.opcode.startswith("all-reduce")
     assert "cond" in ended.scope
 
 
-@pytest.mark.parametrize("mesh", PROGRAMS)
-def test_the_plan_counts_the_collectives_that_are_compiled(directory, mesh):
+@pytest.mark.parametrize(
+    "mesh",
+    [pytest.param(each, marks=[pytest.mark.slow] * (PROGRAMS[each] != "few")) for each in PROGRAMS],
+)
+def test_the_plan_counts_the_collectives_that_are_compiled(program, mesh):
     """Kind, bytes, devices and number of each, in the draft's calls, the target's and elsewhere."""
     plan = BlockPlan(
         CONFIGS["target"], CONFIGS["draft"], MESHES[mesh], BATCH, GAMMA,
@@ -218,13 +239,13 @@ def test_the_plan_counts_the_collectives_that_are_compiled(directory, mesh):
             planned[where, kind, size, devices] -= 1
             planned[where, kind, size // 2, devices] += 1
     compiled = collections.Counter()
-    for each in collectives(decode_loop(read_program((directory / f"{mesh}.hlo").read_text()))):
+    for each in collectives(decode_loop(program(mesh))):
         where = next((s for s in ("draft", "target") if s in each.scope), "have all rows ended")
         compiled[where, each.opcode, each.size, each.devices] += 1
     assert compiled == planned
 
 
-@pytest.mark.parametrize("mesh", [name for name, mesh in MESHES.items() if mesh])
+@pytest.mark.parametrize("mesh", CUT)
 def test_the_plan_holds_what_devices_hold(report, mesh):
     shards = report["shards"][mesh]
     for name, partitioning in (

@@ -30,11 +30,20 @@ def generate(target, draft, sampling, **options):
     return pair.generate(texts, sampling=sampling, max_decode_len=4, batch_size=4, **options)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+PLAIN, SPECULATIVE = {"method": "autoregressive"}, {"gamma": 2}
+
+
 @pytest.mark.parametrize(
-    "options", [{"method": "autoregressive"}, {"gamma": 2}], ids=["plain", "speculative"]
+    ("options", "sampling"),
+    [
+        pytest.param(PLAIN, "greedy", id="plain-greedy"),
+        pytest.param(PLAIN, "sampled", id="plain-sampled", marks=pytest.mark.slow),
+        pytest.param(SPECULATIVE, "greedy", id="speculative-greedy", marks=pytest.mark.slow),
+        pytest.param(SPECULATIVE, "sampled", id="speculative-sampled"),
+    ],
 )
-def test_the_row_is_named(sampling, options):
+def test_the_row_is_named(options, sampling):
+    sampling = SAMPLINGS[sampling]
     with pytest.raises(ValueError, match="Row 2: the logits of random or of its draft became NaN"):
         generate(model(0, broken=True), model(1), sampling, **options)
     assert len(generate(model(0), model(1), sampling, **options).tokens) == 3

@@ -69,13 +69,19 @@ def generated(pair, texts=TEXTS, prefix=PREFIXES, **options):
     return [row.tolist() for row in out.tokens]
 
 
+def slow(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 @pytest.mark.parametrize(
     "way",
     [
-        {"method": "autoregressive"}, {"gamma": 3}, {"gamma": 3, "stop_below": 0.3},
-        {"tree": (2, 1)}, {"tree": specdec.Tree(nodes=6, depth=3)},
-        {"method": "beam", "beam": ONE_BEAM},
-        {"method": "speculative_beam", "gamma": 2, "beam": ONE_BEAM},
+        {"method": "autoregressive"}, {"gamma": 3}, {"method": "beam", "beam": ONE_BEAM},
+        *slow(
+            {"gamma": 3, "stop_below": 0.3}, {"tree": (2, 1)},
+            {"tree": specdec.Tree(nodes=6, depth=3)},
+            {"method": "speculative_beam", "gamma": 2, "beam": ONE_BEAM},
+        ),
     ],
     ids=lambda way: "-".join(way),
 )  # fmt: skip
@@ -90,7 +96,9 @@ class Tables:
         return count_ngrams(TEXTS + PREFIXES, CONFIG.vocab_size, order=3, start_id=0)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "copying", "random", "quantized", "over", "merged"])
+@pytest.mark.parametrize(
+    "kind", ["copying", *slow("ngram", "random", "quantized", "over", "merged")]
+)
 def test_every_draft_continues_the_prefix(pair, root, expected, kind):
     if kind == "ngram":
         drafted = Pair(pair.target, specdec.Ngram("none").open(Tables()), None)
@@ -107,17 +115,23 @@ def test_every_draft_continues_the_prefix(pair, root, expected, kind):
     assert generated(drafted, batch_size=3, **shape) == expected
 
 
-def test_sampled_rows_of_a_ragged_batch_are_rows_alone(pair):
-    options = {"sampling": specdec.SamplingConfig(1.0), "gamma": 3}
+@pytest.mark.parametrize(
+    "way", [{"method": "autoregressive"}, *slow({"gamma": 3})], ids=lambda way: next(iter(way))
+)
+def test_sampled_rows_of_a_ragged_batch_are_rows_alone(pair, way):
+    options = {"sampling": specdec.SamplingConfig(1.0)} | way
     together = generated(pair, batch_size=4, **options)
     assert together == generated(pair, batch_size=1, **options)
     assert together != generated(pair, batch_size=4, prefix=None, **options)
 
 
-def test_beams_are_found_alike_with_and_without_a_draft(pair):
+# Rows without a prefix have another program than those with one.
+@pytest.mark.parametrize("rows", [[0, 2, 3], *slow([0, 1, 2, 3])], ids=["forced", "all"])
+def test_beams_are_found_alike_with_and_without_a_draft(pair, rows):
     options = {"beam": specdec.BeamConfig(3), "num_return": 3, "max_decode_len": COUNT}
+    texts, prefixes = ([each[row] for row in rows] for each in (TEXTS, PREFIXES))
     plain, fast = (
-        pair.generate(TEXTS, prefix=PREFIXES, batch_size=3, **way, **options)
+        pair.generate(texts, prefix=prefixes, batch_size=3, **way, **options)
         for way in ({"method": "beam"}, {"method": "speculative_beam", "gamma": 2})
     )
     for ours, theirs in zip(fast.beams, plain.beams, strict=True):
@@ -125,6 +139,7 @@ def test_beams_are_found_alike_with_and_without_a_draft(pair):
         np.testing.assert_allclose(*([b.score for b in row] for row in (ours, theirs)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_transformers_continue_the_same(pair, root):
     """``decoder_input_ids`` there: the start token and the prefix. Greedy, and beams' scores."""
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
@@ -175,8 +190,11 @@ def test_the_prefix_is_prefilled_in_one_call_without_logits(pair, monkeypatch):
     assert calls == [16]
 
 
-def test_prefixes_of_a_bucket_share_their_program(pair):
-    options = {"gamma": 2, "max_decode_len": 6}
+@pytest.mark.parametrize(
+    "way", [{"method": "autoregressive"}, *slow({"gamma": 2})], ids=lambda way: next(iter(way))
+)
+def test_prefixes_of_a_bucket_share_their_program(pair, way):
+    options = {"max_decode_len": 6} | way
     generated(pair, TEXTS[:1], None, **options)
     before = num_programs()
     for length in (1, 2, 9, 16):
@@ -255,4 +273,5 @@ def test_a_gpts_text_is_its_prefix(tmp_path):
     gpt = specdec.load_pair(target=tmp_path / "gpt", draft=specdec.Copying())
     with pytest.raises(ValueError, match=r"decoder-only: its text itself is the prefix\. Leave"):
         generated(gpt, TEXTS, [5, 6])
-    assert generated(gpt, TEXTS, "") == generated(gpt, TEXTS, None)
+    plain = {"method": "autoregressive"}
+    assert generated(gpt, TEXTS, "", **plain) == generated(gpt, TEXTS, None, **plain)

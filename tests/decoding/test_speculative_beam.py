@@ -71,7 +71,10 @@ def differing(found, expected):
     ]
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "gamma",
+    [pytest.param(gamma, marks=[pytest.mark.slow] * (gamma != 3)) for gamma in (1, 2, 3, 4)],
+)
 @pytest.mark.parametrize("config", RULES.values(), ids=RULES)
 def test_tables(config, gamma):
     """Drafts that are the target, near it, and unlike it; u = W and more."""
@@ -121,6 +124,7 @@ def t5(name, seed):
     return model, model.pack(random_t5_params(TINY[name], seed))
 
 
+@pytest.mark.slow  # test_prefix.py and test_gpt.py have networks in the plain run.
 def test_networks():
     """Caches of keys and values, positions of tokens that lie side by side, ragged rows."""
     model, params = t5("v1.1", 3)

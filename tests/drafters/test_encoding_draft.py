@@ -70,7 +70,9 @@ def decode(config, params, target_params, sampling, inputs):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("layout", "layers"), [("in_out", 0), ("out_in", 1)])
+@pytest.mark.parametrize(
+    ("layout", "layers"), [pytest.param("in_out", 0, marks=pytest.mark.slow), ("out_in", 1)]
+)
 def test_the_packed_draft_is_the_network(layout, layers, params):
     config = dataclasses.replace(DRAFT, num_encoder_layers=layers)
     inputs = ragged_inputs(3, 9, 19)
@@ -86,16 +88,17 @@ def test_the_packed_draft_is_the_network(layout, layers, params):
     np.testing.assert_allclose(logits, truth, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
-def test_the_targets_own_decoder_guesses_everything(sampling, params):
+@pytest.mark.parametrize("name", [pytest.param("greedy", marks=pytest.mark.slow), "temperature 1"])
+def test_the_targets_own_decoder_guesses_everything(name, params):
     """Rows of different texts and lengths: another row's encoding would be rejected soon."""
     config, target, draft = decoder_alone(params)
-    stats = decode(config, draft, target, sampling, ragged_inputs(4, 9, 19)).stats
+    stats = decode(config, draft, target, SAMPLING[name], ragged_inputs(4, 9, 19)).stats
     assert stats.examined.min() >= GAMMA
     np.testing.assert_array_equal(stats.accepted, stats.examined)
     np.testing.assert_allclose(stats.acceptance_prob_sum / stats.examined, 1, atol=1e-4)
 
 
+@pytest.mark.slow  # test_a_pair_of_directories has the same of its tokens.
 def test_greedy_is_plain_decoding(params):
     inputs = ragged_inputs(4, 9, 19)
     result = decode(DRAFT, random_t5_params(DRAFT, 1), params, SAMPLING["greedy"], inputs)

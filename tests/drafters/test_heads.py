@@ -112,15 +112,28 @@ DRAFTS = {"heads": OffsetHeadsDrafter, "eagle": EagleDrafter, "look-ahead": Look
 TOYS = {"heads": ToyHeads(), "eagle": ToyLayer(), "look-ahead": ToyLookAhead()}
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("shape", SHAPES)
+def those_of(*plain):
+    """Each draft in each shape; all but these are slow."""
+    return pytest.mark.parametrize(
+        ("shape", "draft"),
+        [
+            pytest.param(*each, marks=[pytest.mark.slow] * (each not in plain))
+            for each in itertools.product(SHAPES, DRAFTS)
+        ],
+    )
+
+
+@those_of(("chain", "look-ahead"), ("tree", "heads"), ("tree", "eagle"))
 def test_the_states_are_those_of_the_text(shape, draft):
     wrong, seen = wrong_blocks(DRAFTS[draft](TOYS[draft], SHAPES[shape]))
     assert wrong == 0
     assert {0, 1, 2, 3, "finished"} <= seen
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(
+    "draft",
+    ["eagle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("heads", "look-ahead"))],
+)
 def test_the_states_are_those_of_the_text_beside_another_draft(draft):
     """What the other draft guessed was drawn from the target's states all the same."""
 
@@ -185,8 +198,7 @@ def off(draft, drafter, blocks=16):
     return worst
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("shape", SHAPES)
+@those_of(("chain", "heads"), ("chain", "look-ahead"), ("tree", "eagle"))
 def test_each_guess_is_drawn_from_what_its_path_gives(shape, draft):
     """Independent siblings: each has the whole law."""
     assert off(draft, DRAFTS[draft](TOYS[draft], SHAPES[shape], shape == "tree")) < 1e-5
@@ -249,8 +261,14 @@ def going_on(draft):
 
 @pytest.mark.parametrize(
     ("broken", "draft"),
-    [*itertools.product([of_another_node, root_if_all], ["heads", "eagle"]),
-     *itertools.product([going_on], DRAFTS)],
+    [
+        (of_another_node, "eagle"), (root_if_all, "heads"), (going_on, "look-ahead"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [(of_another_node, "heads"), (root_if_all, "eagle"),
+                         (going_on, "heads"), (going_on, "eagle")]
+        ),
+    ],
 )  # fmt: skip
 def test_broken_states_are_caught(broken, draft):
     wrong, _ = wrong_blocks(broken(draft))

@@ -80,6 +80,7 @@ def pair():
 def measured(monkeypatch, tmp_path):
     """Costs in place of a measurement, and how often they were asked for."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "PROBE", 2)  # The gamma that is then chosen: one program for both.
     calls = []
 
     def use(costs):
@@ -149,6 +150,7 @@ def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, optio
         assert found.greedy == wanted.greedy
 
 
+@pytest.mark.slow  # test_what_is_measured_is_what_will_decode shows that it decodes with it.
 def test_alpha_is_that_of_the_verifier(pair, measured):
     measured(Costs(0.0, {2: 0.1}, (0.0, 0.0)))
     choice = _generate(pair, gamma="auto", verifier=ForcedAcceptance(1.0)).choice

@@ -1,5 +1,7 @@
 """Verifiers on the same blocks, against whole decodes by each of them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,34 +27,32 @@ BOTH = RecursiveVerifier(), TraversalVerifier()
 ROWS = 3000
 
 
-@pytest.fixture(scope="module")
-def found():
-    """By either verifier that is followed: (blocks, tokens by both), and what a decode emitted."""
+@functools.cache
+def found(followed):
+    """Of the place of the verifier that is followed: (blocks, tokens by both), and its decode."""
     sampling = SamplingConfig().traced()
     params = EngineParams(table(0), sampling, Sampled(table(1), sampling))
     prompt = prompt_of(TOY, np.ones((ROWS, 1), np.int32))
     batch = Batch(prompt, np.arange(ROWS))
     target = LoadedModel(TOY, params.target, "toy")
-    results = []
-    for followed in BOTH:
-        drafter = ModelTreeDrafter(TOY, Topology.branching((2, 2)))
-        decoder = BatchDecoder(Engine(TOY, drafter, followed), params, target, LENGTH, 0)
-        parts = decode_and_compare(
-            decoder.engine, *decoder.arguments(batch), verifiers=BOTH,
-            output_bucket=decoder.output_bucket,
-        )  # fmt: skip
-        results.append((jax.tree.map(np.asarray, parts), decoder.decode(batch)))
-    return results
+    drafter = ModelTreeDrafter(TOY, Topology.branching((2, 2)))
+    decoder = BatchDecoder(Engine(TOY, drafter, BOTH[followed]), params, target, LENGTH, 0)
+    parts = decode_and_compare(
+        decoder.engine, *decoder.arguments(batch), verifiers=BOTH,
+        output_bucket=decoder.output_bucket,
+    )  # fmt: skip
+    return jax.tree.map(np.asarray, parts), decoder.decode(batch)
 
 
-def test_means_are_those_of_decodes(found):
+@pytest.mark.parametrize("followed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_means_are_those_of_decodes(followed):
     """Within 5 standard errors over 3,000 rows: 6e-7 of false alarm, for each of two."""
-    for place, ((blocks, tokens), result) in enumerate(found):
-        np.testing.assert_array_equal(blocks, result.stats.target_calls)
-        # Tokens beyond the limit are counted as well.
-        error = tokens[:, place] - result.num_tokens - result.stats.dropped
-        assert abs(error.mean()) < 5 * error.std() / np.sqrt(ROWS)
-        assert error.std() > 0
+    (blocks, tokens), result = found(followed)
+    np.testing.assert_array_equal(blocks, result.stats.target_calls)
+    # Tokens beyond the limit are counted as well.
+    error = tokens[:, followed] - result.num_tokens - result.stats.dropped
+    assert abs(error.mean()) < 5 * error.std() / np.sqrt(ROWS)
+    assert error.std() > 0
 
 
 def test_nothing_counts_behind_an_end():
@@ -63,8 +63,9 @@ def test_nothing_counts_behind_an_end():
     np.testing.assert_array_equal(emitted(verdict, (1,)), [2, 2, 1])
 
 
-def test_traversal_keeps_more(found):
-    measured = compared([found[0][0]], ("recursive", "traversal"))
+def test_traversal_keeps_more():
+    blocks_and_tokens, _ = found(0)
+    measured = compared([blocks_and_tokens], ("recursive", "traversal"))
     assert measured["traversal"] - measured["recursive"] == pytest.approx(measured["difference"])
     assert 0 < measured["interval"][0] < measured["difference"] < measured["interval"][1]
-    assert measured["num_blocks"] == found[0][0][0].sum()
+    assert measured["num_blocks"] == blocks_and_tokens[0].sum()

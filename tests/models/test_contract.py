@@ -41,12 +41,22 @@ def make(name):
 
 
 MODELS = [
-    "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/out_in", "gpt/in_out",
-    "gpt_untied/out_in",
+    "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/in_out", "umt5/out_in",
+    "gpt/in_out", "gpt_untied/out_in",
 ]  # fmt: skip
 
 
-@pytest.fixture(params=MODELS, scope="module")
+def without(*slow):
+    """All models, of which some are left to the slow run."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in MODELS]
+
+
+MOST = pytest.mark.parametrize(
+    "setup", without("umt5/out_in", "v1.1/out_in/float16"), indirect=True
+)
+
+
+@pytest.fixture(params=without("umt5/out_in"), scope="module")
 def setup(request):
     model, params = make(request.param)
     prompt = prompt_of(model, ragged_inputs(BATCH, 7, 19))
@@ -108,6 +118,7 @@ def test_extending_is_causal(setup):
     assert not np.allclose(before[:, 3:], after[:, 3:])
 
 
+@MOST
 def test_rolling_back_is_never_having_drafted(setup):
     """Rows keep different numbers of guesses; what was rejected leaves no trace."""
     scorer, tokens = setup
@@ -124,6 +135,7 @@ def test_rolling_back_is_never_having_drafted(setup):
         same(got[b, : stop - at], truth[b, at:stop])
 
 
+@MOST
 def test_a_negative_count_forgets_committed_tokens(setup):
     scorer, tokens = setup
     cache = scorer.commit(scorer.committed(tokens), None, jnp.array([-1, -2, -4]))
@@ -134,6 +146,7 @@ def test_a_negative_count_forgets_committed_tokens(setup):
         same(got[b, 0], truth[b, LENGTH - n])
 
 
+@MOST
 def test_a_ragged_batch_is_its_rows_alone(setup):
     scorer, tokens = setup
     together = scorer.score(tokens)
@@ -143,6 +156,7 @@ def test_a_ragged_batch_is_its_rows_alone(setup):
         same(alone.score(tokens[b : b + 1])[0], together[b])
 
 
+@MOST
 def test_lengths_say_what_is_input(setup):
     """Filler behind a row's length is not read, whatever it is."""
     scorer, tokens = setup
@@ -160,6 +174,7 @@ def test_lengths_say_what_is_input(setup):
     )
 
 
+@MOST
 def test_a_ragged_prefix_is_prefilled(setup):
     """A prefix of several tokens is the start token and what was emitted after it."""
     scorer, tokens = setup
@@ -180,9 +195,13 @@ TREE = Topology((-1, 0, 0, 1, 2))
 NODES = jnp.array([[3, 5, 7, 9, 11]] * BATCH)
 
 
-@pytest.fixture(params=["static", "traced"])
+# In the plain run a model has one kind of tree: these a traced one.
+TRACED = ["v1.1/in_out", "v1.1/out_in/float16", "gpt_untied/out_in"]
+
+
+@pytest.fixture(params=["one kind", pytest.param("the other", marks=pytest.mark.slow)])
 def tree(request):
-    if request.param == "static":
+    if (request.node.callspec.params["setup"] in TRACED) == (request.param == "the other"):
         return TREE
     return TracedTopology(jnp.array([TREE.parents] * BATCH), depth=TREE.depth, siblings=2)
 
@@ -202,6 +221,7 @@ def test_a_tree_scores_each_branch_as_a_chain(setup, tree):
     same(after[:, 0], scorer.score(prefix)[:, -1])
 
 
+@MOST
 def test_a_tree_grown_by_levels_is_the_tree_in_one_call(setup, tree):
     scorer, tokens = setup
     begin = scorer.committed(tokens[:, :2])
@@ -218,6 +238,9 @@ def test_a_tree_grown_by_levels_is_the_tree_in_one_call(setup, tree):
     same(after[:, 0], scorer.score(prefix)[:, -1])
 
 
+@pytest.mark.parametrize(
+    "setup", without(*(name for name in MODELS if "out_in" in name)), indirect=True
+)
 def test_a_chain_grown_token_by_token_is_the_chain(setup):
     scorer, tokens = setup
     cache = scorer.begin.cache
@@ -226,6 +249,7 @@ def test_a_chain_grown_token_by_token_is_the_chain(setup):
         same(one[:, 0], scorer.score(tokens)[:, t])
 
 
+@MOST
 def test_selected_rows_go_on_as_they_were(setup):
     """Beams: rows swapped, repeated and left out, with lengths of their own."""
     scorer, tokens = setup
@@ -285,7 +309,10 @@ def test_t5_in_bfloat16_is_close_to_float32():
     assert float(jnp.abs(both[0] - both[1]).max()) < 0.1
 
 
-@pytest.mark.parametrize("variant", TINY_T5)
+@pytest.mark.parametrize(
+    "variant",
+    [name if name == "v1.1" else pytest.param(name, marks=pytest.mark.slow) for name in TINY_T5],
+)
 def test_kernels_stored_in_16_bits_compute_in_32(variant):
     config = TINY_T5[variant]
     params = random_t5_params(config, 0)
@@ -320,6 +347,7 @@ def test_logits_of_bfloat16_are_not_rounded_to_it(layout):
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
+@MOST
 def test_hypotheses_of_a_row_share_its_encoding(setup):
     """Beams: W rows of the cache for each row encoded; selection stays within them."""
     scorer, tokens = setup

@@ -48,8 +48,12 @@ def logits_of(model, params):
 
 @pytest.mark.parametrize(
     ("variant", "layout"),
-    [("v1.1", "in_out"), ("v1.0", "out_in"), ("gpt", "out_in"), ("gpt_untied", "in_out")],
-)
+    [
+        ("v1.0", "out_in"), ("gpt_untied", "in_out"),
+        pytest.param("v1.1", "in_out", marks=pytest.mark.slow),
+        pytest.param("gpt", "out_in", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_logits_are_those_of_the_tokens_that_are_said(variant, layout):
     config, random = random_model(variant)
     model, params = decode_model(config, layout), random(0)
@@ -92,8 +96,8 @@ def test_a_bad_file_is_one_clear_error(tmp_path, text):
 @pytest.mark.parametrize(
     ("variant", "temperature", "hierarchical"),
     [
-        ("v1.1", 0.0, False),
         ("gpt", 1.0, True),
+        pytest.param("v1.1", 0.0, False, marks=pytest.mark.slow),
         pytest.param("v1.1", 1.0, True, marks=pytest.mark.slow),
         pytest.param("gpt", 0.0, False, marks=pytest.mark.slow),
     ],

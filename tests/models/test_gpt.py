@@ -122,16 +122,15 @@ def continued():
     return found
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"method": "autoregressive"}, {"gamma": 3}, {"tree": (2, 1)},
-        {"method": "beam", "beam": specdec.BeamConfig(1)},
-        {"method": "speculative_beam", "gamma": 2, "beam": specdec.BeamConfig(1)},
-    ],
-    ids=lambda way: way.get("method", next(iter(way))),
-)  # fmt: skip
-@pytest.mark.parametrize("batch_size", [1, 4])
+WAYS = [
+    {"method": "autoregressive"}, {"gamma": 3}, {"tree": (2, 1)},
+    {"method": "beam", "beam": specdec.BeamConfig(1)},
+    {"method": "speculative_beam", "gamma": 2, "beam": specdec.BeamConfig(1)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.get("method", next(iter(way))))
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_greedy_decoding_continues_the_prompt(pair, continued, way, batch_size):
     out = pair.generate(
         PROMPTS, max_decode_len=20, sampling=specdec.SamplingConfig(0.0), batch_size=batch_size,
@@ -154,14 +153,19 @@ def expected(pair):
 CHAIN, TREE = {"gamma": 3}, {"tree": (2, 1)}
 BEST_FIRST = {"tree": specdec.Tree(nodes=4, depth=2, siblings=2)}
 DRAFTS = [
-    ("copying", CHAIN), ("copying", TREE), ("random", CHAIN), ("n-gram", CHAIN), ("n-gram", TREE),
-    ("8 bits", CHAIN), ("over copying", CHAIN), ("over n-gram", CHAIN), ("merged", TREE),
-    ("model", CHAIN | {"stop_below": 0.3}), ("model", BEST_FIRST),
+    ("copying", CHAIN), ("random", CHAIN), ("n-gram", CHAIN), ("8 bits", CHAIN), ("merged", TREE),
+    ("model", BEST_FIRST),
+]  # fmt: skip
+MORE_DRAFTS = [
+    ("copying", TREE), ("n-gram", TREE), ("over copying", CHAIN), ("over n-gram", CHAIN),
+    ("model", CHAIN | {"stop_below": 0.3}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), DRAFTS, ids=[f"{name}, {next(reversed(way))}" for name, way in DRAFTS]
+    ("name", "way"),
+    [*DRAFTS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_DRAFTS)],
+    ids=[f"{name}, {next(reversed(way))}" for name, way in DRAFTS + MORE_DRAFTS],
 )
 def test_every_draft_continues_the_same(pair, expected, name, way, tmp_path):
     """And guesses something right: of the prompts' own continuations the tables are made."""
@@ -186,15 +190,19 @@ def test_every_draft_continues_the_same(pair, expected, name, way, tmp_path):
 
 
 VERIFIERS = [
-    (specdec.TokenVerifier(), CHAIN), (specdec.BlockVerifier(), CHAIN),
-    (specdec.LenientVerifier(1.0), CHAIN), (specdec.RecursiveVerifier(), TREE),
-    (specdec.TraversalVerifier(), TREE), (specdec.KSeqVerifier(), TREE),
-    (specdec.PointMassVerifier(), TREE), (specdec.TypicalVerifier(), TREE),
+    (specdec.TokenVerifier(), CHAIN), (specdec.RecursiveVerifier(), TREE),
+    (specdec.TraversalVerifier(), TREE), (specdec.TypicalVerifier(), TREE),
+]  # fmt: skip
+MORE_VERIFIERS = [
+    (specdec.BlockVerifier(), CHAIN), (specdec.LenientVerifier(1.0), CHAIN),
+    (specdec.KSeqVerifier(), TREE), (specdec.PointMassVerifier(), TREE),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("verifier", "way"), VERIFIERS, ids=[type(verifier).__name__ for verifier, _ in VERIFIERS]
+    ("verifier", "way"),
+    [*VERIFIERS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_VERIFIERS)],
+    ids=[type(verifier).__name__ for verifier, _ in VERIFIERS + MORE_VERIFIERS],
 )
 def test_every_verifier_continues_the_same(pair, expected, verifier, way):
     """Typical acceptance too, which keeps but the likeliest token at temperature 0."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 
 import jax
@@ -43,13 +44,17 @@ def rounded4(kernel, layout, group=GROUP):
     return out
 
 
+def slow(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def rounded(kernel, bits, layout):
     return rounded8(kernel) if bits == 8 else rounded4(kernel, layout)
 
 
 @pytest.mark.parametrize("layout", OPS)
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9, 70])
+@pytest.mark.parametrize("tokens", [1, *slow(2, 3), 8, 9, *slow(70)])
 @pytest.mark.parametrize(("size", "rows"), [(48, 20), (48, 33), (4224, 16)])  # One chunk; two.
 def test_products_are_those_of_the_rounded_kernel(size, rows, tokens, bits, layout):
     kernel = jax.random.normal(jax.random.key(0), (size, rows)) * size**-0.5
@@ -109,8 +114,14 @@ def along(model, params, length, target=None):
     return logits_along(model, params, prompt, tokens, target)
 
 
-@pytest.mark.parametrize("layout", OPS)
-@pytest.mark.parametrize("variant", TINY)
+@pytest.mark.parametrize(
+    ("variant", "layout"),
+    [
+        ("v1.1", "in_out"), ("v1.0", "out_in"),
+        pytest.param("v1.1", "out_in", marks=pytest.mark.slow),
+        pytest.param("v1.0", "in_out", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_a_t5_of_int8_weights_is_the_t5_of_the_rounded_ones(variant, layout):
     params = random_t5_params(TINY[variant], 0)
 
@@ -126,9 +137,18 @@ def test_a_t5_of_int8_weights_is_the_t5_of_the_rounded_ones(variant, layout):
     assert np.abs(expected - along(model, model.pack(params), 4)).max() > 1e-2
 
 
-@pytest.mark.parametrize("layout", OPS)
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("variant", TINY)
+# In the plain run each layout has both numbers of bits, and each T5 too.
+QUANTIZED = [("v1.1", 8, "out_in"), ("v1.1", 4, "in_out"), ("v1.0", 8, "in_out"),
+             ("v1.0", 4, "out_in")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variant", "bits", "layout"),
+    [
+        pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUANTIZED))
+        for each in itertools.product(TINY, [8, 4], OPS)
+    ],
+)
 def test_a_quantized_t5_is_the_t5_of_a_rounded_decoder(variant, bits, layout):
     """Its own logits' kernel too, where the checkpoint ties it to the embedding."""
     config, params = TINY[variant], random_t5_params(TINY[variant], 0)
@@ -149,7 +169,7 @@ def test_a_quantized_t5_is_the_t5_of_a_rounded_decoder(variant, bits, layout):
     np.testing.assert_allclose(along(few, packed, 3), expected, rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("variant", TINY)
+@pytest.mark.parametrize("variant", [*slow("v1.1"), "v1.0"])
 def test_a_draft_of_the_target_shares_what_that_made_of_the_inputs(variant):
     model = T5Model(TINY[variant])
     params = model.pack(random_t5_params(TINY[variant], 0))
@@ -220,7 +240,7 @@ def loop_carries(text):
     return [re.findall(r"(\w+)\[([\d,]*)\]", each) for each in tuples]
 
 
-@pytest.mark.parametrize("layout", OPS)
+@pytest.mark.parametrize("layout", ["out_in", *slow("in_out")])
 def test_a_decode_loop_carries_int8_and_no_widened_copy(layout):
     """Compiled as it is for users; otherwise kernels would be widened once, before the loop."""
     config = dataclasses.replace(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192)

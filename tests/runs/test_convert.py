@@ -129,7 +129,10 @@ def test_weights_that_come_back_changed_are_refused(form, sources, tmp_path, mon
     assert {path.name for path in tmp_path.iterdir()} == {"sources"}
 
 
-@pytest.mark.parametrize("variant", TINY_GPT)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(name, marks=() if name == "gpt" else pytest.mark.slow) for name in TINY_GPT],
+)
 def test_a_gpt_in_fewer_bits_and_back(variant, tmp_path):
     """Its tokenizer goes with it; float16 keeps what float16 had."""
     config = TINY_GPT[variant]

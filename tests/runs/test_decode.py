@@ -63,7 +63,7 @@ def test_the_script(tiny, tmp_path):
     ("arguments", "message"),
     [
         (["--gin.GAMA=3"], "Unknown macro GAMA: nothing uses it. Did you mean GAMMA?"),
-        (["--text= "], "text 0 is empty."),
+        pytest.param(["--text= "], "text 0 is empty.", marks=pytest.mark.slow),
         (["stray"], "unknown argument 'stray'. See --help."),
     ],
 )

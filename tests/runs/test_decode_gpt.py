@@ -114,6 +114,7 @@ def test_rows_are_those_of_generate(gpt, whole):
     assert [row["input"] for row in rows] == texts
 
 
+@pytest.mark.slow
 def test_the_time_of_both_methods_is_printed(gpt, tmp_path, capsys):
     """As the experiment with GPT-2 XL prints it, which the tests have no weights for."""
     settings = ("TEMPERATURE=0.0", "NUM_EXAMPLES=3", "TIMING_EXAMPLES=2")
@@ -210,6 +211,7 @@ def test_another_architecture(gpt, tmp_path, capsys, model_type, shown):
     assert "'gpt2' (GPT-2, DistilGPT2)" in line
 
 
+@pytest.mark.slow
 def test_an_encoder_alone(gpt, tmp_path, capsys):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")

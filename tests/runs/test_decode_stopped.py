@@ -88,7 +88,11 @@ def test_a_run_killed_again_and_again(tiny, many, whole, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_process_that_is_stopped(tiny, many, whole, tmp_path, number, code):

@@ -48,9 +48,14 @@ NAMES = (
     "model", "unigram", "trigram", "copying", "random", "over copying", "over bigram", "int8",
     "int4", "int8 of a draft", "int8 over copying",
 )  # fmt: skip
+# One or two of each kind; the others are their mixtures.
+QUICK = ("model", "trigram", "copying", "random", "over copying", "int8", "int4")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES],
+)
 def test_greedy_tokens_are_the_targets(tiny, specs, name):
     pair = specdec.load_pair(target=tiny.target, draft=specs[name])
     plain = pair.generate(TEXTS, method="autoregressive", max_decode_len=12, batch_size=4)
@@ -66,7 +71,13 @@ def test_greedy_tokens_are_the_targets(tiny, specs, name):
     assert fast.stats.target_calls <= plain.stats.target_calls
 
 
-@pytest.mark.parametrize("name", ["trigram", "copying", "over bigram", "int8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trigram", "copying", pytest.param("over bigram", marks=pytest.mark.slow),
+        pytest.param("int8", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_sampled_rows_do_not_depend_on_their_neighbours(tiny, specs, name):
     pair = specdec.load_pair(target=tiny.target, draft=specs[name])
     options = dict(gamma=3, max_decode_len=12, sampling=SAMPLED, seed=5)
@@ -86,6 +97,7 @@ def test_a_hierarchical_draft_guesses_as_its_model_does(tiny, specs):
     assert model.accepted > 0
 
 
+@pytest.mark.slow
 def test_the_targets_own_copy_agrees_with_it(tiny, specs):
     """Rounded to 8 bits nearly always; so this tells it from any other draft here."""
     rates = {

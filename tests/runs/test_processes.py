@@ -103,6 +103,7 @@ def test_one_is_told_to_stop_and_all_stop_and_go_on(tiny, many, whole, tmp_path)
     assert_same(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_one_dies_and_the_other_does_not_wait_for_ever(tiny, many, tmp_path):
     data = f"--gin.DATA_DIR={str(many)!r}"
     processes = start_all(tiny, [tmp_path] * 2, data, timeout=10)
@@ -120,7 +121,9 @@ def test_one_dies_and_the_other_does_not_wait_for_ever(tiny, many, tmp_path):
     ("each", "words"),
     [
         (((), ("--gin.GAMMA=3",)), ["Process 1 of 2", "another run", "= 3", "= 2"]),
-        ((("--input_file=none.txt",), ()), ["No data file at none.txt"]),
+        pytest.param(
+            (("--input_file=none.txt",), ()), ["No data file at none.txt"], marks=pytest.mark.slow
+        ),
     ],
     ids=["settings", "a missing file"],
 )
@@ -136,6 +139,7 @@ def test_processes_that_disagree_end_with_one_error_each(tiny, tmp_path, each, w
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_files_that_differ_from_host_to_host(tiny, tmp_path):
     hosts = [tmp_path / "a", tmp_path / "b"]
     for host, text in zip(hosts, ("a dog", "a cat"), strict=True):

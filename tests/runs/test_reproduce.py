@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,6 @@ toy/Study.max_input_len = 16
 toy/Study.max_decode_len = 12
 toy/Study.rows = [({draft!r}, 1.0, 2)]
 toy/Study.alpha_drafts = [@Copying()]
-toy/Study.lenient_drafts = [{draft!r}]
 toy/Study.alpha_examples = 4
 toy/Study.decode_examples = 3
 toy/Study.block_examples = 4
@@ -83,8 +83,18 @@ def test_tables_are_written(whole, capsys):
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["studies"]["toy"]["name"] == "Toy"
     assert {"device", "versions", "git_sha", "command"} <= set(summary)
+
+
+@pytest.mark.slow
+def test_lenience_is_added(config, whole, tiny, tmp_path):
+    """To what a study without it has on disk."""
+    directory = shutil.copytree(whole, tmp_path / "more")
+    assert reproduce(config, directory, f"toy/Study.lenient_drafts=[{str(tiny.draft)!r}]") == 0
+    assert "Table 5" in (directory / "tables.md").read_text()
+    summary = json.loads((directory / "summary.json").read_text())
     (by_temperature,) = summary["studies"]["toy"]["lenience"].values()
     assert [r["lossless"] for r in by_temperature["t1"]["gamma3"].values()] == [False] * 3
+    assert numbers(directory) == numbers(whole)
 
 
 def test_verifications_are_compared_on_the_decodes_own_blocks(whole):
@@ -98,6 +108,7 @@ def test_verifications_are_compared_on_the_decodes_own_blocks(whole):
     assert found["counted"]["num_rows"] == found["expected"]["num_rows"] == len(lines)
 
 
+@pytest.mark.slow
 def test_a_killed_reproduction_goes_on(config, whole, tmp_path):
     """kill -9 somewhere, then again to the end: the same numbers, nothing done twice."""
     command = [

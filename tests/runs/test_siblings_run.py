@@ -32,6 +32,7 @@ def config(tiny, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_both_temperatures_of_a_draft_and_going_on(config, tiny, tmp_path, capsys):
     given = Given([str(config)], (), str(tmp_path / "out"), "again")
     assert cli.reproduce(given, ROOT) == 0

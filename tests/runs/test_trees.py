@@ -39,7 +39,13 @@ def test_these_are_the_shipped_trees():
     assert found == {*SHAPES, "auto"}
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("best_first", "branching") else pytest.mark.slow)
+        for name in SHAPES
+    ],
+)
 def test_every_tree_is_lossless_at_temperature_0(tiny, plain, tmp_path, capsys, name):
     nodes, siblings, words = SHAPES[name]
     assert main(tiny, tmp_path, files=files(tiny, f"trees/{name}.gin")) == 0
@@ -63,7 +69,13 @@ def test_every_tree_is_lossless_at_temperature_0(tiny, plain, tmp_path, capsys, 
     assert 'class="siblings"' in (tmp_path / "trace.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["recursive", "traversal", "kseq", "typical"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kseq", "typical", *(pytest.param(name, marks=pytest.mark.slow)
+                            for name in ("recursive", "traversal")),
+    ],
+)  # fmt: skip
 def test_every_verifier_of_trees_samples(tiny, tmp_path, capsys, name):
     tree = "trees/independent.gin" if name == "kseq" else "trees/branching.gin"
     given = files(tiny, tree, f"verifiers/{name}.gin")
@@ -94,7 +106,11 @@ def test_several_drafts_make_one_tree(tiny, plain, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "setting"), [("branching", "BRANCHING=(2, 1)"), ("best_first", "NODES=5")]
+    ("name", "setting"),
+    [
+        ("branching", "BRANCHING=(2, 1)"),
+        pytest.param("best_first", "NODES=5", marks=pytest.mark.slow),
+    ],
 )
 def test_a_tree_is_timed(tiny, tmp_path, capsys, name, setting):
     settings = (setting, "TIMING_EXAMPLES=1", "CHECK=False")
@@ -206,12 +222,11 @@ def test_trees_that_are_refused_before_anything_is_written(
 
 def test_auto_from_the_command_line(tiny, plain, tmp_path, capsys, monkeypatch):
     """What was chosen is in the results, and the tokens are those of plain decoding."""
-    monkeypatch.setattr(tree_choice, "GAMMAS", (1,))
-    monkeypatch.setattr(tree_choice, "NODES", (4,))
-    monkeypatch.setattr(tree_choice, "DEPTHS", (2,))
-    monkeypatch.setattr(tree_choice, "BEST_FIRST", ((4, 2, 2),))
-    monkeypatch.setattr(tree_choice, "_TIMED", (1, 3))
-    monkeypatch.setattr(tree_choice, "_REPETITIONS", 1)
+    for name, value in (  # Few and small shapes: compilation is most of the time.
+        ("GAMMAS", (1,)), ("NODES", (2,)), ("DEPTHS", (1,)), ("BEST_FIRST", ()), ("RANKS", 2),
+        ("PROBE_DEPTH", 1), ("_TIMED", (1, 2)), ("_REPETITIONS", 1),
+    ):  # fmt: skip
+        monkeypatch.setattr(tree_choice, name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory = tmp_path / "out"
     assert main(tiny, directory, files=files(tiny, "trees/auto.gin")) == 0

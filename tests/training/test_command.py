@@ -67,6 +67,7 @@ def test_a_directory_of_other_settings_stays_as_it_was(bindings, tmp_path):
         assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_the_run_goes_on(bindings, tmp_path):
     directory = tmp_path / "run"
     bindings = [*bindings, "config.T5Config.d_model = 256", "config.T5Config.d_ff = 512"]

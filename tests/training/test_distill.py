@@ -21,7 +21,7 @@ from specdec.training.on_policy import OnPolicy
 from specdec.training.train import first_params
 
 
-@pytest.mark.parametrize("starts", ["tokens", "encoding"])
+@pytest.mark.parametrize("starts", ["tokens", pytest.param("encoding", marks=pytest.mark.slow)])
 def test_a_distilled_draft_agrees_more_with_its_target(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch, starts
 ):

@@ -59,8 +59,8 @@ def train(directory, data, target, shape, **options):
 @pytest.mark.parametrize(
     "kind",
     [
-        "medusa", "eagle", pytest.param("blockwise", marks=pytest.mark.slow),
-        pytest.param("look-ahead", marks=pytest.mark.slow),
+        "eagle", *(pytest.param(kind, marks=pytest.mark.slow)
+                   for kind in ("medusa", "blockwise", "look-ahead")),
     ],
 )  # fmt: skip
 def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, kind):
@@ -281,7 +281,7 @@ def test_damaged_heads_are_one_clear_error(tmp_path, change, message):
         load_heads(directory, target)
 
 
-@pytest.mark.parametrize("architecture", ["t5", "gpt"])
+@pytest.mark.parametrize("architecture", [pytest.param("t5", marks=pytest.mark.slow), "gpt"])
 def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
     """Behind each position: the target's states up to it are fed, then the layer's own."""
     config = tiny_model if architecture == "t5" else TINY_GPT["gpt"]

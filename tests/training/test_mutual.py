@@ -15,7 +15,7 @@ from specdec.training import mutual
 from specdec.training.checkpointing import load_params, load_vocabulary
 
 
-@pytest.fixture(scope="module", params=["tokens", "encoding"])
+@pytest.fixture(scope="module", params=["tokens", pytest.param("encoding", marks=pytest.mark.slow)])
 def draft_directory(request, tmp_path_factory, tiny_model, target_directory):
     directory = tmp_path_factory.mktemp("draft")
     model = dataclasses.replace(tiny_model, num_heads=1, dropout_rate=0.0)

@@ -125,7 +125,7 @@ def test_two_outputs_of_a_sampled_draft_differ_by_step_and_row(tiny_model):
     assert len(set(outputs)) == len(outputs)
 
 
-@pytest.mark.parametrize("starts", ["tokens", "encoding"])
+@pytest.mark.parametrize("starts", [pytest.param("tokens", marks=pytest.mark.slow), "encoding"])
 def test_a_draft_learns_from_its_own_outputs(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch, starts
 ):

@@ -41,7 +41,8 @@ def assert_same(left, right):
 
 
 @pytest.mark.parametrize(
-    ("stop_signal", "code", "resumed_from"), [("SIGKILL", -9, 5), ("SIGTERM", 143, 8)]
+    ("stop_signal", "code", "resumed_from"),
+    [pytest.param("SIGKILL", -9, 5, marks=pytest.mark.slow), ("SIGTERM", 143, 8)],
 )
 def test_an_interrupted_run_ends_with_the_same_bits(
     stop_signal, code, resumed_from, tmp_path, data_directory, tiny_model, uninterrupted

@@ -14,7 +14,7 @@ _REMEDY = "python scripts/reproduce.py --gin_file=configs/reproduce/drafts.gin"
 _DEPTHS = 5
 _DURATION = re.compile(r"^# Duration: (.+)$", re.MULTILINE)
 _RECIPES = {
-    "EAGLE-style layer": ("quickstart_eagle", "quickstart_eagle_2"),
+    "EAGLE-style layer": ("quickstart_eagle", "quickstart_eagle_2", "quickstart_eagle_3"),
     "Medusa heads": ("quickstart_heads",),
     "blockwise heads": ("quickstart_blockwise",),
     "look-ahead embeddings": ("quickstart_look_ahead",),

@@ -106,12 +106,12 @@ def test_greedy_over_real_text(pair, data_dir):
 
 
 def test_16_bits_in_memory_change_no_token(pair, data_dir):
-    """More than 5,000 tokens, half of them sampled, beside the same weights widened at load.
+    """More than 3,000 tokens, half of them sampled, beside the same weights widened at load.
 
     In batches of up to 32 tokens a call; in larger ones sums are rounded in another order.
     """
     sources = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")]
-    texts = [text for text in sources if 24 <= len(text) <= 40][:350]  # Of one bucket.
+    texts = [text for text in sources if 24 <= len(text) <= 40][:220]  # Of one bucket.
     assert pair.target.params.layers[0].wi.dtype == jnp.float16
     widened = load_packed(*open_checkpoint(BUNDLED / "target"), "widened")
     wide = specdec.Pair(widened, pair.draft, pair.vocabulary)
@@ -125,7 +125,7 @@ def test_16_bits_in_memory_change_no_token(pair, data_dir):
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
         count += sum(map(len, found))
-    assert count > 5_000
+    assert count > 3_000
 
 
 def test_a_mesh_changes_no_token_but_by_rounding(pair, data_dir):

@@ -8,7 +8,7 @@ One block, for each row:
      the other, for as long as what each of its survivors goes on with has been scored;
   4. the survivors of its last step open the next block.
 Tokens that end beams need not be scored. So a block advances 1 to gamma + 1 levels, and tokens,
-scores and n-best lists are those of plain beams whatever the draft says, but for sums that are
+scores and n-best lists are those of plain beams whatever the draft guesses, but for sums that are
 rounded otherwise in calls of more tokens.
 
 Source: Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative

@@ -32,7 +32,7 @@ class Breakdown:
     """Milliseconds, medians over the repetitions; those of a part are for one occurrence."""
 
     gamma: int  # Guesses in a row; of a tree, its levels.
-    # Of all batches together.
+    # Of all batches together, what a decode does besides its blocks (`costs.start_seconds`).
     target_encode: float
     draft_encode: float
     drafts: float  # A block's guesses, measured between target calls.
@@ -124,7 +124,7 @@ def measure(
     program_bytes, needed_bytes = memory(fast, typical)
     results = [fast.decode(batch) for batch in batches]
     works, num_tokens = decode_works(plain, fast, batches)
-    works += [work for batch in batches for work in costs.encoder_works(plain, parts_of, batch)]
+    works += [work for batch in batches for work in costs.start_works(plain, parts_of, batch)]
     free = costs.without_draft(parts_of)
     loops = {
         "plain": costs.loop(plain, typical),
@@ -134,7 +134,7 @@ def measure(
         "block": costs.loop(parts_of, typical),
     }
     works += [*costs.works_of(loops), _stream(fast.target)]
-    times = time_interleaved(works, repetitions)
+    times = [each | costs.start_seconds(each) for each in time_interleaved(works, repetitions)]
     ms = {name: 1e3 * statistics.median(t[name] for t in times) for name in times[0]}
     step = {name: ms[name] * costs.PER_STEP for name in loops}
     stats = RunStats.total([result.stats for result in results], len(batches), gamma)

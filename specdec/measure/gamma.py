@@ -120,8 +120,8 @@ def measure(
         if gamma != probe
     }
     works = costs.step_works(plain, fast, batch) + costs.works_of(loops)
-    times = time_interleaved(works + costs.encoder_works(plain, fast, batch), _REPETITIONS)
-    times = [each | costs.step_seconds(each, probe) for each in times]
+    times = time_interleaved(works + costs.start_works(plain, fast, batch), _REPETITIONS)
+    times = [each | costs.step_seconds(each, probe) | costs.start_seconds(each) for each in times]
 
     def ratio(name: str, over: str) -> float:
         return statistics.median(each[name] / each[over] for each in times)

@@ -21,8 +21,9 @@ class Timings:
     """Raw measurements."""
 
     # For each repetition, by name: "autoregressive" and "speculative" are whole decodes of all
-    # batches, "target_encode" and "draft_encode" what both do first with the same inputs;
-    # "target_step", "verify_step" and "draft_step" are of one step (`step_seconds`).
+    # batches, "target_encode" and "draft_encode" what these do besides their blocks
+    # (`start_seconds`); "target_step", "verify_step" and "draft_step" are of one step
+    # (`step_seconds`).
     seconds: list[dict[str, float]]
     num_batches: int  # How many were timed.
     num_tokens: dict[str, int]  # Emitted in one repetition, by method.
@@ -34,8 +35,8 @@ class Speed:
 
     repetitions: int  # How often everything was measured.
     ms_per_token: dict[str, Spread]  # Whole decode, encoders included, by method.
-    encode_ms: dict[str, Spread]  # Of a batch, "target" and "draft".
-    decoder_ms: Spread  # Of a batch, plain decoding without its encoder.
+    encode_ms: dict[str, Spread]  # Of a batch, all besides blocks: "target", and "draft" on top.
+    decoder_ms: Spread  # Of a batch, the steps of plain decoding.
     # Ratio of the two ms_per_token, repetition by repetition.
     measured_speedup: Spread | None = None
     measured_speedup_decoder: Spread | None = None  # The same without the encoders' time.
@@ -59,10 +60,10 @@ def measure(
     if not batches or repetitions < 1:
         raise ValueError("Measuring speed needs at least one batch and one repetition.")
     works, num_tokens = decode_works(plain, fast, batches)
-    works += [work for batch in batches for work in costs.encoder_works(plain, fast, batch)]
+    works += [work for batch in batches for work in costs.start_works(plain, fast, batch)]
     if fast is not None:
         works += costs.step_works(plain, fast, commonest(batches)[0])
-    seconds = time_interleaved(works, repetitions)
+    seconds = [each | costs.start_seconds(each) for each in time_interleaved(works, repetitions)]
     if fast is not None:
         seconds = [each | costs.step_seconds(each, fast.engine.depth) for each in seconds]
     return Timings(seconds, len(batches), num_tokens)

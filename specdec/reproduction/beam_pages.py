@@ -6,38 +6,51 @@ from pathlib import Path
 
 from specdec.benchmarks import report
 from specdec.measure.tables import markdown
-from specdec.reproduction.page_files import PageError, Result, read_json
+from specdec.reproduction.page_files import (
+    BEFORE,
+    PageError,
+    Result,
+    read_json,
+    read_study,
+    sources,
+)
 
-_SUMMARY, _BENCHMARK = "results/beams/summary.json", "results/benchmark_beams/results.json"
+_BENCHMARK = "results/benchmark_beams/results.json"
+# Of the bundled pair, and of the pair before its target and draft learned to agree: where, and how
+# its rows begin.
+_STUDIES = {"results/beams": "", f"{BEFORE}/beams": "first-trained pair, "}
 _ENDS = {
     "miss": "a survivor had not been guessed", "depth": "all guesses were used",
     "done": "the row was done", "limit": "at the length limit",
 }  # fmt: skip
 
 
-def _measured(root: Path) -> Result:
-    remedy = "python scripts/reproduce.py --gin_file=configs/reproduce/beams.gin"
-    content = read_json(root, _SUMMARY, remedy)
-    try:
-        return content["beams"]["EnDe"] | {"source": content}
-    except KeyError as error:
-        raise PageError(f"{_SUMMARY} has no {error}.") from None
+def _measured(root: Path) -> list[tuple[str, Result]]:
+    """How each pair's rows begin, and what was measured of it.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    studies = []
+    for directory, title in _STUDIES.items():
+        content = read_study(root, directory)
+        try:
+            studies.append((title, content["beams"]["EnDe"] | {"source": content}))
+        except KeyError as error:
+            raise PageError(f"{directory} has no {error}.") from None
+    return studies
 
 
-def _settings(measured: Result) -> list[tuple[str, Result]]:
-    """What to call each width and gamma, with its result."""
+def _settings(studies: list[tuple[str, Result]]) -> list[tuple[str, Result]]:
+    """What to call each pair's widths and gammas, with its result."""
     return [
-        (f"W = {width[1:]}, γ = {gamma[5:]}", found)
+        (f"{title}W = {width[1:]}, γ = {gamma[5:]}", found)
+        for title, measured in studies
         for width, each in measured.items()
         if width.startswith("w")
         for gamma, found in each.items()
         if gamma.startswith("gamma")
     ]
-
-
-def _source(measured: Result) -> str:
-    source = measured["source"]
-    return f"From [summary.json](../{_SUMMARY}): {source['device']}. `{source['command']}`"
 
 
 def benchmark(root: Path) -> str:
@@ -84,7 +97,8 @@ def calls(root: Path) -> str:
         "rows that differ", "width-matched",
     ]  # fmt: skip
     rows = _settings(measured)[0][1]["counts"]["num_rows"]
-    return f"{markdown(columns, lines, numbers=True)}\n\n{rows} rows. {_source(measured)}"
+    source = sources(_STUDIES, (found["source"] for _, found in measured))
+    return f"{markdown(columns, lines, numbers=True)}\n\n{rows} rows. From {source}"
 
 
 def ends(root: Path) -> str:
@@ -132,9 +146,9 @@ def auto(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root)
     return "\n".join(
-        f"- W = {width[1:]}: {each['auto']['said']}"
+        f"- {title}W = {width[1:]}: {each['auto']['said']}"
+        for title, measured in _measured(root)
         for width, each in measured.items()
         if width.startswith("w")
     )
@@ -146,12 +160,15 @@ def quality(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    found = _measured(root)["quality"]
+    studies = [(title, measured["quality"]) for title, measured in _measured(root)]
     lines = [
-        [title, *(f"{found[name][score]:.1f}" for score in ("bleu", "chrf"))]
-        for name, title in (("greedy", "greedy"), ("beams", f"{found['num_beams']} beams"))
-    ]
-    return markdown([f"{found['num_rows']:,} rows", "BLEU", "chrF"], lines, numbers=True)
+        [title + form.format(found["num_beams"]),
+         *(f"{found[name][score]:.1f}" for score in ("bleu", "chrf"))]
+        for title, found in studies
+        for name, form in (("greedy", "greedy"), ("beams", "{} beams"))
+    ]  # fmt: skip
+    first = studies[0][1]
+    return markdown([f"{first['num_rows']:,} rows", "BLEU", "chrF"], lines, numbers=True)
 
 
 SECTIONS = {

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from specdec.measure.tables import markdown
-from specdec.reproduction.page_files import PageError, Result, read_json
+from specdec.reproduction.page_files import BEFORE, PageError, Result, read_study, sources
 
-_SUMMARY = "results/drafts/summary.json"
-_REMEDY = "python scripts/reproduce.py --gin_file=configs/reproduce/drafts.gin"
+# Of the bundled target as it ships, and as it was first trained.
+_STUDIES = {"as shipped": "results/drafts", "as first trained": f"{BEFORE}/drafts"}
 _DEPTHS = 5
 _DURATION = re.compile(r"^# Duration: (.+)$", re.MULTILINE)
 _RECIPES = {
@@ -20,8 +20,8 @@ _RECIPES = {
     "look-ahead embeddings": ("quickstart_look_ahead",),
 }
 _COLUMNS = [
-    "draft", "shape", "parameters", *(f"α{depth}" for depth in range(1, _DEPTHS + 1)), "c",
-    "tokens a call", "predicted", "decoder", "whole",
+    "target", "draft", "shape", "parameters", *(f"α{depth}" for depth in range(1, _DEPTHS + 1)),
+    "c", "tokens a call", "predicted", "decoder", "whole",
 ]  # fmt: skip
 
 
@@ -29,12 +29,12 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _row(draft: str, shape: str, found: Result) -> list[str]:
+def _row(target: str, draft: str, shape: str, found: Result) -> list[str]:
     """One draft in one shape."""
     depths = [_number(alpha, 2) for alpha in found["by_depth"][:_DEPTHS]]
     size = found["parameters"]
     return [
-        draft, shape, "–" if size is None else f"{size:,}",
+        target, draft, shape, "–" if size is None else f"{size:,}",
         *depths, *["–"] * (_DEPTHS - len(depths)),
         _number(found["cost_ratio"], 2), _number(found["block_efficiency"], 2),
         _number(found["predicted_speedup_counted"], 2),
@@ -48,22 +48,23 @@ def drafts(root: Path, temperature: str) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    content = read_json(root, _SUMMARY, _REMEDY)
-    try:
-        (studied,) = content["drafts"].values()
-        rows = [
-            _row(draft, shape.replace("-", " ", 1), by_temperature[temperature])
-            for draft, shapes in studied.items()
-            for shape, by_temperature in shapes.items()
-        ]
-        first, *_ = studied.values()
-        count = next(iter(first.values()))[temperature]["num_examples"]
-    except (KeyError, ValueError, StopIteration) as error:
-        raise PageError(f"{_SUMMARY} is not of a study of drafts ({error!r}).") from None
+    contents = {name: read_study(root, directory) for name, directory in _STUDIES.items()}
+    rows, counts = [], set()
+    for target, content in contents.items():
+        try:
+            (studied,) = content["drafts"].values()
+            for draft, shapes in studied.items():
+                for shape, by_temperature in shapes.items():
+                    found = by_temperature[temperature]
+                    rows.append(_row(target, draft, shape.replace("-", " ", 1), found))
+                    counts.add(found["num_examples"])
+        except (KeyError, ValueError) as error:
+            where = _STUDIES[target]
+            raise PageError(f"{where} has no study of drafts ({error!r}).") from None
+    (count,) = counts
     return (
         f"{markdown(_COLUMNS, rows, numbers=True)}\n\n"
-        f"{count} sentences. From [summary.json](../{_SUMMARY}): {content['device']}. "
-        f"`{content['command']}`"
+        f"{count} sentences. From {sources(_STUDIES.values(), contents.values())}"
     )
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from specdec.core.files import write_text
 
 Result = Mapping[str, Any]
+SUMMARY = "summary.json"
+# Where results of the bundled target as first trained are, before it learned to agree with its
+# draft.
+BEFORE = "results/before_mutual"
 _SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 
 
@@ -41,3 +45,24 @@ def read_json(root: Path, name: str, remedy: str = "") -> Any:
         raise PageError(f"{name} is missing{remedy and f'; make it with: {remedy}'}.") from None
     except ValueError as error:
         raise PageError(f"{name} is not valid JSON ({error}).") from None
+
+
+def read_study(root: Path, directory: str) -> Any:
+    """``summary.json`` of a study in ``configs/reproduce``, whose results are in ``directory``.
+
+    Raises:
+      PageError: it is missing, with the command that makes it, or not JSON.
+    """
+    configs = [Path(directory).name, *(["before_mutual"] if directory.startswith(BEFORE) else [])]
+    given = " ".join(f"--gin_file=configs/reproduce/{config}.gin" for config in configs)
+    remedy = f"python scripts/reproduce.py {given} --output_dir={directory}"
+    return read_json(root, f"{directory}/{SUMMARY}", remedy)
+
+
+def sources(directories: Iterable[str], contents: Iterable[Result]) -> str:
+    """Links from a page in ``docs`` to studies, with their machines and commands."""
+    return " ".join(
+        f"[{directory}/{SUMMARY}](../{directory}/{SUMMARY}): {content['device']}. "
+        f"`{content['command']}`"
+        for directory, content in zip(directories, contents, strict=True)
+    )

@@ -26,6 +26,8 @@ from specdec.reproduction.page_files import PageError, Result, read_json
 
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
+    "ende_tatoeba_apart": "without near neighbours, greedy",
+    "ende_tatoeba_apart_t1": "without near neighbours, temperature 1",
     "quickstart_ende": "paragraphs, greedy",
     "quickstart_ende_t1": "paragraphs, temperature 1",
     "ende_tatoeba_test": "test split, greedy",
@@ -97,42 +99,44 @@ def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
 
 
 _BEFORE = "results/before_mutual"
-# README's columns (before and after in turn), and its rows in the form of _ROWS.
+# README's columns (before and after in turn): where each pair's runs are, and how they end. Its
+# rows, of a run each, in the form of _ROWS.
 _COMPARED = {
-    "greedy, before": f"{_BEFORE}/ende_tatoeba_test",
-    "greedy, after": "results/ende_tatoeba_test",
-    "sampled, before": f"{_BEFORE}/ende_tatoeba_test_t1",
-    "sampled, after": "results/ende_tatoeba_test_t1",
+    "greedy, before": (_BEFORE, ""),
+    "greedy, after": ("results", ""),
+    "sampled, before": (_BEFORE, "_t1"),
+    "sampled, after": ("results", "_t1"),
 }
 _COMPARED_ROWS = (
-    ("α", "alpha", "{:.3f}"),
-    ("c", "cost_ratio", "{:.3f}"),
-    ("v", "verify_ratio", "{:.2f}"),
-    ("decoder speedup, predicted", "predicted_speedup", "{:.2f}×"),
-    ("decoder speedup, measured", "measured_speedup_decoder", "{:.2f}×"),
-    ("whole speedup, measured", "measured_speedup", "**{:.2f}×**"),
-    ("BLEU", "quality.bleu", "{:.1f}"),
+    ("ende_tatoeba_apart", "new sentences: α", "alpha", "{:.3f}"),
+    ("ende_tatoeba_apart", "new sentences: BLEU", "quality.bleu", "{:.1f}"),
+    ("ende_tatoeba_test", "α", "alpha", "{:.3f}"),
+    ("ende_tatoeba_test", "BLEU", "quality.bleu", "{:.1f}"),
+    ("ende_tatoeba_test", "c", "cost_ratio", "{:.3f}"),
+    ("ende_tatoeba_test", "v", "verify_ratio", "{:.2f}"),
+    ("ende_tatoeba_test", "decoder speedup, predicted", "predicted_speedup", "{:.2f}×"),
+    ("ende_tatoeba_test", "decoder speedup, measured", "measured_speedup_decoder", "{:.2f}×"),
+    ("ende_tatoeba_test", "whole speedup, measured", "measured_speedup", "**{:.2f}×**"),
 )
 
 
 def comparison(root: Path) -> str:
-    """The bundled pair on its test split, before and after mutual learning, with the machines.
+    """The bundled pair, before and after mutual learning, with the machines.
 
     Raises:
       PageError: results or a key of them are missing, or a file is damaged.
     """
-    results = {}
-    for directory in _COMPARED.values():
-        name = f"{directory}/results.json"
-        results[name] = read_json(root, name)
-    rows = [
-        [name, *(_shown(result, key, source, form) for source, result in results.items())]
-        for name, key, form in _COMPARED_ROWS
-    ]
-    devices = [_shown(result, "device", source) for source, result in results.items()]
-    before, after = set(devices[::2]), set(devices[1::2])
-    machines = f"Before: {'; '.join(sorted(before))}. After: {'; '.join(sorted(after))}."
-    return f"{markdown(['', *_COMPARED], rows, numbers=True)}\n\n{machines}"
+    lines, machines = [], set()
+    for run, row, key, form in _COMPARED_ROWS:
+        line = [row]
+        for directory, ending in _COMPARED.values():
+            source = f"{directory}/{run}{ending}/results.json"
+            result = read_json(root, source)
+            line.append(_shown(result, key, source, form))
+            machines.add(_shown(result, "device", source))
+        lines.append(line)
+    table = markdown(["", *_COMPARED], lines, numbers=True)
+    return f"{table}\n\nMeasured on {'; '.join(sorted(machines))}."
 
 
 def runs_table(
@@ -258,11 +262,8 @@ def decoder_only(root: Path) -> str:
 
 # Sections of docs/performance.md with the bundled pair's runs, and where these are.
 _RUNS_SECTIONS = {
-    "runs": (
-        "results",
-        {"ende_tatoeba_apart": "test split without near neighbours, greedy"} | RUNS,
-    ),
-    "before-mutual-learning": (_BEFORE, RUNS),
+    "runs": "results",
+    "before-mutual-learning": _BEFORE,
 }
 
 
@@ -278,8 +279,7 @@ def sections(
         if name == "few-bits":
             return runs_table(root, to_root="../", columns=FEW_BITS, lines=_FEW_BITS_ROWS)
         if name in _RUNS_SECTIONS:
-            directory, columns = _RUNS_SECTIONS[name]
-            return runs_table(root, directory, "../", columns=columns)
+            return runs_table(root, _RUNS_SECTIONS[name], "../")
         return benchmark(root, name, draw=draw)
 
     def trees(name: str) -> str:

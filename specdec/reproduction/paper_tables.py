@@ -44,6 +44,10 @@ def _scores(row: Content) -> str:
     return ", ".join(f"{name} {score:.1f}" for name, score in (row["quality"] or {}).items())
 
 
+def _guesses(row: Content) -> str:
+    return row["tree"] or str(row["gamma"])
+
+
 def _leaves(study: Content, kind: str, depth: int = 3) -> list[Content]:
     """What stands ``depth`` levels down in a study's part, in order, each with its "path"."""
     found: list[tuple[tuple[str, ...], Content]] = [((), study.get(kind, {}))]
@@ -78,7 +82,7 @@ def table_2(studies: Sequence[Content]) -> str:
     decodes = [row for study in studies for row in _leaves(study, "table_2")]
     spread = "{spread[measured_speedup_decoder]"
     columns = [
-        *_PAIR, ("γ", "{gamma}"), ("α", _number("alpha")), *_COUNTED,
+        *_PAIR, ("γ", _guesses), ("α", _number("alpha")), *_COUNTED,
         ("c", _number("cost_ratio", 3)), ("v", _number("verify_ratio")),
         ("Thm 3.8", _number("predicted_speedup_thm38")), ("with v", _number("predicted_speedup")),
         ("counted", _number("predicted_speedup_counted")),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from specdec.measure.tables import markdown
-from specdec.reproduction.page_files import PageError, Result, read_json
+from specdec.reproduction.page_files import BEFORE, PageError, Result, read_study, sources
 
-_SIBLINGS = "results/siblings/summary.json"
-_DRAFTS = {"quickstart": "bundled draft", "quickstart/draft_small": "small draft"}
+_SIBLINGS, _TREE_RUNS = "siblings", "trees"
+# Where results are, the drafts in them, and what tables call these. The last pair is the bundled
+# one before its target and draft learned to agree.
+_PAIRS = (
+    ("results", "quickstart", "bundled draft"),
+    ("results", "quickstart/draft_small", "small draft"),
+    (BEFORE, "runs/before_mutual/draft", "first-trained pair"),
+)
 _SIBLING_RULES = {
     "recursive": "recursive, without replacement (default); traversal",
     "optimum": "**at most, without replacement**",
@@ -30,15 +39,41 @@ _SIBLING_RANKS = (
 )
 
 
-def _measured(root: Path, kind: str) -> Result:
-    """What a configuration of ``configs/reproduce`` measured, of ``kind`` "siblings" or "trees"."""
-    path = f"results/{kind}/summary.json"
-    remedy = f"python scripts/reproduce.py --gin_file=configs/reproduce/{kind}.gin"
-    content = read_json(root, path, remedy)
-    try:
-        return content[kind]["EnDe"] | {"source": content}
-    except KeyError as error:
-        raise PageError(f"{path} has no {error}.") from None
+@dataclasses.dataclass(frozen=True)
+class _Study:
+    """What a configuration of ``configs/reproduce`` measured of one pair."""
+
+    title: str
+    found: Result  # By temperature for siblings; of one draft for trees.
+    directory: str
+    content: Result
+
+
+def _studies(root: Path, kind: str) -> list[_Study]:
+    """Those of "siblings" or "trees", one for each pair.
+
+    Raises:
+      PageError: the results are missing or damaged.
+    """
+    studies = []
+    for parent, draft, title in _PAIRS:
+        directory = f"{parent}/{kind}"
+        content = read_study(root, directory)
+        try:
+            found = content[kind]["EnDe"]
+            if kind == _SIBLINGS:
+                found = {t: each["drafts"][draft] for t, each in found.items()}
+            else:
+                found = found[draft.replace("/", "_")]
+        except KeyError as error:
+            raise PageError(f"{directory} has no {error}.") from None
+        studies.append(_Study(title, found, directory, content))
+    return studies
+
+
+def _sources(studies: Iterable[_Study]) -> str:
+    contents = {study.directory: study.content for study in studies}
+    return sources(contents, contents.values())
 
 
 def one_position(root: Path) -> str:
@@ -47,10 +82,10 @@ def one_position(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "siblings")
-    found = [measured["t1"]["drafts"][draft] for draft in _DRAFTS]
+    studies = _studies(root, _SIBLINGS)
+    found = [study.found["t1"] for study in studies]
     counts = list(found[0]["acceptance"]["recursive"])
-    columns = [f"{name}, K = {k}" for name in _DRAFTS.values() for k in counts]
+    columns = [f"{study.title}, K = {k}" for study in studies for k in counts]
     rows = [
         [name, *(f"{each['acceptance'][rule][k]['mean']:.3f}" for each in found for k in counts)]
         for rule, name in _SIBLING_RULES.items()
@@ -61,13 +96,12 @@ def one_position(root: Path) -> str:
         (shown["interval"][1] - shown["interval"][0]) / 2
         for each in found for by_count in each["acceptance"].values() for shown in by_count.values()
     ]  # fmt: skip
-    first, source = found[0], measured["source"]
+    first = found[0]
     return (
         f"{markdown(['rule', *columns], rows, numbers=True)}\n\n"
         f"Temperature 1, {first['num_tokens']:,} tokens of {first['num_texts']} texts that the "
         f"target generated. Intervals of 95 %, clustered by text, are at most "
-        f"±{max(halves):.3f}. From [summary.json](../{_SIBLINGS}): {source['device']}. "
-        f"`{source['command']}`"
+        f"±{max(halves):.3f}. From {_sources(studies)}"
     )
 
 
@@ -77,20 +111,18 @@ def by_rank(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "siblings")
     rows = [
-        [f"{name}, {title}", *(f"{rank['mean']:.3f}" for rank in ranks)]
-        for draft, name in _DRAFTS.items()
+        [f"{study.title}, {title}", *(f"{rank['mean']:.3f}" for rank in ranks)]
+        for study in _studies(root, _SIBLINGS)
         for temperature, rule, title in _SIBLING_RANKS
-        for ranks in [measured[f"t{temperature}"]["drafts"][draft]["by_rank"][rule]]
+        for ranks in [study.found[f"t{temperature}"]["by_rank"][rule]]
     ]
     most = max(len(row) for row in rows) - 1
     rows = [row + ["–"] * (most + 1 - len(row)) for row in rows]
     return markdown(["guess", *map(str, range(1, most + 1))], rows, numbers=True)
 
 
-_TREE_RUNS = "results/trees/summary.json"
-_SETTINGS = [(draft, t) for draft in ("quickstart", "quickstart_draft_small") for t in (0, 1)]
+_TEMPERATURES = (0, 1)
 
 
 def _best_of(shapes: Result, chains: bool) -> Result:
@@ -104,8 +136,9 @@ def tree_shapes(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "trees")
-    found = [measured[draft][f"t{t}"]["shapes"] for draft, t in _SETTINGS]
+    studies = _studies(root, _TREE_RUNS)
+    settings = [(study, t) for study in studies for t in _TEMPERATURES]
+    found = [study.found[f"t{t}"]["shapes"] for study, t in settings]
     rows = []
     for name in dict.fromkeys(name for shapes in found for name in shapes):
         cells = [
@@ -122,13 +155,10 @@ def tree_shapes(root: Path) -> str:
         for shapes in found
     ]
     rows.append(["**best tree over best chain**", "", *(f"**{ratio:.2f}**" for ratio in ratios)])
-    names = {"quickstart": "bundled draft", "quickstart_draft_small": "small draft"}
-    columns = [f"{names[draft]}, temperature {t}" for draft, t in _SETTINGS]
-    source = measured["source"]
+    columns = [f"{study.title}, temperature {t}" for study, t in settings]
     return (
         f"{markdown(['shape', 'guesses', *columns], rows, numbers=True)}\n\n"
-        f"Intervals of 95 %, by text. From [summary.json](../{_TREE_RUNS}): {source['device']}. "
-        f"`{source['command']}`"
+        f"Intervals of 95 %, by text. From {_sources(studies)}"
     )
 
 
@@ -138,24 +168,23 @@ def tree_costs(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "trees")
-    costs = measured["quickstart"]["costs"]
+    studies = _studies(root, _TREE_RUNS)
+    costs = studies[0].found["costs"]  # The first-trained pair's calls have the same shapes.
     verify = {int(size): each["median"] for size, each in costs["verify_ratio"].items()}
     rows = [["v", *(f"{v:.2f}" for v in verify.values())]]
     table = markdown(["tokens of a call", *map(str, verify)], rows, numbers=True)
     level = {name: each["median"] for name, each in costs["level"].items()}
     lines = []
-    for draft, t in _SETTINGS:
+    for study, t in itertools.product(studies, _TEMPERATURES):
         for chains in (True, False):
-            best = _best_of(measured[draft][f"t{t}"]["shapes"], chains)
+            best = _best_of(study.found[f"t{t}"]["shapes"], chains)
             c = max(0.0, level["chain" if chains else "tree 4-1-1-1"])
             v = float(np.interp(best["nodes"] + 1, list(verify), list(verify.values())))
             tokens, drafts = best["block_efficiency"], best["depth"] * c
             # Where calls are flat, so are the draft's: a level is a step.
             flat = best["depth"] * max(0.0, level["chain"])
             lines.append([
-                f"{_DRAFTS[draft.replace('_', '/', 1)]}, temperature {t}, best "
-                + ("chain" if chains else "tree"),
+                f"{study.title}, temperature {t}, best {'chain' if chains else 'tree'}",
                 f"{tokens:.2f}", f"{tokens / (v + drafts):.2f}", f"{tokens / (1 + flat):.2f}",
             ])  # fmt: skip
     computed = markdown(["", "tokens a call", "here", "v = 1"], lines, numbers=True)
@@ -172,10 +201,10 @@ def typical(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "siblings")
-    found = [measured["t1"]["drafts"][draft]["distance"] for draft in _DRAFTS]
+    studies = _studies(root, _SIBLINGS)
+    found = [study.found["t1"]["distance"] for study in studies]
     counts = list(found[0]["typical_likeliest"])
-    columns = [f"{name}, K = {k}" for name in _DRAFTS.values() for k in counts]
+    columns = [f"{study.title}, K = {k}" for study in studies for k in counts]
     rows = [
         [title, *(f"{each[rule][k]['mean']:.3f}" for each in found for k in counts)]
         for rule, title in _TYPICAL.items()
@@ -189,15 +218,14 @@ def traversal(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "trees")
     rows = [
         [
-            f"{_DRAFTS[draft.replace('_', '/', 1)]}, {shape}", f"{each['num_blocks']:,}",
+            f"{study.title}, {shape}", f"{each['num_blocks']:,}",
             f"{each['recursive']:.3f}", f"{each['traversal']:.3f}",
             f"{each['difference']:+.4f} ({each['interval'][0]:+.4f} to {each['interval'][1]:+.4f})",
         ]
-        for draft in ("quickstart", "quickstart_draft_small")
-        for shape, each in measured[draft]["verifiers"]["shapes"].items()
+        for study in _studies(root, _TREE_RUNS)
+        for shape, each in study.found["verifiers"]["shapes"].items()
     ]  # fmt: skip
     columns = ["", "blocks", "recursive", "traversal", "difference"]
     return markdown(columns, rows, numbers=True)
@@ -209,11 +237,9 @@ def auto(root: Path) -> str:
     Raises:
       PageError: the results are missing or damaged.
     """
-    measured = _measured(root, "trees")
     rows, rest = [], []
-    for draft, t in _SETTINGS:
-        found = measured[draft][f"auto_t{t}"]
-        name = f"{_DRAFTS[draft.replace('_', '/', 1)]}, temperature {t}"
+    for study, t in itertools.product(_studies(root, _TREE_RUNS), _TEMPERATURES):
+        found, name = study.found[f"auto_t{t}"], f"{study.title}, temperature {t}"
         speedups = found["speedups"]
         chosen, best = (speedups[found[which]] for which in ("chosen", "best"))
         rows.append([

@@ -54,11 +54,9 @@ class DraftRuns:
 
     def decode_run(self, draft: str | DraftSpec, shape: Shape, temperature: float) -> DecodeRun:
         """The decode of one row of the table."""
-        chain = isinstance(shape, int)
         return DecodeRun(
             task=self._task, target=self.target, draft=draft, dtype="float32",
-            method="speculative", gamma=shape if chain else None,
-            tree=None if chain else Tree(tuple(shape)), sampling=SamplingConfig(temperature),
+            method="speculative", **settings_of(shape), sampling=SamplingConfig(temperature),
             seed=self.seed, batch_size=1, max_input_len=self.max_input_len,
             max_decode_len=self.max_decode_len, num_examples=None,
             timing_examples=self.timing_examples, timing_repetitions=self.timing_repetitions,
@@ -80,6 +78,13 @@ class DraftRuns:
 def named(shape: Shape) -> str:
     """A shape's name in directories and results."""
     return f"chain-{shape}" if isinstance(shape, int) else f"tree-{'-'.join(map(str, shape))}"
+
+
+def settings_of(shape: Shape) -> dict[str, Any]:
+    """A shape as a decode's settings."""
+    if isinstance(shape, int):
+        return {"gamma": shape, "tree": None}
+    return {"gamma": None, "tree": Tree(tuple(shape))}
 
 
 def _decoded(run: DecodeRun, path: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from specdec.runs.beam_runs import BeamRuns
 from specdec.runs.control_runs import ControlRuns
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.draft_runs import DraftRuns
+from specdec.runs.draft_runs import DraftRuns, Shape, named, settings_of
 from specdec.runs.siblings import Siblings
 from specdec.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
@@ -55,7 +55,7 @@ _FIGURE_1_TOKENS = 38
 _QUICK = 5.0  # Seconds; what takes less was on disk already.
 
 DraftName = str | DraftSpec
-StudyRow = tuple[DraftName, float, int]
+StudyRow = tuple[DraftName, float, Shape]
 # Where a result stands in the summary and in the directory, and what makes it or reads it there.
 Piece = tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]
 
@@ -67,12 +67,13 @@ class Study:
     Attributes:
       name: short, for tables and directories.
       task: opens inputs with references, once.
-      rows: Table 2's: (draft, temperature, gamma).
+      rows: Table 2's: (draft, temperature, gamma or a tree's branching).
       alpha_drafts, alpha_examples: drafts whose alpha is measured beside those of ``rows``, and
         rows for it; the paper has 10,000 tokens.
       lenient_drafts, lenient_examples: those of Table 5, decoded with less and less lenience.
       decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
-      block_examples: rows decoded with token and with block verification; 0 for neither.
+      block_examples: rows decoded with token and with block verification, for chains at other
+        temperatures than 0; 0 for neither.
       All else: see :class:`specdec.runs.decode_run.DecodeRun`.
     """
 
@@ -112,8 +113,8 @@ class Study:
         )  # fmt: skip
 
     def decode_run(
-        self, draft: DraftName, temperature: float, gamma: int, examples: int, *,
-        verifier: Verifier = VERIFIER, timed: bool = False,
+        self, draft: DraftName, temperature: float, shape: Shape, examples: int, *,
+        verifier: Verifier | None = None, timed: bool = False,
     ) -> DecodeRun:  # fmt: skip
         """A decode of rows spread over the task (not opened for none); timed ones one at a time."""
         task = Task.of(self.name, ())
@@ -121,15 +122,18 @@ class Study:
             chosen = evenly(self.opened.examples, examples)
             task = Task.of(self.opened.name, chosen, self.opened.metrics)
         return DecodeRun(
-            task=task, draft=draft, method="speculative", gamma=gamma, **self._settings,
+            task=task, draft=draft, method="speculative", **settings_of(shape), **self._settings,
             sampling=SamplingConfig(temperature), batch_size=1 if timed else _BATCH,
             num_examples=None, timing_examples=self.timing_examples if timed else 0,
             timing_repetitions=self.timing_repetitions, verifier=verifier,
         )  # fmt: skip
 
-    def path(self, part: str, draft: DraftName, temperature: float, gamma: int) -> tuple[str, ...]:
+    def path(
+        self, part: str, draft: DraftName, temperature: float, shape: Shape
+    ) -> tuple[str, ...]:
         """Where the result of a row of a part stands."""
-        return slug(self.name), part, slug(str(draft)), f"t{temperature:g}", f"gamma{gamma}"
+        last = f"gamma{shape}" if isinstance(shape, int) else named(shape)
+        return slug(self.name), part, slug(str(draft)), f"t{temperature:g}", last
 
     def pieces(self) -> Iterator[Piece]:
         """All of the study."""
@@ -140,7 +144,7 @@ class Study:
             run = self.decode_run(*row, self.decode_examples, timed=True)
             yield self.path("table_2", *row), functools.partial(_results, run)
         for row in self.rows:
-            if row[1] and self.block_examples:
+            if row[1] and isinstance(row[2], int) and self.block_examples:
                 yield self.path("block", *row), functools.partial(_compare, self, row)
         for draft in self.lenient_drafts:
             row = draft, _LENIENT_TEMPERATURE, _LENIENT_GAMMA

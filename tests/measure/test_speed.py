@@ -1,8 +1,10 @@
 import dataclasses
+import types
 
 import pytest
 
 from specdec.core.stats import RunStats
+from specdec.measure import costs
 from specdec.measure.speed import Timings, predict, summarize
 from specdec.measure.timing import Spread, Work, time_interleaved
 
@@ -20,6 +22,7 @@ STATS = RunStats(
     gamma=2, num_rows=1, target_calls=5, proposed=7, examined=6, accepted=3, emitted=8, dropped=0,
     accepted_histogram=(3, 1, 1), accepted_by_rank=(3,), acceptance_prob_sum=3.0,
 )  # fmt: skip
+BATCH = types.SimpleNamespace(shape=(1, 8, 0))
 TOKENS = {"autoregressive": 1000, "speculative": 1000}
 
 
@@ -85,6 +88,51 @@ def test_times_of_one_name_are_added_up(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     works = [Work(name, lambda: None, 1) for name in ("a", "b", "a")]
     assert time_interleaved(works, 1) == [{"a": 2.0, "b": 1.0}]
+
+
+def test_what_runs_before_is_not_measured(monkeypatch):
+    now = 0.0
+
+    def lasts(seconds):
+        def run():
+            nonlocal now
+            now += seconds
+
+        return run
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    works = [Work("a", lasts(2.0), 1, before=lasts(5.0)), Work("b", lasts(1.0), 1)]
+    assert time_interleaved(works, 2) == 2 * [{"a": 2.0, "b": 1.0}]
+
+
+@dataclasses.dataclass
+class Decodes:
+    """Stands for a decoder."""
+
+    name: str
+    calls: list
+
+    def decode(self, batch, limit=None):
+        self.calls.append((self.name, limit))
+
+
+def test_a_start_is_a_decode_of_no_tokens_where_a_whole_one_left_the_caches():
+    calls = []
+    works = costs.start_works(Decodes("plain", calls), Decodes("fast", calls), BATCH)
+    time_interleaved(works, 1)
+    warm_up, measured = calls[:2], calls[2:]
+    assert warm_up == [("plain", 0), ("fast", 0)]
+    assert measured == [("plain", None), ("plain", 0), ("fast", None), ("fast", 0)]
+    assert [work.name for work in costs.start_works(Decodes("", []), None, BATCH)] == [
+        "plain_start"
+    ]
+
+
+def test_a_drafters_start_is_what_it_adds():
+    assert costs.start_seconds({"plain_start": 2.0, "fast_start": 2.5}) == {
+        "target_encode": 2.0, "draft_encode": 0.5
+    }  # fmt: skip
+    assert costs.start_seconds({"plain_start": 2.0}) == {"target_encode": 2.0}
 
 
 def test_interleaving_alternates_and_warms_up_each_program_once():

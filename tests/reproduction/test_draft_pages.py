@@ -23,21 +23,27 @@ def path(tmp_path):
         "command": "again",
     }  # fmt: skip
     path = tmp_path / "results/drafts/summary.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
+    before = tmp_path / "results/before_mutual/drafts/summary.json"
+    for each, drafts in ((path, content["drafts"]), (before, {"EnDe": {"its draft": shapes}})):
+        each.parent.mkdir(parents=True)
+        each.write_text(json.dumps(content | {"drafts": drafts}))
     return path
 
 
 def test_a_row_for_each_draft_and_shape(path):
     lines = pages.SECTIONS["temperature-1"](path.parents[2]).splitlines()
     row = "0.75 | 0.50 | – | – | – | 0.06 | 2.12 | 1.50 | 1.38 | 1.25 |"
-    assert f"| layer | chain 2 | 1,234,567 | {row}" in lines
-    assert f"| copy | tree 2-1 | – | {row}" in lines
+    assert f"| as shipped | layer | chain 2 | 1,234,567 | {row}" in lines
+    assert f"| as shipped | copy | tree 2-1 | – | {row}" in lines
+    assert f"| as first trained | its draft | chain 2 | 1,234,567 | {row}" in lines
     assert lines[-1] == (
-        "200 sentences. From [summary.json](../results/drafts/summary.json): a CPU. `again`"
+        "200 sentences. From "
+        "[results/drafts/summary.json](../results/drafts/summary.json): a CPU. `again` "
+        "[results/before_mutual/drafts/summary.json]"
+        "(../results/before_mutual/drafts/summary.json): a CPU. `again`"
     )
     greedy = pages.SECTIONS["temperature-0"](path.parents[2])
-    assert "| layer | chain 2 | 1,234,567 | 0.25 | – | – | – | – |" in greedy
+    assert "| as shipped | layer | chain 2 | 1,234,567 | 0.25 | – | – | – | – |" in greedy
 
 
 def test_durations_are_those_of_the_recipes(tmp_path, monkeypatch):
@@ -57,7 +63,7 @@ def test_durations_are_those_of_the_recipes(tmp_path, monkeypatch):
 
 def test_missing_or_damaged_results_are_told(path):
     path.write_text(json.dumps({"drafts": {"EnDe": {"layer": {"chain-2": {}}}}}))
-    with pytest.raises(PageError, match="not of a study of drafts"):
+    with pytest.raises(PageError, match="has no study of drafts"):
         pages.SECTIONS["temperature-0"](path.parents[2])
     path.unlink()
     with pytest.raises(PageError, match=r"is missing; make it with: .*drafts\.gin"):

@@ -1,6 +1,7 @@
 """README and docs show committed results, and their script says what is missing."""
 
 import copy
+import itertools
 import json
 from pathlib import Path
 
@@ -70,51 +71,55 @@ RESULT = {
 
 
 def test_a_table_has_a_column_for_each_run(tmp_path):
-    write(tmp_path, "results/quickstart_ende/results.json", RESULT)
+    write(tmp_path, "results/ende_tatoeba_apart/results.json", RESULT)
     sampled = {"greedy_mismatches": None, "greedy_mismatches_width_matched": None}
     other = RESULT | sampled | {"quality": None, "spread": None}
     write(tmp_path, "results/ende_tatoeba_test_t1/results.json", other)
     write(tmp_path, "results/something_else/results.json", {})
     lines = pages.runs_table(tmp_path).splitlines()
-    assert lines[0] == "|  | paragraphs, greedy | test split, temperature 1 |"
+    assert lines[0] == "|  | without near neighbours, greedy | test split, temperature 1 |"
     assert "| tokens | 12,345 | 12,345 |" in lines
     assert "| α | 0.812 | 0.812 |" in lines
     assert "| **speedup, measured** (range) | **2.00×** (1.90 to 2.10) | – |" in lines
     assert "| texts that differ from plain decoding | 1 | – |" in lines
     assert "| BLEU | 30.0 | – |" in lines
     assert lines[-1] == (
-        "From [quickstart_ende](results/quickstart_ende/results.json), "
+        "From [ende_tatoeba_apart](results/ende_tatoeba_apart/results.json), "
         "[ende_tatoeba_test_t1](results/ende_tatoeba_test_t1/results.json). "
         "2 cores of a CPU, float32, batch size 1."
     )
 
 
 def test_another_directory_and_a_page_below_the_root(tmp_path):
-    source = "results/before/quickstart_ende/results.json"
+    source = "results/before/ende_tatoeba_apart/results.json"
     write(tmp_path, source, RESULT)
     lines = pages.runs_table(tmp_path, "results/before", "../").splitlines()
-    assert lines[0] == "|  | paragraphs, greedy |"
-    assert lines[-1].startswith(f"From [quickstart_ende](../{source}). ")
+    assert lines[0] == "|  | without near neighbours, greedy |"
+    assert lines[-1].startswith(f"From [ende_tatoeba_apart](../{source}). ")
 
 
+# By column of README's table, the runs on new sentences and on the whole test split.
 COMPARED = [
-    "results/before_mutual/ende_tatoeba_test", "results/ende_tatoeba_test",
-    "results/before_mutual/ende_tatoeba_test_t1", "results/ende_tatoeba_test_t1",
-]  # fmt: skip
+    [f"{directory}/ende_tatoeba_{split}{ending}" for split in ("apart", "test")]
+    for ending in ("", "_t1")
+    for directory in ("results/before_mutual", "results")
+]
 
 
 def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
     speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
-    for number, directory in enumerate(COMPARED):
-        bleu = {"quality": {"bleu": 30.0 + number}, "device": f"CPU {number % 2}"}
-        write(tmp_path, f"{directory}/results.json", RESULT | speedups | bleu)
+    for number, runs in enumerate(COMPARED):
+        for bleu, directory in zip((20.0, 30.0), runs, strict=True):
+            found = {"quality": {"bleu": bleu + number}, "device": f"CPU {number % 2}"}
+            write(tmp_path, f"{directory}/results.json", RESULT | speedups | found)
     lines = pages.comparison(tmp_path).splitlines()
     names = "greedy, before | greedy, after | sampled, before | sampled, after"
     assert lines[0] == f"|  | {names} |"
     assert "| whole speedup, measured | **1.50×** | **1.50×** | **1.50×** | **1.50×** |" in lines
+    assert "| new sentences: BLEU | 20.0 | 21.0 | 22.0 | 23.0 |" in lines
     assert "| BLEU | 30.0 | 31.0 | 32.0 | 33.0 |" in lines
-    assert lines[-1] == "Before: CPU 0. After: CPU 1."
-    (tmp_path / COMPARED[0] / "results.json").unlink()
+    assert lines[-1] == "Measured on CPU 0; CPU 1."
+    (tmp_path / COMPARED[0][1] / "results.json").unlink()
     with pytest.raises(page_files.PageError, match=r"before_mutual/.*results\.json is missing"):
         pages.comparison(tmp_path)
 
@@ -129,7 +134,7 @@ def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
 )
 def test_what_is_wrong_with_results_is_named(tmp_path, content, message):
     if content is not None:
-        write(tmp_path, "results/quickstart_ende/results.json", content)
+        write(tmp_path, "results/ende_tatoeba_apart/results.json", content)
     with pytest.raises(page_files.PageError, match=message):
         pages.runs_table(tmp_path)
 
@@ -193,7 +198,7 @@ def repo(tmp_path):
     write(tmp_path, "results/benchmark_all/results.json", _results(WORKLOAD, larger))
     write(tmp_path, "results/reproduction_toy/summary.json", CONTENT)
     speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
-    for directory in [*COMPARED, "results/quickstart_ende", "results/ende_tatoeba_apart"]:
+    for directory in itertools.chain(*COMPARED):
         write(tmp_path, f"{directory}/results.json", RESULT | speedups)
     write(tmp_path, SUMMARY, (REPO / SUMMARY).read_text())
     write(tmp_path, "README.md", section("results"))

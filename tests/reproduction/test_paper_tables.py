@@ -10,7 +10,7 @@ ALPHA = {
                  "0.5": {"alpha": 0.625, "total_variation": 0.125}},
 }  # fmt: skip
 DECODE = {
-    "drafter": "bigram", "temperature": 1.0, "gamma": 2, "acceptance_rate": 0.48,
+    "drafter": "bigram", "temperature": 1.0, "gamma": 2, "tree": None, "acceptance_rate": 0.48,
     "block_efficiency": 1.6, "cost_ratio": 0.03, "verify_ratio": 1.1, "verifier": "TokenVerifier",
     "predicted_speedup_thm38": 1.65, "predicted_speedup": 1.51, "predicted_speedup_counted": 1.38,
     "measured_speedup_decoder": 1.37, "measured_speedup": 1.22,
@@ -54,6 +54,12 @@ def test_table_2():
         "Toy", "bigram", "1", "2", "0.50", "0.48", "1.60", "0.030", "1.10", "1.65", "1.51", "1.38",
         "**1.37**", "1.30 to 1.40", "1.22", "0.800", "1.000",
     ]  # fmt: skip
+
+
+def test_a_tree_stands_where_gamma_does():
+    tree = {"bigram": {"t1": {"tree-2-1": DECODE | {"tree": "tree 2-1"}}}}
+    (row,) = rows(paper_tables.table_2([studies()[0] | {"table_2": tree}]))
+    assert row[:4] == ["Toy", "bigram", "1", "tree 2-1"]
 
 
 def test_table_5_has_exact_and_lenient_decodes():

@@ -31,13 +31,15 @@ def draft(first):
 @pytest.fixture
 def root(tmp_path):
     drafts = {"quickstart": draft(0.625), "quickstart/draft_small": draft(0.375)}
-    content = {
-        "siblings": {"EnDe": {"t0": {"drafts": drafts}, "t1": {"drafts": drafts}}},
-        "device": "a CPU", "command": "again",
-    }  # fmt: skip
-    path = tmp_path / "results/siblings/summary.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
+    first = {"runs/before_mutual/draft": draft(0.125)}
+    for name, found in (("results/siblings", drafts), ("results/before_mutual/siblings", first)):
+        content = {
+            "siblings": {"EnDe": {"t0": {"drafts": found}, "t1": {"drafts": found}}},
+            "device": "a CPU", "command": "again",
+        }  # fmt: skip
+        path = tmp_path / name / "summary.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content))
     return tmp_path
 
 
@@ -45,15 +47,20 @@ def test_rules_beside_the_bounds(root):
     lines = pages.one_position(root).splitlines()
     assert lines[0] == (
         "| rule | bundled draft, K = 1 | bundled draft, K = 2 | small draft, K = 1 "
-        "| small draft, K = 2 |"
+        "| small draft, K = 2 | first-trained pair, K = 1 | first-trained pair, K = 2 |"
     )
-    assert "| **at most, without replacement** | 0.625 | 0.800 | 0.375 | 0.800 |" in lines
-    assert "| default, of the most | 100.0 % | 93.8 % | 100.0 % | 93.8 % |" in lines
-    assert "| K-SEQ, independent | 0.625 | 0.750 | 0.375 | 0.750 |" in lines
+    assert (
+        "| **at most, without replacement** | 0.625 | 0.800 | 0.375 | 0.800 | 0.125 | 0.800 |"
+        in lines
+    )
+    assert f"| default, of the most |{3 * ' 100.0 % | 93.8 % |'}" in lines
+    assert "| K-SEQ, independent | 0.625 | 0.750 | 0.375 | 0.750 | 0.125 | 0.750 |" in lines
     assert lines[-1] == (
         "Temperature 1, 12,345 tokens of 9 texts that the target generated. Intervals of 95 %, "
         "clustered by text, are at most ±0.025. From "
-        "[summary.json](../results/siblings/summary.json): a CPU. `again`"
+        "[results/siblings/summary.json](../results/siblings/summary.json): a CPU. `again` "
+        "[results/before_mutual/siblings/summary.json]"
+        "(../results/before_mutual/siblings/summary.json): a CPU. `again`"
     )
 
 
@@ -65,7 +72,7 @@ def test_ranks_that_are_never_reached_are_dashes(root):
 
 
 def test_the_distance_of_a_lossy_rule(root):
-    assert "| the K likeliest tokens | 0.250 | 0.500 | 0.250 | 0.500 |" in pages.typical(root)
+    assert f"| the K likeliest tokens |{3 * ' 0.250 | 0.500 |'}" in pages.typical(root).splitlines()
 
 
 def test_verifiers_on_the_same_blocks_and_auto(root):
@@ -86,10 +93,13 @@ def test_verifiers_on_the_same_blocks_and_auto(root):
             for t in (0, 1)
         },
     }  # fmt: skip
-    drafts = {name: of_draft for name in ("quickstart", "quickstart_draft_small")}
-    path = root / "results/trees/summary.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"trees": {"EnDe": drafts}}))
+    for name, drafts in (
+        ("results/trees", ("quickstart", "quickstart_draft_small")),
+        ("results/before_mutual/trees", ("runs_before_mutual_draft",)),
+    ):
+        path = root / name / "summary.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({"trees": {"EnDe": dict.fromkeys(drafts, of_draft)}}))
     lines = pages.traversal(root).splitlines()
     assert (
         "| small draft, tree 2-1 | 1,234 | 2.000 | 2.062 | +0.0625 (-0.0100 to +0.1350) |" in lines
@@ -98,7 +108,7 @@ def test_verifiers_on_the_same_blocks_and_auto(root):
     row = "| bundled draft, temperature 1 | gamma 2 | 1.50 | tree 2-1 | 1.53 | 2.0 % |"
     assert row in lines
     assert lines[-1] == (
-        "- small draft, temperature 1: tree 2-1 1.53, gamma 2 1.50, plain decoding 1.00"
+        "- first-trained pair, temperature 1: tree 2-1 1.53, gamma 2 1.50, plain decoding 1.00"
     )
 
 

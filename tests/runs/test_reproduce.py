@@ -29,7 +29,7 @@ toy/Study.task = @toy/pairs_file
 toy/Study.target = {target!r}
 toy/Study.max_input_len = 16
 toy/Study.max_decode_len = 12
-toy/Study.rows = [({draft!r}, 1.0, 2)]
+toy/Study.rows = [({draft!r}, 1.0, 2), ({draft!r}, 1.0, (2, 1))]
 toy/Study.alpha_drafts = [@Copying()]
 toy/Study.alpha_examples = 4
 toy/Study.decode_examples = 3
@@ -62,9 +62,10 @@ def numbers(directory):
         "alpha": {t: a["drafts"] for t, a in study["alpha"].items()},
         "block": study["block"],
         "tokens": [
-            (t, r["gamma2"]["num_tokens"], r["gamma2"]["accepted_histogram"])
+            (t, shape, r["num_tokens"], r["accepted_histogram"])
             for by_temperature in study["table_2"].values()
-            for t, r in by_temperature.items()
+            for t, by_shape in by_temperature.items()
+            for shape, r in by_shape.items()
         ],
     }
 
@@ -78,7 +79,9 @@ def whole(config, tmp_path_factory):
 
 def test_tables_are_written(whole, capsys):
     text = (whole / "tables.md").read_text()
-    for part in ("Table 1", "Table 2", "Table 5", "| Toy |", "copying", "Block verification"):
+    for part in (
+        "Table 1", "Table 2", "Table 5", "| Toy |", "copying", "| tree 2-1 |", "Block verification",
+    ):  # fmt: skip
         assert part in text
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["studies"]["toy"]["name"] == "Toy"

@@ -138,7 +138,7 @@ def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
     )
     lines = [
         f"one block, ms: {parts}",
-        f"whole, ms: encoders {b['target_encode']:.1f} + {b['draft_encode']:.1f}, "
+        f"whole, ms: encoders {b['target_encode']:.1f} + {max(0.0, b['draft_encode']):.1f}, "
         f"{b['target_calls']} blocks {b['target_calls'] * block:.1f}: {b['explained']:.1%} of "
         f"{b['speculative']:.1f}",
         f"block / (drafts + target call) {b['block_overhead']:.3f}; "

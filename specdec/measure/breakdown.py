@@ -124,7 +124,7 @@ def measure(
     program_bytes, needed_bytes = memory(fast, typical)
     results = [fast.decode(batch) for batch in batches]
     works, num_tokens = decode_works(plain, fast, batches)
-    works += [work for batch in batches for work in costs.start_works(plain, parts_of, batch)]
+    works += [work for batch in batches for work in costs.start_works(plain, fast, batch)]
     free = costs.without_draft(parts_of)
     loops = {
         "plain": costs.loop(plain, typical),

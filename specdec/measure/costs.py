@@ -26,7 +26,6 @@ from specdec.types import (
     DecodeState,
     Draft,
     DrafterState,
-    Encoded,
     Params,
     PointMass,
     Prompt,
@@ -48,15 +47,6 @@ def start(
 ) -> DecodeState:  # fmt: skip
     """What each decode does once; see :meth:`specdec.decoding.engine.Engine.start`."""
     return engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
-
-
-@decode_jit(static_argnames=("engine", "output_bucket"))
-def init_drafter(
-    engine: Engine, params: EngineParams, prompt: Prompt, encoded: Encoded, *, output_bucket: int
-) -> DrafterState:
-    """The drafter's part of that: a draft model's encoder, mostly."""
-    assert engine.drafter
-    return engine.drafter.init(params.drafter, prompt, output_bucket, encoded)
 
 
 @decode_jit(static_argnames=("engine", "phases"))
@@ -161,8 +151,8 @@ def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:
 def start_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
     """What each decode does besides its blocks, its encoders above all: see `start_seconds`.
 
-    It is the decode itself, for outputs of no tokens. A whole decode runs before it, unmeasured,
-    since an encoder whose weights are still in the processor's caches takes much less time.
+    Each is a decode of no tokens. A whole decode runs before it, unmeasured, since an encoder whose
+    weights are still in the processor's caches takes much less time.
     """
     decoders = {"plain_start": plain} | ({} if fast is None else {"fast_start": fast})
     return [

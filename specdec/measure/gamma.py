@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from specdec.decoding.batches import Batch
 from specdec.measure import costs
 from specdec.measure.progress import Progress
 from specdec.measure.remembered import keep, recall
-from specdec.measure.timing import time_interleaved
+from specdec.measure.timing import Work, time_interleaved
 
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15)
 PROBE = 3  # The gamma with which c and alpha are measured.
@@ -120,7 +121,7 @@ def measure(
         if gamma != probe
     }
     works = costs.step_works(plain, fast, batch) + costs.works_of(loops)
-    times = time_interleaved(works + costs.start_works(plain, fast, batch), _REPETITIONS)
+    times = time_interleaved([*works, *_starts(plain, fast, batch)], _REPETITIONS)
     times = [each | costs.step_seconds(each, probe) | costs.start_seconds(each) for each in times]
 
     def ratio(name: str, over: str) -> float:
@@ -130,8 +131,21 @@ def measure(
     return Costs(
         cost_ratio=max(0.0, ratio("draft_step", "target_step")),
         verify_ratio={gamma: ratio(name, "plain") for gamma, name in names.items()},
-        encoders=(ratio("target_encode", "target_step"), ratio("draft_encode", "target_step")),
+        encoders=(
+            ratio("target_encode", "target_step"),
+            max(0.0, ratio("draft_encode", "target_step")),
+        ),
     )
+
+
+def _starts(plain: BatchDecoder, fast: BatchDecoder, batch: Batch) -> Iterator[Work]:
+    """As `costs.start_works`, with no decode to compile or to wait for."""
+    for name, decoder in (("plain_start", plain), ("fast_start", fast)):
+        start = functools.partial(
+            costs.start, decoder.engine, *decoder.arguments(batch),
+            output_bucket=decoder.output_bucket,
+        )  # fmt: skip
+        yield Work(name, start, None, before=costs.loop(decoder, batch))
 
 
 def remembered(directory: Path, key: str) -> GammaChoice | None:

@@ -35,7 +35,8 @@ class Speed:
 
     repetitions: int  # How often everything was measured.
     ms_per_token: dict[str, Spread]  # Whole decode, encoders included, by method.
-    encode_ms: dict[str, Spread]  # Of a batch, all besides blocks: "target", and "draft" on top.
+    # Of a batch: "target" of a plain decode of no tokens, "draft" of what a drafter adds to it.
+    encode_ms: dict[str, Spread]
     decoder_ms: Spread  # Of a batch, the steps of plain decoding.
     # Ratio of the two ms_per_token, repetition by repetition.
     measured_speedup: Spread | None = None
@@ -142,8 +143,8 @@ class Prediction:
 def predict(stats: RunStats, speed: Speed) -> Prediction:
     """The speedup that acceptance and costs lead one to expect.
 
-    A draft whose steps were measured to take less than no time (c is a difference of times) takes
-    none.
+    A draft whose steps or whose encoder were measured to take less than no time (both are
+    differences of times) takes none.
 
     Raises:
       ValueError: they are of a plain decoding run.
@@ -153,7 +154,7 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
         raise ValueError("A plain decoding run has no speedup to predict.")
     c, v = max(0.0, speed.cost_ratio.median), speed.verify_ratio.median
     decoder = theory.speedup(alpha, gamma, c, v)
-    target, draft = speed.encode_ms["target"].median, speed.encode_ms["draft"].median
+    target, draft = speed.encode_ms["target"].median, max(0.0, speed.encode_ms["draft"].median)
     plain, calls = speed.decoder_ms.median, stats.target_calls
     return Prediction(
         decoder,

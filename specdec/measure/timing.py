@@ -17,7 +17,7 @@ class Work:
     name: str  # Times of the same name in one repetition are added up.
     run: Callable[[], object]  # Does it; its result is waited for.
     program: Hashable  # Works of the same name and program share compiled code.
-    # Runs before it each time, unmeasured: what the processor's caches hold is what this leaves.
+    # Runs before each `run`, unmeasured: it decides what the processor's caches hold.
     before: Callable[[], object] | None = None
 
 

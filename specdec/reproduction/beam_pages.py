@@ -16,9 +16,8 @@ from specdec.reproduction.page_files import (
 )
 
 _BENCHMARK = "results/benchmark_beams/results.json"
-# Of the bundled pair, and of the pair before its target and draft learned to agree: where, and how
-# its rows begin.
-_STUDIES = {"results/beams": "", f"{BEFORE}/beams": "first-trained pair, "}
+# Where results are, and how the names of their rows begin.
+_STUDIES = {"results/beams": "", f"{BEFORE}/beams": "before mutual learning, "}
 _ENDS = {
     "miss": "a survivor had not been guessed", "depth": "all guesses were used",
     "done": "the row was done", "limit": "at the length limit",

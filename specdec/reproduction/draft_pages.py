@@ -9,8 +9,8 @@ from pathlib import Path
 from specdec.measure.tables import markdown
 from specdec.reproduction.page_files import BEFORE, PageError, Result, read_study, sources
 
-# Of the bundled target as it ships, and as it was first trained.
-_STUDIES = {"as shipped": "results/drafts", "as first trained": f"{BEFORE}/drafts"}
+# By what the table calls the target.
+_STUDIES = {"bundled": "results/drafts", "before mutual learning": f"{BEFORE}/drafts"}
 _DEPTHS = 5
 _DURATION = re.compile(r"^# Duration: (.+)$", re.MULTILINE)
 _RECIPES = {
@@ -61,6 +61,8 @@ def drafts(root: Path, temperature: str) -> str:
         except (KeyError, ValueError) as error:
             where = _STUDIES[target]
             raise PageError(f"{where} has no study of drafts ({error!r}).") from None
+    if len(counts) != 1:
+        raise PageError(f"The studies of drafts have {sorted(counts)} sentences: decode as many.")
     (count,) = counts
     return (
         f"{markdown(_COLUMNS, rows, numbers=True)}\n\n"

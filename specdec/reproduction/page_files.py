@@ -12,8 +12,7 @@ from specdec.core.files import write_text
 
 Result = Mapping[str, Any]
 SUMMARY = "summary.json"
-# Where results of the bundled target as first trained are, before it learned to agree with its
-# draft.
+# Results of the bundled pair before mutual learning.
 BEFORE = "results/before_mutual"
 _SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 
@@ -53,9 +52,9 @@ def read_study(root: Path, directory: str) -> Any:
     Raises:
       PageError: it is missing, with the command that makes it, or not JSON.
     """
-    configs = [Path(directory).name, *(["before_mutual"] if directory.startswith(BEFORE) else [])]
-    given = " ".join(f"--gin_file=configs/reproduce/{config}.gin" for config in configs)
-    remedy = f"python scripts/reproduce.py {given} --output_dir={directory}"
+    config = Path(directory).relative_to("results").as_posix().replace("/", "_")
+    given = f"--gin_file=configs/reproduce/{config}.gin --output_dir={directory}"
+    remedy = f"python scripts/reproduce.py {given}"
     return read_json(root, f"{directory}/{SUMMARY}", remedy)
 
 

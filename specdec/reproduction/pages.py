@@ -22,7 +22,7 @@ from specdec.reproduction import (
     scaling,
     tree_pages,
 )
-from specdec.reproduction.page_files import PageError, Result, read_json
+from specdec.reproduction.page_files import BEFORE, PageError, Result, read_json
 
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
@@ -98,20 +98,19 @@ def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
     return "–" if value is None else form.format(value)
 
 
-_BEFORE = "results/before_mutual"
-# README's columns (before and after in turn): where each pair's runs are, and how they end. Its
-# rows, of a run each, in the form of _ROWS.
+# README's columns: whose runs, where, and the ending of the runs' names. Its rows: of which runs,
+# and what :data:`_ROWS` has.
 _COMPARED = {
-    "greedy, before": (_BEFORE, ""),
-    "greedy, after": ("results", ""),
-    "sampled, before": (_BEFORE, "_t1"),
-    "sampled, after": ("results", "_t1"),
+    "greedy, before": ("Before", BEFORE, ""),
+    "greedy, after": ("After", "results", ""),
+    "sampled, before": ("Before", BEFORE, "_t1"),
+    "sampled, after": ("After", "results", "_t1"),
 }
 _COMPARED_ROWS = (
     ("ende_tatoeba_apart", "new sentences: α", "alpha", "{:.3f}"),
     ("ende_tatoeba_apart", "new sentences: BLEU", "quality.bleu", "{:.1f}"),
-    ("ende_tatoeba_test", "α", "alpha", "{:.3f}"),
-    ("ende_tatoeba_test", "BLEU", "quality.bleu", "{:.1f}"),
+    ("ende_tatoeba_test", "test split: α", "alpha", "{:.3f}"),
+    ("ende_tatoeba_test", "test split: BLEU", "quality.bleu", "{:.1f}"),
     ("ende_tatoeba_test", "c", "cost_ratio", "{:.3f}"),
     ("ende_tatoeba_test", "v", "verify_ratio", "{:.2f}"),
     ("ende_tatoeba_test", "decoder speedup, predicted", "predicted_speedup", "{:.2f}×"),
@@ -126,17 +125,17 @@ def comparison(root: Path) -> str:
     Raises:
       PageError: results or a key of them are missing, or a file is damaged.
     """
-    lines, machines = [], set()
+    read = functools.cache(functools.partial(read_json, root))
+    lines, machines = [], {"Before": set(), "After": set()}
     for run, row, key, form in _COMPARED_ROWS:
         line = [row]
-        for directory, ending in _COMPARED.values():
+        for pair, directory, ending in _COMPARED.values():
             source = f"{directory}/{run}{ending}/results.json"
-            result = read_json(root, source)
-            line.append(_shown(result, key, source, form))
-            machines.add(_shown(result, "device", source))
+            line.append(_shown(read(source), key, source, form))
+            machines[pair].add(_shown(read(source), "device", source))
         lines.append(line)
-    table = markdown(["", *_COMPARED], lines, numbers=True)
-    return f"{table}\n\nMeasured on {'; '.join(sorted(machines))}."
+    measured = " ".join(f"{pair}: {'; '.join(sorted(each))}." for pair, each in machines.items())
+    return f"{markdown(['', *_COMPARED], lines, numbers=True)}\n\n{measured}"
 
 
 def runs_table(
@@ -263,7 +262,7 @@ def decoder_only(root: Path) -> str:
 # Sections of docs/performance.md with the bundled pair's runs, and where these are.
 _RUNS_SECTIONS = {
     "runs": "results",
-    "before-mutual-learning": _BEFORE,
+    "before-mutual-learning": BEFORE,
 }
 
 

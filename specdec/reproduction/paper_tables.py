@@ -48,7 +48,11 @@ def _guesses(row: Content) -> str:
     return row["tree"] or str(row["gamma"])
 
 
-def _leaves(study: Content, kind: str, depth: int = 3) -> list[Content]:
+# What is known of single guesses, which a tree's nodes are not.
+_OF_CHAINS = ("alpha", "predicted_speedup_thm38", "predicted_speedup")
+
+
+def _leaves(study: Content, kind: str, depth: int = 3) -> list[dict[str, Any]]:
     """What stands ``depth`` levels down in a study's part, in order, each with its "path"."""
     found: list[tuple[tuple[str, ...], Content]] = [((), study.get(kind, {}))]
     for _ in range(depth):
@@ -75,14 +79,14 @@ _COUNTED = (
 def table_2(studies: Sequence[Content]) -> str:
     """Predicted beside measured speedups, of the decoder alone but for "whole".
 
-    Alpha is Corollary 3.6's, along the target's own texts.
+    Alpha is Corollary 3.6's, along the target's own texts. Of a tree it says nothing.
     """
     pair = itemgetter("name", "drafter", "temperature")
     alphas = {pair(a): a["alpha"] for a in _alphas(studies)}
     decodes = [row for study in studies for row in _leaves(study, "table_2")]
     spread = "{spread[measured_speedup_decoder]"
     columns = [
-        *_PAIR, ("γ", _guesses), ("α", _number("alpha")), *_COUNTED,
+        *_PAIR, ("γ or tree", _guesses), ("α", _number("alpha")), *_COUNTED,
         ("c", _number("cost_ratio", 3)), ("v", _number("verify_ratio")),
         ("Thm 3.8", _number("predicted_speedup_thm38")), ("with v", _number("predicted_speedup")),
         ("counted", _number("predicted_speedup_counted")),
@@ -91,7 +95,10 @@ def table_2(studies: Sequence[Content]) -> str:
         ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
         ("plain", "{ms_per_token[autoregressive]:.3f}"),
     ]  # fmt: skip
-    return table(columns, [{**row, "alpha": alphas.get(pair(row))} for row in decodes])
+    for row in decodes:
+        row["alpha"] = alphas.get(pair(row))
+        row |= dict.fromkeys(_OF_CHAINS) if row["tree"] else {}
+    return table(columns, decodes)
 
 
 def quality_table(studies: Sequence[Content]) -> str:
@@ -122,7 +129,7 @@ def table_5(studies: Sequence[Content]) -> str:
         lenient = _leaves(study, "lenience", 4)
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
         for r in _leaves(study, "table_2"):
-            if any(r["gamma"] == other["gamma"] for other in lenient):
+            if not r["tree"] and any(r["gamma"] == other["gamma"] for other in lenient):
                 decodes[r["drafter"], r["temperature"], form.format(1.0)] = r
         drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
         measured = [a for a in _alphas([study]) if a["drafter"] in drafters]

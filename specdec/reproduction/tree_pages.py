@@ -13,12 +13,12 @@ from specdec.measure.tables import markdown
 from specdec.reproduction.page_files import BEFORE, PageError, Result, read_study, sources
 
 _SIBLINGS, _TREE_RUNS = "siblings", "trees"
-# Where results are, the drafts in them, and what tables call these. The last pair is the bundled
-# one before its target and draft learned to agree.
+# Where results are, the drafts in them, and what tables call these. The last is the bundled draft
+# with the target, both before mutual learning.
 _PAIRS = (
     ("results", "quickstart", "bundled draft"),
     ("results", "quickstart/draft_small", "small draft"),
-    (BEFORE, "runs/before_mutual/draft", "first-trained pair"),
+    (BEFORE, "runs/before_mutual/draft", "before mutual learning"),
 )
 _SIBLING_RULES = {
     "recursive": "recursive, without replacement (default); traversal",
@@ -96,10 +96,10 @@ def one_position(root: Path) -> str:
         (shown["interval"][1] - shown["interval"][0]) / 2
         for each in found for by_count in each["acceptance"].values() for shown in by_count.values()
     ]  # fmt: skip
-    first = found[0]
+    counts = dict.fromkeys(f"{each['num_tokens']:,}" for each in found)
     return (
         f"{markdown(['rule', *columns], rows, numbers=True)}\n\n"
-        f"Temperature 1, {first['num_tokens']:,} tokens of {first['num_texts']} texts that the "
+        f"Temperature 1, {' and '.join(counts)} tokens of {found[0]['num_texts']} texts that each "
         f"target generated. Intervals of 95 %, clustered by text, are at most "
         f"±{max(halves):.3f}. From {_sources(studies)}"
     )
@@ -169,7 +169,7 @@ def tree_costs(root: Path) -> str:
       PageError: the results are missing or damaged.
     """
     studies = _studies(root, _TREE_RUNS)
-    costs = studies[0].found["costs"]  # The first-trained pair's calls have the same shapes.
+    costs = studies[0].found["costs"]  # Calls of both targets have the same shapes.
     verify = {int(size): each["median"] for size, each in costs["verify_ratio"].items()}
     rows = [["v", *(f"{v:.2f}" for v in verify.values())]]
     table = markdown(["tokens of a call", *map(str, verify)], rows, numbers=True)

@@ -87,5 +87,5 @@ LOSSES: dict[str, Divergence] = {
     "negative_log_acceptance": negative_log_acceptance,
     "hybrid": hybrid,
 }
-# Those that a token whose probability the target does not tell adds to.
+# Losses that also count tokens whose target probability is not known.
 OF_ALL_TOKENS = ("reverse_kl", "jensen_shannon")

@@ -24,7 +24,8 @@ def path(tmp_path):
     }  # fmt: skip
     path = tmp_path / "results/drafts/summary.json"
     before = tmp_path / "results/before_mutual/drafts/summary.json"
-    for each, drafts in ((path, content["drafts"]), (before, {"EnDe": {"its draft": shapes}})):
+    other = {"chain-2": {"t0": FOUND, "t1": FOUND | {"block_efficiency": 1.75}}}
+    for each, drafts in ((path, content["drafts"]), (before, {"EnDe": {"its draft": other}})):
         each.parent.mkdir(parents=True)
         each.write_text(json.dumps(content | {"drafts": drafts}))
     return path
@@ -33,9 +34,10 @@ def path(tmp_path):
 def test_a_row_for_each_draft_and_shape(path):
     lines = pages.SECTIONS["temperature-1"](path.parents[2]).splitlines()
     row = "0.75 | 0.50 | – | – | – | 0.06 | 2.12 | 1.50 | 1.38 | 1.25 |"
-    assert f"| as shipped | layer | chain 2 | 1,234,567 | {row}" in lines
-    assert f"| as shipped | copy | tree 2-1 | – | {row}" in lines
-    assert f"| as first trained | its draft | chain 2 | 1,234,567 | {row}" in lines
+    assert f"| bundled | layer | chain 2 | 1,234,567 | {row}" in lines
+    assert f"| bundled | copy | tree 2-1 | – | {row}" in lines
+    before = row.replace("2.12", "1.75")
+    assert f"| before mutual learning | its draft | chain 2 | 1,234,567 | {before}" in lines
     assert lines[-1] == (
         "200 sentences. From "
         "[results/drafts/summary.json](../results/drafts/summary.json): a CPU. `again` "
@@ -43,7 +45,7 @@ def test_a_row_for_each_draft_and_shape(path):
         "(../results/before_mutual/drafts/summary.json): a CPU. `again`"
     )
     greedy = pages.SECTIONS["temperature-0"](path.parents[2])
-    assert "| as shipped | layer | chain 2 | 1,234,567 | 0.25 | – | – | – | – |" in greedy
+    assert "| bundled | layer | chain 2 | 1,234,567 | 0.25 | – | – | – | – |" in greedy
 
 
 def test_durations_are_those_of_the_recipes(tmp_path, monkeypatch):
@@ -59,6 +61,14 @@ def test_durations_are_those_of_the_recipes(tmp_path, monkeypatch):
     path.write_text("# A recipe.\n")
     with pytest.raises(PageError, match=r"heads\.gin has no line '# Duration: \.\.\.'"):
         pages.SECTIONS["training"](tmp_path)
+
+
+def test_the_studies_decode_as_many_sentences(path):
+    content = json.loads(path.read_text())
+    content["drafts"]["EnDe"]["layer"]["chain-2"]["t0"]["num_examples"] = 100
+    path.write_text(json.dumps(content))
+    with pytest.raises(PageError, match=r"have \[100, 200\] sentences"):
+        pages.SECTIONS["temperature-0"](path.parents[2])
 
 
 def test_missing_or_damaged_results_are_told(path):

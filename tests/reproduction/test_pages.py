@@ -117,8 +117,8 @@ def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
     assert lines[0] == f"|  | {names} |"
     assert "| whole speedup, measured | **1.50×** | **1.50×** | **1.50×** | **1.50×** |" in lines
     assert "| new sentences: BLEU | 20.0 | 21.0 | 22.0 | 23.0 |" in lines
-    assert "| BLEU | 30.0 | 31.0 | 32.0 | 33.0 |" in lines
-    assert lines[-1] == "Measured on CPU 0; CPU 1."
+    assert "| test split: BLEU | 30.0 | 31.0 | 32.0 | 33.0 |" in lines
+    assert lines[-1] == "Before: CPU 0. After: CPU 1."
     (tmp_path / COMPARED[0][1] / "results.json").unlink()
     with pytest.raises(page_files.PageError, match=r"before_mutual/.*results\.json is missing"):
         pages.comparison(tmp_path)
@@ -214,7 +214,8 @@ def repo(tmp_path):
     write(tmp_path, "docs/drafts.md", section("temperature-1", "old"))
     for name in (
         "beams/summary", "benchmark_beams/results", "control/summary", "drafts/summary",
-        "trees/summary",
+        "trees/summary", "before_mutual/beams/summary", "before_mutual/drafts/summary",
+        "before_mutual/trees/summary",
     ):  # fmt: skip
         write(tmp_path, f"results/{name}.json", (REPO / f"results/{name}.json").read_text())
     (tmp_path / "docs/images").mkdir()

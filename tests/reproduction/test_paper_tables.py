@@ -59,7 +59,8 @@ def test_table_2():
 def test_a_tree_stands_where_gamma_does():
     tree = {"bigram": {"t1": {"tree-2-1": DECODE | {"tree": "tree 2-1"}}}}
     (row,) = rows(paper_tables.table_2([studies()[0] | {"table_2": tree}]))
-    assert row[:4] == ["Toy", "bigram", "1", "tree 2-1"]
+    assert row[:7] == ["Toy", "bigram", "1", "tree 2-1", "", "0.48", "1.60"]
+    assert row[9:12] == ["", "", "1.38"]  # Theorem 3.8's are of chains.
 
 
 def test_table_5_has_exact_and_lenient_decodes():
@@ -89,7 +90,8 @@ def test_quality_is_the_first_rows():
 
 def test_table_5_takes_the_exact_decode_of_the_same_gamma():
     other = DECODE | {"gamma": 5, "block_efficiency": 9.0}
-    decodes = {"bigram": {"t1": {"gamma2": DECODE, "gamma5": other}}}
+    tree = DECODE | {"tree": "tree 1-1", "block_efficiency": 8.0}  # Its levels are its gamma.
+    decodes = {"bigram": {"t1": {"gamma2": DECODE, "gamma5": other, "tree-1-1": tree}}}
     first, _ = rows(paper_tables.table_5([studies()[0] | {"table_2": decodes}]))
     assert first[7] == "1.60"
 

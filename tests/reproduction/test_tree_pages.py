@@ -12,7 +12,7 @@ def share(mean):
     return {"mean": mean, "interval": [mean - 0.01, mean + 0.01]}
 
 
-def draft(first):
+def draft(first, distance=0.25):
     rules = ("recursive", "optimum", "recursive_independent", "kseq", "optimum_independent",
              "likeliest")  # fmt: skip
     by_count = {rule: {"1": share(first), "2": share(0.75)} for rule in rules}
@@ -21,7 +21,7 @@ def draft(first):
         "num_texts": 9, "num_tokens": 12345, "acceptance": by_count,
         "of_optimum": {"1": share(1.0), "2": share(0.9375)},
         "distance": {
-            rule: {"1": share(0.25), "2": share(0.5)}
+            rule: {"1": share(distance), "2": share(0.5)}
             for rule in ("typical_independent", "typical_likeliest")
         },
         "by_rank": {"recursive": [share(first), share(0.25)], "likeliest": [share(0.5)]},
@@ -30,9 +30,9 @@ def draft(first):
 
 @pytest.fixture
 def root(tmp_path):
-    drafts = {"quickstart": draft(0.625), "quickstart/draft_small": draft(0.375)}
-    first = {"runs/before_mutual/draft": draft(0.125)}
-    for name, found in (("results/siblings", drafts), ("results/before_mutual/siblings", first)):
+    drafts = {"quickstart": draft(0.625), "quickstart/draft_small": draft(0.375, 0.75)}
+    before = {"runs/before_mutual/draft": draft(0.125, 0.875) | {"num_tokens": 9999}}
+    for name, found in (("results/siblings", drafts), ("results/before_mutual/siblings", before)):
         content = {
             "siblings": {"EnDe": {"t0": {"drafts": found}, "t1": {"drafts": found}}},
             "device": "a CPU", "command": "again",
@@ -47,7 +47,7 @@ def test_rules_beside_the_bounds(root):
     lines = pages.one_position(root).splitlines()
     assert lines[0] == (
         "| rule | bundled draft, K = 1 | bundled draft, K = 2 | small draft, K = 1 "
-        "| small draft, K = 2 | first-trained pair, K = 1 | first-trained pair, K = 2 |"
+        "| small draft, K = 2 | before mutual learning, K = 1 | before mutual learning, K = 2 |"
     )
     assert (
         "| **at most, without replacement** | 0.625 | 0.800 | 0.375 | 0.800 | 0.125 | 0.800 |"
@@ -56,7 +56,8 @@ def test_rules_beside_the_bounds(root):
     assert f"| default, of the most |{3 * ' 100.0 % | 93.8 % |'}" in lines
     assert "| K-SEQ, independent | 0.625 | 0.750 | 0.375 | 0.750 | 0.125 | 0.750 |" in lines
     assert lines[-1] == (
-        "Temperature 1, 12,345 tokens of 9 texts that the target generated. Intervals of 95 %, "
+        "Temperature 1, 12,345 and 9,999 tokens of 9 texts that each target generated. "
+        "Intervals of 95 %, "
         "clustered by text, are at most ±0.025. From "
         "[results/siblings/summary.json](../results/siblings/summary.json): a CPU. `again` "
         "[results/before_mutual/siblings/summary.json]"
@@ -72,11 +73,13 @@ def test_ranks_that_are_never_reached_are_dashes(root):
 
 
 def test_the_distance_of_a_lossy_rule(root):
-    assert f"| the K likeliest tokens |{3 * ' 0.250 | 0.500 |'}" in pages.typical(root).splitlines()
+    lines = pages.typical(root).splitlines()
+    row = "| the K likeliest tokens | 0.250 | 0.500 | 0.750 | 0.500 | 0.875 | 0.500 |"
+    assert row in lines
 
 
-def test_verifiers_on_the_same_blocks_and_auto(root):
-    of_draft = {
+def of_draft(best):
+    return {
         "verifiers": {
             "shapes": {
                 "tree 2-1": {
@@ -88,27 +91,33 @@ def test_verifiers_on_the_same_blocks_and_auto(root):
         **{
             f"auto_t{t}": {
                 "chosen": "gamma 2", "best": "tree 2-1",
-                "speedups": {"plain decoding": 1.0, "gamma 2": 1.5, "tree 2-1": 1.53},
+                "speedups": {"plain decoding": 1.0, "gamma 2": 1.5, "tree 2-1": best},
             }
             for t in (0, 1)
         },
     }  # fmt: skip
+
+
+def test_verifiers_on_the_same_blocks_and_auto(root):
+    small = of_draft(1.8)
+    small["verifiers"]["shapes"]["tree 2-1"]["num_blocks"] = 4321
     for name, drafts in (
-        ("results/trees", ("quickstart", "quickstart_draft_small")),
-        ("results/before_mutual/trees", ("runs_before_mutual_draft",)),
+        ("results/trees", {"quickstart": of_draft(1.53), "quickstart_draft_small": small}),
+        ("results/before_mutual/trees", {"runs_before_mutual_draft": of_draft(3.0)}),
     ):
         path = root / name / "summary.json"
         path.parent.mkdir()
-        path.write_text(json.dumps({"trees": {"EnDe": dict.fromkeys(drafts, of_draft)}}))
+        path.write_text(json.dumps({"trees": {"EnDe": drafts}}))
     lines = pages.traversal(root).splitlines()
-    assert (
-        "| small draft, tree 2-1 | 1,234 | 2.000 | 2.062 | +0.0625 (-0.0100 to +0.1350) |" in lines
-    )
+    row = "2.000 | 2.062 | +0.0625 (-0.0100 to +0.1350) |"
+    assert f"| small draft, tree 2-1 | 4,321 | {row}" in lines
+    assert f"| before mutual learning, tree 2-1 | 1,234 | {row}" in lines
     lines = pages.auto(root).splitlines()
-    row = "| bundled draft, temperature 1 | gamma 2 | 1.50 | tree 2-1 | 1.53 | 2.0 % |"
-    assert row in lines
+    row = "temperature 1 | gamma 2 | 1.50 | tree 2-1 |"
+    assert f"| bundled draft, {row} 1.53 | 2.0 % |" in lines
+    assert f"| before mutual learning, {row} 3.00 | 100.0 % |" in lines
     assert lines[-1] == (
-        "- first-trained pair, temperature 1: tree 2-1 1.53, gamma 2 1.50, plain decoding 1.00"
+        "- before mutual learning, temperature 1: tree 2-1 3.00, gamma 2 1.50, plain decoding 1.00"
     )
 
 

@@ -23,7 +23,19 @@ FAMILIES = ("t5_xxl", "t5_1_0", "flan")
 REPRODUCTIONS = sorted((ROOT / "configs" / "reproduce").glob("*.gin"))
 # Stand-ins for models that the project trains but does not ship.
 STAND_INS = {
-    "small": ["ENGLISH_TARGET='quickstart'", "ENGLISH_DRAFT='quickstart'"],
+    "small": [
+        *(
+            f"{name}='quickstart'"
+            for name in (
+                "BEFORE_TARGET",
+                "BEFORE_DRAFT",
+                "ENGLISH_TARGET",
+                "ENGLISH_DRAFT",
+                "ENGLISH_SMALL",
+            )
+        ),
+        "ENGLISH_HEADS='quickstart/eagle'",
+    ],
     "dialog": [f"DIALOG_{name}='quickstart_lm'" for name in ("TARGET", "SMALL", "BASE", "LARGE")],
 }
 DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))

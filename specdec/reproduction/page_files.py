@@ -60,7 +60,7 @@ def read_study(root: Path, directory: str) -> Any:
 
 def sources(directories: Iterable[str], contents: Iterable[Result]) -> str:
     """Links from a page in ``docs`` to studies, with their machines and commands."""
-    return " ".join(
+    return "; ".join(
         f"[{directory}/{SUMMARY}](../{directory}/{SUMMARY}): {content['device']}. "
         f"`{content['command']}`"
         for directory, content in zip(directories, contents, strict=True)

@@ -40,7 +40,7 @@ def test_a_row_for_each_draft_and_shape(path):
     assert f"| before mutual learning | its draft | chain 2 | 1,234,567 | {before}" in lines
     assert lines[-1] == (
         "200 sentences. From "
-        "[results/drafts/summary.json](../results/drafts/summary.json): a CPU. `again` "
+        "[results/drafts/summary.json](../results/drafts/summary.json): a CPU. `again`; "
         "[results/before_mutual/drafts/summary.json]"
         "(../results/before_mutual/drafts/summary.json): a CPU. `again`"
     )

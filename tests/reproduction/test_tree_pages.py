@@ -59,7 +59,7 @@ def test_rules_beside_the_bounds(root):
         "Temperature 1, 12,345 and 9,999 tokens of 9 texts that each target generated. "
         "Intervals of 95 %, "
         "clustered by text, are at most ±0.025. From "
-        "[results/siblings/summary.json](../results/siblings/summary.json): a CPU. `again` "
+        "[results/siblings/summary.json](../results/siblings/summary.json): a CPU. `again`; "
         "[results/before_mutual/siblings/summary.json]"
         "(../results/before_mutual/siblings/summary.json): a CPU. `again`"
     )

@@ -101,10 +101,10 @@ def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
 # README's columns: whose runs, where, and the ending of the runs' names. Its rows: of which runs,
 # and what :data:`_ROWS` has.
 _COMPARED = {
-    "greedy, before": ("Before", BEFORE, ""),
-    "greedy, after": ("After", "results", ""),
-    "sampled, before": ("Before", BEFORE, "_t1"),
-    "sampled, after": ("After", "results", "_t1"),
+    "greedy, before": ("Before:", BEFORE, ""),
+    "greedy, after": ("After:", "results", ""),
+    "sampled, before": ("Before:", BEFORE, "_t1"),
+    "sampled, after": ("After:", "results", "_t1"),
 }
 _COMPARED_ROWS = (
     ("ende_tatoeba_apart", "new sentences: α", "alpha", "{:.3f}"),
@@ -126,7 +126,7 @@ def comparison(root: Path) -> str:
       PageError: results or a key of them are missing, or a file is damaged.
     """
     read = functools.cache(functools.partial(read_json, root))
-    lines, machines = [], {"Before": set(), "After": set()}
+    lines, machines = [], {"Before:": set(), "After:": set()}
     for run, row, key, form in _COMPARED_ROWS:
         line = [row]
         for pair, directory, ending in _COMPARED.values():
@@ -134,8 +134,10 @@ def comparison(root: Path) -> str:
             line.append(_shown(read(source), key, source, form))
             machines[pair].add(_shown(read(source), "device", source))
         lines.append(line)
-    measured = " ".join(f"{pair}: {'; '.join(sorted(each))}." for pair, each in machines.items())
-    return f"{markdown(['', *_COMPARED], lines, numbers=True)}\n\n{measured}"
+    same = machines["Before:"] == machines["After:"]
+    measured = {"Measured on": machines["After:"]} if same else machines
+    where = " ".join(f"{pair} {'; '.join(sorted(each))}." for pair, each in measured.items())
+    return f"{markdown(['', *_COMPARED], lines, numbers=True)}\n\n{where}"
 
 
 def runs_table(

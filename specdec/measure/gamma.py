@@ -121,7 +121,7 @@ def measure(
         if gamma != probe
     }
     works = costs.step_works(plain, fast, batch) + costs.works_of(loops)
-    times = time_interleaved([*works, *_starts(plain, fast, batch)], _REPETITIONS)
+    times = time_interleaved([*works, *_starts(plain, fast, batch, works)], _REPETITIONS)
     times = [each | costs.step_seconds(each, probe) | costs.start_seconds(each) for each in times]
 
     def ratio(name: str, over: str) -> float:
@@ -138,14 +138,17 @@ def measure(
     )
 
 
-def _starts(plain: BatchDecoder, fast: BatchDecoder, batch: Batch) -> Iterator[Work]:
-    """As `costs.start_works`, with no decode to compile or to wait for."""
-    for name, decoder in (("plain_start", plain), ("fast_start", fast)):
+def _starts(
+    plain: BatchDecoder, fast: BatchDecoder, batch: Batch, loops: Sequence[Work]
+) -> Iterator[Work]:
+    """As `costs.start_works`, after ``loops`` of blocks: no decode to compile or to wait for."""
+    run = {work.name: work.run for work in loops}
+    for name, decoder, before in (("plain_start", plain, "plain"), ("fast_start", fast, "block")):
         start = functools.partial(
             costs.start, decoder.engine, *decoder.arguments(batch),
             output_bucket=decoder.output_bucket,
         )  # fmt: skip
-        yield Work(name, start, None, before=costs.loop(decoder, batch))
+        yield Work(name, start, None, before=run[before])
 
 
 def remembered(directory: Path, key: str) -> GammaChoice | None:

@@ -96,10 +96,10 @@ def one_position(root: Path) -> str:
         (shown["interval"][1] - shown["interval"][0]) / 2
         for each in found for by_count in each["acceptance"].values() for shown in by_count.values()
     ]  # fmt: skip
-    counts = dict.fromkeys(f"{each['num_tokens']:,}" for each in found)
+    tokens = dict.fromkeys(f"{each['num_tokens']:,}" for each in found)
     return (
         f"{markdown(['rule', *columns], rows, numbers=True)}\n\n"
-        f"Temperature 1, {' and '.join(counts)} tokens of {found[0]['num_texts']} texts that each "
+        f"Temperature 1, {' and '.join(tokens)} tokens of {found[0]['num_texts']} texts that each "
         f"target generated. Intervals of 95 %, clustered by text, are at most "
         f"±{max(halves):.3f}. From {_sources(studies)}"
     )

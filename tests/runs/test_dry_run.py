@@ -24,16 +24,8 @@ REPRODUCTIONS = sorted((ROOT / "configs" / "reproduce").glob("*.gin"))
 # Stand-ins for models that the project trains but does not ship.
 STAND_INS = {
     "small": [
-        *(
-            f"{name}='quickstart'"
-            for name in (
-                "BEFORE_TARGET",
-                "BEFORE_DRAFT",
-                "ENGLISH_TARGET",
-                "ENGLISH_DRAFT",
-                "ENGLISH_SMALL",
-            )
-        ),
+        *(f"BEFORE_{name}='quickstart'" for name in ("TARGET", "DRAFT")),
+        *(f"ENGLISH_{name}='quickstart'" for name in ("TARGET", "DRAFT", "SMALL")),
         "ENGLISH_HEADS='quickstart/eagle'",
     ],
     "dialog": [f"DIALOG_{name}='quickstart_lm'" for name in ("TARGET", "SMALL", "BASE", "LARGE")],

@@ -134,7 +134,10 @@ def measure(
         "block": costs.loop(parts_of, typical),
     }
     works += [*costs.works_of(loops), _stream(fast.target)]
-    times = [each | costs.start_seconds(each) for each in time_interleaved(works, repetitions)]
+    times = [
+        each | costs.start_seconds(each, len(batches))
+        for each in time_interleaved(works, repetitions)
+    ]
     ms = {name: 1e3 * statistics.median(t[name] for t in times) for name in times[0]}
     step = {name: ms[name] * costs.PER_STEP for name in loops}
     stats = RunStats.total([result.stats for result in results], len(batches), gamma)

@@ -35,7 +35,7 @@ from specdec.types import (
 )
 
 STEPS = 32
-_LOOPS = 4  # How often each loop is run in a repetition.
+_LOOPS = 4  # How often each loop is run in a repetition, one after the other.
 PER_STEP = 1 / (STEPS * _LOOPS)  # Of a repetition's time.
 _ALL = ("draft", "target", "verify", "commit")
 
@@ -124,15 +124,29 @@ def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> C
     return lambda: blocks(decoder.engine, decoder.params, state, phases=tuple(phases))
 
 
-def step_works(plain: BatchDecoder, fast: BatchDecoder, batch: Batch) -> list[Work]:
+def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
     """Loops that say what c and v are: "plain", "verified" (no draft) and "block"."""
-    decoders = {"plain": plain, "verified": without_draft(fast), "block": fast}
+    decoders = {"plain": plain}
+    if fast is not None:
+        decoders |= {"verified": without_draft(fast), "block": fast}
     return works_of({name: loop(decoder, batch) for name, decoder in decoders.items()})
 
 
 def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:
-    """Each loop several times a repetition."""
-    return [Work(name, run, None) for name, run in loops.items()] * _LOOPS
+    """Each loop several times a repetition, after an unmeasured time.
+
+    So the processor's caches hold what the blocks before left, as within a long decode: the weights
+    of a model about as large as a cache are otherwise read from memory again after other loops.
+    """
+    return [
+        Work(name, functools.partial(_several, run), None, before=run)
+        for name, run in loops.items()
+    ]
+
+
+def _several(run: Callable[[], object]) -> None:
+    for _ in range(_LOOPS):
+        jax.block_until_ready(run())
 
 
 def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:
@@ -149,28 +163,38 @@ def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:
 
 
 def start_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
-    """What each decode does besides its blocks, its encoders above all: see `start_seconds`.
+    """Decodes of one block: what a decode does once, its encoders above all; see `start_seconds`.
 
-    Each is a decode of no tokens. A whole decode runs before it, unmeasured, since an encoder whose
-    weights are still in the processor's caches takes much less time.
+    A whole decode runs before each, unmeasured, since an encoder whose weights are still in the
+    processor's caches takes much less time.
     """
-    decoders = {"plain_start": plain} | ({} if fast is None else {"fast_start": fast})
+    decoders = {"plain_first": plain} | ({} if fast is None else {"fast_first": fast})
     return [
         Work(
-            name, functools.partial(decoder.decode, batch, limit=0), batch.shape,
+            name, functools.partial(decoder.decode, batch, limit=1), batch.shape,
             before=functools.partial(decoder.decode, batch),
         )
         for name, decoder in decoders.items()
     ]  # fmt: skip
 
 
-def start_seconds(seconds: dict[str, float]) -> dict[str, float]:
-    """One repetition of :func:`start_works` as seconds.
+def start_seconds(seconds: dict[str, float], num_batches: int) -> dict[str, float]:
+    """One repetition of :func:`start_works` and of loops "plain" and "block" as seconds.
+
+    A decode of one block less a block of the loop: it includes what the first block takes longer
+    than others, because the encoders drove the decoder's weights out of the processor's caches.
+
+    Args:
+      num_batches: of whose decodes ``seconds`` are the sums.
 
     Returns:
       "target_encode", of plain decoding, and "draft_encode", what a drafter adds to it.
     """
-    found = {"target_encode": seconds["plain_start"]}
-    if "fast_start" in seconds:
-        found["draft_encode"] = seconds["fast_start"] - seconds["plain_start"]
+
+    def start(first: str, block: str) -> float:
+        return seconds[first] - num_batches * seconds[block] * PER_STEP
+
+    found = {"target_encode": start("plain_first", "plain")}
+    if "fast_first" in seconds:
+        found["draft_encode"] = start("fast_first", "block") - found["target_encode"]
     return found

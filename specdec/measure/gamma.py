@@ -122,7 +122,8 @@ def measure(
     }
     works = costs.step_works(plain, fast, batch) + costs.works_of(loops)
     times = time_interleaved([*works, *_starts(plain, fast, batch, works)], _REPETITIONS)
-    times = [each | costs.step_seconds(each, probe) | costs.start_seconds(each) for each in times]
+    times = [each | costs.step_seconds(each, probe) for each in times]
+    times = [each | {"drafter_start": each["fast_start"] - each["plain_start"]} for each in times]
 
     def ratio(name: str, over: str) -> float:
         return statistics.median(each[name] / each[over] for each in times)
@@ -132,8 +133,8 @@ def measure(
         cost_ratio=max(0.0, ratio("draft_step", "target_step")),
         verify_ratio={gamma: ratio(name, "plain") for gamma, name in names.items()},
         encoders=(
-            ratio("target_encode", "target_step"),
-            max(0.0, ratio("draft_encode", "target_step")),
+            ratio("plain_start", "target_step"),
+            max(0.0, ratio("drafter_start", "target_step")),
         ),
     )
 
@@ -141,14 +142,17 @@ def measure(
 def _starts(
     plain: BatchDecoder, fast: BatchDecoder, batch: Batch, loops: Sequence[Work]
 ) -> Iterator[Work]:
-    """As `costs.start_works`, after ``loops`` of blocks: no decode to compile or to wait for."""
-    run = {work.name: work.run for work in loops}
+    """What `costs.start_works` finds, without a decode to compile or to wait for.
+
+    ``loops`` of blocks run before, unmeasured; the first block is not seen.
+    """
+    loop = {work.name: work.before for work in loops}
     for name, decoder, before in (("plain_start", plain, "plain"), ("fast_start", fast, "block")):
         start = functools.partial(
             costs.start, decoder.engine, *decoder.arguments(batch),
             output_bucket=decoder.output_bucket,
         )  # fmt: skip
-        yield Work(name, start, None, before=run[before])
+        yield Work(name, start, None, before=loop[before])
 
 
 def remembered(directory: Path, key: str) -> GammaChoice | None:

@@ -35,7 +35,8 @@ class Speed:
 
     repetitions: int  # How often everything was measured.
     ms_per_token: dict[str, Spread]  # Whole decode, encoders included, by method.
-    # Of a batch: "target" of a plain decode of no tokens, "draft" of what a drafter adds to it.
+    # Of a batch, what a decode does besides its blocks: "target" plain decoding, "draft" what a
+    # drafter adds to it.
     encode_ms: dict[str, Spread]
     decoder_ms: Spread  # Of a batch, the steps of plain decoding.
     # Ratio of the two ms_per_token, repetition by repetition.
@@ -62,12 +63,12 @@ def measure(
         raise ValueError("Measuring speed needs at least one batch and one repetition.")
     works, num_tokens = decode_works(plain, fast, batches)
     works += [work for batch in batches for work in costs.start_works(plain, fast, batch)]
-    if fast is not None:
-        works += costs.step_works(plain, fast, commonest(batches)[0])
-    seconds = [each | costs.start_seconds(each) for each in time_interleaved(works, repetitions)]
+    works += costs.step_works(plain, fast, commonest(batches)[0])
+    times, number = time_interleaved(works, repetitions), len(batches)
+    seconds = [each | costs.start_seconds(each, number) for each in times]
     if fast is not None:
         seconds = [each | costs.step_seconds(each, fast.engine.depth) for each in seconds]
-    return Timings(seconds, len(batches), num_tokens)
+    return Timings(seconds, number, num_tokens)
 
 
 def decode_works(

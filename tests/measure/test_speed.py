@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import types
 
 import pytest
@@ -116,23 +117,40 @@ class Decodes:
         self.calls.append((self.name, limit))
 
 
-def test_a_start_is_a_decode_of_no_tokens_where_a_whole_one_left_the_caches():
+def test_a_start_is_a_decode_of_one_block_where_a_whole_one_left_the_caches():
     calls = []
     works = costs.start_works(Decodes("plain", calls), Decodes("fast", calls), BATCH)
     time_interleaved(works, 1)
     warm_up, measured = calls[:2], calls[2:]
-    assert warm_up == [("plain", 0), ("fast", 0)]
-    assert measured == [("plain", None), ("plain", 0), ("fast", None), ("fast", 0)]
+    assert warm_up == [("plain", 1), ("fast", 1)]
+    assert measured == [("plain", None), ("plain", 1), ("fast", None), ("fast", 1)]
     assert [work.name for work in costs.start_works(Decodes("", []), None, BATCH)] == [
-        "plain_start"
+        "plain_first"
     ]
 
 
-def test_a_drafters_start_is_what_it_adds():
-    assert costs.start_seconds({"plain_start": 2.0, "fast_start": 2.5}) == {
-        "target_encode": 2.0, "draft_encode": 0.5
-    }  # fmt: skip
-    assert costs.start_seconds({"plain_start": 2.0}) == {"target_encode": 2.0}
+def test_a_start_is_what_the_first_block_takes_longer_and_a_drafters_what_it_adds():
+    loops = {"plain": 0.1 / costs.PER_STEP, "block": 0.25 / costs.PER_STEP}
+    seconds = {"plain_first": 2.0, "fast_first": 3.0} | loops
+    found = costs.start_seconds(seconds, num_batches=2)
+    assert found == pytest.approx({"target_encode": 2 - 2 * 0.1, "draft_encode": 0.7})
+    del seconds["fast_first"]
+    assert costs.start_seconds(seconds, 1) == pytest.approx({"target_encode": 1.9})
+
+
+def test_a_loop_runs_several_times_after_an_unmeasured_time(monkeypatch):
+    calls, now = [], 0.0
+
+    def run(name):
+        nonlocal now
+        calls.append(name)
+        now += 1
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    works = costs.works_of({name: functools.partial(run, name) for name in "ab"})
+    (seconds,) = time_interleaved(works, 1)
+    assert seconds == {"a": 4.0, "b": 4.0}
+    assert calls[-10:] == 5 * ["a"] + 5 * ["b"]
 
 
 def test_interleaving_alternates_and_warms_up_each_program_once():

@@ -27,6 +27,7 @@ class Timings:
     seconds: list[dict[str, float]]
     num_batches: int  # How many were timed.
     num_tokens: dict[str, int]  # Emitted in one repetition, by method.
+    blocks: RunStats | None = None  # Of one repetition of speculative decoding.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Speed:
     cost_ratio: Spread | None = None  # c, draft step over target step.
     # v, a block without its draft over a step of plain decoding.
     verify_ratio: Spread | None = None
+    blocks: RunStats | None = None  # Of the texts that were timed.
 
 
 def measure(
@@ -61,31 +63,36 @@ def measure(
     """
     if not batches or repetitions < 1:
         raise ValueError("Measuring speed needs at least one batch and one repetition.")
-    works, num_tokens = decode_works(plain, fast, batches)
+    works, num_tokens, blocks = decode_works(plain, fast, batches)
     works += [work for batch in batches for work in costs.start_works(plain, fast, batch)]
     works += costs.step_works(plain, fast, commonest(batches)[0])
     times, number = time_interleaved(works, repetitions), len(batches)
     seconds = [each | costs.start_seconds(each, number) for each in times]
     if fast is not None:
         seconds = [each | costs.step_seconds(each, fast.engine.depth) for each in seconds]
-    return Timings(seconds, number, num_tokens)
+    return Timings(seconds, number, num_tokens, blocks)
 
 
 def decode_works(
     plain: BatchDecoder, fast: BatchDecoder | None, batches: Sequence[Batch]
-) -> tuple[list[Work], dict[str, int]]:
-    """Whole decodes of all batches by each method, and the tokens they emit.
+) -> tuple[list[Work], dict[str, int], RunStats | None]:
+    """Whole decodes by each method of all batches, the tokens they emit, the blocks of ``fast``.
 
     Each method goes through all batches, as it does for its users: what a program finds in the
     processor's caches is what its own last run left there. Results come to the host.
     """
     methods = {"autoregressive": plain} | ({} if fast is None else {"speculative": fast})
-    works, num_tokens = [], dict.fromkeys(methods, 0)
+    works, num_tokens, blocks = [], {}, None
+    num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
     for name, decoder in methods.items():
-        for batch in batches:
-            num_tokens[name] += int(np.sum(decoder.decode(batch).num_tokens))
-            works.append(Work(name, functools.partial(decoder.decode, batch), batch.shape))
-    return works, num_tokens
+        counts = [decoder.decode(batch).stats for batch in batches]
+        stats = RunStats.total(counts, num_rows, decoder.engine.depth)
+        num_tokens[name] = stats.emitted
+        blocks = stats if decoder is fast else None
+        works += [
+            Work(name, functools.partial(decoder.decode, batch), batch.shape) for batch in batches
+        ]
+    return works, num_tokens, blocks
 
 
 def summarize(timings: Timings) -> Speed:
@@ -125,6 +132,7 @@ def summarize(timings: Timings) -> Speed:
         measured_speedup_decoder=spread(lambda s: plain_decoder(s) / decoder(s) * ratio),
         cost_ratio=spread(lambda s: s["draft_step"] / s["target_step"]),
         verify_ratio=spread(lambda s: s["verify_step"] / s["target_step"]),
+        blocks=timings.blocks,
     )
 
 
@@ -135,9 +143,9 @@ class Prediction:
     decoder: float  # expected_tokens / (gamma c + v), encoders left out.
     theorem_3_8: float  # The same with v = 1.
     whole: float  # ``decoder`` with the measured time of both encoders put back.
-    # Tokens a block / (guesses a block * c + v) as they were counted. Unlike the others it includes
-    # blocks that a row's end cuts short, of acceptances that are not independent, and of a draft
-    # that stops.
+    # Tokens a block / (guesses a block * c + v) as they were counted in the texts that were timed.
+    # Unlike the others it includes blocks that a row's end cuts short, of acceptances that are not
+    # independent, and of a draft that stops.
     counted: float
 
 
@@ -150,19 +158,22 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
     Raises:
       ValueError: they are of a plain decoding run.
     """
-    alpha, gamma = stats.alpha, stats.gamma
-    if alpha is None or speed.cost_ratio is None or speed.verify_ratio is None:
+    alpha, gamma, timed = stats.alpha, stats.gamma, speed.blocks
+    if alpha is None or speed.cost_ratio is None or speed.verify_ratio is None or timed is None:
         raise ValueError("A plain decoding run has no speedup to predict.")
     c, v = max(0.0, speed.cost_ratio.median), speed.verify_ratio.median
     decoder = theory.speedup(alpha, gamma, c, v)
     target, draft = speed.encode_ms["target"].median, max(0.0, speed.encode_ms["draft"].median)
-    plain, calls = speed.decoder_ms.median, stats.target_calls
+    plain = speed.decoder_ms.median
     return Prediction(
         decoder,
         theorem_3_8=theory.speedup(alpha, gamma, c),
         whole=(target + plain) / (target + draft + plain / decoder),
         # Of a tree, a step of the draft is a level.
         counted=theory.block_speedup(
-            stats.emitted / calls, min(stats.proposed / calls, gamma), c, v
+            timed.emitted / timed.target_calls,
+            min(timed.proposed / timed.target_calls, gamma),
+            c,
+            v,
         ),
     )

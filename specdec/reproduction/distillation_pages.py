@@ -10,7 +10,8 @@ from specdec.measure import figures
 from specdec.measure.tables import markdown
 from specdec.reproduction.page_files import read_json
 
-_SUMMARY, _PICTURE = "results/distillation/summary.json", "distillation"
+# The study's configuration, by a section of the page; the results' directory has its name.
+_STUDIES = {"alphas": "distillation", "larger": "distillation_large"}
 _TEMPERATURES = ("alpha_t0", "alpha_t1")
 _LOSSES = {
     "forward_kl": "forward KL", "reverse_kl": "reverse KL", "jensen_shannon": "Jensen-Shannon",
@@ -30,16 +31,20 @@ def _cells(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(loss, data) for loss in _LOSSES for data in _DATA if f"{loss}_{data}" in names]
 
 
-def alphas(root: Path, *, draw: bool) -> str:
+def alphas(root: Path, section: str, *, draw: bool) -> str:
     """Alpha with its interval of each loss and data; only the command if there are no results.
+
+    A study of few drafts has no picture.
 
     Raises:
       PageError: the results are damaged.
     """
-    if not (root / _SUMMARY).is_file():
-        config = "configs/reproduce/distillation.gin"
+    study = _STUDIES[section]
+    summary = f"results/{study}/summary.json"
+    if not (root / summary).is_file():
+        config = f"configs/reproduce/{study}.gin"
         return f"Not run yet: `python scripts/reproduce.py --gin_file={config}`"
-    content = read_json(root, _SUMMARY)
+    content = read_json(root, summary)
     (found,) = content["distillation"].values()
 
     def shown(name: str) -> list[str]:
@@ -55,14 +60,16 @@ def alphas(root: Path, *, draw: bool) -> str:
     tokens = " and ".join(
         f"{next(iter(found[key].values()))['num_tokens']:,}" for key in _TEMPERATURES
     )
-    if draw:
-        _draw(found, root / "docs" / "images" / f"{_PICTURE}.svg")
-    caption = "Alpha with 95 % intervals, by loss and data"
-    return "\n\n".join([
-        markdown(header, rows, numbers=True), f"![{caption}](images/{_PICTURE}.svg)",
-        f"{tokens} tokens that the target generated. From [summary.json](../{_SUMMARY}): "
-        f"{content['device']}. `{content['command']}`",
-    ])  # fmt: skip
+    parts = [markdown(header, rows, numbers=True)]
+    if len({loss for loss, _ in _cells(found)}) > 1:
+        parts.append(f"![Alpha with 95 % intervals, by loss and data](images/{study}.svg)")
+        if draw:
+            _draw(found, root / "docs" / "images" / f"{study}.svg")
+    parts.append(
+        f"{tokens} tokens that the target generated. From [summary.json](../{summary}): "
+        f"{content['device']}. `{content['command']}`"
+    )
+    return "\n\n".join(parts)
 
 
 def _draw(found: Mapping[str, Any], path: Path) -> None:

@@ -302,7 +302,7 @@ def sections(
         "docs/trees.md": lambda name: tree_runs() if name == "greedy" else trees(name),
         "docs/beams.md": lambda name: beam_pages.SECTIONS[name](root),
         "docs/drafts.md": lambda name: draft_pages.SECTIONS[name](root),
-        "docs/distillation.md": lambda name: distillation_pages.alphas(root, draw=draw),
+        "docs/distillation.md": lambda name: distillation_pages.alphas(root, name, draw=draw),
         "docs/guides/execution.md": lambda name: control_pages.measured(root),
         "docs/scaling.md": lambda name: scaling.section(computed(), name),
     }

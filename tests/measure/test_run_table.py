@@ -8,7 +8,7 @@ from specdec.measure.lossless import Mismatch
 from specdec.measure.run_table import format_table
 from specdec.measure.speed import Timings, summarize
 from tests.measure.test_decodes import BEAMS, ROW
-from tests.measure.test_speed import TOKENS, repetition
+from tests.measure.test_speed import STATS, TOKENS, repetition
 
 SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
@@ -21,7 +21,7 @@ SAME = dataclasses.replace(ROW, mismatch=None)
 
 
 def table(rows=(SAME,), speculative=3.0, **changes):
-    speed = summarize(Timings([repetition(speculative=speculative)], 1, TOKENS))
+    speed = summarize(Timings([repetition(speculative=speculative)], 1, TOKENS, STATS))
     numbers = results.numbers(rows, 2, speed, checked=True)
     return format_table(SETTINGS | numbers | changes)
 
@@ -205,8 +205,12 @@ def test_a_lossy_verifier_and_another_draft_temperature_are_said():
 def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
     full = dataclasses.replace(SAME, proposed=2 * SAME.target_calls)
     fewer = dataclasses.replace(SAME, proposed=2 * SAME.target_calls - 1)
-    speed = summarize(Timings([repetition(speculative=3.0)], 1, TOKENS))
-    whole, less = (results.numbers([r], 2, speed, checked=True) for r in (full, fewer))
+
+    def numbers(row):
+        timings = Timings([repetition(speculative=3.0)], 1, TOKENS, row.stats(2))
+        return results.numbers([row], 2, summarize(timings), checked=True)
+
+    whole, less = numbers(full), numbers(fewer)
     assert whole["predicted_speedup"] is not None
     assert less["predicted_speedup"] is None
     assert less["predicted_speedup_counted"] > whole["predicted_speedup_counted"]

@@ -66,18 +66,19 @@ def test_plain_decoding_has_no_speedup():
 
 
 def test_prediction():
-    speed = summarize(Timings([repetition()], 1, TOKENS))
+    timed = dataclasses.replace(STATS, target_calls=4, proposed=6, emitted=9)
+    speed = summarize(Timings([repetition()], 1, TOKENS, timed))
     prediction = predict(STATS, speed)
     assert prediction.decoder == pytest.approx(1.75 / (2 * 0.1 + 1.2))
     assert prediction.theorem_3_8 == pytest.approx(1.75 / (2 * 0.1 + 1))
     assert prediction.whole == pytest.approx(10 / (1 + 0.5 + 9 / prediction.decoder))
-    # 5 calls, 7 guesses made.
-    assert prediction.counted == pytest.approx(8 / (7 * 0.1 + 5 * 1.2))
+    # Of the texts that were timed: 4 calls, 6 guesses made.
+    assert prediction.counted == pytest.approx(9 / (6 * 0.1 + 4 * 1.2))
 
 
 def test_noise_does_not_make_a_draft_faster_than_nothing():
     """c of -1 at gamma 2 would be a block that ends before it begins."""
-    speed = summarize(Timings([repetition()], 1, TOKENS))
+    speed = summarize(Timings([repetition()], 1, TOKENS, STATS))
     noisy = dataclasses.replace(speed, cost_ratio=Spread(-1.0, -1.5, 0.2))
     prediction = predict(STATS, noisy)
     assert prediction.decoder == pytest.approx(1.75 / 1.2)

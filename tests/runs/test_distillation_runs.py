@@ -106,13 +106,27 @@ def test_drafts_are_trained_measured_and_shown(write, tiny, tmp_path, monkeypatc
     assert cli.reproduce(given, ROOT) == 0
     assert json.loads(summary.read_text())["distillation"] == first["distillation"]
     # Its page.
-    (tmp_path / "results/distillation").mkdir(parents=True)
+    for study in ("distillation", "distillation_large"):
+        (tmp_path / "results" / study).mkdir(parents=True)
+    few = json.loads(summary.read_text())
+    for temperature in ("alpha_t0", "alpha_t1"):
+        measured = few["distillation"]["Toy"][temperature]
+        for name in names:
+            if not name.startswith("forward_kl"):
+                del measured[name]
+    (tmp_path / "results/distillation_large/summary.json").write_text(json.dumps(few))
     summary.rename(tmp_path / "results/distillation/summary.json")
-    page = distillation_pages.alphas(tmp_path, draw=True)
+    page = distillation_pages.alphas(tmp_path, "alphas", draw=True)
     assert page.startswith("| loss | data |")
     assert page.count("\n| forward KL |") == 2
     assert "| hybrid | half target's, half own |" in page
+    assert "images/distillation.svg" in page
     assert (tmp_path / "docs/images/distillation.svg").stat().st_size > 1000
+    # One loss needs no picture.
+    page = distillation_pages.alphas(tmp_path, "larger", draw=True)
+    assert page.count("\n| forward KL |") == 2
+    assert "hybrid" not in page
+    assert "images/" not in page
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest
 from specdec.decoding.engine import decode
 from specdec.measure import costs
-from specdec.measure.speed import decode_works
+from specdec.measure.speed import decode_works, sum_of_tokens
 from specdec.measure.timing import Work, time_interleaved
 from specdec.models.base import LoadedModel
 from specdec.models.products import few_tokens
@@ -53,7 +53,9 @@ class Breakdown:
     block_efficiency: float
     guesses: float
     decoder_bytes: int  # What a plain step must read of the weights.
-    bandwidth: float  # Bytes a second, read by one large product of a token in the same run.
+    # Bytes a second of reading an array that fits no cache, in the same run: by one product of a
+    # token, on an accelerator by several sums.
+    bandwidth: float
     # What the compiled speculative decode needs: its arguments and all it allocates.
     program_bytes: int
     needed_bytes: int  # Of both models' weights, encodings and caches, and a block's logits.
@@ -123,8 +125,7 @@ def measure(
     parts_of = parts_of or fast
     typical, gamma = commonest(batches)[0], fast.engine.depth
     program_bytes, needed_bytes = memory(fast, typical)
-    results = [fast.decode(batch) for batch in batches]
-    works, num_tokens, _ = decode_works(plain, fast, batches)
+    works, decoded = decode_works(plain, fast, batches)
     works += [work for batch in batches for work in costs.start_works(plain, fast, batch)]
     free = costs.without_draft(parts_of)
     loops = {
@@ -135,13 +136,19 @@ def measure(
         "block": costs.loop(parts_of, typical),
     }
     works += [*costs.works_of(loops), _stream(fast.target)]
+    own = "block"  # The loop of a block as ``fast`` decodes it.
+    if parts_of is not fast:
+        own = "own block"
+        works += costs.works_of({own: costs.loop(fast, typical)})
     times = [
-        each | costs.start_seconds(each, len(batches))
+        each | costs.start_seconds(each, len(batches), block=own)
         for each in time_interleaved(works, repetitions)
     ]
     ms = {name: 1e3 * statistics.median(t[name] for t in times) for name in times[0]}
     step = {name: ms[name] * costs.PER_STEP for name in loops}
-    stats = RunStats.total([result.stats for result in results], len(batches), gamma)
+    results = decoded["speculative"]
+    rows = sum(batch.prompt.batch_size for batch in batches)
+    stats = RunStats.total([result.stats for result in results], rows, gamma)
     alpha = stats.alpha if forced_alpha is None else forced_alpha
     assert alpha is not None
     assert stats.block_efficiency is not None
@@ -152,7 +159,7 @@ def measure(
         verification=step["judged"] - step["scored"],
         bookkeeping=step["verified"] - step["judged"], plain_step=step["plain"],
         target_calls=sum(int(np.max(r.stats.target_calls)) for r in results),
-        tokens=stats.emitted, plain_tokens=num_tokens["autoregressive"],
+        tokens=stats.emitted, plain_tokens=sum_of_tokens(decoded["autoregressive"]),
         alpha=alpha, block_efficiency=stats.block_efficiency,
         guesses=stats.proposed / stats.target_calls, decoder_bytes=fast.target.step_bytes,
         bandwidth=_streamed_bytes() / (1e-3 * ms["stream"]),

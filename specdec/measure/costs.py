@@ -125,7 +125,10 @@ def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> C
 
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
-    """Loops that say what c and v are: "plain", "verified" (no draft) and "block"."""
+    """Loops that say what c and v are: "plain", "verified" (no draft) and "block".
+
+    Only the first if there is no ``fast``.
+    """
     decoders = {"plain": plain}
     if fast is not None:
         decoders |= {"verified": without_draft(fast), "block": fast}
@@ -135,8 +138,8 @@ def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> 
 def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:
     """Each loop several times a repetition, after an unmeasured time.
 
-    So the processor's caches hold what the blocks before left, as within a long decode: the weights
-    of a model about as large as a cache are otherwise read from memory again after other loops.
+    So the processor's caches hold what the blocks before left, as within a long decode. After
+    another loop, a model about as large as the cache would first have to be read from memory.
     """
     return [
         Work(name, functools.partial(_several, run), None, before=run)
@@ -178,23 +181,27 @@ def start_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) ->
     ]  # fmt: skip
 
 
-def start_seconds(seconds: dict[str, float], num_batches: int) -> dict[str, float]:
+def start_seconds(
+    seconds: dict[str, float], num_batches: int, *, block: str = "block"
+) -> dict[str, float]:
     """One repetition of :func:`start_works` and of loops "plain" and "block" as seconds.
 
     A decode of one block less a block of the loop: it includes what the first block takes longer
     than others, because the encoders drove the decoder's weights out of the processor's caches.
 
     Args:
-      num_batches: of whose decodes ``seconds`` are the sums.
+      num_batches: of whose decodes ``seconds`` are the sums. The loops are of one batch, of the
+        commonest shape; other batches' blocks are taken to cost as much.
+      block: the name of the loop of the drafter's blocks.
 
     Returns:
       "target_encode", of plain decoding, and "draft_encode", what a drafter adds to it.
     """
 
-    def start(first: str, block: str) -> float:
-        return seconds[first] - num_batches * seconds[block] * PER_STEP
+    def start(first: str, loop: str) -> float:
+        return seconds[first] - num_batches * seconds[loop] * PER_STEP
 
     found = {"target_encode": start("plain_first", "plain")}
     if "fast_first" in seconds:
-        found["draft_encode"] = start("fast_first", "block") - found["target_encode"]
+        found["draft_encode"] = start("fast_first", block) - found["target_encode"]
     return found

@@ -142,9 +142,9 @@ def measure(
 def _starts(
     plain: BatchDecoder, fast: BatchDecoder, batch: Batch, loops: Sequence[Work]
 ) -> Iterator[Work]:
-    """What `costs.start_works` finds, without a decode to compile or to wait for.
+    """The encoders alone, after ``loops`` of blocks: no decode to compile or to wait for.
 
-    ``loops`` of blocks run before, unmeasured; the first block is not seen.
+    Unlike `costs.start_works`, it leaves out what a decode's first block takes longer.
     """
     loop = {work.name: work.before for work in loops}
     for name, decoder, before in (("plain_start", plain, "plain"), ("fast_start", fast, "block")):

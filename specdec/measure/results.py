@@ -98,7 +98,7 @@ def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
     }
     result |= dict.fromkeys(predictions)
     if speed is None:
-        return result | {"ms_per_token": None, "encode_ms": None, "spread": None}
+        return result | dict.fromkeys(("ms_per_token", "encode_ms", "spread", "timed"))
     if stats.alpha is not None:
         prediction = predict(stats, speed)
         if stats.proposed < stats.gamma * stats.target_calls:
@@ -109,11 +109,15 @@ def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
     def pick(spreads, names):
         return {name: median(spreads.get(name)) for name in names}
 
+    spread = dataclasses.asdict(speed)
+    timed = spread.pop("blocks")
     return result | {
         "ms_per_token": pick(speed.ms_per_token, ("autoregressive", "speculative")),
         "encode_ms": pick(speed.encode_ms, ("target", "draft")),
         # Everything measured, with its range over the repetitions.
-        "spread": dataclasses.asdict(speed),
+        "spread": spread,
+        # Counts of the texts that were timed.
+        "timed": timed and {name: timed[name] for name in ("emitted", "target_calls", "proposed")},
     }
 
 

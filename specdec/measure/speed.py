@@ -14,6 +14,7 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest
 from specdec.measure import costs
 from specdec.measure.timing import Spread, Work, time_interleaved
+from specdec.types import DecodeResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,36 +64,49 @@ def measure(
     """
     if not batches or repetitions < 1:
         raise ValueError("Measuring speed needs at least one batch and one repetition.")
-    works, num_tokens, blocks = decode_works(plain, fast, batches)
+    works, results = decode_works(plain, fast, batches)
     works += [work for batch in batches for work in costs.start_works(plain, fast, batch)]
     works += costs.step_works(plain, fast, commonest(batches)[0])
     times, number = time_interleaved(works, repetitions), len(batches)
     seconds = [each | costs.start_seconds(each, number) for each in times]
     if fast is not None:
         seconds = [each | costs.step_seconds(each, fast.engine.depth) for each in seconds]
+    num_tokens = {method: sum_of_tokens(found) for method, found in results.items()}
+    blocks = None
+    if fast is not None:
+        rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
+        counts = [result.stats for result in results["speculative"]]
+        blocks = RunStats.total(counts, rows, fast.engine.depth)
     return Timings(seconds, number, num_tokens, blocks)
 
 
 def decode_works(
     plain: BatchDecoder, fast: BatchDecoder | None, batches: Sequence[Batch]
-) -> tuple[list[Work], dict[str, int], RunStats | None]:
-    """Whole decodes by each method of all batches, the tokens they emit, the blocks of ``fast``.
+) -> tuple[list[Work], dict[str, list[DecodeResult]]]:
+    """Whole decodes of all batches by each method.
 
     Each method goes through all batches, as it does for its users: what a program finds in the
     processor's caches is what its own last run left there. Results come to the host.
+
+    Returns:
+      works named "autoregressive" and, with ``fast``, "speculative"; and by these names what each
+      batch gave.
     """
     methods = {"autoregressive": plain} | ({} if fast is None else {"speculative": fast})
-    works, num_tokens, blocks = [], {}, None
-    num_rows = sum(int(np.sum(batch.row_ids >= 0)) for batch in batches)
-    for name, decoder in methods.items():
-        counts = [decoder.decode(batch).stats for batch in batches]
-        stats = RunStats.total(counts, num_rows, decoder.engine.depth)
-        num_tokens[name] = stats.emitted
-        blocks = stats if decoder is fast else None
-        works += [
-            Work(name, functools.partial(decoder.decode, batch), batch.shape) for batch in batches
-        ]
-    return works, num_tokens, blocks
+    works = [
+        Work(name, functools.partial(decoder.decode, batch), batch.shape)
+        for name, decoder in methods.items()
+        for batch in batches
+    ]
+    results = {
+        name: [decoder.decode(batch) for batch in batches] for name, decoder in methods.items()
+    }
+    return works, results
+
+
+def sum_of_tokens(results: Sequence[DecodeResult]) -> int:
+    """Tokens that decodes emitted."""
+    return sum(int(np.sum(result.num_tokens)) for result in results)
 
 
 def summarize(timings: Timings) -> Speed:

@@ -119,6 +119,7 @@ class DistillationRuns:
             "model": repr(self.model), "initial": self.initial, "files": vars(self.files),
             "batching": repr(self.batching), "optimizer": repr(self.optimizer),
             "loop": repr(self.loop), "options": repr(options),
+            "generated": self.generated if DATA[data][0] else None,
         }  # fmt: skip
 
         def make() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Position by position, with p the target's and q the draft's distribution over the vocabulary, a
 token is accepted with probability alpha = sum_x min(p, q) = 1 - TV(p, q) (Leviathan et al. 2023,
-corollary 3.6). Every loss here is 0 where p = q, and no draft of fewer parameters gets there: which
-of the others it comes to depends on the loss.
+corollary 3.6). Every loss here is 0 where p = q. A draft of fewer parameters does not reach that,
+and the loss decides which other distribution it learns.
 
 Sources: Hinton et al. 2015 (forward KL, soft targets); Zhou et al. 2023, "DistillSpec" (the choice
 of a divergence for speculative decoding); Liu et al. 2023, "Online Speculative Decoding" (forward
@@ -66,7 +66,7 @@ def negative_log_acceptance(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
 def hybrid(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     """l KL(p || q) + (1 - l) TV(p, q) with l = exp(-3 alpha), held constant (Samarin et al. 2026).
 
-    The weight is each position's own, here.
+    Each position has its own weight.
     """
     variation = total_variation(log_p, log_q)
     weight = jax.lax.stop_gradient(jnp.exp(-HYBRID_RATE * (1 - variation)))

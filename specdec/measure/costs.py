@@ -1,8 +1,9 @@
 """What the parts of a decode cost: the one timer of c and v.
 
 A single dispatch of one step would mostly measure the dispatch. Each loop here runs ``STEPS``
-blocks of the real engine in one program, with buffers of the size the decode has. What a block
-costs does not depend on what it computes, for all shapes are static; so rows that end go on.
+blocks of the real engine in one program, with buffers of the size the decode has: so many that
+the dispatch does not count. What a block costs does not depend on what it computes, for all shapes
+are static; so rows that end go on.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ from specdec.types import (
     Prompt,
     RandomSource,
     Seed,
+    Stats,
     Verdict,
 )
 
-STEPS = 32
-_LOOPS = 4  # How often each loop is run in a repetition, one after the other.
-PER_STEP = 1 / (STEPS * _LOOPS)  # Of a repetition's time.
+STEPS = 128
+PER_STEP = 1 / STEPS  # Of a repetition's time.
+_WARM_UP = 32  # Steps that run unmeasured before each repetition.
 _ALL = ("draft", "target", "verify", "commit")
+
+Loop = Callable[[int], object]
 
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
@@ -51,11 +55,17 @@ def start(
 
 @decode_jit(static_argnames=("engine", "phases"))
 def blocks(
-    engine: Engine, params: EngineParams, state: DecodeState, *, phases: Sequence[str] = _ALL
-) -> Int[Array, " b"]:
-    """The last tokens of STEPS blocks, each of which waits for the one before.
+    engine: Engine,
+    params: EngineParams,
+    state: DecodeState,
+    steps: Int[Array, ""],
+    *,
+    phases: Sequence[str] = _ALL,
+) -> tuple[Array, Array, Stats]:
+    """What a number of blocks leave, each of which waits for the one before.
 
     Args:
+      steps: the number; not static, as the length of a decode is not.
       phases: of :meth:`Engine.step`; what is left out costs almost nothing.
     """
 
@@ -68,7 +78,9 @@ def blocks(
         running = jnp.zeros_like(after.finished)
         return dataclasses.replace(after, finished=running, num_tokens=state.num_tokens)
 
-    return jax.lax.fori_loop(0, STEPS, block, state).last_token
+    after = jax.lax.fori_loop(0, steps, block, state)
+    # All that a decode keeps: the compiler leaves out what nobody asks for.
+    return after.last_token, after.tokens, after.stats
 
 
 def _unverified(scored, draft, random) -> Verdict:
@@ -116,12 +128,14 @@ def without_draft(fast: BatchDecoder) -> BatchDecoder:
     return dataclasses.replace(fast, engine=engine, params=params)
 
 
-def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> Callable[[], object]:
-    """STEPS blocks on a batch, to be timed."""
+def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> Loop:
+    """Blocks on a batch, to be timed: a function of their number."""
     bucket = decoder.output_bucket
     state = start(decoder.engine, *decoder.arguments(batch), output_bucket=bucket)
     jax.block_until_ready(state)
-    return lambda: blocks(decoder.engine, decoder.params, state, phases=tuple(phases))
+    return lambda steps: blocks(
+        decoder.engine, decoder.params, state, jnp.int32(steps), phases=tuple(phases)
+    )
 
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
@@ -135,21 +149,16 @@ def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> 
     return works_of({name: loop(decoder, batch) for name, decoder in decoders.items()})
 
 
-def works_of(loops: dict[str, Callable[[], object]]) -> list[Work]:
-    """Each loop several times a repetition, after an unmeasured time.
+def works_of(loops: dict[str, Loop]) -> list[Work]:
+    """STEPS blocks of each loop a repetition, after a few unmeasured ones.
 
     So the processor's caches hold what the blocks before left, as within a long decode. After
     another loop, a model about as large as the cache would first have to be read from memory.
     """
     return [
-        Work(name, functools.partial(_several, run), None, before=run)
+        Work(name, functools.partial(run, STEPS), None, before=functools.partial(run, _WARM_UP))
         for name, run in loops.items()
     ]
-
-
-def _several(run: Callable[[], object]) -> None:
-    for _ in range(_LOOPS):
-        jax.block_until_ready(run())
 
 
 def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:

@@ -139,19 +139,19 @@ def test_a_start_is_what_the_first_block_takes_longer_and_a_drafters_what_it_add
     assert costs.start_seconds(seconds, 1) == pytest.approx({"target_encode": 1.9})
 
 
-def test_a_loop_runs_several_times_after_an_unmeasured_time(monkeypatch):
+def test_a_loop_runs_many_steps_after_a_few_unmeasured_ones(monkeypatch):
     calls, now = [], 0.0
 
-    def run(name):
+    def run(name, steps):
         nonlocal now
-        calls.append(name)
-        now += 1
+        calls.append((name, steps < costs.STEPS))
+        now += steps
 
     monkeypatch.setattr("time.perf_counter", lambda: now)
     works = costs.works_of({name: functools.partial(run, name) for name in "ab"})
     (seconds,) = time_interleaved(works, 1)
-    assert seconds == {"a": 4.0, "b": 4.0}
-    assert calls[-10:] == 5 * ["a"] + 5 * ["b"]
+    assert seconds == {"a": costs.STEPS, "b": costs.STEPS}
+    assert calls[-4:] == [("a", True), ("a", False), ("b", True), ("b", False)]
 
 
 def test_interleaving_alternates_and_warms_up_each_program_once():

@@ -76,34 +76,24 @@ class ControlRuns:
             "speculative": lambda: self._loop(execution.execute, link, start).seconds,
         }
         times = time_interleaved([Work(*each, 0) for each in works.items()], self.repetitions)
+        spread = {name: Spread.of(each[name] / self.decisions for each in times) for name in works}
+        law, guess, step, both = (
+            spread[name].median for name in ("law", "guess", "step", "side_by_side")
+        )
+        slowdown = both / max(law, guess + step)
         accepted = sum(found.accepted)
 
-        # Within a repetition, since a machine's speed changes between them.
-        def slowdown(each: dict[str, float]) -> float:
-            return each["side_by_side"] / max(each["law"], each["guess"] + each["step"])
-
-        def predicted(each: dict[str, float], alpha: float) -> float:
-            parts = (each[name] for name in ("law", "guess", "step"))
-            return execution.speedup(alpha, *parts, slowdown=slowdown(each))
-
-        def counted(each: dict[str, float]) -> float:
-            return predicted(each, accepted / self.decisions)
-
-        def measured(each: dict[str, float]) -> float:
-            return each["plain"] / each["speculative"]
-
-        def spread(value: Callable[[dict[str, float]], float]) -> dict[str, float]:
-            return dataclasses.asdict(Spread.of(map(value, times)))
+        def predicted(alpha: float) -> float:
+            return execution.speedup(alpha, law, guess, step, slowdown=slowdown)
 
         return {
             "decisions": self.decisions, "alpha": found.alpha, "accepted": accepted,
-            "seconds": {
-                name: spread(lambda each, name=name: each[name] / self.decisions) for name in works
-            },
-            "slowdown": spread(slowdown),
-            "predicted": spread(lambda each: predicted(each, found.alpha)),
-            "counted": spread(counted), "measured": spread(measured),
-            "measured_over_counted": spread(lambda each: measured(each) / counted(each)),
+            "seconds": {name: dataclasses.asdict(each) for name, each in spread.items()},
+            "slowdown": slowdown, "predicted": predicted(found.alpha),
+            "counted": predicted(accepted / self.decisions),
+            "measured": dataclasses.asdict(
+                Spread.of(each["plain"] / each["speculative"] for each in times)
+            ),
         }  # fmt: skip
 
     def _loop(

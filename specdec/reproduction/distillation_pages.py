@@ -34,7 +34,7 @@ def _cells(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 def alphas(root: Path, section: str, *, draw: bool) -> str:
     """Alpha with its interval of each loss and data; only the command if there are no results.
 
-    A study of few drafts has no picture.
+    A study of one loss has no picture.
 
     Raises:
       PageError: the results are damaged.

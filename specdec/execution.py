@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -119,15 +119,24 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
     """
     keys = _keys(seed)
     samples, accepted, acceptance = [], [], []
+
+    def proposal(i: int, link: Link, state: State) -> tuple[np.ndarray, int]:
+        q = _distribution(link.guess(state), i, "guess")
+        return q, int(_guess(keys, i, q))
+
+    def step_ahead(link: Link, state: State, proposed: Future[tuple[np.ndarray, int]]) -> State:
+        return finished(link.step, state, proposed.result()[1])
+
     begun = time.perf_counter()
-    # One for f, one for g of the guess, one for a g that was thrown away and is not over yet.
-    with ThreadPoolExecutor(3) as pool:
+    # f runs in this thread, g of the guess in the other one: few changes of thread, which take time
+    # while both cores are busy.
+    other = ThreadPoolExecutor(1)
+    try:
         for i, link in enumerate(links):
-            law = pool.submit(finished, link.law, state)
-            q = _distribution(link.guess(state), i, "guess")
-            guessed = int(_guess(keys, i, q))
-            ahead = pool.submit(finished, link.step, state, guessed)
-            p = _distribution(law.result(), i, "law")
+            proposed = other.submit(proposal, i, link, state)
+            ahead = other.submit(step_ahead, link, state, proposed)
+            p = _distribution(finished(link.law, state), i, "law")
+            q, guessed = proposed.result()
             if p.shape != q.shape:
                 raise ValueError(
                     f"link {i}: law gave {p.size} probabilities and guess gave {q.size}; they must "
@@ -137,8 +146,16 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
             samples.append(int(x))
             accepted.append(bool(kept))
             acceptance.append(float(beta))
-            state = ahead.result() if kept else finished(link.step, state, int(x))
+            if kept:
+                state = ahead.result()
+            else:
+                # The next link does not wait for the g that is thrown away.
+                other.shutdown(wait=False)
+                other = ThreadPoolExecutor(1)
+                state = finished(link.step, state, int(x))
         seconds = time.perf_counter() - begun
+    finally:
+        other.shutdown()
     return Executed(state, samples, accepted, acceptance, seconds)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from specdec.measure.tables import table
 from specdec.reproduction.page_files import read_json
@@ -23,17 +22,15 @@ def measured(root: Path) -> str:
     def milliseconds(name: str):
         return lambda row: f"{1e3 * row['seconds'][name]['median']:.3g}"
 
-    def ratio(row: Any) -> str:
-        return f"{row['measured']['median'] / row['counted']:.2f}"
-
     columns = [
         ("f, ms", milliseconds("law")), ("guess, ms", milliseconds("guess")),
-        ("g, ms", milliseconds("step")), ("s", "{slowdown:.2f}"), ("α", "{alpha:.3f}"),
+        ("g, ms", milliseconds("step")), ("s", "{slowdown[median]:.2f}"), ("α", "{alpha:.3f}"),
         ("accepted", "{accepted} of {decisions}"),
-        ("predicted by α", "{predicted:.2f}"), ("by what was accepted", "{counted:.2f}"),
+        ("predicted by α", "{predicted[median]:.2f}"),
+        ("by what was accepted", "{counted[median]:.2f}"),
         ("measured", "{measured[median]:.2f}"),
         ("(range)", "{measured[low]:.2f} to {measured[high]:.2f}"),
-        ("measured / predicted", ratio),
+        ("measured / predicted", "{measured_over_counted[median]:.2f}"),
     ]  # fmt: skip
     rows = [row for part in content["control"].values() for row in part.values()]
     source = f"From [summary.json](../../{_SUMMARY}): {content['device']}. `{content['command']}`"

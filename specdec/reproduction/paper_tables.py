@@ -45,7 +45,7 @@ def _scores(row: Content) -> str:
 
 
 def _guesses(row: Content) -> str:
-    return row.get("tree") or str(row["gamma"])  # Older summaries have chains alone.
+    return row["tree"] or str(row["gamma"])
 
 
 # What is known of single guesses, which a tree's nodes are not.
@@ -97,7 +97,7 @@ def table_2(studies: Sequence[Content]) -> str:
     ]  # fmt: skip
     for row in decodes:
         row["alpha"] = alphas.get(pair(row))
-        row |= dict.fromkeys(_OF_CHAINS) if row.get("tree") else {}
+        row |= dict.fromkeys(_OF_CHAINS) if row["tree"] else {}
     return table(columns, decodes)
 
 
@@ -129,7 +129,7 @@ def table_5(studies: Sequence[Content]) -> str:
         lenient = _leaves(study, "lenience", 4)
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
         for r in _leaves(study, "table_2"):
-            if not r.get("tree") and any(r["gamma"] == other["gamma"] for other in lenient):
+            if not r["tree"] and any(r["gamma"] == other["gamma"] for other in lenient):
                 decodes[r["drafter"], r["temperature"], form.format(1.0)] = r
         drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
         measured = [a for a in _alphas([study]) if a["drafter"] in drafters]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,12 +51,21 @@ class ControlRuns:
 
     def _measured(self, pendulum: Pendulum) -> dict[str, Any]:
         link, start = pendulum.link(), pendulum.start()
-        found = self._loop(execution.execute, link, start)
-        # The states that it came through: a function takes longer in some of them.
+        loop = [link] * self.decisions
+        found = execution.execute(loop, start, seed=self.seed)
+        # Everything is timed in the states that this loop came through: a function takes longer in
+        # some of them, and a loop without guesses draws others.
         states = [start]
         for x in found.samples[:-1]:
             states.append(link.step(states[-1], x))
         places = list(zip(states, found.samples, strict=True))
+
+        def again(state: Any, x: int) -> execution.Link:
+            return execution.Link(
+                lambda _: link.law(state), link.guess, lambda _, drawn: link.step(state, x)
+            )
+
+        same_loop = [again(*place) for place in places]
 
         def side_by_side() -> None:
             with ThreadPoolExecutor(1) as pool:
@@ -72,31 +80,36 @@ class ControlRuns:
             "guess": lambda: [execution.finished(link.guess, state) for state in states],
             "step": lambda: [execution.finished(link.step, *place) for place in places],
             "side_by_side": side_by_side,
-            "plain": lambda: self._loop(execution.execute_plainly, link, start).seconds,
-            "speculative": lambda: self._loop(execution.execute, link, start).seconds,
+            "plain": lambda: execution.execute_plainly(same_loop, start, seed=self.seed).seconds,
+            "speculative": lambda: execution.execute(loop, start, seed=self.seed).seconds,
         }
         times = time_interleaved([Work(*each, 0) for each in works.items()], self.repetitions)
-        spread = {name: Spread.of(each[name] / self.decisions for each in times) for name in works}
-        law, guess, step, both = (
-            spread[name].median for name in ("law", "guess", "step", "side_by_side")
-        )
-        slowdown = both / max(law, guess + step)
         accepted = sum(found.accepted)
 
-        def predicted(alpha: float) -> float:
-            return execution.speedup(alpha, law, guess, step, slowdown=slowdown)
+        # Within a repetition, since a machine's speed changes between them.
+        def slowdown(each: dict[str, float]) -> float:
+            return each["side_by_side"] / max(each["law"], each["guess"] + each["step"])
+
+        def predicted(each: dict[str, float], alpha: float) -> float:
+            parts = (each[name] for name in ("law", "guess", "step"))
+            return execution.speedup(alpha, *parts, slowdown=slowdown(each))
+
+        def counted(each: dict[str, float]) -> float:
+            return predicted(each, accepted / self.decisions)
+
+        def measured(each: dict[str, float]) -> float:
+            return each["plain"] / each["speculative"]
+
+        def spread(value: Callable[[dict[str, float]], float]) -> dict[str, float]:
+            return dataclasses.asdict(Spread.of(map(value, times)))
 
         return {
             "decisions": self.decisions, "alpha": found.alpha, "accepted": accepted,
-            "seconds": {name: dataclasses.asdict(each) for name, each in spread.items()},
-            "slowdown": slowdown, "predicted": predicted(found.alpha),
-            "counted": predicted(accepted / self.decisions),
-            "measured": dataclasses.asdict(
-                Spread.of(each["plain"] / each["speculative"] for each in times)
-            ),
+            "seconds": {
+                name: spread(lambda each, name=name: each[name] / self.decisions) for name in works
+            },
+            "slowdown": spread(slowdown),
+            "predicted": spread(lambda each: predicted(each, found.alpha)),
+            "counted": spread(counted), "measured": spread(measured),
+            "measured_over_counted": spread(lambda each: measured(each) / counted(each)),
         }  # fmt: skip
-
-    def _loop(
-        self, run: Callable[..., execution.Executed], link: execution.Link, start: Any
-    ) -> execution.Executed:
-        return run(itertools.repeat(link, self.decisions), start, seed=self.seed)

@@ -152,11 +152,11 @@ def paper_table_5() -> str:
 
 
 def alpha_table(studies: Sequence[Content]) -> str:
-    """Alpha of every draft at each temperature, with its 95 % interval."""
+    """Alpha of every draft at each temperature, its 95 % interval, and how often there is a guess."""
     interval = "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"
     columns = [
         *_PAIR, ("α", "{alpha:.3f}"), ("95 % interval", interval), ("tokens", "{num_tokens}"),
-        ("texts", "{num_texts}"),
+        ("with a guess", "{guess_rate:.0%}"), ("texts", "{num_texts}"),
     ]  # fmt: skip
     return table(columns, _alphas(studies))
 

@@ -4,6 +4,7 @@ from specdec.reproduction import paper, paper_tables
 
 ALPHA = {
     "alpha": 0.5, "alpha_interval": [0.45, 0.55], "num_tokens": 100, "num_texts": 9,
+    "guess_rate": 0.25,
     "autocorrelation": {"1": 0.25, "2": 0.1, "3": 0.0},
     "block_efficiency": {g: {"equation_1": 1.5, "measured": 1.4} for g in "1357"},
     "lenience": {"1.0": {"alpha": 0.5, "total_variation": 0.0},
@@ -72,7 +73,7 @@ def test_table_5_has_exact_and_lenient_decodes():
 
 def test_alpha_efficiency_and_block_tables():
     (row,) = rows(paper_tables.alpha_table(studies()))
-    assert row == ["Toy", "bigram", "1", "0.500", "0.450 to 0.550", "100", "9"]
+    assert row == ["Toy", "bigram", "1", "0.500", "0.450 to 0.550", "100", "25%", "9"]
     (row,) = rows(paper_tables.efficiency_table(studies()))
     assert row == ["Toy", "bigram", "1", "0.25, 0.10, 0.00", *["1.50 / 1.40"] * 4]
     (row,) = rows(paper_tables.block_table(studies()))

@@ -124,6 +124,22 @@ def test_the_step_of_a_guess_runs_while_the_law_is_computed():
     assert execute([Link(law, lambda _: [0.5, 0.5], step)], "kept").state == "kept"
 
 
+def test_the_next_link_does_not_wait_for_what_is_thrown_away():
+    over, ended, waited = threading.Event(), threading.Event(), []
+
+    def step(_, x):
+        if x == 1:
+            waited.append(over.wait(20))
+            ended.set()
+        return x
+
+    first = Link(lambda _: [1.0, 0.0], lambda _: [0.0, 1.0], step)
+    second = Link(lambda _: [1.0, 0.0], lambda _: [1.0, 0.0], lambda *_: over.set())
+    execute([first, second], None)
+    assert ended.wait(60)
+    assert waited == [True]
+
+
 def test_what_is_thrown_away_raises_nothing():
     def step(_, x):
         if x == 1:

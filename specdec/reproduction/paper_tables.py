@@ -152,7 +152,7 @@ def paper_table_5() -> str:
 
 
 def alpha_table(studies: Sequence[Content]) -> str:
-    """Alpha of every draft at each temperature, its 95 % interval, and how often there is a guess."""
+    """Alpha of every draft, its 95 % interval, and how often there is a guess."""
     interval = "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"
     columns = [
         *_PAIR, ("α", "{alpha:.3f}"), ("95 % interval", interval), ("tokens", "{num_tokens}"),

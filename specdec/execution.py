@@ -107,7 +107,8 @@ def speedup(alpha: float, law: float, guess: float, step: float, *, slowdown: fl
 def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
     """Runs a chain of links, each from the state that the one before left.
 
-    ``itertools.repeat(link, 100)`` is a control loop of 100 steps.
+    ``itertools.repeat(link, 100)`` is a control loop of 100 steps. The return is when every g has
+    ended, also those that were thrown away; ``seconds`` does not include this last waiting.
 
     Args:
       state: the first link's.
@@ -128,13 +129,13 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
         return finished(link.step, state, proposed.result()[1])
 
     begun = time.perf_counter()
-    # f runs in this thread, g of the guess in the other one: few changes of thread, which take time
+    # f runs in this thread, g of the guess in another one: few changes of thread, which take time
     # while both cores are busy.
-    other = ThreadPoolExecutor(1)
+    others = [ThreadPoolExecutor(1)]
     try:
         for i, link in enumerate(links):
-            proposed = other.submit(proposal, i, link, state)
-            ahead = other.submit(step_ahead, link, state, proposed)
+            proposed = others[-1].submit(proposal, i, link, state)
+            ahead = others[-1].submit(step_ahead, link, state, proposed)
             p = _distribution(finished(link.law, state), i, "law")
             q, guessed = proposed.result()
             if p.shape != q.shape:
@@ -150,12 +151,13 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
                 state = ahead.result()
             else:
                 # The next link does not wait for the g that is thrown away.
-                other.shutdown(wait=False)
-                other = ThreadPoolExecutor(1)
+                others[-1].shutdown(wait=False)
+                others.append(ThreadPoolExecutor(1))
                 state = finished(link.step, state, int(x))
         seconds = time.perf_counter() - begun
-    finally:
-        other.shutdown()
+    finally:  # Nothing runs after the return.
+        for other in others:
+            other.shutdown()
     return Executed(state, samples, accepted, acceptance, seconds)
 
 

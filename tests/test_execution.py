@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections import Counter
 
 import jax
@@ -130,14 +131,15 @@ def test_the_next_link_does_not_wait_for_what_is_thrown_away():
     def step(_, x):
         if x == 1:
             waited.append(over.wait(20))
+            time.sleep(0.2)
             ended.set()
         return x
 
     first = Link(lambda _: [1.0, 0.0], lambda _: [0.0, 1.0], step)
     second = Link(lambda _: [1.0, 0.0], lambda _: [1.0, 0.0], lambda *_: over.set())
     execute([first, second], None)
-    assert ended.wait(60)
     assert waited == [True]
+    assert ended.is_set(), "g still runs after the return"
 
 
 def test_what_is_thrown_away_raises_nothing():

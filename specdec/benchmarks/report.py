@@ -140,7 +140,7 @@ def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
         f"one block, ms: {parts}",
         f"whole, ms: encoders {b['target_encode']:.1f} + {max(0.0, b['draft_encode']):.1f}, "
         f"{b['target_calls']} blocks {b['target_calls'] * block:.1f}: {b['explained']:.1%} of "
-        f"{b['speculative']:.1f}",
+        f"{b['speculative']:.1f}; plain decoding {b['autoregressive']:.1f}",
         f"block / (drafts + target call) {b['block_overhead']:.3f}; "
         f"c {b['cost_ratio']:.3f}, v {b['verify_ratio']:.2f}, alpha {b['alpha']:.3f}; "
         f"decoder speedup predicted {b['predicted_speedup']:.2f}, "

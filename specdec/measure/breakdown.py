@@ -48,6 +48,7 @@ class Breakdown:
     # Emitted by speculative and by plain decoding.
     tokens: int
     plain_tokens: int
+    plain_steps: int  # Of plain decoding, over all batches; a batch's longest row counts.
     alpha: float  # Mean of sum min(p, q), or the forced one.
     # A row's tokens and guesses per target call of its own.
     block_efficiency: float
@@ -98,9 +99,14 @@ class Breakdown:
 
     @property
     def counted_speedup(self) -> float:
-        """Of the decoder, from the blocks as they were counted, c and v."""
+        """Of the decoder, from the blocks as they were counted, c and v.
+
+        It includes that a batch's other rows wait for the slowest.
+        """
+        tokens_a_call = self.tokens / self.target_calls
+        tokens_a_step = self.plain_tokens / self.plain_steps
         return theory.block_speedup(
-            self.block_efficiency, self.guesses, self.cost_ratio, self.verify_ratio
+            tokens_a_call / tokens_a_step, self.guesses, self.cost_ratio, self.verify_ratio
         )
 
     @property
@@ -160,6 +166,7 @@ def measure(
         bookkeeping=step["verified"] - step["judged"], plain_step=step["plain"],
         target_calls=sum(int(np.max(r.stats.target_calls)) for r in results),
         tokens=stats.emitted, plain_tokens=sum_of_tokens(decoded["autoregressive"]),
+        plain_steps=sum(int(np.max(r.num_tokens)) for r in decoded["autoregressive"]),
         alpha=alpha, block_efficiency=stats.block_efficiency,
         guesses=stats.proposed / stats.target_calls, decoder_bytes=fast.target.step_bytes,
         bandwidth=_streamed_bytes() / (1e-3 * ms["stream"]),

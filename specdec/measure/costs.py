@@ -3,7 +3,9 @@
 A single dispatch of one step would mostly measure the dispatch. Each loop here runs ``STEPS``
 blocks of the real engine in one program, with buffers of the size the decode has: so many that
 the dispatch does not count. What a block costs does not depend on what it computes, for all shapes
-are static; so rows that end go on.
+are static; so rows that end go on. Two drafts are exceptions: one that stops early, and one that is
+drafted for in turn. The blocks of their loops go on behind the text's end, where they may guess
+more or fewer times than within it.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def blocks(
     steps: Int[Array, ""],
     *,
     phases: Sequence[str] = _ALL,
-) -> tuple[Array, Array, Stats]:
+) -> tuple[Array, Array, Array, Stats]:
     """What a number of blocks leave, each of which waits for the one before.
 
     Args:
@@ -80,7 +82,7 @@ def blocks(
 
     after = jax.lax.fori_loop(0, steps, block, state)
     # All that a decode keeps: the compiler leaves out what nobody asks for.
-    return after.last_token, after.tokens, after.stats
+    return after.last_token, after.tokens, after.nan, after.stats
 
 
 def _unverified(scored, draft, random) -> Verdict:

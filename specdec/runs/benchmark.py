@@ -84,12 +84,15 @@ def run(
 def _break_down(workload: Workload, variant: Variant, repetitions: int) -> breakdown.Breakdown:
     pair = pair_of(workload, variant)
     ids = [np.asarray(row) for row in workload.inputs]
-    whole = dataclasses.replace(workload, stop_below=0.0)
+    whole = None
+    if workload.stop_below:
+        never_stops = dataclasses.replace(workload, stop_below=0.0)
+        whole = decoder_of(never_stops, pair, "speculative")
     return breakdown.measure(
         decoder_of(workload, pair, "autoregressive"),
         decoder_of(workload, pair, "speculative"),
         list(make_batches(ids, workload.batch_size, pair.target.model)), repetitions=repetitions,
-        forced_alpha=workload.forced_alpha, parts_of=decoder_of(whole, pair, "speculative"),
+        forced_alpha=workload.forced_alpha, parts_of=whole,
     )  # fmt: skip
 
 

@@ -17,6 +17,13 @@ from specdec.runs.kept import kept_of
 RESULT = "execution.json"
 
 
+def again(link: execution.Link, state: Any, x: int) -> execution.Link:
+    """The link with its f and g of one state and sample, whatever it is given."""
+    return execution.Link(
+        lambda _: link.law(state), link.guess, lambda _, drawn: link.step(state, x)
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class ControlRuns:
     """A pendulum's control loop with planners that differ in how long they take.
@@ -60,12 +67,7 @@ class ControlRuns:
             states.append(link.step(states[-1], x))
         places = list(zip(states, found.samples, strict=True))
 
-        def again(state: Any, x: int) -> execution.Link:
-            return execution.Link(
-                lambda _: link.law(state), link.guess, lambda _, drawn: link.step(state, x)
-            )
-
-        same_loop = [again(*place) for place in places]
+        same_loop = [again(link, *place) for place in places]
 
         def side_by_side() -> None:
             with ThreadPoolExecutor(1) as pool:

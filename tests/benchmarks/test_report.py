@@ -18,8 +18,9 @@ ABSENT = Measurement("T5X", absent="give --t5x_path")
 BREAKDOWN = Breakdown(
     gamma=2, target_encode=3.0, draft_encode=1.0, drafts=0.2, scoring=1.2, verification=0.05,
     bookkeeping=0.03, plain_step=1.0, speculative=20.0, autoregressive=28.0, target_calls=10,
-    tokens=20, plain_tokens=25, alpha=0.5, block_efficiency=1.75, decoder_bytes=40_000_000,
-    bandwidth=50e9, guesses=1.5, program_bytes=110_000_000, needed_bytes=100_000_000,
+    tokens=20, plain_tokens=25, plain_steps=15, alpha=0.5, block_efficiency=1.75,
+    decoder_bytes=40_000_000, bandwidth=50e9, guesses=1.5,
+    program_bytes=110_000_000, needed_bytes=100_000_000,
 )  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def test_breakdown_arithmetic():
     assert BREAKDOWN.block == pytest.approx(1.48)
     assert BREAKDOWN.block_overhead == pytest.approx(1.48 / 1.4)
     assert BREAKDOWN.explained == pytest.approx((3 + 1 + 14.8) / 20)
-    assert BREAKDOWN.counted_speedup == pytest.approx(1.75 / (1.5 * 0.1 + 1.28))
+    assert BREAKDOWN.counted_speedup == pytest.approx(20 / 10 / (25 / 15) / (1.5 * 0.1 + 1.28))
     assert BREAKDOWN.floor_ratio == pytest.approx(1.0 / 0.8)
     assert BREAKDOWN.cost_ratio == pytest.approx(0.1)
     assert BREAKDOWN.verify_ratio == pytest.approx(1.28)
@@ -48,7 +49,7 @@ def test_numbers_and_table(tiny_workload):
     assert "T5X                     absent: give --t5x_path" in shown
     assert "2/2" in shown
     assert "one block, ms: drafts 0.200 (14%)" in shown
-    assert "94.0% of 20.0" in shown
+    assert "94.0% of 20.0; plain decoding 28.0" in shown
     assert "allocates 110 MB, 1.10 x weights" in shown
     assert "1.25 x the time to read its 40 MB at the measured 50.0 GB/s" in shown
     assert "is faster here" not in shown

@@ -175,8 +175,9 @@ WORKLOAD = {
     "breakdown": {
         "drafts": 0.2, "scoring": 1.0, "verification": 0.1, "bookkeeping": 0.1, "block": 1.4,
         "target_encode": 3.0, "draft_encode": 1.0, "target_calls": 10, "explained": 0.9,
-        "speculative": 20.0, "block_overhead": 1.17, "cost_ratio": 0.07, "verify_ratio": 1.1,
-        "alpha": 0.8, "predicted_speedup": 2.0, "counted_speedup": 1.95, "block_efficiency": 2.5,
+        "speculative": 20.0, "autoregressive": 35.0, "block_overhead": 1.17, "cost_ratio": 0.07,
+        "verify_ratio": 1.1, "alpha": 0.8, "predicted_speedup": 2.0,
+        "counted_speedup": 1.95, "block_efficiency": 2.5,
         "measured_speedup": 1.9, "plain_step": 1.0, "program_bytes": 6e7, "needed_bytes": 5e7,
         "floor_ratio": 1.1, "decoder_bytes": 4e7, "bandwidth": 5e10,
     },

@@ -8,6 +8,7 @@ from specdec import execution
 from specdec.reproduction.control import Pendulum
 from specdec.runs import cli
 from specdec.runs.command_line import Given
+from specdec.runs.control_runs import again
 from tests.runs.decoding import ROOT
 
 GIN = """
@@ -17,6 +18,23 @@ pendulum/ControlRuns.law_steps = (40, 80)
 pendulum/ControlRuns.decisions = 12
 pendulum/ControlRuns.repetitions = 1
 """
+
+
+def test_a_loop_again_computes_the_same_whatever_it_draws():
+    computed = []
+
+    def law(state):
+        computed.append(("f", state))
+        return [0.5, 0.5]
+
+    def step(state, x):
+        computed.append(("g", state, x))
+        return "another"
+
+    link = execution.Link(law, law, step)
+    loop = [again(link, "first", 7), again(link, "second", 9)]
+    execution.execute_plainly(loop, "start")
+    assert computed == [("f", "first"), ("g", "first", 7), ("f", "second"), ("g", "second", 9)]
 
 
 @pytest.mark.slow

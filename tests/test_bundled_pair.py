@@ -105,7 +105,7 @@ def test_greedy_over_real_text(pair, data_dir):
     assert count >= TOKENS
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_16_bits_in_memory_change_no_token(pair, data_dir, temperature):
     """Beside the same weights widened at load.
 
@@ -126,6 +126,7 @@ def test_16_bits_in_memory_change_no_token(pair, data_dir, temperature):
     assert sum(map(len, found)) > 1_500
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_no_token_but_by_rounding(pair, data_dir):
     """Of one device here: kernels are laid out as for any mesh, and sums rounded in another order.
 

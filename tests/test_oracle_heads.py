@@ -92,8 +92,9 @@ def some_tokens(drafter, draft):
 @pytest.mark.parametrize(
     ("drafter", "draft"),
     [
-        (OffsetHeadsDrafter, ToyHeads()), (EagleDrafter, ToyLayer()),
-        (LookAheadDrafter, ToyLookAhead()),
+        (EagleDrafter, ToyLayer()),
+        pytest.param(OffsetHeadsDrafter, ToyHeads(), marks=pytest.mark.slow),
+        pytest.param(LookAheadDrafter, ToyLookAhead(), marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_lossless_when_the_draft_has_some_tokens_only(sampling, drafter, draft):

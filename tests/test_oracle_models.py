@@ -45,7 +45,7 @@ def test_networks_are_lossless(family, name):
     assert max(distances(family, drafter, params, grid, verifier=verifier)) < LOSSLESS
 
 
-@pytest.mark.parametrize("family", ["t5", "gpt"])
+@pytest.mark.parametrize("family", ["t5", pytest.param("gpt", marks=pytest.mark.slow)])
 def test_a_networks_own_probabilities(family):
     """Nothing is replaced: the grid has the probabilities that the two networks have."""
     off = distances(family, *own_probabilities(family), limit=2, numerators=())

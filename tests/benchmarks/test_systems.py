@@ -68,7 +68,7 @@ def _expected(workload):
 @pytest.mark.parametrize(
     ("method", "pair"),
     [
-        ("autoregressive_float32", "workload"),
+        pytest.param("autoregressive_float32", "workload", marks=pytest.mark.slow),
         pytest.param("autoregressive_float32", "gpt_workload", marks=pytest.mark.slow),
         pytest.param("speculative", "workload", marks=pytest.mark.slow),
         ("speculative", "gpt_workload"),

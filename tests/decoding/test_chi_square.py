@@ -98,10 +98,12 @@ def p_value(result, law):
     return stats.chisquare(observed, expected).pvalue
 
 
-@pytest.mark.parametrize(
-    "case",
-    ["t5", *(pytest.param(c, marks=pytest.mark.slow) for c in ("gpt", "gpt from nothing"))],
+each_case = pytest.mark.parametrize(
+    "case", ["t5", *(pytest.param(case, marks=pytest.mark.slow) for case in CASES if case != "t5")]
 )
+
+
+@each_case
 def test_the_loop_samples_the_networks_law(case):
     law, result = exact_joint(case), decoded(case, TokenVerifier())
     examined = float(result.stats.examined.sum())
@@ -109,7 +111,7 @@ def test_the_loop_samples_the_networks_law(case):
     assert p_value(result, law) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 def test_power(case):
     noncentrality = ROWS * (2 * 0.03) ** 2  # sum (dp)^2 / p >= (sum |dp|)^2 = (2 TV)^2.
     freedom = len(large(exact_joint(case)))
@@ -118,9 +120,7 @@ def test_power(case):
     assert stats.ncx2.sf(threshold, freedom, noncentrality) > 0.99
 
 
-@pytest.mark.parametrize(
-    "case", ["t5", *(pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:])]
-)
+@each_case
 def test_a_mutant_is_caught(case):
     """The oracle catches them all; this is that the test above can fail."""
     assert p_value(decoded(case, mutants.SharedKeys()), exact_joint(case)) < FALSE_ALARM

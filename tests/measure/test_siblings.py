@@ -94,6 +94,7 @@ def test_every_rule_against_its_definition(pairs):
     assert (found[siblings.KSEQ] <= bound + 1e-5).all()
 
 
+@pytest.mark.slow
 def test_the_distance_of_typical_acceptance(pairs):
     """The law of the first token, by enumeration of guesses, as the verifier judges them."""
     found = siblings.typical_distance(*map(jnp.asarray, pairs))

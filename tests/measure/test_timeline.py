@@ -58,7 +58,8 @@ def recorded(pairs):
 @pytest.mark.parametrize(
     ("draft", "gamma", "sampling"),
     [
-        ("other", 0, "sampled"), ("other", 3, "sampled"), ("copying", 3, "sampled"),
+        ("other", 3, "sampled"), pytest.param("other", 0, "sampled", marks=pytest.mark.slow),
+        pytest.param("copying", 3, "sampled", marks=pytest.mark.slow),
         pytest.param("other", 3, "greedy", marks=pytest.mark.slow),
     ],
 )  # fmt: skip

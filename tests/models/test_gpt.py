@@ -153,12 +153,11 @@ def expected(pair):
 CHAIN, TREE = {"gamma": 3}, {"tree": (2, 1)}
 BEST_FIRST = {"tree": specdec.Tree(nodes=4, depth=2, siblings=2)}
 DRAFTS = [
-    ("copying", CHAIN), ("random", CHAIN), ("n-gram", CHAIN), ("8 bits", CHAIN), ("merged", TREE),
-    ("model", BEST_FIRST),
+    ("copying", CHAIN), ("n-gram", CHAIN), ("8 bits", CHAIN), ("model", BEST_FIRST),
 ]  # fmt: skip
 MORE_DRAFTS = [
-    ("copying", TREE), ("n-gram", TREE), ("over copying", CHAIN), ("over n-gram", CHAIN),
-    ("model", CHAIN | {"stop_below": 0.3}),
+    ("copying", TREE), ("random", CHAIN), ("n-gram", TREE), ("merged", TREE),
+    ("over copying", CHAIN), ("over n-gram", CHAIN), ("model", CHAIN | {"stop_below": 0.3}),
 ]  # fmt: skip
 
 

@@ -49,7 +49,7 @@ NAMES = (
     "int4", "int8 of a draft", "int8 over copying",
 )  # fmt: skip
 # One or two of each kind; the others are their mixtures.
-QUICK = ("model", "trigram", "copying", "random", "over copying", "int8", "int4")
+QUICK = ("model", "trigram", "copying", "over copying", "int8")
 
 
 @pytest.mark.parametrize(

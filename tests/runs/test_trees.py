@@ -41,10 +41,7 @@ def test_these_are_the_shipped_trees():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("best_first", "branching") else pytest.mark.slow)
-        for name in SHAPES
-    ],
+    [pytest.param(name, marks=() if name == "branching" else pytest.mark.slow) for name in SHAPES],
 )
 def test_every_tree_is_lossless_at_temperature_0(tiny, plain, tmp_path, capsys, name):
     nodes, siblings, words = SHAPES[name]
@@ -72,8 +69,8 @@ def test_every_tree_is_lossless_at_temperature_0(tiny, plain, tmp_path, capsys, 
 @pytest.mark.parametrize(
     "name",
     [
-        "kseq", "typical", *(pytest.param(name, marks=pytest.mark.slow)
-                            for name in ("recursive", "traversal")),
+        "kseq", *(pytest.param(name, marks=pytest.mark.slow)
+                  for name in ("recursive", "traversal", "typical")),
     ],
 )  # fmt: skip
 def test_every_verifier_of_trees_samples(tiny, tmp_path, capsys, name):
@@ -108,8 +105,8 @@ def test_several_drafts_make_one_tree(tiny, plain, tmp_path):
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
-        ("branching", "BRANCHING=(2, 1)"),
-        pytest.param("best_first", "NODES=5", marks=pytest.mark.slow),
+        pytest.param("branching", "BRANCHING=(2, 1)", marks=pytest.mark.slow),
+        ("best_first", "NODES=5"),
     ],
 )
 def test_a_tree_is_timed(tiny, tmp_path, capsys, name, setting):

@@ -46,7 +46,7 @@ def test_a_distilled_draft_agrees_more_with_its_target(
     assert load_params(tmp_path)[0] == draft
 
 
-@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("exported", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_draft_equal_to_its_target_has_alpha_1(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch, exported
 ):

@@ -112,7 +112,7 @@ def test_16_bits_in_memory_change_no_token(pair, data_dir, temperature):
     In batches of up to 32 tokens a call; in larger ones sums are rounded in another order.
     """
     sources = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")]
-    texts = [text for text in sources if 24 <= len(text) <= 40][:220]  # Of one bucket.
+    texts = [text for text in sources if 24 <= len(text) <= 40][:120]  # Of one bucket.
     assert pair.target.params.layers[0].wi.dtype == jnp.float16
     widened = load_packed(*open_checkpoint(BUNDLED / "target"), "widened")
     wide = specdec.Pair(widened, pair.draft, pair.vocabulary)
@@ -123,7 +123,7 @@ def test_16_bits_in_memory_change_no_token(pair, data_dir, temperature):
     expected, found = (both.generate(texts, **options).tokens for both in (wide, pair))
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert sum(map(len, found)) > 1_500
+    assert sum(map(len, found)) > 800
 
 
 @pytest.mark.slow

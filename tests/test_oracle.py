@@ -39,7 +39,8 @@ def test_lossless(name):
 
 
 @pytest.mark.parametrize(
-    ("gamma", "limit"), [(1, 6), (4, 5), (4, 2), pytest.param(3, 6, marks=pytest.mark.slow)]
+    ("gamma", "limit"),
+    [(1, 6), (4, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4, 5), (3, 6)))],
 )
 def test_lossless_at_other_lengths(gamma, limit):
     # A coin-flip model keeps the grid small. gamma 4, limit 2: every block crosses the limit.
@@ -72,8 +73,11 @@ def stopping(drafter=ModelDrafter):
 
 @pytest.mark.parametrize(
     ("name", "gamma"),
-    [("temperature 1", 2), ("temperature 0.5", 2), ("greedy", 2), ("top-k", 2), ("top-k", 3)],
-)
+    [
+        ("temperature 1", 2), ("temperature 0.5", 2), ("greedy", 2), ("top-k", 2),
+        pytest.param("top-k", 3, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_lossless_when_the_draft_stops_in_doubt(name, gamma):
     assert max(distances(CASES[name], gamma=gamma, limit=3, drafter=stopping())) < LOSSLESS
 

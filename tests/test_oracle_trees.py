@@ -90,13 +90,14 @@ def test_lossless_with_another_target(verifier):
 
 
 @pytest.mark.parametrize(
-    ("levels", "draft", "limit"), [((3,), "quarters", 2), ((2, 1), "coins", 3)]
+    ("levels", "draft", "limit"),
+    [((2, 1), "coins", 3), pytest.param((3,), "quarters", 2, marks=pytest.mark.slow)],
 )
 def test_kseq_is_lossless(levels, draft, limit):
     assert off(KSEQ, levels, draft, True, limit) < LOSSLESS
 
 
-@pytest.mark.parametrize("verifier", [RECURSIVE, TRAVERSAL])
+@pytest.mark.parametrize("verifier", [RECURSIVE, pytest.param(TRAVERSAL, marks=pytest.mark.slow)])
 def test_lossless_with_leaves_at_any_level(verifier):
     assert off(verifier, None, tree=UNEVEN) < LOSSLESS
 

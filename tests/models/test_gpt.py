@@ -123,9 +123,10 @@ def continued():
 
 
 WAYS = [
-    {"method": "autoregressive"}, {"gamma": 3}, {"tree": (2, 1)},
-    {"method": "beam", "beam": specdec.BeamConfig(1)},
+    {"method": "autoregressive"}, {"gamma": 3},
     {"method": "speculative_beam", "gamma": 2, "beam": specdec.BeamConfig(1)},
+    pytest.param({"tree": (2, 1)}, marks=pytest.mark.slow),
+    pytest.param({"method": "beam", "beam": specdec.BeamConfig(1)}, marks=pytest.mark.slow),
 ]  # fmt: skip
 
 

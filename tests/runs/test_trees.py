@@ -217,6 +217,7 @@ def test_trees_that_are_refused_before_anything_is_written(
     check_error(capsys, code, message, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_auto_from_the_command_line(tiny, plain, tmp_path, capsys, monkeypatch):
     """What was chosen is in the results, and the tokens are those of plain decoding."""
     for name, value in (  # Few and small shapes: compilation is most of the time.

@@ -225,7 +225,10 @@ def test_states_along_a_text_have_the_networks_logits(tiny_model, architecture):
     )
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle", "look-ahead"])
+@pytest.mark.parametrize(
+    "kind",
+    ["eagle", *(pytest.param(k, marks=pytest.mark.slow) for k in ("medusa", "look-ahead"))],
+)
 def test_heads_of_a_gpt_draft_for_it(tmp_path, kind):
     config = dataclasses.replace(TINY_GPT["gpt"])
     params = random_gpt_params(config, 4)

@@ -107,8 +107,8 @@ def speedup(alpha: float, law: float, guess: float, step: float, *, slowdown: fl
 def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
     """Runs a chain of links, each from the state that the one before left.
 
-    ``itertools.repeat(link, 100)`` is a control loop of 100 steps. The return is when every g has
-    ended, also those that were thrown away; ``seconds`` does not include this last waiting.
+    ``itertools.repeat(link, 100)`` is a control loop of 100 steps. This returns when every g
+    has ended, also those that were thrown away; ``seconds`` does not include this last waiting.
 
     Args:
       state: the first link's.

@@ -159,8 +159,7 @@ class Prediction:
     whole: float  # ``decoder`` with the measured time of both encoders put back.
     # Tokens a block / (guesses a block * c + v) as they were counted in the texts that were timed.
     # Unlike the others it includes blocks that a row's end cuts short, of acceptances that are not
-    # independent, and of a draft that stops. It does not include that
-    # rows of a batch wait for the slowest.
+    # independent, and of a draft that stops. It leaves out that a batch waits for its slowest row.
     counted: float
 
 

@@ -22,7 +22,13 @@ def _operands(tokens, size, rows, dtype):
 # 40 in-features are one chunk, 1056 are three; 48 out-features are read in four places, 50 in two,
 # and of 53, which nothing divides, some are left over.
 @pytest.mark.parametrize(("size", "rows"), [(40, 48), (40, 33), (40, 50), (40, 53), (1056, 48)])
-@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 7, 8, 9, 17, 33])
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        1, 2, 3, 4, 5, 8, 9, 17, 33,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7, 12, 32)),
+    ],
+)  # fmt: skip
 def test_equals_the_float64_product(tokens, size, rows):
     kernel, x = _operands(tokens, size, rows, jnp.float32)
     expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)

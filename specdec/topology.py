@@ -84,6 +84,12 @@ class Topology:
         """The same under a root of its own, node 0: the block that a target scores."""
         return Topology((-1, *(parent + 1 for parent in self.parents)))
 
+    def with_filler(self, size: int, more: int) -> Topology:
+        """The first ``size`` nodes, and behind them ``more`` that nothing follows."""
+        if self == CHAIN:
+            return self
+        return Topology((*self.parents[:size], *[-1] * more))
+
     def depths(self) -> Int[np.ndarray, " n"]:
         """Each node's distance from the last committed token, minus one."""
         found = np.zeros(self.size, np.int32)
@@ -135,6 +141,12 @@ class TracedTopology:
         parents = jnp.pad(self.parents + 1, ((0, 0), (1, 0)), constant_values=-1)
         return TracedTopology(parents, self.depth + 1, self.siblings)
 
+    def with_filler(self, size: int, more: int) -> TracedTopology:
+        """See :meth:`Topology.with_filler`."""
+        padding = ((0, 0), (0, more))
+        parents = jnp.pad(self.parents[:, :size], padding, constant_values=-1)
+        return TracedTopology(parents, self.depth, self.siblings)
+
     def depths(self) -> Int[Array, "b n"]:
         """See :meth:`Topology.depths`."""
         return jnp.sum(self.ancestors(), axis=-1) - 1
@@ -168,7 +180,7 @@ class Forest:
 
     Attributes:
       seen: [B, T, M] which of the cache's entries each token of a call attends to. M is what
-        ``Model.start`` makes: the prefix but for its last token, and ``max_len``.
+        ``Model.start`` is asked for: the prefix but for its last token, and ``max_len``.
       positions: [B, T] each token's own, in its sequence.
       entries: [B, M] the positions of what the cache holds.
     """
@@ -178,6 +190,22 @@ class Forest:
     seen: Bool[Array, "b t m"]
     positions: Int[Array, "b t"]
     entries: Int[Array, "b m"]
+
+    def with_filler(self, size: int, more: int) -> Forest:
+        """With ``more`` tokens behind a call's own that attend to nothing.
+
+        ``size`` is for topologies: a forest has the tokens of one call.
+        """
+        del size
+        padding = ((0, 0), (0, more))
+        seen = jnp.pad(self.seen, (*padding, (0, 0)))
+        return Forest(seen, jnp.pad(self.positions, padding), self.entries)
+
+    def over(self, max_len: int) -> Forest:
+        """For a cache with room for more entries than are followed."""
+        padding = (0, max_len - self.entries.shape[1])
+        seen = jnp.pad(self.seen, ((0, 0), (0, 0), padding))
+        return Forest(seen, self.positions, jnp.pad(self.entries, ((0, 0), padding)))
 
 
 Order = AnyTopology | Forest

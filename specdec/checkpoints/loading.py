@@ -21,6 +21,7 @@ from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.hf_files import same_vocabulary
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
+from specdec.core import platforms
 from specdec.drafters.base import MakeTree
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
@@ -31,7 +32,7 @@ from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
-from specdec.models.packed import PackedModel, best_layout
+from specdec.models.packed import PackedModel
 from specdec.models.partitioning import Partitioning, replicate
 from specdec.types import Params
 
@@ -51,7 +52,7 @@ def load_packed(
     Raises:
       ValueError: the mesh does not divide the model, or cuts kernels that are to have 8 bits.
     """
-    layout = best_layout() if partitioning is None else "in_out"
+    layout = platforms.current().layout if partitioning is None else "in_out"
     model = decode_model(config, layout, partitioning)
     packed = model.pack(params, output_tokens, narrow, int8=int8)
     if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
@@ -86,7 +87,7 @@ def bundled(name: str) -> Path:
 
 def draft_kernel_dtype(dtype: str) -> str | None:
     """What a draft's float32 kernels are stored in here; see :func:`specdec.load_pair`."""
-    return "float16" if dtype == "float32" and jax.default_backend() == "cpu" else None
+    return "float16" if dtype == "float32" and platforms.current() == platforms.CPU else None
 
 
 def load_model(

@@ -9,6 +9,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 
+from specdec.core import platforms
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -26,6 +28,7 @@ CPU_OPTIONS = {
     # Bits of the vectors to use where there are such, instead of 256.
     "xla_cpu_prefer_vector_width": 512,
 }
+OPTIONS = {"cpu": CPU_OPTIONS, "gpu": None, "tpu": None}
 # Programs that a process keeps. One takes about 700 memory maps, of which Linux allows 65,530;
 # beyond them XLA cannot compile and ends the process.
 MAX_PROGRAMS = 40
@@ -59,7 +62,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
                 # A function of its own: JAX keeps programs by the function they are of.
                 functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)),
                 static_argnames=self._static,
-                compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None,
+                compiler_options=OPTIONS[platforms.current().name],
             )
         _kept.move_to_end(key)
         return _kept[key]

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from specdec.core import platforms
+
 
 def sum_last(x: Array) -> Array:
     """The sum over the last axis; [..., N] -> [...]."""
@@ -46,7 +48,7 @@ def sum_parts(weights: Array) -> tuple[Array, Array]:
 
 
 def _one_loop(x: Array) -> bool:
-    return jax.default_backend() == "cpu" and x.shape[-1] > 1
+    return platforms.current() == platforms.CPU and x.shape[-1] > 1
 
 
 def _reduce(x: Array, plain: Callable, combine: Callable, start: Array) -> Array:

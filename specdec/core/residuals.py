@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
+from specdec.core import platforms
 from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
 
@@ -38,14 +39,34 @@ def write_at(
     count: Int[Array, " b"] | None = None,
 ) -> Shaped[Array, "b m ..."]:  # fmt: skip
     """The rows with new[b], or only its first count[b] entries, set at at[b] of each."""
+    if count is not None:
+        size = new.shape[1]
 
-    def write(row, new, at, count):
-        if count is not None:
-            keep = (jnp.arange(len(new)) < count).reshape(-1, *[1] * (new.ndim - 1))
-            new = jnp.where(keep, new, jax.lax.dynamic_slice_in_dim(row, at, len(new)))
-        return jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=0)
+        def old(row, at):
+            return jax.lax.dynamic_slice_in_dim(row, at, size)
 
-    return jax.vmap(write)(rows, new, at, count)
+        keep = (jnp.arange(size) < count[:, None]).reshape(-1, size, *[1] * (new.ndim - 2))
+        new = jnp.where(keep, new, jax.vmap(old)(rows, at))
+    return set_rows(rows, new, at, axis=1)
+
+
+def set_rows(
+    rows: Shaped[Array, "b ..."], new: Shaped[Array, "b ..."], at: Int[Array, " b"], axis: int
+) -> Shaped[Array, "b ..."]:
+    """Each row with its T new entries along ``axis`` (of the batch) set at at[b]..at[b] + T - 1."""
+    if len(rows) == 1:  # In place; XLA's CPU scatter is a loop.
+        return jax.lax.dynamic_update_slice_in_dim(rows, new, at[0], axis)
+    if platforms.current() == platforms.CPU:
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis - 1)
+        return jax.vmap(write)(rows, new, at)
+    # Elsewhere that would be a loop over the rows.
+    inside = jnp.arange(rows.shape[axis]) - at[:, None]
+    shape = [1] * rows.ndim
+    shape[0], shape[axis] = inside.shape
+    inside = inside.reshape(shape)
+    for i in range(new.shape[axis]):
+        rows = jnp.where(inside == i, jax.lax.slice_in_dim(new, i, i + 1, axis=axis), rows)
+    return rows
 
 
 def guess_probs(target: Float[Array, "b n1 v"], draft: Draft) -> tuple[Array, Array | float]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.core import theory
+from specdec.core import platforms, theory
 from specdec.core.compilation import decode_jit
 from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -202,12 +202,12 @@ def _stream(target: LoadedModel) -> Work:
 
 
 def _streamed_bytes() -> int:
-    return _STREAM_BYTES * (1 if jax.default_backend() == "cpu" else _STREAM_READS)
+    return _STREAM_BYTES * (1 if platforms.current() == platforms.CPU else _STREAM_READS)
 
 
 @decode_jit()
 def _read(kernel, x):
-    if jax.default_backend() == "cpu":
+    if platforms.current() == platforms.CPU:
         return few_tokens.product(kernel, x)
     return _repeated_reads(kernel)
 

@@ -6,10 +6,10 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from specdec.core.residuals import set_rows
 from specdec.models.partitioning import constrain
 from specdec.pytrees import pytree
 from specdec.topology import AnyTopology, Forest, Order
@@ -53,18 +53,10 @@ def write(
 ) -> Float[Array, "b h m k"]:
     """SETS positions start[b] .. start[b] + T - 1 of each row.
 
-    A start that would run past the end is moved back (``dynamic_update_slice``); only finished
+    A start that would run past the end may be moved back (``dynamic_update_slice``); only finished
     rows, whose output is fixed, can be there.
     """
-    new = new.astype(entries.dtype)
-    if entries.shape[0] == 1:  # In place; XLA's CPU scatter is a loop.
-        written = jax.lax.dynamic_update_slice(entries, new, (0, 0, start[0], 0))
-        return constrain(written, CACHE_AXES)
-
-    def row(entry, update, at):
-        return jax.lax.dynamic_update_slice(entry, update, (0, at, 0))
-
-    return constrain(jax.vmap(row)(entries, new, start), CACHE_AXES)
+    return constrain(set_rows(entries, new.astype(entries.dtype), start, axis=2), CACHE_AXES)
 
 
 def node_depths(topology: AnyTopology, count: int, after: int) -> Int[Array, "*b t"]:

@@ -16,41 +16,45 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core import platforms
+from specdec.core.platforms import Layout
 from specdec.core.reductions import softmax_parts
 from specdec.core.standardize import spread
 from specdec.models import cache as kv
-from specdec.models.partitioning import Partitioning, constrain, place
+from specdec.models import filler
+from specdec.models.partitioning import Partitioning, constrain, place, ways
 from specdec.models.products import few_tokens, plain
 from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
-from specdec.topology import CHAIN, Order
+from specdec.topology import CHAIN, Forest, Order
 from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
 
-Layout = Literal["out_in", "in_out"]
 HIDDEN_AXES = ("batch", "length", "embed")
 HEADS_AXES = ("batch", "length", "heads", "kv")
 MLP_AXES = ("batch", "length", "mlp")
 NEG_INF = -1e10  # T5X's mask value: finite in bfloat16, exp() of it is exactly 0.
 
 
-def best_layout() -> Layout:
-    """The kernel layout for the default backend."""
-    return "out_in" if jax.default_backend() == "cpu" else "in_out"
-
-
 @dataclasses.dataclass(frozen=True)
 class Store:
     """How a layout stores the parameters that products read."""
 
-    kernel: Callable[[Array], Kernel]  # A decoder's, [in, out], or stacked ones [in, N, out].
+    kernel: Callable[[Array], Kernel]  # A decoder's, [in, out].
     whole: Callable[[Array], Kernel]  # An encoder's.
     embedding: Callable[[Array], Kernel]  # [V, D].
+    # N kernels [in, out] as one [in, N * out], which a mesh cuts into so many parts.
+    joined: Callable[[Sequence[Array], int], Array]
+
+
+def store_of(ops: ModuleType) -> Store:
+    """That of a layout's products, with all bits."""
+    return Store(ops.pack, ops.pack_whole, lambda table: table, ops.joined)
 
 
 def at_most(widest: jnp.dtype, array: Array) -> Array:
@@ -95,8 +99,8 @@ class PackedModel(abc.ABC):
     """
 
     config: Any  # Its shape. ``config.dtype`` is that of activations and cache.
-    # How packed kernels are stored; see `best_layout`.
-    layout: Layout = dataclasses.field(default_factory=best_layout)
+    # How packed kernels are stored; as is best for the current platform unless given.
+    layout: Layout = dataclasses.field(default_factory=lambda: platforms.current().layout)
     # How it lies on a mesh of devices; None for one device. Only "in_out" kernels can be cut.
     partitioning: Partitioning | None = None
 
@@ -182,7 +186,8 @@ class PackedModel(abc.ABC):
             def packed(kernel: Array, pack=ops.pack) -> Kernel:
                 return ops.quantize(pack(kernel), 8, 0)
 
-            store = Store(packed, functools.partial(packed, pack=ops.pack_whole), int8_rows)
+            whole = functools.partial(packed, pack=ops.pack_whole)
+            store = Store(packed, whole, int8_rows, ops.joined)
         return self.packing.pack(
             params, self.config, store, jnp.dtype(narrow) if narrow else None, self.partitioning,
             output_tokens,
@@ -207,7 +212,7 @@ class PackedModel(abc.ABC):
 
     @property
     def _store(self) -> Store:
-        return Store(self.ops.pack, self.ops.pack_whole, lambda table: table)
+        return store_of(self.ops)
 
     def step_bytes(self, params: Any) -> int:
         return num_bytes(self.step_params(params))
@@ -265,14 +270,22 @@ class PackedModel(abc.ABC):
 
         ``encoded`` is None where a decoder attends to none.
         """
-        with self._resolving(len(x)):
-            return self._extend(params, encoded, cache, x, topology, after)
+        batch, count, _ = x.shape
+        more = filler.amount(batch, count)
+        if more:
+            topology = topology.with_filler(after + count, more)
+        if isinstance(topology, Forest):
+            topology = topology.over(cache.keys[0].shape[2])
+        with self._resolving(batch):
+            x, cache = self._extend(params, encoded, cache, filler.filled(x, more), topology, after)
+        return filler.without(x, more), cache
 
     def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
         """For ``max_len`` tokens a row."""
         heads, width = self.config.num_heads, self.config.head_dim
+        size = max_len + filler.room(batch)
         with self._resolving(batch):
-            return kv.init_cache(self.depth, batch, heads, max_len, width, self.dtype)
+            return kv.init_cache(self.depth, batch, heads, size, width, self.dtype)
 
     def embed(self, params: Any, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
         """The tokens' rows of the embedding."""
@@ -280,9 +293,12 @@ class PackedModel(abc.ABC):
             return self._embedded(params, tokens)
 
     def logits(self, params: Any, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        with self._resolving(len(hidden)):
+        batch, count, _ = hidden.shape
+        more = filler.amount(batch, count)
+        with self._resolving(batch):
             cut = "vocab" if params.output_tokens is None else None
-            logits = constrain(self._logits(params, hidden), ("batch", "length", cut))
+            logits = self._logits(params, filler.filled(hidden, more))
+            logits = constrain(filler.without(logits, more), ("batch", "length", cut))
             # Gathered once: all that is made of them is small, and not cut by vocabulary.
             return constrain(logits, ("batch", "length", None))
 
@@ -319,6 +335,10 @@ class PackedModel(abc.ABC):
 
     @abc.abstractmethod
     def _logits(self, params, x) -> Float[Array, "b t v"]: ...
+
+    def _split(self, products: Float[Array, "b t i"], count: int, axis: str) -> list[Array]:
+        """The products of joined kernels apart; the mesh cuts each along ``axis``."""
+        return self.ops.split(products, count, ways(self.partitioning, axis))
 
     def _logits_kernel(self, params: Any) -> Kernel:
         return self.ops.tied(params.embedding) if params.logits is None else params.logits

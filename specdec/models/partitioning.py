@@ -30,7 +30,7 @@ Axes = tuple[str | None, ...]
 T5X_RULES: Rules = (
     ("batch", "data"), ("vocab", "model"), ("embed", None), ("mlp", "model"), ("heads", "model"),
     ("kv", None), ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
-    ("relpos_buckets", None), ("length", None), ("stack", None),  # Kernels read together.
+    ("relpos_buckets", None), ("length", None), ("stack", None),  # Biases of kernels that are joined.
 )  # fmt: skip
 # Every device of the model axis holds the whole model and computes the same.
 REPLICATED_RULES: Rules = (("batch", "data"),)
@@ -200,6 +200,11 @@ def place(array: Any, axes: Axes, partitioning: Partitioning | None) -> jax.Arra
     if not isinstance(array, jax.Array):
         array = np.asarray(array)
     return jax.device_put(array, partitioning.sharding(axes))
+
+
+def ways(partitioning: Partitioning | None, axis: str) -> int:
+    """Into how many parts an axis is cut; 1 without a mesh."""
+    return 1 if partitioning is None else partitioning.ways(axis)
 
 
 def replicate(params: Params, partitioning: Partitioning | None) -> Params:

@@ -69,13 +69,14 @@ def test_products_are_those_of_the_rounded_kernel(size, rows, tokens, bits, layo
     assert 0 < off.max() <= np.abs(kernel).max() / {8: 253, 4: 7.9}[bits]
 
 
-def test_stacked_kernels_have_scales_of_their_own():
+def test_joined_kernels_have_scales_of_their_own():
     kernels = jax.random.normal(jax.random.key(0), (48, 3, 20)) * jnp.array([1, 10, 100.0])[:, None]
+    apart = [kernels[:, i] for i in range(3)]
     x = jax.random.normal(jax.random.key(1), (1, 2, 48))
     for layout, ops in OPS.items():
         for bits in (8, 4):
-            few = ops.quantize(ops.pack(kernels), bits, GROUP)
-            for i, found in enumerate(ops.split(ops.product(few, x), 3)):
+            few = ops.quantize(ops.pack(ops.joined(apart, 1)), bits, GROUP)
+            for i, found in enumerate(ops.split(ops.product(few, x), 3, 1)):
                 expected = np.asarray(x, np.float64) @ rounded(kernels[:, i], bits, layout)
                 np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3, err_msg=layout)
 

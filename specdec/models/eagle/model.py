@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.models import cache as kv
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.packed import PackedModel, Store
+from specdec.models.packed import PackedModel, store_of
 from specdec.models.products.quantized import Kernel
 from specdec.models.t5 import network as t5
 from specdec.models.t5.model import EncodedT5, T5Model
@@ -74,7 +74,7 @@ class EagleModel:
         Args:
           narrow: what kernels of more bits are stored in; None to keep them.
         """
-        store = Store(self.target.ops.pack, self.target.ops.pack_whole, lambda table: table)
+        store = store_of(self.target.ops)
         packer = Packer(self.config.layer, store, jnp.dtype(narrow) if narrow else None, None)
         decoder = params["decoder"]
 

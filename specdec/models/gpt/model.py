@@ -103,7 +103,7 @@ class GPTModel(PackedModel):
 
     def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
         products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        return [p + layer.qkv_bias[i] for i, p in enumerate(self.ops.split(products, 3))]
+        return [p + layer.qkv_bias[i] for i, p in enumerate(self._split(products, 3, "joined_kv"))]
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
         inner = self.ops.product(layer.wi, self._normed(x, layer.mlp_norm)) + layer.wi_bias

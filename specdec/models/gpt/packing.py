@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.packed import Store, at_most, pack_logits
-from specdec.models.partitioning import Axes, Partitioning, place
+from specdec.models.partitioning import Axes, Partitioning, place, ways
 from specdec.models.products.quantized import Kernel
 from specdec.pytrees import pytree
 from specdec.types import Params
@@ -61,7 +61,7 @@ class PackedGPT:
 
 # Logical axes.
 AXES: dict[str, Axes] = {
-    "self_qkv": ("embed", "stack", "joined_kv"),
+    "self_qkv": ("embed", "joined_kv"),
     "qkv_bias": ("stack", "joined_kv"),
     "self_out": ("joined_kv", "embed"),
     "wi": ("embed", "mlp"),
@@ -108,11 +108,16 @@ def pack(
             vector("norm_scale", parameters["scale"]), vector("norm_bias", parameters["bias"])
         )
 
+    def qkv(array):
+        array = place(array, ("embed", "stack", "joined_kv"), partitioning)
+        parts = [array[:, i] for i in range(3)]
+        return kernel("self_qkv", store.joined(parts, ways(partitioning, "joined_kv")))
+
     def pack_layer(layer):
         own, mlp = layer["self_attention"], layer["mlp"]
         return PackedLayer(
             self_norm=norm(layer["pre_self_attention_layer_norm"]),
-            self_qkv=kernel("self_qkv", own["qkv"]["kernel"]),
+            self_qkv=qkv(own["qkv"]["kernel"]),
             qkv_bias=vector("qkv_bias", own["qkv"]["bias"]),
             self_out=kernel("self_out", own["out"]["kernel"]),
             out_bias=vector("out_bias", own["out"]["bias"]),

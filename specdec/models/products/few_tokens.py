@@ -40,17 +40,23 @@ _barrier = jax.lax.optimization_barrier
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 
 
-def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "c n*o w"]:
-    """A kernel, or N stacked ones, as :func:`product` reads it."""
+def joined(kernels: Sequence[Float[Array, "i o"]], ways: int) -> Float[Array, "i n*o"]:
+    """Kernels as one; no mesh cuts kernels of this layout."""
+    assert ways == 1
+    return jnp.concatenate(kernels, axis=1)
+
+
+def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
+    """A kernel as :func:`product` reads it."""
     size = len(kernel)
     counts, widest = range(1, size // _NARROWEST + 1), _WIDEST[kernel.dtype.itemsize]
     chunks = next((c for c in counts if size % c == 0 and size <= c * widest), 1)
     return kernel.reshape(chunks, size // chunks, -1).transpose(0, 2, 1)
 
 
-def pack_whole(kernel: Float[Array, "i *n o"]) -> Float[Array, "1 n*o i"]:
+def pack_whole(kernel: Float[Array, "i o"]) -> Float[Array, "1 o i"]:
     """The same for an encoder's kernel, which always meets more than a few tokens: one chunk."""
-    return kernel.reshape(1, len(kernel), -1).transpose(0, 2, 1)
+    return kernel.T[None]
 
 
 def tied(embedding: Kernel) -> Kernel:
@@ -103,8 +109,9 @@ def product(
     return out.astype(dtype).reshape(*x.shape[:-1], -1)
 
 
-def split(products: Float[Array, "b t n*o"], count: int) -> Sequence[Float[Array, "b t o"]]:
-    """The products of stacked kernels apart."""
+def split(products: Float[Array, "b t n*o"], count: int, ways: int) -> list[Float[Array, "b t o"]]:
+    """The products of :func:`joined` kernels apart."""
+    assert ways == 1
     return jnp.split(products, count, axis=-1)
 
 

@@ -1,7 +1,10 @@
 """A decode step's arithmetic as XLA does it; ``few_tokens.py`` has the same functions for CPU.
 
-Kernels that are read together are stacked along an axis of their own, so that a mesh can cut each
-of them by its out-features.
+Kernels that are read together are one, [in, N * out]. Where a mesh cuts it into W parts each device
+has its own part of each of the N, side by side: the out-features are in the order [W, N, out / W].
+(Stacked along an axis of their own, TPUs copy them into another layout at the start of a decode.)
+
+float32 means products in float32: without saying so a TPU rounds to bfloat16 and a GPU to TF32.
 """
 
 from __future__ import annotations
@@ -22,12 +25,18 @@ from specdec.models.products.quantized import (
 )
 
 
-def pack(kernel: Float[Array, "i *n o"]) -> Float[Array, "i *n o"]:
-    """A kernel, or N stacked ones, as :func:`product` reads it: as it is."""
+def pack(kernel: Float[Array, "i o"]) -> Float[Array, "i o"]:
+    """A kernel as :func:`product` reads it: as it is."""
     return kernel
 
 
 pack_whole = pack
+
+
+def joined(kernels: Sequence[Float[Array, "i o"]], ways: int) -> Float[Array, "i n*o"]:
+    """Kernels of one size as one, for a mesh that cuts it into ``ways`` parts."""
+    parts = [kernel.reshape(len(kernel), ways, 1, -1) for kernel in kernels]
+    return jnp.concatenate(parts, axis=2).reshape(len(kernels[0]), -1)
 
 
 def tied(embedding: Kernel) -> Kernel:
@@ -39,9 +48,9 @@ def tied(embedding: Kernel) -> Kernel:
 
 
 def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
-    """A kernel in 8 bits: ``qvalue`` int8 [I, ..., O], ``scale`` [..., O].
+    """A kernel in 8 bits: ``qvalue`` int8 [I, O], ``scale`` [O].
 
-    In 4 bits: ``qvalue`` int4 [groups, numbers of a group, ..., O], ``scale`` [groups, 1, ..., O].
+    In 4 bits: ``qvalue`` int4 [groups, numbers of a group, O], ``scale`` [groups, 1, O].
 
     Raises:
       ValueError: the group does not divide the in-features.
@@ -53,13 +62,13 @@ def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
         qvalue, scale = to_int8(kernel, axis=0)
         return Int8Kernel(qvalue, scale[0])
     check_group(len(kernel), group)
-    qvalue, scale = to_int4(kernel.reshape(-1, group, *kernel.shape[1:]), axis=1)
+    qvalue, scale = to_int4(kernel.reshape(-1, group, kernel.shape[1]), axis=1)
     return Int4Kernel(qvalue.astype(jnp.int4), scale)
 
 
 def product(
     kernel: Kernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
-) -> Float[Array, "b t *n o"]:
+) -> Float[Array, "b t o"]:
     """x kernel in ``dtype``, x's own if None; the kernel is stored in-features first.
 
     One of fewer bits is widened here, at each use again: the barrier keeps XLA from doing so once,
@@ -71,32 +80,45 @@ def product(
     if isinstance(kernel, Int4Kernel):
         qvalue, scale, x = jax.lax.optimization_barrier((kernel.qvalue, kernel.scale, x))
         scaled = qvalue.astype(x.dtype) * scale.astype(x.dtype)
-        widened = scaled.reshape(-1, *scaled.shape[2:])
+        widened = scaled.reshape(-1, scaled.shape[2])
     elif kernel.dtype != x.dtype:
         widened, x = jax.lax.optimization_barrier((kernel, x))
         widened = widened.astype(x.dtype)
     else:
         widened = kernel
-    return jnp.tensordot(x, widened, 1, preferred_element_type=dtype)
+    return jnp.dot(x, widened, precision=precision(x), preferred_element_type=dtype)
 
 
-def split(products: Float[Array, "b t n o"], count: int) -> Sequence[Float[Array, "b t o"]]:
-    """The products of stacked kernels apart."""
-    return [products[:, :, i] for i in range(count)]
+def precision(x: Array) -> jax.lax.Precision:
+    """Of products with x: all of its own bits."""
+    exact = x.dtype == jnp.float32
+    return jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT
+
+
+def split(products: Float[Array, "b t n*o"], count: int, ways: int) -> list[Float[Array, "b t o"]]:
+    """The products of :func:`joined` kernels apart."""
+    # Else the kernel would be reshaped instead of its products, which copies it.
+    products = jax.lax.optimization_barrier(products)
+    if ways == 1:
+        return jnp.split(products, count, axis=-1)
+    batch, length, _ = products.shape
+    parts = products.reshape(batch, length, ways, count, -1)
+    return [parts[:, :, :, i].reshape(batch, length, -1) for i in range(count)]
 
 
 def scores(
     query: Float[Array, "b h t k"], keys: Float[Array, "b h m k"]
 ) -> Float[Array, "b h t m"]:
     """query keys.T for each row and head, in float32."""
-    return jnp.einsum("bhtk,bhmk->bhtm", query, keys).astype(jnp.float32)
+    products = jnp.einsum("bhtk,bhmk->bhtm", query, keys, precision=precision(query))
+    return products.astype(jnp.float32)
 
 
 def mix(
     weights: Float[Array, "b h t m"], values: Float[Array, "b h m k"]
 ) -> Float[Array, "b h t k"]:
     """weights values for each row and head."""
-    return jnp.einsum("bhtm,bhmk->bhtk", weights, values)
+    return jnp.einsum("bhtm,bhmk->bhtk", weights, values, precision=precision(values))
 
 
 def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:

@@ -120,16 +120,11 @@ class T5Model(PackedModel):
         self, params: Any, output: Float[Array, "b s d"], mask: Bool[Array, "b s"]
     ) -> EncodedT5:
         """What each layer attends to, of an encoder's output."""
-        cfg, (batch, length, _) = self.config, output.shape
+        cfg = self.config
+        count = cfg.num_decoder_layers
         projected = self.ops.product(params.cross_kv, output)
-        split = projected.reshape(
-            batch, length, 2, cfg.num_decoder_layers, cfg.num_heads, cfg.head_dim
-        ).transpose(2, 3, 0, 4, 1, 5)
-        split = constrain(split, (None, None, *kv.CACHE_AXES))
-        layers = range(cfg.num_decoder_layers)
-        return EncodedT5(
-            tuple(split[0, i] for i in layers), tuple(split[1, i] for i in layers), mask, output
-        )
+        split = [self._heads(each) for each in self._split(projected, 2 * count, "joined_kv")]
+        return EncodedT5(tuple(split[:count]), tuple(split[count:]), mask, output)
 
     def _encode(self, params, inputs, mask, encoding) -> Float[Array, "b s d"]:
         encoder = params.encoder
@@ -191,6 +186,7 @@ class T5Model(PackedModel):
         """Cross-attention of layer i."""
         bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
         query = self.ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
+        (query,) = self._split(query, 1, "joined_kv")
         # Rows that share an encoding are as tokens of one row to it.
         query = query.reshape(len(encoded.mask), -1, query.shape[-1])
         h = self._attend(self._heads(query), encoded.keys[i], encoded.values[i], bias)
@@ -203,13 +199,13 @@ class T5Model(PackedModel):
 
     def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
         products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        return self.ops.split(products, 3)
+        return self._split(products, 3, "joined_kv")
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
         act = ACTIVATIONS[self.config.activation]
         inner = self.ops.product(layer.wi, self._normed(x, layer.mlp_norm))
         if self.config.gated:
-            gate, inner = self.ops.split(inner, 2)
+            gate, inner = self._split(inner, 2, "mlp")
             inner = act(gate) * inner
         else:
             inner = act(inner)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.models.packed import Store, at_most, pack_logits
-from specdec.models.partitioning import Axes, Partitioning, place
+from specdec.models.partitioning import Axes, Partitioning, place, ways
 from specdec.models.products.quantized import Kernel
 from specdec.models.t5.config import T5Config
 from specdec.pytrees import pytree
@@ -76,7 +76,7 @@ class PackedT5:
     output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
 
 
-# Logical axes; of a kernel before it is stacked with others.
+# Logical axes.
 AXES: dict[str, Axes] = {
     **dict.fromkeys(("self_qkv", "cross_query", "cross_kv"), ("embed", "joined_kv")),
     **dict.fromkeys(("self_out", "cross_out"), ("joined_kv", "embed")),
@@ -92,12 +92,7 @@ AXES: dict[str, Axes] = {
 
 def logical_axes(packed: PackedT5) -> PackedT5:
     """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
-
-    def axes(path, array: Array) -> Axes:
-        named = AXES[path[-1].name]
-        return named if array.ndim == len(named) else (named[0], "stack", named[1])
-
-    return jax.tree_util.tree_map_with_path(axes, packed)
+    return jax.tree_util.tree_map_with_path(lambda path, _: AXES[path[-1].name], packed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +139,12 @@ class Packer:
         fused = [self.put(kernel["kernel"], axes) for kernel in kernels]
         if len(fused) == 1:
             return fused[0]
-        return self.put(jnp.stack(fused, axis=1), (axes[0], "stack", axes[1]))
+        return self.put(self.store.joined(fused, ways(self.partitioning, axes[1])), axes)
 
     def norm(self, name: str, parameters: Any) -> Float[Array, " d"]:
-        """The scale of one."""
-        return self.put(parameters["scale"], AXES[name]).astype(self.dtype)
+        """The scale of one: with its dtype's rounding, but wide, as it is multiplied."""
+        scale = self.put(parameters["scale"], AXES[name]).astype(self.dtype)
+        return scale.astype(jnp.promote_types(self.dtype, jnp.float32))
 
     def relpos(self, parameters: Any) -> Float[Array, "h r"] | None:
         """Position biases of a stack or a layer, if it has some."""

@@ -1,0 +1,70 @@
+"""The kinds of device that programs are compiled for, and what is done differently for each.
+
+What a program is compiled for is asked of :func:`current` while it is traced, never of JAX: a
+decode for a TPU can be compiled where there is none (:mod:`specdec.accelerators`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import jax
+
+Layout = Literal["out_in", "in_out"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Platform:
+    """What programs of one kind of device have in common.
+
+    Attributes:
+      name: as JAX has it.
+      layout: how a model's kernels are stored; see :mod:`specdec.models.products`.
+      tile: tokens of a row's call, at least; see :meth:`tile_for`.
+      tile_rows: the most tokens of a product that filler may make it.
+    """
+
+    name: Literal["cpu", "gpu", "tpu"]
+    layout: Layout
+    tile: int = 1
+    tile_rows: int = 0
+
+    def tile_for(self, batch: int) -> int:
+        """Of what number of tokens each row's calls are a multiple; 1 for no filler.
+
+        A product of one token leaves an accelerator's matrix unit: on a TPU it is three times
+        slower than one of eight, which costs no more than reading the weights, and on a GPU it is
+        two kernels. And with calls of one size plain decoding, drafts and verification of up to
+        seven guesses do the same arithmetic, so that greedy tokens do not depend on gamma. Many
+        rows fill the unit by themselves, and filler would cost arithmetic.
+        """
+        return self.tile if batch * self.tile <= self.tile_rows else 1
+
+
+CPU = Platform("cpu", "out_in")
+GPU = Platform("gpu", "in_out", tile=8, tile_rows=128)
+TPU = Platform("tpu", "in_out", tile=8, tile_rows=128)
+PLATFORMS = {platform.name: platform for platform in (CPU, GPU, TPU)}
+
+_compiling: contextvars.ContextVar[Platform | None] = contextvars.ContextVar(
+    "platform", default=None
+)
+
+
+def current() -> Platform:
+    """What programs are traced for: that of :func:`compiling_for`, or of JAX's default device."""
+    return _compiling.get() or PLATFORMS[jax.default_backend()]
+
+
+@contextlib.contextmanager
+def compiling_for(platform: Platform) -> Iterator[None]:
+    """Models that are made and programs that are traced while it lasts are for this platform."""
+    token = _compiling.set(platform)
+    try:
+        yield
+    finally:
+        _compiling.reset(token)

@@ -1,0 +1,36 @@
+"""Filler behind the tokens of a call, so that calls have sizes that an accelerator likes.
+
+See :meth:`specdec.core.platforms.Platform.tile_for`. Filler is written into the cache behind the
+call's own tokens, where the next call writes, and no token that counts attends to it. Barriers keep
+a compiler from leaving it out again.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+from specdec.core import platforms
+
+
+def amount(batch: int, count: int) -> int:
+    """Tokens of filler behind ``count`` tokens of each row."""
+    return -count % platforms.current().tile_for(batch)
+
+
+def room(batch: int) -> int:
+    """The most of it: what a cache has room for besides."""
+    return platforms.current().tile_for(batch) - 1
+
+
+def filled(x: Shaped[Array, "b t ..."], more: int) -> Shaped[Array, "b tm ..."]:
+    """The tokens, or what belongs to each, with so much filler behind them."""
+    if not more:
+        return x
+    return jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), (0, more), *[(0, 0)] * (x.ndim - 2))))
+
+
+def without(x: Shaped[Array, "b tm ..."], more: int) -> Shaped[Array, "b t ..."]:
+    """What came of the tokens alone."""
+    return jax.lax.optimization_barrier(x)[:, :-more] if more else x

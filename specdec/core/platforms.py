@@ -26,12 +26,15 @@ class Platform:
       layout: how a model's kernels are stored; see :mod:`specdec.models.products`.
       tile: tokens of a row's call, at least; see :meth:`tile_for`.
       tile_rows: the most tokens of a product that filler may make it.
+      bits_a_pass: of a number that is searched by passes over a vocabulary. More are fewer passes
+        of more arithmetic, which costs an accelerator less than starting them.
     """
 
     name: Literal["cpu", "gpu", "tpu"]
     layout: Layout
     tile: int = 1
     tile_rows: int = 0
+    bits_a_pass: int = 1
 
     def tile_for(self, batch: int) -> int:
         """Of what number of tokens each row's calls are a multiple; 1 for no filler.
@@ -46,8 +49,8 @@ class Platform:
 
 
 CPU = Platform("cpu", "out_in")
-GPU = Platform("gpu", "in_out", tile=8, tile_rows=128)
-TPU = Platform("tpu", "in_out", tile=8, tile_rows=128)
+GPU = Platform("gpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4)
+TPU = Platform("tpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4)
 PLATFORMS = {platform.name: platform for platform in (CPU, GPU, TPU)}
 
 _compiling: contextvars.ContextVar[Platform | None] = contextvars.ContextVar(

@@ -14,6 +14,10 @@ from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
 
 
+# Rows of a batch that TPUs write into one at a time; of more, all entries are written again.
+_ROWS_APART = 32
+
+
 def one_of(tokens: Array, ids: tuple[int, ...]) -> Array:
     """Whether each token is one of a few known ids."""
     nowhere = jnp.zeros_like(tokens, bool)
@@ -54,19 +58,21 @@ def set_rows(
     rows: Shaped[Array, "b ..."], new: Shaped[Array, "b ..."], at: Int[Array, " b"], axis: int
 ) -> Shaped[Array, "b ..."]:
     """Each row with its T new entries along ``axis`` (of the batch) set at at[b]..at[b] + T - 1."""
-    if len(rows) == 1:  # In place; XLA's CPU scatter is a loop.
-        return jax.lax.dynamic_update_slice_in_dim(rows, new, at[0], axis)
-    if platforms.current() == platforms.CPU:
+    platform, batch, count = platforms.current(), len(rows), new.shape[axis]
+    if batch == 1 or (platform.name == "tpu" and batch <= _ROWS_APART):
+        for row in range(batch):  # In place.
+            where = [at[row] if i == axis else 0 for i in range(rows.ndim)]
+            where[0] = row
+            rows = jax.lax.dynamic_update_slice(rows, new[row : row + 1], where)
+        return rows
+    if platform == platforms.CPU:
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis - 1)
         return jax.vmap(write)(rows, new, at)
-    # Elsewhere that would be a loop over the rows.
-    inside = jnp.arange(rows.shape[axis]) - at[:, None]
-    shape = [1] * rows.ndim
-    shape[0], shape[axis] = inside.shape
-    inside = inside.reshape(shape)
-    for i in range(new.shape[axis]):
-        rows = jnp.where(inside == i, jax.lax.slice_in_dim(new, i, i + 1, axis=axis), rows)
-    return rows
+    # Elsewhere that is a loop over the rows.
+    shape = [size if i in (0, axis) else 1 for i, size in enumerate(rows.shape)]
+    inside = (jnp.arange(rows.shape[axis]) - at[:, None]).reshape(shape)
+    from_new = jnp.take_along_axis(new, jnp.clip(inside, 0, count - 1), axis)
+    return jnp.where((inside >= 0) & (inside < count), from_new, rows)
 
 
 def guess_probs(target: Float[Array, "b n1 v"], draft: Draft) -> tuple[Array, Array | float]:

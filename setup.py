@@ -36,6 +36,9 @@ DOCS = [
     "mkdocstrings[python]>=0.29",
     "ruff>=0.9",  # Formats signatures.
 ]
+# Decodes are compiled by them for TPUs and GPUs that are not there. Each goes with one JAX, which
+# pip is told by constraints.txt, and specdec checks.
+COMPILERS = ["jax-cuda12-pjrt", "jax-cuda12-plugin", "libtpu", "nvidia-cuda-nvcc-cu12"]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
     "rouge_score>=0.1.2",
@@ -61,7 +64,7 @@ setup(
             for name in ("decode", "train", "benchmark", "convert", "reproduce")
         ]
     },
-    package_data={"specdec": ["bundled/**/*", "py.typed"]},
+    package_data={"specdec": ["accelerators/*.txtpb", "bundled/**/*", "py.typed"]},
     install_requires=[
         "absl-py>=2.1",
         "flax>=0.10.7",
@@ -83,6 +86,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "compilers": COMPILERS,
         "docs": DOCS,
         "notebooks": NOTEBOOKS,
         "seqio": SEQIO,
@@ -93,6 +97,7 @@ setup(
             "transformers>=4.50",
         ],
         "test": [
+            *COMPILERS,
             *DOCS,
             *NOTEBOOKS,
             *SEQIO,

@@ -7,6 +7,7 @@ from specdec.version import __version__
 
 if TYPE_CHECKING:
     from specdec.api import GenerateOutput, Pair
+    from specdec.compiling import compile_report
     from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.hierarchical import Hierarchical
     from specdec.drafters.copying import Copying
@@ -50,6 +51,7 @@ _HOMES = {
     "TraversalVerifier": "verifiers.traversal",
     "Tree": "drafters.tree",
     "TypicalVerifier": "verifiers.typical",
+    "compile_report": "compiling",
     "load_pair": "load",
 }
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "Tree",
     "TypicalVerifier",
     "__version__",
+    "compile_report",
     "load_pair",
 ]
 

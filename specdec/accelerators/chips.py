@@ -1,0 +1,105 @@
+"""Chips to compile for, with their makers' public figures, and slices of several of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from specdec.core.platforms import GPU, TPU, Platform
+from specdec.core.roofline import Hardware
+
+_GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One kind of device.
+
+    Attributes:
+      name: what users call it.
+      platform: what programs for it have in common.
+      hardware: its public figures; of one chip.
+      clock: cycles a second that the compiler's estimates are in; None where it makes none.
+      cores: TensorCores of a chip, which Google's names of slices count; 1 where they count chips.
+      dimensions: of the torus that slices are cut from; 0 for GPUs.
+    """
+
+    name: str
+    platform: Platform
+    hardware: Hardware
+    clock: float | None = None
+    cores: int = 1
+    dimensions: int = 0
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        # https://docs.cloud.google.com/tpu/docs/v4, and configs/hardware/tpu_v4.gin. The clock is
+        # that at which 2 x 4 matrix units of 128 x 128 reach the peak.
+        Chip("v4", TPU, Hardware("TPU v4", 32 * _GIB, 1.2e12, 275e12, 300e9), 1.05e9, 2, 3),
+        # https://docs.cloud.google.com/tpu/docs/v5e. The clock: as above, of 4 matrix units.
+        Chip("v5e", TPU, Hardware("TPU v5e", 16 * _GIB, 819e9, 197e12, 200e9), 1.5e9, 1, 2),
+        # https://docs.cloud.google.com/tpu/docs/v5p. The clock: as above, of 2 x 4.
+        Chip("v5p", TPU, Hardware("TPU v5p", 95 * _GIB, 2.765e12, 459e12, 600e9), 1.75e9, 2, 3),
+        # https://docs.cloud.google.com/tpu/docs/v6e. The clock is not confirmed.
+        Chip("v6e", TPU, Hardware("TPU v6e", 32 * _GIB, 1.6e12, 918e12, 400e9), 1.75e9, 1, 2),
+        # https://www.nvidia.com/en-us/data-center/h100, SXM: bfloat16 without sparsity.
+        Chip("h100", GPU, Hardware("H100", 80e9, 3.35e12, 989.5e12, 450e9)),
+        # https://www.nvidia.com/en-us/data-center/h200, SXM.
+        Chip("h200", GPU, Hardware("H200", 141e9, 4.8e12, 989.5e12, 450e9)),
+    )
+}
+# Chips of a slice to how they stand. Whole hosts, which have 4 chips.
+_SHAPES = {
+    2: {1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16),
+        256: (16, 16)},
+    3: {4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4), 64: (4, 4, 4)},
+}  # fmt: skip
+_NAME = re.compile(r"([a-z]\w*?)(?:-(\d+))?")
+_OTHER_NAMES = {"v5litepod": "v5e"}  # Google's.
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """So many chips that compute together."""
+
+    name: str  # As it was asked for.
+    chip: Chip
+    count: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How the chips of a TPU's slice stand; of one chip, of the host that it is of."""
+        shapes = _SHAPES[self.chip.dimensions]
+        return shapes[max(self.count, min(shapes))]
+
+    def __str__(self) -> str:
+        many = "" if self.count == 1 else f"{self.count} x "
+        return f"{many}{self.chip.hardware.name}"
+
+
+def find(name: str) -> Slice:
+    """A chip by its name ("v4"), or a slice by Google's ("v4-8" is four chips, "v5e-8" eight).
+
+    Raises:
+      ValueError: there is none of that name; it lists those that there are.
+    """
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    chip = CHIPS.get(_OTHER_NAMES.get(match[1], match[1])) if match else None
+    if match and chip:
+        if match[2] is None:
+            return Slice(name, chip)
+        count, rest = divmod(int(match[2]), chip.cores)
+        if not rest and count in _SHAPES.get(chip.dimensions, {}):
+            return Slice(name, chip, count)
+    slices = (
+        f"{each.name}-{count * each.cores}"
+        for each in CHIPS.values()
+        for count in _SHAPES.get(each.dimensions, {})
+    )
+    raise ValueError(
+        f"There is nothing called {name!r} to compile for. One chip: {', '.join(CHIPS)}. Slices "
+        f"of several: {', '.join(slices)} (of v4 and v5p the number counts TensorCores, of which "
+        "each chip has two)."
+    )

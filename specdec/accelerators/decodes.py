@@ -1,0 +1,86 @@
+"""Whole decodes and beam searches, compiled from what their decoders hold: arrays or shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec.accelerators.programs import Place, Program, compile_program
+from specdec.core.randomness import seed_words
+from specdec.decoding import beam, engine, speculative_beam
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batches import bucket
+from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.types import Prompt
+
+Decoder = BatchDecoder | BeamDecoder | SpeculativeBeamDecoder
+
+
+def compile_decode(
+    place: Place, decoder: Decoder, *, batch_size: int = 1, input_len: int = 64,
+    options: dict[str, Any] | None = None,
+) -> Program:  # fmt: skip
+    """The program that decodes or searches a batch, compiled for a chip or a mesh.
+
+    Args:
+      decoder: its models must be made for the place: inside of :meth:`Place.tracing`, and on a
+        mesh with :attr:`Place.target` and :attr:`Place.draft`. Parameters may be shapes; those of
+        a mesh say by their shardings how they lie, and what has none is whole on each chip.
+      input_len: tokens of each text, which the usual bucket is made of.
+      options: see :func:`specdec.accelerators.programs.compile_program`.
+
+    Raises:
+      ValueError: the mesh cannot cut the batch into equal parts.
+      DoesNotFitError: see :func:`specdec.accelerators.programs.compile_program`.
+    """
+    decoder.target.check_batch_size(batch_size)
+    prompt, row_ids = _rows(place, decoder, batch_size, bucket(input_len))
+    limit = np.int32(decoder.max_decode_len)
+    if isinstance(decoder, BatchDecoder):
+
+        def decode(params, prompt, row_ids, limit, seed):
+            return engine.decode.function(
+                decoder.engine, params, prompt, row_ids, limit, seed,
+                output_bucket=decoder.output_bucket,
+            )  # fmt: skip
+
+        seed = seed_words(decoder.seed)
+        args = (decoder.params, prompt, row_ids, limit, seed)
+        return compile_program(place, decode, *args, options=options)
+    if isinstance(decoder, BeamDecoder):
+
+        def search(rules, params, prompt, row_ids, limit):
+            return beam.search.function(
+                decoder.target.model, rules, params, prompt, row_ids, limit,
+                output_bucket=decoder.output_bucket,
+            )  # fmt: skip
+
+        rules, params = decoder.config.traced(decoder.output_bucket), decoder.target.params
+        return compile_program(
+            place, search, rules, params, prompt, row_ids, limit, options=options
+        )
+    beams = decoder.engine
+
+    def guessed(rules, params, prompt, row_ids, limit):
+        return speculative_beam.search.function(beams, rules, params, prompt, row_ids, limit)
+
+    params = decoder.target.params, decoder.draft.params if decoder.draft else ()
+    rules = decoder.config.traced(beams.output_bucket)
+    args = (rules, params, prompt, row_ids, limit)
+    return compile_program(place, guessed, *args, options=options)
+
+
+def _rows(place: Place, decoder: Decoder, batch_size: int, input_len: int) -> tuple[Prompt, Any]:
+    """A prompt and its rows' ids, as shapes on the chips that decode them."""
+    tokens = np.zeros((batch_size, input_len), np.int32)
+    prompt = decoder.target.model.prompt(tokens, np.full(batch_size, input_len, np.int32))
+    rows = place.target.sharding(("batch",)) if place.target else place.whole
+
+    def shape(array: Any) -> jax.ShapeDtypeStruct:
+        array = np.asarray(array)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+
+    return jax.tree.map(shape, (prompt, np.arange(batch_size, dtype=np.int32)))

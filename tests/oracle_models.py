@@ -16,6 +16,7 @@ from tiny import random_gpt_params, random_t5_params
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models import cache as kv
+from specdec.models import filler
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer as GPTNetwork
@@ -238,3 +239,13 @@ class ReadsFiller:
         begun = super().start(params, prompt, max_len, target)
         longest = jnp.full_like(begun.cache.length, prompt.prefix.shape[1] - 1)
         return dataclasses.replace(begun, cache=dataclasses.replace(begun.cache, length=longest))
+
+
+class FillerInFront:
+    """Filler comes before a call's tokens, which attend to it."""
+
+    def extend_embedded(self, params, encoded, cache, x, topology=CHAIN, *, after=0):
+        more = filler.amount(*x.shape[:2])
+        x = jnp.pad(x, ((0, 0), (more, 0), (0, 0)))
+        hidden, cache = super().extend_embedded(params, encoded, cache, x, topology, after=after)
+        return hidden[:, more:], cache

@@ -1,5 +1,7 @@
 """The exact oracle on real networks, T5 and GPT, with drafts of every kind; and on broken ones."""
 
+import dataclasses
+
 import numpy as np
 import oracle_models as broken
 import pytest
@@ -7,6 +9,7 @@ from oracle_cases import CAUGHT, LOSSLESS
 from oracle_models import COINS, ONE, QUARTERS, STEEP, distances, distributions, model_of
 from oracle_trees import FIRST, fractions_of, recursive_grid, rolled
 
+from specdec.core import platforms
 from specdec.drafters.base import Sampled, chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
@@ -19,6 +22,8 @@ from specdec.topology import Topology
 from specdec.verifiers.recursive import RecursiveVerifier
 
 EXACT = Grid(4, 2, 4)  # Where quarters are drawn for a steep target.
+# A TPU that has filler in calls of as many rows as the oracle's.
+FILLED = dataclasses.replace(platforms.TPU, tile_rows=1 << 20)
 
 
 def guessed_by(family, name):
@@ -49,6 +54,24 @@ def test_networks_are_lossless(family, name):
     drafter, params, grid = guessed_by(family, name)
     verifier = RecursiveVerifier() if name == "tree" else None
     assert max(distances(family, drafter, params, grid, verifier=verifier)) < LOSSLESS
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("t5", "tree"), ("gpt", "model"), pytest.param("t5", "model", marks=pytest.mark.slow)],
+)
+def test_networks_are_lossless_as_tpus_run_them(family, name):
+    """With filler in each call, and the filler's entries in the cache."""
+    verifier = RecursiveVerifier() if name == "tree" else None
+    with platforms.compiling_for(FILLED):
+        drafter, params, grid = guessed_by(family, name)
+        assert max(distances(family, drafter, params, grid, verifier=verifier)) < LOSSLESS
+
+
+def test_broken_filler_is_caught():
+    with platforms.compiling_for(FILLED):
+        off = distances("t5", *guessed_by("t5", "model"), mutant=broken.FillerInFront)
+    assert max(off) > CAUGHT
 
 
 @pytest.mark.parametrize("family", ["t5", pytest.param("gpt", marks=pytest.mark.slow)])

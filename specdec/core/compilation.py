@@ -56,13 +56,14 @@ class DecodeJit(Generic[_Arguments, _Result]):
         """The jitted function for these static arguments, to lower it."""
         function: Any = self.function
         given = dict(zip(self._places, args, strict=False)) | kwargs
-        key = (function, *(given.get(name) for name in self._static))
+        platform = platforms.current()
+        key = (function, platform, *(given.get(name) for name in self._static))
         if key not in _kept:
             _kept[key] = jax.jit(
                 # A function of its own: JAX keeps programs by the function they are of.
                 functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)),
                 static_argnames=self._static,
-                compiler_options=OPTIONS[platforms.current().name],
+                compiler_options=OPTIONS[platform.name],
             )
         _kept.move_to_end(key)
         return _kept[key]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from specdec.core import platforms
 from specdec.core.compilation import decode_jit, num_programs
 from specdec.core.randomness import BlockRandom, draw, row_keys
-from specdec.core.residuals import acceptance_prob, residual_weights
+from specdec.core.residuals import acceptance_prob, residual_weights, set_rows, write_at
 from specdec.core.standardize import argmax, standardize
 from specdec.testing.toys import reference_distribution
 from specdec.topology import Topology
@@ -27,10 +28,12 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.parametrize("platform", [platforms.CPU, platforms.TPU], ids=lambda each: each.name)
 @pytest.mark.parametrize("sampling", CONFIGS)
-def test_standardize_against_numpy(sampling):
+def test_standardize_against_numpy(sampling, platform):
     logits = np.random.default_rng(0).normal(0, 3, (4, 5, 37)).astype(np.float32)
-    got = standardize(jnp.asarray(logits), sampling.traced())
+    with platforms.compiling_for(platform):
+        got = standardize(jnp.asarray(logits), sampling.traced())
     for i, j in np.ndindex(4, 5):
         truth = reference_distribution(logits[i, j].astype(np.float64), sampling)
         np.testing.assert_allclose(got[i, j], truth, atol=2e-6)
@@ -44,6 +47,15 @@ def compiled_standardize(logits, sampling):
 @pytest.mark.parametrize("vocab", [1, 2, 37, 64])
 def test_standardize_with_any_numbers_in_one_program(vocab):
     """As a static top_k and top_p would: many settings, half of them on logits full of ties."""
+    check_any_numbers(vocab)
+
+
+def test_standardize_with_any_numbers_on_accelerators():
+    with platforms.compiling_for(platforms.TPU):
+        check_any_numbers(37)
+
+
+def check_any_numbers(vocab):
     rng = np.random.default_rng(vocab)
     before = num_programs()
     for i in range(100):
@@ -157,6 +169,24 @@ def test_a_row_keeps_its_numbers_whatever_its_place():
     all_rows = BlockRandom.of(row_keys(5, jnp.arange(4)), block).uniforms(Purpose.FINAL, 2)
     some = BlockRandom.of(row_keys(5, jnp.array([2, 0])), block).uniforms(Purpose.FINAL, 2)
     np.testing.assert_array_equal(some, all_rows[jnp.array([2, 0])])
+
+
+@pytest.mark.parametrize("platform", platforms.PLATFORMS.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("batch", [1, 3, 40])
+def test_rows_are_set_where_each_is(platform, batch):
+    """By the definition, entry by entry; 40 rows are more than a TPU writes apart."""
+    rng = np.random.default_rng(batch)
+    rows, new = rng.normal(size=(batch, 2, 9, 3)), rng.normal(size=(batch, 2, 4, 3))
+    at, count = rng.integers(0, 6, batch), rng.integers(0, 5, batch)
+    whole, part = rows.copy(), np.moveaxis(rows, 2, 1).copy()
+    for b in range(batch):
+        whole[b, :, at[b] : at[b] + 4] = new[b]
+        part[b, at[b] : at[b] + count[b]] = np.moveaxis(new, 2, 1)[b, : count[b]]
+    with platforms.compiling_for(platform):
+        got = jax.jit(lambda *a: set_rows(*a, axis=2))(rows, new, at)
+        some = jax.jit(write_at)(np.moveaxis(rows, 2, 1), np.moveaxis(new, 2, 1), at, count)
+    np.testing.assert_array_equal(got, whole.astype(np.float32))
+    np.testing.assert_array_equal(some, part.astype(np.float32))
 
 
 def test_residual_and_acceptance_prob():

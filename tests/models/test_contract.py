@@ -18,6 +18,7 @@ from tiny import (
     random_t5_params,
 )
 
+from specdec.core import platforms
 from specdec.models.gpt.model import GPTModel
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
@@ -33,6 +34,8 @@ def make(name):
         model = ToyModel(19)
         return model, jax.random.normal(jax.random.key(0), (31, 19))
     variant, layout, *narrow = name.split("/")
+    if layout in platforms.PLATFORMS:
+        layout = platforms.PLATFORMS[layout].layout
     if variant in TINY_GPT:
         gpt = GPTModel(TINY_GPT[variant], layout)
         return gpt, gpt.pack(random_gpt_params(TINY_GPT[variant], 0), None, *narrow)
@@ -42,7 +45,7 @@ def make(name):
 
 MODELS = [
     "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/in_out", "umt5/out_in",
-    "gpt/in_out", "gpt_untied/out_in",
+    "gpt/in_out", "gpt_untied/out_in", "v1.0/tpu", "gpt_untied/tpu",
 ]  # fmt: skip
 
 
@@ -58,10 +61,13 @@ MOST = pytest.mark.parametrize(
 
 @pytest.fixture(params=without("umt5/out_in"), scope="module")
 def setup(request):
+    """Of a platform's, calls are traced as there: with filler, and other writes into the cache."""
     model, params = make(request.param)
     prompt = prompt_of(model, ragged_inputs(BATCH, 7, 19))
     tokens = jax.random.randint(jax.random.key(1), (BATCH, LENGTH), 0, 19)
-    return Scorer(model, params, prompt), tokens
+    platform = platforms.PLATFORMS.get(request.param.split("/")[-1], platforms.CPU)
+    with platforms.compiling_for(platform):
+        yield Scorer(model, params, prompt), tokens
 
 
 class Scorer:

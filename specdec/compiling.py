@@ -19,6 +19,7 @@ from specdec.decoders import GREEDY, Decoders
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.base import DraftSpec
+from specdec.drafters.model import Checkpoint
 from specdec.drafters.tree import Tree
 from specdec.models.packed import PackedModel
 from specdec.models.partitioning import DeviceMesh
@@ -79,8 +80,12 @@ def compile_report(
     place = Place(chips.find(chip), mesh)
     if isinstance(target, Decoders):
         target, draft, names = _of_pair(target, draft, names)
-    config_of = config_of or _directory
     called = names or (_name(target, "target"), None if draft is None else _name(draft, "draft"))
+    config_of = config_of or _directory
+    if isinstance(target, str | os.PathLike):
+        target = config_of(resolve(target, "target"))
+    if isinstance(draft, str | os.PathLike):
+        draft = Checkpoint(os.fspath(draft))
     target_config, drafted = (_config(each, dtype) for each in (target, draft))
     shape = Tree(tuple(tree)) if isinstance(tree, Sequence) else tree
     speculates = drafted is not None and bool(gamma or shape)
@@ -141,8 +146,6 @@ def _of_pair(
 
 def _config(source: Any, dtype: str) -> Any:
     """A model's config in this dtype; a spec, or None, as it is."""
-    if isinstance(source, str | os.PathLike):
-        source = _directory(os.fspath(source))
     if source is None or isinstance(source, DraftSpec):
         return source
     return dataclasses.replace(source, dtype=dtype)

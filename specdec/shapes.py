@@ -6,7 +6,7 @@ Everything is made as it is for real, inside of ``jax.eval_shape``; what comes o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints.architectures import Config, decode_model, parameter_shapes
-from specdec.checkpoints.loading import BUNDLED, as_loaded, bundled
+from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
+from specdec.checkpoints.loading import BUNDLED, as_loaded, bundled, resolve
 from specdec.checkpoints.ngrams import load_ngrams
 from specdec.core import platforms
 from specdec.decoders import Decoders
@@ -45,13 +46,15 @@ def shaped_model(
     return as_loaded(model, _laid_out(model, params), source)
 
 
-def _packed(config: Config, *, int8: bool = False) -> Any:
+def _packed(
+    config: Config, *, int8: bool = False, output_tokens: Sequence[int] | None = None
+) -> Any:
     """Zeros, which are only traced."""
     zeros = {
         path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
     }
     model = decode_model(config, platforms.current().layout)
-    return model.pack(unflatten_dict(zeros, sep="/"), int8=int8)
+    return model.pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
 
 
 def _laid_out(model: PackedModel, params: Any) -> Any:
@@ -76,7 +79,9 @@ class _ShapeLoader:
     partitioning: Partitioning | None
 
     def model(self, source: str) -> LoadedModel:
-        return _traced(self.config_of(source), self.partitioning, source)
+        config = self.config_of(source)
+        tokens = load_draft_vocabulary(resolve(source, "draft"), config.vocab_size)
+        return _traced(config, self.partitioning, source, output_tokens=tokens)
 
     def heads(self, path: str) -> tuple[MakeTree, Params]:
         raise ValueError(
@@ -89,10 +94,11 @@ class _ShapeLoader:
 
 
 def _traced(
-    config: Config, partitioning: Partitioning | None, source: str, *, int8: bool = False
+    config: Config, partitioning: Partitioning | None, source: str, **packing: Any
 ) -> LoadedModel:
+    """A model whose weights are traced; see :func:`_packed`."""
     model = decode_model(config, platforms.current().layout, partitioning)
-    return as_loaded(model, _packed(config, int8=int8), source)
+    return as_loaded(model, _packed(config, **packing), source)
 
 
 def shaped_decoder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -21,6 +22,9 @@ _COLLECTIVES = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
     "collective-broadcast",
 }  # fmt: skip
+_NO_LABEL = re.compile(
+    r"$|jit\(|(while|body|closed_call|branch_\d+_fun|draft|target|verify|commit)$"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +99,9 @@ def cost_of(
 
 
 def _label(instruction: Instruction) -> str:
-    """The end of its op_name, without names of loops and phases; or what it is."""
-    parts = [part for part in instruction.op_name.split("/") if part not in ("while", "body")]
-    return "/".join(parts[-2:]) if parts[-1:] != [""] else instruction.opcode
+    """The end of its op_name, without names of loops, phases and functions; or what it is."""
+    parts = [part for part in instruction.op_name.split("/") if not _NO_LABEL.match(part)]
+    return "/".join(parts[-2:]) or instruction.opcode
 
 
 def bytes_of(module: Module, computation: Computation, instruction: Instruction) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from specdec.accelerators import thunks as launches
@@ -136,7 +137,7 @@ def compile_program(
     """
     platform = place.where.chip.platform
     options = dict(OPTIONS[platform.name] or {}) if options is None else dict(options)
-    with place.tracing(), tempfile.TemporaryDirectory() as folder:
+    with place.tracing(), _uncached(), tempfile.TemporaryDirectory() as folder:
         if platform.name == "gpu":
             options["xla_dump_to"] = folder
         begin = time.perf_counter()
@@ -161,6 +162,19 @@ def compile_program(
             f"device, and a {hardware.name} has {hardware.memory / _GIB:.1f} GiB."
         )
     return Program(text, arguments, temporaries, seconds, thunks)
+
+
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """While it lasts, nothing comes from JAX's persistent cache: times are those of compiling."""
+    before = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # Else what was decided at the first program stays.
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 def _does_not_fit(place: Place, message: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.accelerators import findings, hlo
+from specdec.accelerators import findings, hlo, text
 from specdec.accelerators.chips import Chip, Slice
 from specdec.accelerators.costs import Cost
 from specdec.accelerators.findings import Findings
@@ -42,7 +43,7 @@ class Part:
     largest: dict[str, int]
 
     @classmethod
-    def of(cls, costs: list[Cost], chip: Chip) -> Part:
+    def of(cls, costs: Sequence[Cost], chip: Chip) -> Part:
         """Parts that follow each other."""
         total = Cost.total(costs)
         tpu = chip.clock is not None
@@ -66,7 +67,8 @@ class ProgramReport:
       start: encoder, prefill and all else before the loop.
       phases: of one block.
       block: one pass of the loop; of plain decoding one step.
-      draft_step: one guess of the draft; None without a draft.
+      draft, draft_step: all guesses of a block, and one; None without a draft.
+      graphs, loops_outside: see :class:`specdec.accelerators.thunks.Thunks`; None of a TPU.
     """
 
     start: Part
@@ -79,6 +81,7 @@ class ProgramReport:
     temporary_bytes: int
     compile_seconds: float
     graphs: int | None
+    loops_outside: int | None
 
     @classmethod
     def of(
@@ -95,18 +98,20 @@ class ProgramReport:
         kernels = program.thunks.kernels if program.thunks else {}
         found: Phases = Reader(module, kernels, max(depth - 1, 0) or None, branch).phases()
         drafts = {name: cost for name, cost in found.block.items() if name.startswith("draft")}
-        draft = Part.of(list(drafts.values()), chip) if depth else None
-        step = None
-        if depth > 1 and STEPS in drafts:
-            step = Part.of([drafts[STEPS].divided(depth - 1)], chip)
-        elif depth:
-            step = Part.of([Cost.total(drafts.values()).divided(depth)], chip)
+        draft = step = None
+        if depth and drafts:
+            draft = Part.of(list(drafts.values()), chip)
+            one = Cost.total(drafts.values()).divided(depth)
+            if depth > 1 and STEPS in drafts:
+                one = drafts[STEPS].divided(depth - 1)
+            step = Part.of([one], chip)
         phases = {name: Part.of([cost], chip) for name, cost in found.block.items()}
         return cls(
             Part.of([found.start], chip), phases, draft, step,
             Part.of(list(found.block.values()), chip), findings.find(module),
             program.argument_bytes, program.temporary_bytes, program.seconds,
             program.thunks.graphs if program.thunks else None,
+            program.thunks.loops_outside if program.thunks else None,
         )  # fmt: skip
 
 
@@ -178,6 +183,9 @@ class CompileReport:
         saved = self.plain.start.ms - self.speculative.start.ms
         time = self.tokens * self.plain.block.ms + saved
         return self.tokens * self.speculative.block.ms / time if time > 0 else math.inf
+
+    def __str__(self) -> str:
+        return "\n".join(text.lines(self))
 
     def json(self) -> dict[str, Any]:
         """What ``compile.json`` has: parts have cycles, bytes, ms and kernels."""

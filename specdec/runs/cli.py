@@ -48,7 +48,8 @@ def decode(
             run = configured(DecodeRun)
             config = gin.operative_config_str()
         if dry_run:
-            print(gin.get_configurable(report)(run, root))
+            folder = Path(given.output_dir) if given.output_dir else None
+            print(gin.get_configurable(report)(run, root, folder=folder))
             return 0
         processes.check_same(config)
         with processes.together():

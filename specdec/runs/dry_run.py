@@ -38,7 +38,7 @@ from specdec.reproduction import paper
 from specdec.reproduction.beam_floors import BeamFloors
 from specdec.reproduction.floors import BlockPart, BlockPlan, floor
 from specdec.reproduction.reported import ReportedRun
-from specdec.runs import gin_files
+from specdec.runs import compile_run, gin_files
 from specdec.runs.decode_run import DecodeRun
 
 SHAPES = "configs/shapes"
@@ -93,6 +93,7 @@ def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Tabl
 def report(
     run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None,
     hardware: Hardware | None = None, reported: ReportedRun | None = None,
+    compile_for: str | None = None, folder: Path | None = None,
 ) -> str:  # fmt: skip
     """What ``--dry_run`` prints.
 
@@ -100,6 +101,9 @@ def report(
       paper_row: task and draft of the paper's Table 4 that the run repeats.
       hardware: what the devices of the run's mesh are, or the one device it has without.
       reported: a run of others, with which the plan is compared.
+      compile_for: a chip or a slice of several (:func:`specdec.accelerators.chips.find`), for which
+        the run is compiled.
+      folder: where ``compile.json`` is written then; None for nowhere.
 
     Raises:
       ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
@@ -167,23 +171,38 @@ def report(
         lines += ["", *_device_lines(plan)]
     if hardware is not None:
         lines += ["", *_fitting_lines(plan, hardware)]
+    lines += _times(run, plan, hardware, row)
+    if compile_for is not None:
+        target, *_ = found[0]
+        shape = compile_run.compiled(
+            run, target, lambda source: find_config(resolve(source, "draft"), root)[0], plan,
+            compile_for,
+        )  # fmt: skip
+        lines += ["", *compile_run.written(shape, folder)]
+    return "\n".join(lines)
+
+
+def _times(
+    run: DecodeRun, plan: BlockPlan, hardware: Hardware | None, row: paper.Table4Row | None
+) -> list[str]:
+    """Collectives on a mesh, and floors on known hardware."""
     if run.mesh is None and hardware is None:
-        return "\n".join(lines)
+        return []
     if run.beam is not None:
         alike = hardware is not None and run.mesh is None
         times = _beam_lines(run, plan, hardware) if alike and hardware else [_BEAMS_ON_MESHES]
-        lines += ["", *times]
-    elif plan.unplanned:
+        return ["", *times]
+    if plan.unplanned:
         cut = ", ".join(plan.unplanned)
-        lines += ["", f"Collectives and times are not planned for such a cut of {cut}."]
-    elif isinstance(run.draft, Hierarchical):
-        lines += ["", "How often a hierarchical draft calls its model depends on the texts."]
-    else:
-        if run.mesh is not None:
-            lines += ["", *_collective_lines(plan, run.stop_below)]
-        if hardware is not None:
-            lines += ["", *_time_lines(plan, hardware, row)]
-    return "\n".join(lines)
+        return ["", f"Collectives and times are not planned for such a cut of {cut}."]
+    if isinstance(run.draft, Hierarchical):
+        return ["", "How often a hierarchical draft calls its model depends on the texts."]
+    lines = []
+    if run.mesh is not None:
+        lines += ["", *_collective_lines(plan, run.stop_below)]
+    if hardware is not None:
+        lines += ["", *_time_lines(plan, hardware, row)]
+    return lines
 
 
 def _shape(run: DecodeRun) -> str:

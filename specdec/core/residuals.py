@@ -13,7 +13,6 @@ from specdec.core import platforms
 from specdec.core.reductions import sum_last
 from specdec.types import Distribution, Draft, PointMass
 
-
 # Rows of a batch that TPUs write into one at a time; of more, all entries are written again.
 _ROWS_APART = 32
 

@@ -37,7 +37,7 @@ def _lowest_kept(
 ) -> Int[Array, "*shape"]:
     """The smallest integer such that the entries above it weigh less than ``limit``.
 
-    By bisection, 32 passes over the entries (8 in 16 parts where a pass costs more than arithmetic):
+    By bisection, 32 passes over the entries; in 16 parts 8, where passes cost more than arithmetic:
     no sort, and ``limit`` may be traced. Entries that are tied with the last one kept are kept too.
 
     Args:

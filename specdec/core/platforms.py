@@ -28,6 +28,7 @@ class Platform:
       tile_rows: the most tokens of a product that filler may make it.
       bits_a_pass: of a number that is searched by passes over a vocabulary. More are fewer passes
         of more arithmetic, which costs an accelerator less than starting them.
+      fused: whether layers have kernels of ours; see :mod:`specdec.models.products.fused`.
     """
 
     name: Literal["cpu", "gpu", "tpu"]
@@ -35,6 +36,7 @@ class Platform:
     tile: int = 1
     tile_rows: int = 0
     bits_a_pass: int = 1
+    fused: bool = False
 
     def tile_for(self, batch: int) -> int:
         """Of what number of tokens each row's calls are a multiple; 1 for no filler.
@@ -49,7 +51,7 @@ class Platform:
 
 
 CPU = Platform("cpu", "out_in")
-GPU = Platform("gpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4)
+GPU = Platform("gpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, fused=True)
 TPU = Platform("tpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4)
 PLATFORMS = {platform.name: platform for platform in (CPU, GPU, TPU)}
 

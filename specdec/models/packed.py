@@ -30,7 +30,7 @@ from specdec.core.standardize import spread
 from specdec.models import cache as kv
 from specdec.models import filler
 from specdec.models.partitioning import Partitioning, constrain, place, ways
-from specdec.models.products import few_tokens, plain
+from specdec.models.products import few_tokens, fused, plain
 from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
 from specdec.topology import CHAIN, Forest, Order
 from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
@@ -336,12 +336,90 @@ class PackedModel(abc.ABC):
     @abc.abstractmethod
     def _logits(self, params, x) -> Float[Array, "b t v"]: ...
 
+    @abc.abstractmethod
+    def _norm(self, norm: Any) -> fused.Norm:
+        """A norm's parameters as ``fused`` has them."""
+
+    @abc.abstractmethod
+    def _normed(self, x: Float[Array, "b t d"], norm: Any) -> Float[Array, "b t d"]: ...
+
+    @abc.abstractmethod
+    def _joined_queries_keys_values(self, layer, x) -> Float[Array, "b t 3*i"]:
+        """Of x, normalised."""
+
+    @abc.abstractmethod
+    def _queries_keys_values(self, layer, x) -> list[Float[Array, "b t i"]]: ...
+
+    @property
+    def _query_scale(self) -> float:
+        """What queries are multiplied with."""
+        return 1.0
+
+    def _fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
+        """Whether ``fused`` does what is done with x and such kernels, keys or values."""
+        return (
+            platforms.current().fused
+            and self.layout == "in_out"
+            and self.partitioning is None
+            and x.shape[0] * x.shape[1] <= fused.MOST_ROWS
+            and all(isinstance(each, jax.Array) and each.dtype == x.dtype for each in others)
+        )
+
+    def _product_of_normed(
+        self, x: Float[Array, "b t d"], norm: Any, kernel: Kernel,
+        bias: Float[Array, " i"] | None = None,
+    ) -> Float[Array, "b t i"]:  # fmt: skip
+        if self._fuses(x, kernel):
+            return fused.product_of_normed(x, self._norm(norm), kernel, bias)
+        product = self.ops.product(kernel, self._normed(x, norm))
+        return product if bias is None else product + bias
+
+    def _self_attention(
+        self, layer: Any, x: Float[Array, "b t d"], old: Sequence[Array],
+        bias: Any, at: Int[Array, " b"],
+    ) -> tuple[Float[Array, "b t i"], Array, Array]:  # fmt: skip
+        """Attention of a block to itself and the cache; keys and values of the cache with it."""
+        if self._fuses(x, *old):
+            joined = self._joined_queries_keys_values(layer, x)
+            return fused.self_attention(joined, old[0], old[1], bias, at, self._query_scale)
+        query, key, value = self._queries_keys_values(layer, x)
+        key, value = self._written(old, (key, value), at)
+        return self._attend(self._heads(query), key, value, bias), key, value
+
+    def _cross_attention(
+        self, query: Float[Array, "b t i"], keys: Float[Array, "b h s k"],
+        values: Float[Array, "b h s k"], bias: Float[Array, "b 1 1 s"],
+    ) -> Float[Array, "b t i"]:  # fmt: skip
+        if self._fuses(query, keys, values):
+            return fused.cross_attention(query, keys, values, bias)
+        (query,) = self._split(query, 1, "joined_kv")
+        return self._attend(self._heads(query), keys, values, bias)
+
+    def _added(
+        self, x: Float[Array, "b t d"], h: Float[Array, "b t i"], kernel: Kernel,
+        bias: Float[Array, " d"] | None = None,
+    ) -> Float[Array, "b t d"]:  # fmt: skip
+        """x + h kernel + bias."""
+        if self._fuses(x, kernel):
+            return fused.added(x, h, kernel, bias)
+        part = self.ops.product(kernel, h)
+        if bias is None:
+            return hidden(x + part)
+        # Once in memory; else each norm would add up all that came before it again.
+        return jax.lax.optimization_barrier(hidden(x + part + bias))
+
     def _split(self, products: Float[Array, "b t i"], count: int, axis: str) -> list[Array]:
         """The products of joined kernels apart; the mesh cuts each along ``axis``."""
         return self.ops.split(products, count, ways(self.partitioning, axis))
 
-    def _logits_kernel(self, params: Any) -> Kernel:
-        return self.ops.tied(params.embedding) if params.logits is None else params.logits
+    def _logits_of_normed(self, params: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        tied = params.logits is None
+        kernel = params.embedding if tied else params.logits
+        if self._fuses(x, kernel):
+            norm = self._norm(params.final_norm)
+            return fused.product_of_normed(x, norm, kernel, tied=tied, dtype=jnp.float32)
+        normed = self._normed(x, params.final_norm)
+        return self.ops.product(self.ops.tied(kernel) if tied else kernel, normed, jnp.float32)
 
     def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
         embedded = self.ops.embed(params.embedding, tokens).astype(self.dtype)
@@ -353,7 +431,7 @@ class PackedModel(abc.ABC):
         return constrain(split.transpose(0, 2, 1, 3), kv.CACHE_AXES)
 
     def _written(
-        self, old: tuple[Array, Array], new: tuple[Array, Array], at: Int[Array, " b"]
+        self, old: Sequence[Array], new: Sequence[Array], at: Int[Array, " b"]
     ) -> tuple[Array, Array]:
         """A layer's keys and values [B, H, M, K] with those [B, T, I] of a block."""
         key, value = (kv.write(a, self._heads(b), at) for a, b in zip(old, new, strict=True))

@@ -22,6 +22,7 @@ from specdec.models.gpt.network import ACTIVATIONS
 from specdec.models.gpt.packing import Norm, PackedGPT, PackedLayer
 from specdec.models.packed import MLP_AXES, NEG_INF, PackedModel, hidden
 from specdec.models.partitioning import constrain
+from specdec.models.products import fused
 from specdec.types import AnyArray, Encoded, Prompt, Start
 
 
@@ -84,14 +85,11 @@ class GPTModel(PackedModel):
         for layer, old in zip(
             params.layers, zip(cache.keys, cache.values, strict=True), strict=True
         ):
-            query, key, value = self._queries_keys_values(layer, x)
-            key, value = self._written(old, (key, value), length + after)
+            h, key, value = self._self_attention(layer, x, old, bias, length + after)
             keys.append(key)
             values.append(value)
-            h = self._attend(self._heads(query * self.config.head_dim**-0.5), key, value, bias)
-            x = _added(x, self.ops.product(layer.self_out, h), layer.out_bias)
-            h = self._feed_forward(layer, x)
-            x = _added(x, self.ops.product(layer.wo, h), layer.wo_bias)
+            x = self._added(x, h, layer.self_out, layer.out_bias)
+            x = self._added(x, self._feed_forward(layer, x), layer.wo, layer.wo_bias)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
     def _normed(self, x: Float[Array, "b t d"], norm: Norm) -> Float[Array, "b t d"]:
@@ -101,21 +99,30 @@ class GPTModel(PackedModel):
         normed = centred * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
         return normed.astype(x.dtype) * norm.norm_scale + norm.norm_bias
 
+    def _norm(self, norm: Norm) -> fused.Norm:
+        return fused.Norm(norm.norm_scale, norm.norm_bias, self.config.layer_norm_epsilon)
+
+    @property
+    def _query_scale(self) -> float:
+        return self.config.head_dim**-0.5
+
+    def _joined_queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
+        bias = layer.qkv_bias.reshape(-1)
+        return self._product_of_normed(x, layer.self_norm, layer.self_qkv, bias)
+
     def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
         products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        return [p + layer.qkv_bias[i] for i, p in enumerate(self._split(products, 3, "joined_kv"))]
+        split = self._split(products, 3, "joined_kv")
+        query, key, value = (each + layer.qkv_bias[i] for i, each in enumerate(split))
+        return query * self._query_scale, key, value
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
-        inner = self.ops.product(layer.wi, self._normed(x, layer.mlp_norm)) + layer.wi_bias
-        return constrain(ACTIVATIONS[self.config.activation](inner), MLP_AXES)
+        act = ACTIVATIONS[self.config.activation]
+        if self._fuses(x, layer.wi) and self.config.activation != "gelu_exact":  # It is of erf.
+            norm = self._norm(layer.mlp_norm)
+            return fused.product_of_normed(x, norm, layer.wi, layer.wi_bias, act=act)
+        inner = self._product_of_normed(x, layer.mlp_norm, layer.wi, layer.wi_bias)
+        return constrain(act(inner), MLP_AXES)
 
     def _logits(self, params: PackedGPT, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        normed = self._normed(x, params.final_norm)
-        return self.ops.product(self._logits_kernel(params), normed, jnp.float32)
-
-
-def _added(
-    x: Float[Array, "b t d"], part: Float[Array, "b t d"], bias: Float[Array, " d"]
-) -> Float[Array, "b t d"]:
-    """Their sum, once in memory; else each norm would add up all that came before it again."""
-    return jax.lax.optimization_barrier(hidden(x + part + bias))
+        return self._logits_of_normed(params, x)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.models import cache as kv
 from specdec.models.packed import MLP_AXES, NEG_INF, PackedModel, hidden
 from specdec.models.partitioning import constrain
+from specdec.models.products import fused
 from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import ACTIVATIONS, check_encoding, relative_position_buckets
@@ -145,8 +146,8 @@ class T5Model(PackedModel):
             bias = shared if layer.relpos is None else bias_of(layer.relpos)
             query, key, value = self._queries_keys_values(layer, x)
             h = self._attend(self._heads(query), self._heads(key), self._heads(value), bias)
-            x = hidden(x + self.ops.product(layer.self_out, h))
-            x = hidden(x + self.ops.product(layer.wo, self._feed_forward(layer, x)))
+            x = self._added(x, h, layer.self_out)
+            x = self._added(x, self._feed_forward(layer, x), layer.wo)
         return self._normed(x, encoder.final_norm)
 
     def _extend(self, params, encoded, cache, x, topology, after):
@@ -165,46 +166,51 @@ class T5Model(PackedModel):
 
         shared = None if params.relpos is None else bias_of(params.relpos)
         keys, values = [], []
-        for i, (layer, old_key, old_value) in enumerate(
+        for i, (layer, *old) in enumerate(
             zip(params.layers, cache.keys, cache.values, strict=True)
         ):
-            query, key, value = self._queries_keys_values(layer, x)
-            key, value = self._written((old_key, old_value), (key, value), length + after)
+            bias = shared if layer.relpos is None else bias_of(layer.relpos)
+            h, key, value = self._self_attention(layer, x, old, bias, length + after)
             keys.append(key)
             values.append(value)
-            bias = shared if layer.relpos is None else bias_of(layer.relpos)
-            h = self._attend(self._heads(query), key, value, bias)
-            x = hidden(x + self.ops.product(layer.self_out, h))
+            x = self._added(x, h, layer.self_out)
             if encoded is not None:
-                x = hidden(x + self._attend_to(encoded, layer, i, x))
-            x = hidden(x + self.ops.product(layer.wo, self._feed_forward(layer, x)))
+                x = self._added(x, self._attend_to(encoded, layer, i, x), layer.cross_out)
+            x = self._added(x, self._feed_forward(layer, x), layer.wo)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
     def _attend_to(
         self, encoded: EncodedT5, layer: Any, i: int, x: Float[Array, "b t d"]
-    ) -> Float[Array, "b t d"]:
+    ) -> Float[Array, "b t i"]:
         """Cross-attention of layer i."""
         bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
-        query = self.ops.product(layer.cross_query, self._normed(x, layer.cross_norm))
-        (query,) = self._split(query, 1, "joined_kv")
+        query = self._product_of_normed(x, layer.cross_norm, layer.cross_query)
         # Rows that share an encoding are as tokens of one row to it.
         query = query.reshape(len(encoded.mask), -1, query.shape[-1])
-        h = self._attend(self._heads(query), encoded.keys[i], encoded.values[i], bias)
-        return self.ops.product(layer.cross_out, h.reshape(*x.shape[:2], -1))
+        h = self._cross_attention(query, encoded.keys[i], encoded.values[i], bias)
+        return h.reshape(*x.shape[:2], -1)
 
     def _normed(self, x: Float[Array, "b t d"], scale: Float[Array, " d"]) -> Float[Array, "b t d"]:
         """x / rms(x) times the norm's scale."""
         inverse = jax.lax.rsqrt(self.ops.mean_square(x) + self.config.layer_norm_epsilon)
         return (x * inverse * scale).astype(x.dtype)
 
+    def _norm(self, scale: Float[Array, " d"]) -> fused.Norm:
+        return fused.Norm(scale, None, self.config.layer_norm_epsilon)
+
+    def _joined_queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
+        return self._product_of_normed(x, layer.self_norm, layer.self_qkv)
+
     def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        return self._split(products, 3, "joined_kv")
+        return self._split(self._joined_queries_keys_values(layer, x), 3, "joined_kv")
 
     def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
-        act = ACTIVATIONS[self.config.activation]
+        act, gated = ACTIVATIONS[self.config.activation], self.config.gated
+        if self._fuses(x, layer.wi):
+            norm = self._norm(layer.mlp_norm)
+            return fused.product_of_normed(x, norm, layer.wi, act=act, gated=gated)
         inner = self.ops.product(layer.wi, self._normed(x, layer.mlp_norm))
-        if self.config.gated:
+        if gated:
             gate, inner = self._split(inner, 2, "mlp")
             inner = act(gate) * inner
         else:
@@ -212,6 +218,5 @@ class T5Model(PackedModel):
         return constrain(inner, MLP_AXES)
 
     def _logits(self, params: PackedT5, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        normed = self._normed(x, params.final_norm)
-        logits = self.ops.product(self._logits_kernel(params), normed, jnp.float32)
+        logits = self._logits_of_normed(params, x)
         return logits * self.config.d_model**-0.5 if self.config.tied_logits else logits

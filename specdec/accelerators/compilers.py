@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.resources
 import os
 import re
@@ -68,11 +69,7 @@ def devices(where: Slice) -> Sequence[Any]:
     check(where)
     chip = where.chip
     if chip.platform.name == "gpu":
-        file = importlib.resources.files("specdec.accelerators") / f"{chip.name}.txtpb"
-        found = topologies.get_topology_desc(
-            "1x1x1", platform="cuda", target_config=file.read_text(), topology="1x1x1"
-        )
-        return found.devices
+        return _gpus(chip.name)
     for name, value in _TPU_VARIABLES.items():
         os.environ.setdefault(name, value)
     hosts = tuple(min(size, 2) for size in where.shape)
@@ -85,3 +82,18 @@ def devices(where: Slice) -> Sequence[Any]:
     shape = "x".join(map(str, where.shape))
     found = topologies.get_topology_desc(f"{chip.name}:{shape}", platform="tpu", **options)
     return found.devices[: where.count]
+
+
+def _gpus(name: str) -> Sequence[Any]:
+    """One GPU, described by a file of this package."""
+    file = importlib.resources.files("specdec.accelerators") / f"{name}.txtpb"
+    options = {"platform": "cuda", "target_config": file.read_text(), "topology": "1x1x1"}
+    jax.local_devices()  # JAX's own are found first, so that none is looked for below.
+    try:
+        return topologies.get_topology_desc("1x1x1", **options).devices
+    except NotImplementedError:
+        pass
+    # Where there is no GPU the plugin stays out, unless it is told not to look for CUDA.
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+    importlib.import_module(f"jax_plugins.xla_cuda{_CUDA}").initialize()
+    return topologies.get_topology_desc("1x1x1", **options).devices

@@ -21,7 +21,8 @@ class Findings:
 
     Attributes:
       weight_copy_bytes: of kernels that are written once more, in the same or fewer bits, because
-        a product wants another layout or several as one.
+        a product wants another layout or several as one. What a block does while it brings a
+        kernel onto the chip is a part of reading it.
       weight_widened_bytes: of kernels that are written once more in more bits.
       row_loops: loops inside of a block that the compiler made of one operation over the rows.
       one_token_vector_products: products of kernels that are multiplied and summed element by
@@ -41,12 +42,10 @@ class Findings:
 def find(module: Module) -> Findings:
     """Raises ValueError if the program has no loop."""
     flow, loop = Flow(module), decode_loop(module)
-    block = list(within(module, loop))
-    restated = [
-        found
-        for computation, instruction in executed(module, module.entry)
-        if (found := _restated(flow, computation, instruction)) is not None
-    ]
+    start, block = list(executed(module, module.entry, loop)), list(within(module, loop))
+    restated = [found for each in start if (found := _restated(flow, *each)) is not None]
+    inside = [found for each in block if (found := _restated(flow, *each)) is not None]
+    restated += [found for found in inside if not found[1].space]
     wider = [new.bytes for old, new in restated if new.bits > old.bits]
     copies = [(old, new.bytes) for old, new in restated if new.bits <= old.bits]
     return Findings(
@@ -58,7 +57,9 @@ def find(module: Module) -> Findings:
         ),
         stacked_copies=sum(len(old.dims) > 2 for old, _ in copies),
         sorts=sum(
-            each.opcode in ("sort", "topk") or each.target.startswith(_SORTS) for _, each in block
+            part.opcode in ("sort", "topk") or part.target.startswith(_SORTS)
+            for _, instruction in block
+            for part in _parts(module, instruction)
         ),
     )
 
@@ -73,12 +74,17 @@ def _restated(
     if not (joins or flow.moves(instruction)) or not instruction.operands:
         return None
     (new, *_) = instruction.shapes
-    if instruction.opcode == "copy-start" and new.space:
-        return None  # It is fetched to where it is read, as it is.
     weights = [flow.weight(computation, name) for name in instruction.operands]
     shapes = [weight.shapes[0] for weight in weights if weight is not None]
     largest = max(shapes, key=lambda shape: shape.size, default=None)
-    return (largest, new) if largest is not None and new.size >= largest.size else None
+    if largest is None or new.size < largest.size:
+        return None
+    # Fetched to the chip as it is, it is a part of being read.
+    return (
+        None
+        if new == dataclasses.replace(largest, space=new.space) and new.space
+        else (largest, new)
+    )
 
 
 def _over_rows(instruction: Instruction) -> bool:
@@ -91,23 +97,17 @@ def _on_vector_unit(flow: Flow, computation: Computation, instruction: Instructi
     """A fusion that is made for a product of a kernel, and has none in it."""
     if instruction.opcode != "fusion":
         return False
-    (inside,) = flow.module.called(instruction, "calls")
-    parts = [*inside, *_nested(flow.module, inside)]
-    if any(each.opcode in _PRODUCTS for each in parts):
+    parts = _parts(flow.module, instruction)
+    kinds = {each.opcode for each in parts}
+    made_for = any(each.op_name.endswith("dot_general") for each in parts)
+    if not made_for or "multiply" not in kinds or kinds & _PRODUCTS:
         return False
-    made_for = any(
-        each.op_name.endswith("dot_general") and each.opcode in ("multiply", "reduce")
-        for each in parts
-    )
-    names = instruction.operands
-    return made_for and any(flow.weight(computation, name) is not None for name in names)
+    return any(flow.weight(computation, name) is not None for name in instruction.operands)
 
 
-def _nested(module: Module, computation: Computation) -> list[Instruction]:
-    """What fusions inside of a fusion are made of."""
-    found = []
-    for instruction in computation:
-        if instruction.opcode == "fusion":
-            (inside,) = module.called(instruction, "calls")
-            found += [*inside, *_nested(module, inside)]
-    return found
+def _parts(module: Module, instruction: Instruction) -> list[Instruction]:
+    """An instruction, and what it is made of if it is a fusion, also of fusions in that."""
+    if instruction.opcode != "fusion":
+        return [instruction]
+    (inside,) = module.called(instruction, "calls")
+    return [instruction, *(part for each in inside for part in _parts(module, each))]

@@ -25,11 +25,13 @@ class Shape:
 
     Attributes:
       space: the memory that it is in: 0 is the device's main memory, others are on the chip.
+      layout: the order of its axes and its tiles, as the text has them.
     """
 
     dtype: str
     dims: tuple[int, ...]
     space: int = 0
+    layout: str = ""
 
     @property
     def size(self) -> int:
@@ -184,7 +186,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
     for dtype, dims, layout in _SHAPE.findall(text):
         space = _found(r"S\((\d+)\)", layout)
         sizes = tuple(int(size) for size in dims.split(",") if size)
-        found.append(Shape(dtype, sizes, int(space or 0)))
+        found.append(Shape(dtype, sizes, int(space or 0), re.sub(r"S\(\d+\)", "", layout)))
     return tuple(found)
 
 

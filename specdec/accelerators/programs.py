@@ -155,11 +155,14 @@ def compile_program(
     assert sizes is not None
     assert text is not None
     arguments, temporaries = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
-    hardware = place.where.chip.hardware
-    if arguments + temporaries > hardware.memory:  # The GPU compiler does not look.
+    hardware, needs = (
+        place.where.chip.hardware,
+        sizes.output_size_in_bytes + arguments + temporaries,
+    )
+    if needs > hardware.memory:  # The GPU compiler does not look.
         raise DoesNotFitError(
-            f"Does not fit: the program needs {(arguments + temporaries) / _GIB:.1f} GiB on each "
-            f"device, and a {hardware.name} has {hardware.memory / _GIB:.1f} GiB."
+            f"Does not fit: the program needs {needs / _GIB:.1f} GiB on each device, and a "
+            f"{hardware.name} has {hardware.memory / _GIB:.1f} GiB."
         )
     return Program(text, arguments, temporaries, seconds, thunks)
 

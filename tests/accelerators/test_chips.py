@@ -1,0 +1,87 @@
+"""Chips and slices by name, and what is said where they or their compilers are missing."""
+
+import re
+from importlib import metadata
+
+import jax
+import pytest
+
+from specdec.accelerators import chips, compilers
+from specdec.accelerators.programs import DoesNotFitError, Place, compile_program
+from specdec.models.partitioning import DeviceMesh
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "count", "shape"),
+    [
+        ("v4", "v4", 1, (2, 2, 1)), ("v4-8", "v4", 4, (2, 2, 1)), ("v4-16", "v4", 8, (2, 2, 2)),
+        ("v5p", "v5p", 1, (2, 2, 1)), ("v5p-8", "v5p", 4, (2, 2, 1)), ("v5e", "v5e", 1, (1, 1)),
+        ("v5e-8", "v5e", 8, (2, 4)), ("v5litepod-8", "v5e", 8, (2, 4)), ("v6e-4", "v6e", 4, (2, 2)),
+    ],
+)  # fmt: skip
+def test_names_are_googles(name, chip, count, shape):
+    found = chips.find(name)
+    assert (found.chip.name, found.count, found.shape) == (chip, count, shape)
+    devices = compilers.devices(found)
+    assert len(devices) == count
+    assert {device.platform for device in devices} == {"tpu"}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("h100", "H100"), ("h200", "H200")])
+def test_gpus(name, kind):
+    (device,) = compilers.devices(chips.find(name))
+    assert kind in device.device_kind
+
+
+@pytest.mark.parametrize("name", ["v3", "v4-7", "v4-12", "v5e-3", "h100-8", "V4", "", None, 4])
+def test_what_there_is_not(name):
+    message = f"nothing called {re.escape(repr(name))} .*v5p.*h200.*v4-8.*v5e-8"
+    with pytest.raises(ValueError, match=message):
+        chips.find(name)
+
+
+@pytest.mark.parametrize(
+    ("chip", "package"),
+    [("v5e", "libtpu"), ("h200", "jax-cuda12-plugin"), ("h100", "nvidia-cuda-nvcc-cu12")],
+)
+def test_a_wheel_is_missing(monkeypatch, chip, package):
+    real = metadata.version
+
+    def version(name):
+        if name == package:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(ValueError, match=rf"{package} is not .*{chip}.*\"specdec\[compilers\]\""):
+        compilers.check(chips.find(chip))
+
+
+@pytest.mark.parametrize(("chip", "package"), [("v4", "libtpu"), ("h100", "jax-cuda12-pjrt")])
+def test_a_wheel_is_of_another_jax(monkeypatch, chip, package):
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "0.0.7" if n == package else real(n))
+    with pytest.raises(ValueError, match=rf"{package} 0.0.7 .*JAX {jax.__version__}.*compilers"):
+        compilers.check(chips.find(chip))
+
+
+def test_the_user_has_set_a_variable(monkeypatch):
+    monkeypatch.setenv("TPU_WORKER_ID", "0")
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+    compilers.devices.cache_clear()
+    compilers.devices(chips.find("v5e"))
+    assert compilers.os.environ["TPU_ACCELERATOR_TYPE"] == "v5litepod-8"
+
+
+def test_a_mesh_of_more_chips_than_there_are():
+    with pytest.raises(ValueError, match=r"2 x 4 .* needs 8 chips, and v4-8 has 4"):
+        Place(chips.find("v4-8"), DeviceMesh(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("chip", "sizes"), [("v5e", "96.* GiB .* v5e has 15.75 GiB"), ("h100", "96.* H100 has 74.5")]
+)
+def test_a_program_that_does_not_fit(chip, sizes):
+    large = jax.ShapeDtypeStruct((2**17, 2**17), "bfloat16")
+    with pytest.raises(DoesNotFitError, match=f"Does not fit: the program needs {sizes}"):
+        compile_program(Place(chips.find(chip)), lambda a, b: a @ b, large, large)

@@ -1,0 +1,142 @@
+"""Programs' texts as computations, and what their parts cost, on short ones written by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from specdec.accelerators import hlo, thunks
+from specdec.accelerators.costs import bytes_of
+from specdec.accelerators.flow import Flow
+from specdec.accelerators.phases import OTHER, STEPS, Reader
+
+# A decode: the start widens the kernel; a block drafts in a loop of three steps, and scores.
+TEXT = (Path(__file__).parent / "decode.hlo").read_text()
+KERNEL = 4 * 64 * 128
+
+
+@pytest.fixture
+def module():
+    return hlo.parse(TEXT)
+
+
+def test_lines_are_read(module):
+    assert module.entry.name == "main"
+    step = module.computations["step"]
+    made, arg = step.instructions["made"], step.instructions["arg.1"]
+    assert (made.opcode, made.operands, made.cycles) == ("fusion", ("kernel", "kernel"), 10)
+    assert made.called == {"calls": ("product",)}
+    assert made.op_name.endswith("draft/while/body/dot_general")
+    assert [(shape.dtype, shape.dims) for shape in arg.shapes] == [("s32", ()), ("f32", (64, 128))]
+    assert (made.shapes[0].space, made.shapes[0].bytes) == (1, 4 * 8 * 128)
+    assert step.root.name == "next"
+    assert step.instructions["kernel"].index == 1
+    assert [user.name for user in step.users["kernel"]] == ["made", "next"]
+    guess = module.computations["block"].instructions["guess"]
+    assert [each.name for each in module.called(guess, "body")] == ["step"]
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("pred", 8), ("s4", 4), ("bf16", 16), ("f8e4m3fn", 8)])
+def test_bits(dtype, bits):
+    assert hlo.Shape(dtype, (2, 4)).bytes == bits
+
+
+def test_no_program():
+    with pytest.raises(ValueError, match="no ENTRY"):
+        hlo.parse("HloModule nothing\n")
+    alone = "ENTRY %main (a: f32[]) -> f32[] {\n  ROOT %a = f32[] parameter(0)\n}\n"
+    with pytest.raises(ValueError, match="no loop"):
+        Reader(hlo.parse(alone)).phases()
+
+
+def test_where_arrays_come_from(module):
+    flow, step = Flow(module), module.computations["step"]
+    assert flow.weight(step, "kernel").name == "w"
+    block = module.computations["block"]
+    assert flow.weight(block, "here").name == "w"
+    assert flow.weight(block, "table").name == "t"
+    assert flow.weight(block, "ids") is None
+    assert flow.trips(block, block.instructions["guess"]) == 3
+
+
+def test_bytes_of_main_memory(module):
+    block = module.computations["block"]
+
+    def count(name):
+        return bytes_of(module, block, block.instructions[name])
+
+    assert count("early") == KERNEL  # Read once, though both ends are in its result.
+    assert count("found") == 2 * 8 * 64 + 4 * 8  # Rows of the table, and their numbers.
+    assert count("scored") == 4 * 8 * 128  # The kernel is on the chip.
+    entry = module.entry
+    assert bytes_of(module, entry, entry.instructions["wide"]) == KERNEL // 2 + KERNEL
+
+
+def test_phases(module):
+    found = Reader(module).phases()
+    assert found.start.cycles == 100
+    assert found.start.bytes == KERNEL + KERNEL // 2
+    assert set(found.block) == {STEPS, "target", OTHER}
+    steps, target = found.block[STEPS], found.block["target"]
+    assert steps.cycles == 3 * 10
+    assert steps.bytes == 3 * (KERNEL + 4 * 8 * 64 + 9)  # 9 are those of the condition.
+    assert target.cycles == 25
+    # What was fetched early belongs to the phase that reads it.
+    assert target.bytes == KERNEL + 4 * 8 * 128 + 2 * 8 * 64 + 4 * 8
+
+
+UPDATE = """\
+%put (p0: f32[8,64], p1: f32[1,64], p2: s32[]) -> f32[8,64] {
+  %p0 = f32[8,64]{1,0} parameter(0)
+  %p1 = f32[1,64]{1,0} parameter(1)
+  %p2 = s32[] parameter(2)
+  ROOT %dus = f32[8,64]{1,0} dynamic-update-slice(%p0, %p1, %p2, %p2)
+}
+
+ENTRY %main (a: f32[8,64], b: f32[1,64], i: s32[]) -> f32[8,64] {
+  %a = f32[8,64]{1,0} parameter(0)
+  %b = f32[1,64]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %one = f32[8,64]{1,0} fusion(%a, %b, %i), kind=kLoop, calls=%put
+  ROOT %two = f32[8,64]{1,0} dynamic-update-slice(%one, %b, %i, %i)
+}
+"""
+
+
+def test_an_update_in_place_costs_the_update():
+    module = hlo.parse(UPDATE)
+    entry = module.entry
+    for name in ("one", "two"):
+        count = bytes_of(module, entry, entry.instructions[name])
+        assert 2 * 4 * 64 <= count <= 2 * 4 * 64 + 8
+
+
+THUNKS = """\
+000: kCommandBuffer [source       | next=003 (1)]
+    001: kCopy [source | sink] kCopy
+    002: kCustomKernel [source | sink] fusion grid: [1, 1, 1]
+003: kWhile         [prev=000 (1) | next=000 (1)]
+condition:
+    004: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+  body:
+    000: kCommandBuffer [source | sink]
+        005: kGemm [source       | next=006 (1)]
+        006: kWhile [source       | next=007 (1)]
+condition:
+            007: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+          body:
+            008: kCustomKernel [prev=006 (1) | sink        ] fusion
+"""
+
+
+def test_thunks():
+    names = {1: "copy.1", 2: "fusion.1", 4: "compare.1", 5: "dot.1", 7: "compare.2", 8: "fusion.1"}
+    found = thunks.parse(THUNKS, names)
+    assert (found.graphs, found.loops_outside) == (2, 1)
+    assert found.kernels == {
+        "copy.1": 1, "fusion.1": 2, "compare.1": 1, "dot.1": 1, "compare.2": 1
+    }  # fmt: skip
+
+
+def test_no_thunks(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no list of thunks"):
+        thunks.read(tmp_path)

@@ -28,6 +28,8 @@ class Platform:
       tile_rows: the most tokens of a product that filler may make it.
       bits_a_pass: of a number that is searched by passes over a vocabulary. More are fewer passes
         of more arithmetic, which costs an accelerator less than starting them.
+      heads_side_by_side: whether caches of few heads have them so; see
+        :mod:`specdec.models.attention`.
       fused: whether layers have kernels of ours; see :mod:`specdec.models.products.fused`.
     """
 
@@ -36,6 +38,7 @@ class Platform:
     tile: int = 1
     tile_rows: int = 0
     bits_a_pass: int = 1
+    heads_side_by_side: bool = False
     fused: bool = False
 
     def tile_for(self, batch: int) -> int:
@@ -52,7 +55,7 @@ class Platform:
 
 CPU = Platform("cpu", "out_in")
 GPU = Platform("gpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, fused=True)
-TPU = Platform("tpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4)
+TPU = Platform("tpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, heads_side_by_side=True)
 PLATFORMS = {platform.name: platform for platform in (CPU, GPU, TPU)}
 
 _compiling: contextvars.ContextVar[Platform | None] = contextvars.ContextVar(

@@ -19,9 +19,13 @@ def amount(batch: int, count: int) -> int:
     return -count % platforms.current().tile_for(batch)
 
 
-def room(batch: int) -> int:
-    """The most of it: what a cache has room for besides."""
-    return platforms.current().tile_for(batch) - 1
+def cache_size(batch: int, tokens: int) -> int:
+    """Entries of a cache for so many tokens a row, and for filler behind the last.
+
+    A multiple of two tiles: so plain decoding and short blocks attend to equally many.
+    """
+    tile = platforms.current().tile_for(batch)
+    return -(-(tokens + tile - 1) // (2 * tile)) * 2 * tile if tile > 1 else tokens
 
 
 def filled(x: Shaped[Array, "b t ..."], more: int) -> Shaped[Array, "b tm ..."]:

@@ -25,10 +25,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core import platforms
 from specdec.core.platforms import Layout
-from specdec.core.reductions import softmax_parts
 from specdec.core.standardize import spread
+from specdec.models import attention, filler
 from specdec.models import cache as kv
-from specdec.models import filler
 from specdec.models.partitioning import Partitioning, constrain, place, ways
 from specdec.models.products import few_tokens, fused, plain
 from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
@@ -282,10 +281,18 @@ class PackedModel(abc.ABC):
 
     def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
         """For ``max_len`` tokens a row."""
-        heads, width = self.config.num_heads, self.config.head_dim
-        size = max_len + filler.room(batch)
+        size = filler.cache_size(batch, max_len)
+        heads = self._cached_heads(batch)
+        width = self.config.num_heads * self.config.head_dim // heads
         with self._resolving(batch):
             return kv.init_cache(self.depth, batch, heads, size, width, self.dtype)
+
+    def _cached_heads(self, batch: int) -> int:
+        """Of keys and values of so many rows; 1 for heads side by side (``attention.py``)."""
+        heads, platform = self.config.num_heads, platforms.current()
+        few = batch * heads * platform.tile <= platform.tile_rows
+        whole = ways(self.partitioning, "heads") == 1
+        return 1 if platform.heads_side_by_side and few and whole else heads
 
     def embed(self, params: Any, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
         """The tokens' rows of the embedding."""
@@ -356,7 +363,7 @@ class PackedModel(abc.ABC):
         return 1.0
 
     def _fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
-        """Whether ``fused`` does what is done with x and such kernels, keys or values."""
+        """Whether ``fused`` does what is done with x and such others: all have its dtype."""
         return (
             platforms.current().fused
             and self.layout == "in_out"
@@ -384,7 +391,7 @@ class PackedModel(abc.ABC):
             return fused.self_attention(joined, old[0], old[1], bias, at, self._query_scale)
         query, key, value = self._queries_keys_values(layer, x)
         key, value = self._written(old, (key, value), at)
-        return self._attend(self._heads(query), key, value, bias), key, value
+        return self._attend(query, key, value, bias), key, value
 
     def _cross_attention(
         self, query: Float[Array, "b t i"], keys: Float[Array, "b h s k"],
@@ -393,14 +400,14 @@ class PackedModel(abc.ABC):
         if self._fuses(query, keys, values):
             return fused.cross_attention(query, keys, values, bias)
         (query,) = self._split(query, 1, "joined_kv")
-        return self._attend(self._heads(query), keys, values, bias)
+        return self._attend(query, keys, values, bias)
 
     def _added(
         self, x: Float[Array, "b t d"], h: Float[Array, "b t i"], kernel: Kernel,
         bias: Float[Array, " d"] | None = None,
     ) -> Float[Array, "b t d"]:  # fmt: skip
         """x + h kernel + bias."""
-        if self._fuses(x, kernel):
+        if self._fuses(x, h, kernel):
             return fused.added(x, h, kernel, bias)
         part = self.ops.product(kernel, h)
         if bias is None:
@@ -426,23 +433,18 @@ class PackedModel(abc.ABC):
         # Else widening is fused with what follows, which then may round otherwise.
         return hidden(jax.lax.optimization_barrier(embedded))
 
-    def _heads(self, x: Float[Array, "b t i"]) -> Float[Array, "b h t k"]:
-        split = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        return constrain(split.transpose(0, 2, 1, 3), kv.CACHE_AXES)
-
     def _written(
         self, old: Sequence[Array], new: Sequence[Array], at: Int[Array, " b"]
     ) -> tuple[Array, Array]:
         """A layer's keys and values [B, H, M, K] with those [B, T, I] of a block."""
-        key, value = (kv.write(a, self._heads(b), at) for a, b in zip(old, new, strict=True))
+        key, value = (
+            kv.write(a, attention.entries(b, a.shape[1]), at) for a, b in zip(old, new, strict=True)
+        )
         # One update in place; fused into its readers it would be several, and copies.
         return jax.lax.optimization_barrier((key, value))
 
     def _attend(self, query, keys, values, bias) -> Float[Array, "b t i"]:
-        weights, total = softmax_parts(self.ops.scores(query, keys) + bias)
-        out = self.ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
-        out = out.transpose(0, 2, 1, 3)
-        return out.reshape(*out.shape[:2], -1)
+        return attention.attend(self.ops, self.config.num_heads, query, keys, values, bias)
 
 
 def hidden(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:

@@ -30,7 +30,7 @@ Axes = tuple[str | None, ...]
 T5X_RULES: Rules = (
     ("batch", "data"), ("vocab", "model"), ("embed", None), ("mlp", "model"), ("heads", "model"),
     ("kv", None), ("joined_kv", "model"),  # heads and kv as one axis, as in kernels.
-    ("relpos_buckets", None), ("length", None), ("stack", None),  # Biases of kernels that are joined.
+    ("relpos_buckets", None), ("length", None), ("stack", None),  # Biases of joined kernels.
 )  # fmt: skip
 # Every device of the model axis holds the whole model and computes the same.
 REPLICATED_RULES: Rules = (("batch", "data"),)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.models import attention
 from specdec.models import cache as kv
 from specdec.models.packed import MLP_AXES, NEG_INF, PackedModel, hidden
 from specdec.models.partitioning import constrain
@@ -124,7 +125,11 @@ class T5Model(PackedModel):
         cfg = self.config
         count = cfg.num_decoder_layers
         projected = self.ops.product(params.cross_kv, output)
-        split = [self._heads(each) for each in self._split(projected, 2 * count, "joined_kv")]
+        heads = self._cached_heads(len(output))
+        split = [
+            attention.entries(each, heads)
+            for each in self._split(projected, 2 * count, "joined_kv")
+        ]
         return EncodedT5(tuple(split[:count]), tuple(split[count:]), mask, output)
 
     def _encode(self, params, inputs, mask, encoding) -> Float[Array, "b s d"]:
@@ -145,7 +150,9 @@ class T5Model(PackedModel):
         for layer in encoder.layers:
             bias = shared if layer.relpos is None else bias_of(layer.relpos)
             query, key, value = self._queries_keys_values(layer, x)
-            h = self._attend(self._heads(query), self._heads(key), self._heads(value), bias)
+            heads = self.config.num_heads
+            key, value = (attention.entries(each, heads) for each in (key, value))
+            h = self._attend(query, key, value, bias)
             x = self._added(x, h, layer.self_out)
             x = self._added(x, self._feed_forward(layer, x), layer.wo)
         return self._normed(x, encoder.final_norm)

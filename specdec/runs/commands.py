@@ -24,7 +24,10 @@ def decode() -> None:
     """
     texts = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
     file = flags.DEFINE_string("input_file", None, "A file to decode instead, one text per line.")
-    sizes = "Only print parameters, bytes and the expected speedup; load nothing."
+    sizes = (
+        "Only print parameters, bytes and the expected speedup, with COMPILE_FOR also what a "
+        "chip's compiler says; load nothing."
+    )
     dry_run = flags.DEFINE_bool("dry_run", False, sizes)
     found = "One of several processes, which JAX finds."
     distributed = flags.DEFINE_bool("distributed", False, found)
@@ -41,6 +44,8 @@ def decode() -> None:
         from specdec.runs import cli, gin_files
         from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, join
 
+        if dry_run.value:
+            _without_devices()
         where = (coordinator.value, count.value, index.value)
         alone = not distributed.value and where == (None, None, None)
         processes = ALONE if alone else join(*where, timeout.value or TIMEOUT_SECONDS)
@@ -50,6 +55,13 @@ def decode() -> None:
         )  # fmt: skip
 
     command_line.run(run, decode, "Where to write; out/<experiment>-<time> by default.")
+
+
+def _without_devices() -> None:
+    """Nothing is run, so JAX need not look for accelerators, nor say which it does not find."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
 
 
 def train() -> None:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.models import cache as kv
+from specdec.models import filler
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.packed import PackedModel, store_of
 from specdec.models.products.quantized import Kernel
@@ -97,7 +98,9 @@ class EagleModel:
         """
         encoded = None
         if self.config.reads_encoding:
-            encoded = self._layer.attended(params.layer, target.output, target.mask)
+            # In its own dtype; else its kernels would be narrowed at each step.
+            output = target.output.astype(self._layer.dtype)
+            encoded = self._layer.attended(params.layer, output, target.mask)
         return encoded, self._layer.empty_cache(batch, max_len)
 
     def extend(
@@ -106,11 +109,17 @@ class EagleModel:
         after: int = 0,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         layer, ops = params.layer, self.target.ops
+        count = tokens.shape[1]
+        more = filler.amount(len(tokens), count)
+        if more:
+            topology = topology.with_filler(after + count, more)
+        tokens, states = filler.filled(tokens, more), filler.filled(states, more)
         # Targets normalise before their logits, so the scale of a state is free.
         state, token = _normed(states), _normed(self.target.embed(params.target, tokens))
         x = ops.product(layer.state_in, state) + ops.product(layer.token_in, token)
         x, cache = self._layer.extend_embedded(layer, encoded, cache, x, topology, after=after)
-        return state + ops.product(layer.out, _normed(x) * layer.final_norm), cache
+        state += ops.product(layer.out, _normed(x) * layer.final_norm)
+        return filler.without(state, more), cache
 
     def logits(self, params: EagleParams, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         return self.target.logits(params.target, hidden.astype(self.target.dtype))

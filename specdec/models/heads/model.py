@@ -7,6 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.models import filler
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.packed import PackedModel
 from specdec.pytrees import pytree
@@ -38,8 +39,14 @@ class TargetHeads:
 
     def logits(self, params: HeadsParams, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
         """One read of the logits' kernel for all heads."""
+        more = filler.amount(len(hidden), 1)
+        if more:
+            hidden = filler.filled(hidden[:, None], more)
         states = HeadsNetwork(self.config).apply({"params": params.heads}, hidden)
-        return self.target.logits(params.target, jnp.asarray(states, self.target.dtype))
+        states = jnp.asarray(states, self.target.dtype)
+        if more:
+            states = filler.without(states, more)[:, 0]
+        return self.target.logits(params.target, states)
 
     def over_vocabulary(self, params: HeadsParams, distribution: Distribution) -> Distribution:
         return self.target.over_vocabulary(params.target, distribution)

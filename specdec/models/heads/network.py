@@ -14,6 +14,7 @@ Shapes: D the target's hidden width, K heads, F hidden units.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal
 
 import jax
@@ -22,6 +23,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from specdec.arguments import whole
+from specdec.models.products.plain import precision
 
 Kind = Literal["blockwise", "medusa"]
 KINDS: tuple[Kind, ...] = ("blockwise", "medusa")
@@ -74,13 +76,15 @@ class HeadsNetwork(nn.Module):
             kernel = self.param("kernel", nn.initializers.lecun_normal(batch_axis=0), shape)
             bias = self.param("bias", zeros, shape[:2])
             out = self.param("out", nn.initializers.lecun_normal(batch_axis=0), shape)
-            x += nn.silu(jnp.einsum("...d,kde->...ke", x[..., 0, :], kernel) + bias)
-            return jnp.einsum("...kd,kde->...ke", x, out)
+            einsum = functools.partial(jnp.einsum, precision=precision(x))
+            x += nn.silu(einsum("...d,kde->...ke", x[..., 0, :], kernel) + bias)
+            return einsum("...kd,kde->...ke", x, out)
         wi = self.param("wi", init, (cfg.width, cfg.hidden_units))
         bi = self.param("bi", zeros, (cfg.hidden_units,))
         wo = self.param("wo", init, (cfg.hidden_units, cfg.count * cfg.width))
         bo = self.param("bo", zeros, (cfg.count * cfg.width,))
-        out = nn.relu(x @ wi + bi) @ wo + bo
+        product = functools.partial(jnp.matmul, precision=precision(x))
+        out = product(nn.relu(product(x, wi) + bi), wo) + bo
         return x + out.reshape(*hidden.shape[:-1], cfg.count, cfg.width)
 
 

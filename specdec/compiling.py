@@ -50,6 +50,7 @@ def compile_report(
     names: tuple[str, str | None] | None = None,
     config_of: Callable[[str], Config] | None = None,
     options: dict[str, Any] | None = None,
+    plain: ProgramReport | None = None,
 ) -> CompileReport:
     """Compiles a decode, and plain decoding, for a chip that need not be there.
 
@@ -71,6 +72,7 @@ def compile_report(
       names: of target and draft in the report.
       config_of: the config of a model that a spec names; its directory's unless given.
       options: the compiler's; those that decodes are compiled with unless given.
+      plain: plain decoding of this target, compiled before: another draft's report has it.
 
     Raises:
       ValueError: an unknown chip; wheels that are missing or of another JAX; a draft without shape;
@@ -123,7 +125,7 @@ def compile_report(
 
     return CompileReport(
         place.where, called[0], called[1], depth, None if shape is None else str(shape),
-        max_decode_len, compiled(plain=True), compiled(plain=False) if depth else None,
+        max_decode_len, plain or compiled(plain=True), compiled(plain=False) if depth else None,
     )  # fmt: skip
 
 

@@ -123,7 +123,7 @@ def bytes_of(module: Module, computation: Computation, instruction: Instruction)
         if inside is None:
             read += _read(instruction, number, shapes[0].bytes)
         elif (parameter := inside.parameters.get(number)) is not None:
-            read += min(shapes[0].bytes, _parts_read(inside, parameter))
+            read += min(shapes[0].bytes, _parts_read(module, inside, parameter))
     if instruction.opcode == "dynamic-update-slice" and not instruction.shapes[0].space:
         return read + computation.instructions[instruction.operands[1]].bytes  # In place.
     return read + _written(instruction, inside)
@@ -138,18 +138,23 @@ def _read(instruction: Instruction, number: int, whole: int) -> int:
     return whole
 
 
-def _parts_read(inside: Computation, parameter: Instruction) -> int:
+def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> int:
     """Of a fusion's parameter: the whole, unless all that looks at it takes parts of it."""
     total = 0
     for user in inside.users[parameter.name]:
         first = user.operands[0] == parameter.name
         if user.opcode == "bitcast":
-            total += _parts_read(inside, user)
+            total += _parts_read(module, inside, user)
+        elif user.opcode == "fusion":
+            (nested,) = module.called(user, "calls")
+            for number, name in enumerate(user.operands):
+                if name == parameter.name and number in nested.parameters:
+                    total += _parts_read(module, nested, nested.parameters[number])
         elif first and user.opcode in _PARTS:
             total += user.bytes
         elif not (first and user.opcode == "dynamic-update-slice"):
             return parameter.bytes
-    return total
+    return min(total, parameter.bytes)
 
 
 def _written(instruction: Instruction, inside: Computation | None) -> int:

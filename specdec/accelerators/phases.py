@@ -127,16 +127,28 @@ class Reader:
 def _phases_of(computation: Computation) -> dict[str, str]:
     """Of each instruction of a block: that of its op_name, else of what uses it, else of the last.
 
-    A copy that the compiler began early, to hide it, belongs to the phase that needs it.
+    A copy that the compiler began early, to hide it, belongs to the phase that needs it, which may
+    be one of the next block.
     """
     found: dict[str, str] = {}
-    for instruction in reversed(list(computation)):
-        named = _PHASE.search(instruction.op_name)
-        users = (found.get(user.name) for user in computation.users[instruction.name])
-        phase = named[1] if named else next((user for user in users if user), None)
-        if phase:
-            found[instruction.name] = phase
+    for users in (computation.users, _users_in_next_pass(computation)):
+        for instruction in reversed(list(computation)):
+            named = _PHASE.search(instruction.op_name)
+            needed = (found.get(user.name) for user in users.get(instruction.name, ()))
+            phase = named[1] if named else next((each for each in needed if each), None)
+            if phase:
+                found.setdefault(instruction.name, phase)
     last = OTHER
     for instruction in computation:
         last = found.setdefault(instruction.name, last)
     return found
+
+
+def _users_in_next_pass(computation: Computation) -> dict[str, list[Instruction]]:
+    """As ``users``, with a loop's parts of which the next pass uses what this one made."""
+    users = {name: list(each) for name, each in computation.users.items()}
+    if computation.root.opcode == "tuple" and 0 in computation.parameters:
+        for part in computation.users[computation.parameters[0].name]:
+            if part.opcode == "get-tuple-element":
+                users[computation.root.operands[part.index]].append(part)
+    return users

@@ -239,6 +239,8 @@ class Reproduction:
     control: Sequence[ControlRuns] = ()
     drafts: Sequence[DraftRuns] = ()
     distillation: Sequence[Part] = ()  # Trained: decoding need not load what that takes.
+    compiled: Sequence[Part] = ()  # For chips that need not be there.
+    device: Sequence[Part] = ()  # On the accelerator that is.
 
     def __post_init__(self):
         if not self._parts:
@@ -248,7 +250,7 @@ class Reproduction:
     def _parts(self) -> Sequence[Part]:
         return (
             *self.studies, *self.siblings, *self.trees, *self.beams, *self.control,
-            *self.drafts, *self.distillation,
+            *self.drafts, *self.distillation, *self.compiled, *self.device,
         )  # fmt: skip
 
     def plan(self, root: Path) -> str:
@@ -304,6 +306,8 @@ class Reproduction:
             "drafts": {part.name: found[slug(part.name)]["drafts"] for part in self.drafts},
             "distillation": {part.name: found[slug(part.name)]["distillation"]
                              for part in self.distillation},
+            "compiled": {part.name: found.get(slug(part.name), {}) for part in self.compiled},
+            "device_runs": {part.name: found[slug(part.name)] for part in self.device},
             **results.provenance(), "command": command, "gin": gin.operative_config_str(),
         }  # fmt: skip
         files.write_json(directory / SUMMARY, content)

@@ -140,3 +140,29 @@ def test_thunks():
 def test_no_thunks(tmp_path):
     with pytest.raises(FileNotFoundError, match="no list of thunks"):
         thunks.read(tmp_path)
+
+
+# A loop that begins to read in one pass what the draft of the next one needs.
+AHEAD = """HloModule ahead
+%body (s: (s32[], f32[64,64])) -> (s32[], f32[64,64]) {
+  %s = (s32[], f32[64,64]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %w = f32[64,64] get-tuple-element(%s), index=1
+  %use = f32[64,64] negate(%w), metadata={op_name="jit(f)/while/body/draft/neg"}
+  %next = s32[] add(%i, %i), metadata={op_name="jit(f)/while/body/commit/add"}
+  %copy = f32[64,64] copy(%use)
+  ROOT %all = (s32[], f32[64,64]) tuple(%next, %copy)
+}
+%cond (s.1: (s32[], f32[64,64])) -> pred[] {
+  %s.1 = (s32[], f32[64,64]) parameter(0)
+  ROOT %c = pred[] constant(false)
+}
+ENTRY %main (a: (s32[], f32[64,64])) -> (s32[], f32[64,64]) {
+  %a = (s32[], f32[64,64]) parameter(0)
+  ROOT %loop = (s32[], f32[64,64]) while(%a), condition=%cond, body=%body
+}
+"""
+
+
+def test_what_is_read_ahead_belongs_to_the_phase_that_needs_it():
+    assert Reader(hlo.parse(AHEAD)).phases().block["draft"].bytes == 4 * 64 * 64 * 4

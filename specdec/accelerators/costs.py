@@ -140,6 +140,8 @@ def _read(instruction: Instruction, number: int, whole: int) -> int:
 
 def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> int:
     """Of a fusion's parameter: the whole, unless all that looks at it takes parts of it."""
+    if parameter is inside.root:
+        return parameter.bytes
     total = 0
     for user in inside.users[parameter.name]:
         first = user.operands[0] == parameter.name

@@ -30,6 +30,25 @@ def systems(result: Mapping[str, Any], path: Path) -> None:
         figure.suptitle(result["label"], fontsize=10)
 
 
+def devices(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Speedups by device, the first on top; what is estimated is hatched."""
+    with figures.saved(path.parent, path.stem, (7.0, 0.8 + 0.5 * len(rows)), ["svg"]) as figure:
+        axes = figure.subplots()
+        for place, row in enumerate(reversed(rows)):
+            measured = row["how"] == "measured"
+            axes.barh(
+                place, row["speedup"], color=_OURS if measured else "white", edgecolor=_OURS,
+                hatch="" if measured else "///",
+            )  # fmt: skip
+            axes.text(row["speedup"], place, f"  {row['speedup']:.2f}×", va="center", fontsize=9)
+        names = [f"{row['device']}\n{row['models']}" for row in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names, fontsize=8)
+        axes.axvline(1, color=_OTHERS, linewidth=1)
+        axes.set_xlabel("speedup over plain decoding (hatched: estimated by the TPU compiler)")
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.12)
+
+
 def sweep(
     results: Sequence[Mapping[str, Any]], x: Callable[[Mapping[str, Any]], int], label: str,
     path: Path,

@@ -202,9 +202,9 @@ def place(array: Any, axes: Axes, partitioning: Partitioning | None) -> jax.Arra
     return jax.device_put(array, partitioning.sharding(axes))
 
 
-def ways(partitioning: Partitioning | None, axis: str) -> int:
+def ways(partitioning: Partitioning | None, axis: str | None) -> int:
     """Into how many parts an axis is cut; 1 without a mesh."""
-    return 1 if partitioning is None else partitioning.ways(axis)
+    return 1 if partitioning is None or axis is None else partitioning.ways(axis)
 
 
 def replicate(params: Params, partitioning: Partitioning | None) -> Params:

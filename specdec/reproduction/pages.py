@@ -15,6 +15,7 @@ from specdec.benchmarks import plots, report
 from specdec.measure.tables import markdown
 from specdec.reproduction import (
     beam_pages,
+    compiled_pages,
     control_pages,
     distillation_pages,
     draft_pages,
@@ -279,6 +280,8 @@ def sections(
     def performance(name: str) -> str:
         if name == "few-bits":
             return runs_table(root, to_root="../", columns=FEW_BITS, lines=_FEW_BITS_ROWS)
+        if name in compiled_pages.SECTIONS:
+            return compiled_pages.section(root, name)
         if name in _RUNS_SECTIONS:
             return runs_table(root, _RUNS_SECTIONS[name], "../")
         return benchmark(root, name, draw=draw)
@@ -289,14 +292,27 @@ def sections(
     def reproduced(name: str) -> str:
         if name in tree_pages.SECTIONS:
             return trees(name)
+        if name in compiled_pages.SECTIONS:
+            return compiled_pages.section(root, name)
         return decoder_only(root) if name == "lm" else reproduction(root, name)
 
     def tree_runs() -> str:
         return runs_table(root, to_root="../", columns=TREE_RUNS, lines=_TREE_ROWS)
 
+    def readme(name: str) -> str:
+        if name == "devices":
+            picture = root / "docs" / "images" / "devices.svg" if draw else None
+            return compiled_pages.devices(root, picture=picture)
+        return comparison(root)
+
+    def scaled(name: str) -> str:
+        if name in compiled_pages.SECTIONS:
+            return compiled_pages.section(root, name)
+        return scaling.section(computed(), name)
+
     computed = functools.cache(numbers)
     return {
-        "README.md": lambda name: comparison(root),
+        "README.md": readme,
         "docs/performance.md": performance,
         "docs/reproduction.md": reproduced,
         "docs/trees.md": lambda name: tree_runs() if name == "greedy" else trees(name),
@@ -304,5 +320,5 @@ def sections(
         "docs/drafts.md": lambda name: draft_pages.SECTIONS[name](root),
         "docs/distillation.md": lambda name: distillation_pages.alphas(root, name, draw=draw),
         "docs/guides/execution.md": lambda name: control_pages.measured(root),
-        "docs/scaling.md": lambda name: scaling.section(computed(), name),
+        "docs/scaling.md": scaled,
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from said import said
 
 from specdec.core.compilation import decode_jit
 from specdec.core.machine import cache_directory
@@ -34,7 +35,7 @@ def test_processes_share_compiled_programs():
     exec(PROGRAM, {"jax": jax, "jnp": jnp, "decode_jit": decode_jit})
     code = CODE.format(program=PROGRAM)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
+    assert (done.returncode, done.stdout.strip(), said(done.stderr)) == (0, "True", "")
 
 
 def test_caches_are_the_sessions_own():

@@ -94,9 +94,9 @@ def find(name: str) -> Slice:
         if not rest and count in _SHAPES.get(chip.dimensions, {}):
             return Slice(name, chip, count)
     slices = (
-        f"{each.name}-{count * each.cores}"
+        f"{each.name}-{'/'.join(str(count * each.cores) for count in _SHAPES[each.dimensions])}"
         for each in CHIPS.values()
-        for count in _SHAPES.get(each.dimensions, {})
+        if each.dimensions
     )
     raise ValueError(
         f"There is nothing called {name!r} to compile for. One chip: {', '.join(CHIPS)}. Slices "

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from said import said
 from t5x_layouts import write_native, write_orbax
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
@@ -170,7 +171,7 @@ def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
         f"--source={tmp_path / 'gpt'}", f"--output_dir={tmp_path / 'out'}", "--format=t5x"
     )
     assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
+    (line,) = said(done.stderr).strip().splitlines()
     assert line.startswith(f"error: {tmp_path / 'gpt'} is decoder-only, and t5x is for T5s")
     assert line.endswith("choose huggingface or orbax.")
     assert [path.name for path in tmp_path.iterdir()] == ["gpt"]

@@ -143,14 +143,6 @@ def test_a_start_behind_the_end_is_moved_back():
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_bias_of_all_heads():
-    qkv, keys, values, bias, start = attention_case(4, 2, 16, 20, [3, 9], "float32")
-    got, *_ = fused.self_attention(qkv, keys, values, bias[:, :1], start)
-    all_heads = jnp.broadcast_to(bias[:, :1], bias.shape)
-    want, *_ = fused.self_attention(qkv, keys, values, all_heads, start)
-    np.testing.assert_array_equal(got, want)
-
-
 @DTYPES
 def test_cross_attention(dtype):
     """Filler of an encoding is not looked at, whatever it is."""

@@ -48,9 +48,9 @@ def test_readme_is_short():
     assert len(README.read_text(encoding="utf-8").split()) <= 900
 
 
-def test_readme_begins_with_the_picture_of_all_systems():
+def test_readme_begins_with_the_picture_of_all_devices():
     beginning = README.read_text(encoding="utf-8").partition("\n## ")[0]
-    assert "](docs/images/performance_quickstart.svg)" in beginning
+    assert "](docs/images/devices.svg)" in beginning
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPO).as_posix())

@@ -28,7 +28,16 @@ CPU_OPTIONS = {
     # Bits of the vectors to use where there are such, instead of 256.
     "xla_cpu_prefer_vector_width": 512,
 }
-OPTIONS = {"cpu": CPU_OPTIONS, "gpu": None, "tpu": None}
+# On a GPU the whole loop of a decode is one graph, which the host starts once.
+GPU_OPTIONS = {
+    # The defaults, and loops. (A list replaces the defaults.)
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,"
+    "DYNAMIC_SLICE_FUSION,WHILE",
+    "xla_gpu_graph_min_graph_size": 1,
+    # It makes copies whose place the host computes in each pass of a loop, which no graph can.
+    "xla_disable_hlo_passes": "fusion-dynamic-memcpy-rewriter",
+}
+OPTIONS: dict[str, dict[str, Any] | None] = {"cpu": CPU_OPTIONS, "gpu": GPU_OPTIONS, "tpu": None}
 # Programs that a process keeps. One takes about 700 memory maps, of which Linux allows 65,530;
 # beyond them XLA cannot compile and ends the process.
 MAX_PROGRAMS = 40

@@ -53,6 +53,12 @@ class Platform:
         return self.tile if batch * self.tile <= self.tile_rows else 1
 
 
+    @property
+    def without_kernels(self) -> Platform:
+        """The same with the compiler's own operations alone, which have gradients."""
+        return dataclasses.replace(self, fused=False)
+
+
 CPU = Platform("cpu", "out_in")
 GPU = Platform("gpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, fused=True)
 TPU = Platform("tpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, heads_side_by_side=True)

@@ -107,11 +107,12 @@ def follow(model: Model, cache: Cache, parents: Int[Array, "b w"]) -> Cache:
 def _call(target: Model, rules: BeamRules, params: Params, encoded: Encoded, loop: _Loop) -> _Loop:
     """One target call, and one step of the rules."""
     batch, width = loop.last_token.shape
-    hidden, cache = target.extend(
-        params, encoded, loop.cache, loop.last_token.reshape(batch * width, 1)
-    )
-    cache = target.commit(cache, None, jnp.ones((batch * width,), jnp.int32))
-    logits = target.logits(params, hidden).reshape(batch, width, -1)
+    with jax.named_scope("target"):
+        hidden, cache = target.extend(
+            params, encoded, loop.cache, loop.last_token.reshape(batch * width, 1)
+        )
+        cache = target.commit(cache, None, jnp.ones((batch * width,), jnp.int32))
+        logits = target.logits(params, hidden).reshape(batch, width, -1)
     best = beam_rules.continuations(logits, rules.num_candidates(target.eos_ids))
     beams, parents, tokens = beam_rules.step(rules, target.eos_ids, loop.beams, best)
     nan = ~loop.beams.finished & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))

@@ -278,6 +278,8 @@ def sections(
     """
 
     def performance(name: str) -> str:
+        if name == "comparison":
+            return comparison(root)
         if name == "few-bits":
             return runs_table(root, to_root="../", columns=FEW_BITS, lines=_FEW_BITS_ROWS)
         if name in compiled_pages.SECTIONS:
@@ -300,10 +302,9 @@ def sections(
         return runs_table(root, to_root="../", columns=TREE_RUNS, lines=_TREE_ROWS)
 
     def readme(name: str) -> str:
-        if name == "devices":
-            picture = root / "docs" / "images" / "devices.svg" if draw else None
-            return compiled_pages.devices(root, picture=picture)
-        return comparison(root)
+        del name  # There is one.
+        picture = root / "docs" / "images" / "devices.svg" if draw else None
+        return compiled_pages.devices(root, picture=picture)
 
     def scaled(name: str) -> str:
         if name in compiled_pages.SECTIONS:

@@ -20,7 +20,6 @@ from specdec.benchmarks.systems.specdec_loop import random_pair
 from specdec.checkpoints.architectures import Config
 from specdec.core import platforms
 from specdec.core.compilation import OPTIONS
-from specdec.core.platforms import Platform
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.engine import decode
@@ -161,7 +160,7 @@ class _Compiled:
         if how == NO_OPTIONS:
             options = None
         if how == NO_KERNELS:
-            platform = without_kernels(platform)
+            platform = platform.without_kernels
 
         def whole(params, prompt, row_ids, limit, seed):
             given = (params, prompt, row_ids, limit, seed)
@@ -178,11 +177,6 @@ class _Compiled:
 
     def __call__(self, limit: int) -> Any:
         return self._program(*self._arguments(limit))
-
-
-def without_kernels(platform: Platform) -> Platform:
-    """The same, with the compiler's own products and attention."""
-    return dataclasses.replace(platform, fused=False)
 
 
 def _spread(values: Iterator[float]) -> dict[str, float]:

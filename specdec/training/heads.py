@@ -32,6 +32,7 @@ from specdec.checkpoints import architectures
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.heads import Config, init_params, load_heads, save_heads
 from specdec.checkpoints.loading import resolve
+from specdec.core import platforms
 from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
@@ -173,10 +174,12 @@ def train_heads(
         return sums
 
     frozen = (full, guessing)
-    params = run_loop(
-        loss_function, first, update, lambda step, _: training.from_step(step),
-        _per_guess(per_token(validation_sums, frozen, validation)), directory, loop, frozen=frozen,
-    )  # fmt: skip
+    with platforms.compiling_for(platforms.current().without_kernels):
+        params = run_loop(
+            loss_function, first, update, lambda step, _: training.from_step(step),
+            _per_guess(per_token(validation_sums, frozen, validation)), directory, loop,
+            frozen=frozen,
+        )  # fmt: skip
     made = Path(directory) / "heads"
     if not made.is_dir():  # Else this run had ended before.
         save_heads(made, heads, params, target_params, tokens)

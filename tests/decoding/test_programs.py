@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.core import compilation
+from specdec.core import compilation, platforms
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.base import Sampled, chain
@@ -116,9 +116,10 @@ def exported(engine, params, greedy):
 
 
 @pytest.fixture
-def accelerator(monkeypatch):
-    """What is decided by the backend while tracing is decided as on a TPU."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+def accelerator():
+    """What is decided by the platform while tracing is decided as on a TPU."""
+    with platforms.compiling_for(platforms.TPU):
+        yield
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ STAND_INS = {
         *(f"ENGLISH_{name}='quickstart'" for name in ("TARGET", "DRAFT", "SMALL")),
         "ENGLISH_HEADS='quickstart/eagle'",
     ],
+    "t5x": ["T5X_PATH='t5x'"],
     "dialog": [f"DIALOG_{name}='quickstart_lm'" for name in ("TARGET", "SMALL", "BASE", "LARGE")],
 }
 DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))
@@ -282,7 +283,8 @@ def test_the_floor_by_hand(capsys):
     output = shown(capsys, [XXL, HARDWARE / "tpu_v4.gin"], *bindings, "Hardware.name='toy'")
     _, times = output.split("At least, on toy")
     config, _ = dry_run.find_config("t5-v1_1-xxl", ROOT)
-    weights = count_parameters(config)[1] * 2 + 64 * 32 * 2  # Position biases have four bytes.
+    # Position biases and the scales of norms have four bytes.
+    weights = count_parameters(config)[1] * 2 + (64 * 32 + (24 * 3 + 1) * 4096) * 2
     caches = 24 * 2 * 64 * 64 * 2 * (256 + 256 + 1)
     milliseconds = (weights + caches) / 1e6
     assert f"a token of plain decoding: {milliseconds:.3f} ms" in times

@@ -17,11 +17,13 @@ from specdec.checkpoints import CheckpointError, architectures, save_huggingface
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary, save_draft_vocabulary
 from specdec.checkpoints.heads import init_params, load_heads, save_heads
 from specdec.checkpoints.loading import DraftLoader, load_model
+from specdec.core import platforms
 from specdec.data.batching import TokenBatch
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
+from specdec.models.products import fused
 from specdec.models.t5 import network as t5
 from specdec.training import heads as training
 from specdec.training.checkpointing import load_params
@@ -355,3 +357,13 @@ def test_a_medusa_head_is_its_formula():
         inside = x @ np.asarray(params["kernel"][head]) + np.asarray(params["bias"][head])
         expected = (x + inside / (1 + np.exp(-inside))) @ params["out"][head]
         np.testing.assert_allclose(found[:, head], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["eagle", pytest.param("medusa", marks=pytest.mark.slow)])
+def test_heads_are_trained_on_a_gpu(tmp_path, data_directory, exported, monkeypatch, kind):
+    """Its own kernels have no gradient: the compiler's operations are traced instead."""
+    monkeypatch.setattr(fused, "MOST_ROWS", 1 << 20)  # A batch here has more tokens than 128.
+    with platforms.compiling_for(platforms.GPU):
+        trained = train(tmp_path / "run", data_directory, exported, SHAPES[kind])
+    first = init_params(SHAPES[kind], jax.random.key(3))
+    assert jax.tree.structure(trained) == jax.tree.structure(first)

@@ -52,7 +52,6 @@ class Platform:
         """
         return self.tile if batch * self.tile <= self.tile_rows else 1
 
-
     @property
     def without_kernels(self) -> Platform:
         """The same with the compiler's own operations alone, which have gradients."""

@@ -21,8 +21,9 @@ from jaxtyping import Array, Float, Int
 from specdec.models import cache as kv
 from specdec.models import filler
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.packed import PackedModel, store_of
+from specdec.models.packed import PackedModel
 from specdec.models.products.quantized import Kernel
+from specdec.models.stores import store_of
 from specdec.models.t5 import network as t5
 from specdec.models.t5.model import EncodedT5, T5Model
 from specdec.models.t5.packing import PackedLayer, Packer

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.models.gpt.config import GPTConfig
-from specdec.models.packed import Store, at_most, pack_logits
 from specdec.models.partitioning import Axes, Partitioning, place, ways
 from specdec.models.products.quantized import Kernel
+from specdec.models.stores import Store, at_most, pack_logits
 from specdec.pytrees import pytree
 from specdec.types import Params
 

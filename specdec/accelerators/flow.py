@@ -16,7 +16,7 @@ _MOVING = {
     "parameter", "bitcast", "copy", "transpose", "convert", "reshape", "concatenate", "slice",
     "pad", "constant", "tuple", "get-tuple-element",
 }  # fmt: skip
-_SMALLEST_KERNEL = 4096  # Bytes; tables of position biases have fewer, and cost nothing.
+_SMALLEST_KERNEL = 16384  # Bytes; tables of position biases have fewer, and cost nothing.
 _WHOLE = ("ConcatBitcast",)  # Custom calls that put the slices of an array together again.
 
 

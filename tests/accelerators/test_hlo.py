@@ -199,3 +199,16 @@ ENTRY %main (x.1: f32[64,128], y.1: f32[9,64,128], j.1: s32[]) -> f32[] {
 def test_a_fusion_in_a_fusion_reads_what_it_takes():
     found = hlo.parse(NESTED)
     assert bytes_of(found, found.entry, found.entry.root) == 2 * 4 * 64 * 128 + 4 + 4
+
+
+TWICE = """HloModule twice
+ENTRY %main (w: f32[64,128]) -> f32[64] {
+  %w = f32[64,128] parameter(0)
+  ROOT %c = f32[64] custom-call(%w, %w), custom_call_target="kernel"
+}
+"""
+
+
+def test_an_array_that_is_given_twice_is_read_once():
+    found = hlo.parse(TWICE)
+    assert bytes_of(found, found.entry, found.entry.root) == 4 * 64 * 128 + 4 * 64

@@ -16,9 +16,11 @@ _SMALL = 256  # 32-bit numbers.
 def argmax(logits: Float[Array, "*shape v"]) -> Int[Array, "*shape"]:
     """Index of the largest entry, the lowest among equals.
 
-    The same result as ``jnp.argmax``; two plain reductions vectorise on CPU where XLA's
-    pairwise (value, index) reduction does not.
+    The same result as ``jnp.argmax`` but for NaN; two plain reductions vectorise on CPU where
+    XLA's pairwise (value, index) reduction does not.
     """
+    if platforms.current() != platforms.CPU:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     size = logits.shape[-1]
     index = jnp.arange(size, dtype=jnp.int32)
     largest = logits == max_last(logits)[..., None]

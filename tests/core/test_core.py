@@ -28,7 +28,12 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("platform", [platforms.CPU, platforms.TPU], ids=lambda each: each.name)
+EACH_WAY = pytest.mark.parametrize(
+    "platform", [platforms.CPU, platforms.TPU], ids=lambda each: each.name
+)
+
+
+@EACH_WAY
 @pytest.mark.parametrize("sampling", CONFIGS)
 def test_standardize_against_numpy(sampling, platform):
     logits = np.random.default_rng(0).normal(0, 3, (4, 5, 37)).astype(np.float32)
@@ -97,15 +102,19 @@ def test_at_a_tiny_temperature_all_is_on_the_largest(temperature, function):
         np.testing.assert_allclose(got, (two == 2.5) / (two == 2.5).sum(), rtol=1e-6)
 
 
-def test_greedy_standardize_is_the_first_argmax():
+@EACH_WAY
+def test_greedy_standardize_is_the_first_argmax(platform):
     logits = np.random.default_rng(0).integers(0, 4, (3, 7, 50)).astype(np.float32)  # Many ties.
-    got = standardize(jnp.asarray(logits), SamplingConfig(0.0).traced())
+    with platforms.compiling_for(platform):
+        got = standardize(jnp.asarray(logits), SamplingConfig(0.0).traced())
     assert isinstance(got, PointMass)
     np.testing.assert_array_equal(got.tokens, np.argmax(logits, -1))
 
 
-def test_argmax_of_nan_is_a_token():
-    assert 0 <= int(argmax(jnp.full((1, 5), jnp.nan))[0]) < 5
+@EACH_WAY
+def test_argmax_of_nan_is_a_token(platform):
+    with platforms.compiling_for(platform):
+        assert 0 <= int(argmax(jnp.full((1, 5), jnp.nan))[0]) < 5
 
 
 @pytest.mark.parametrize(

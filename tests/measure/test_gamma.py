@@ -9,7 +9,7 @@ from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
-from specdec.core import theory
+from specdec.core import platforms, theory
 from specdec.drafters.model import model_draft
 from specdec.measure import gamma as tuning
 from specdec.measure.gamma import Costs, choose
@@ -70,6 +70,10 @@ def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
 
 @pytest.fixture
 def pair():
+    return _pair()
+
+
+def _pair():
     target, draft = (
         load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], seed), "random") for seed in (0, 1)
     )
@@ -176,6 +180,21 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     assert 0 <= choice.alpha <= 1
     (known,) = json.loads((tmp_path / "gamma.json").read_text())
     assert jax.__version__ in known
+
+
+def test_nothing_in_it_is_a_cpus(monkeypatch, tmp_path):
+    """The same with programs as they are on an accelerator: what is chosen is what was measured."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "CANDIDATES", (1, 2))
+    monkeypatch.setattr(tuning, "PROBE", 2)
+    with platforms.compiling_for(platforms.TPU):
+        pair = _pair()
+        assert pair.target.model.layout == "in_out"
+        out = _generate(pair, gamma="auto")
+        plain = _generate(pair, method="autoregressive")
+    assert set(out.choice.verify_ratio) == {1, 2}
+    for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_gamma_is_a_number_or_auto(pair):

@@ -70,7 +70,7 @@ setup(
         "flax>=0.10.7",
         "gin-config>=0.5.0",
         "huggingface_hub>=0.30",
-        "jax>=0.7.0",
+        "jax>=0.8.0",
         "jaxtyping>=0.3.0",
         "ml_dtypes>=0.5.0",
         "msgpack>=1.0.8",

@@ -177,7 +177,14 @@ def _best(row: Result) -> str:
 def t5x(content: Result) -> str:
     """T5X's networks through the same compiler."""
     (part,) = content["compiled"].values()
-    return compiled_t5x.page(part["t5x"])
+    named: dict[str, dict[str, Any]] = {}
+    for targets in part["t5x"].values():
+        for networks in targets.values():
+            for found in networks.values():
+                asked = found["settings"]
+                at = named.setdefault(asked["chip"], {}).setdefault(asked["target"], {})
+                at[asked["network"]] = found
+    return compiled_t5x.page(named)
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Result], str]]] = {

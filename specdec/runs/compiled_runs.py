@@ -15,7 +15,6 @@ from specdec.compiling import compile_report
 from specdec.core import tree_shapes
 from specdec.core.theory import expected_tokens
 from specdec.drafters.tree import Tree
-from specdec.measure.tree_choice import Candidate, shortlist
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper
 from specdec.runs.alpha_run import slug
@@ -23,8 +22,6 @@ from specdec.runs.kept import kept_of
 from specdec.types import SamplingConfig
 
 RESULT = "compiled.json"
-_LONGEST = 16  # Guesses in a row that are considered.
-_CALLS = (7, 15, 31)  # Guesses of the calls whose cost is compiled; between them, straight lines.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +80,8 @@ class CompiledDecodes:
       decodes: each as the fields of :class:`Compiled`.
       paper_chip: of Table 2; None leaves it out.
       paper_inputs: tokens of its inputs, by task.
-      repaired: of the rejections that earlier ranks leave, the share that the second, third, ...
-        likeliest guess repairs. The paper has no trees, so it is from elsewhere.
+      ranks: how likely a position's first, second, ... guess is accepted; trees are shaped for it.
+      tree_nodes, tree_depth: of trees whose cost is compiled beside Table 2.
     """
 
     name: str
@@ -92,13 +89,18 @@ class CompiledDecodes:
     decodes: Sequence[Mapping[str, Any]]
     paper_chip: str | None = None
     paper_inputs: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    repaired: Sequence[float] = ()
+    ranks: Sequence[float] = ()
+    tree_nodes: Sequence[int] = ()
+    tree_depth: int = 1
 
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
         """Where each result stands, and what makes it or reads it there."""
         for fields in self.decodes:
             case = Compiled(**fields)
             yield (slug(self.name), "compiled", case.slug), functools.partial(self._case, case)
+        for task, nodes, case in self._trees():
+            place = (slug(self.name), "trees", slug(task), str(nodes))
+            yield place, functools.partial(self._case, case)
         for row in paper.TABLE_4 if self.paper_chip else ():
             place = (slug(row.task), slug(row.draft), f"t{row.temperature:g}")
             yield (slug(self.name), "table_2", *place), functools.partial(self._row, row)
@@ -118,63 +120,36 @@ class CompiledDecodes:
         return self._kept(directory, case, make)
 
     def _row(self, row: paper.Table4Row, directory: Path) -> dict[str, Any]:
-        """The paper's row; and the chain or tree that is best at its alpha, by these costs."""
-        assert self.paper_chip is not None
-        case = Compiled(
-            self.paper_chip, "T5-XXL", row.draft, row.gamma, temperature=row.temperature,
-            input_len=self.paper_inputs[row.task],
+        """The paper's row."""
+        case = dataclasses.replace(
+            self._paper_case(row.task), draft=row.draft, gamma=row.gamma,
+            temperature=row.temperature,
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
             report = case.report(self.shapes)
-            ranks = by_rank(row.alpha, self.repaired)
-            best = self._best(case, report, ranks)
-            chosen = dataclasses.replace(
-                case, gamma=best.gamma or None, parents=best.tree and best.tree.parents
-            )
-            again = report if chosen == case else chosen.report(self.shapes)
             return {
                 "alpha": row.alpha, "expected": row.expected, "empirical": row.empirical,
                 "report": report.json(),
                 "speedup": report.speedup(expected_tokens(row.alpha, row.gamma)),
-                "best": {
-                    "gamma": best.gamma, "parents": best.tree and best.tree.parents,
-                    "nodes": best.tree.size if best.tree else best.gamma,
-                    "depth": best.tree.levels if best.tree else best.gamma,
-                    "tokens": best.tokens, "speedup": again.speedup(best.tokens or 1.0),
-                    "report": again.json(),
-                },
             }  # fmt: skip
 
         return self._kept(directory, case, make)
 
-    def _best(self, case: Compiled, report: CompileReport, ranks: Sequence[float]) -> Candidate:
-        assert report.cost_ratio is not None
-        level = {1: report.cost_ratio, 8: report.cost_ratio}  # A level of a tree fills one tile.
-        found = shortlist(ranks, self._calls(case), level, _LONGEST)
-        return max(found, key=lambda each: each.predicted or 0.0)
+    def _paper_case(self, task: str) -> Compiled:
+        assert self.paper_chip is not None
+        return Compiled(self.paper_chip, "T5-XXL", input_len=self.paper_inputs[task])
 
-    def _calls(self, case: Compiled) -> dict[int, float]:
-        """v by guesses: what calls of more tiles cost, with the smallest draft."""
-        wide = dataclasses.replace(case, draft="T5-small", gamma=None, temperature=0.0)
-        found = _CALL_COSTS.setdefault(wide, {})
-        for nodes in _CALLS:
-            if nodes not in found:
-                ratio = dataclasses.replace(wide, tree=(nodes,)).report(self.shapes).verify_ratio
-                assert ratio is not None
-                found[nodes] = ratio
-        return found
+    def _trees(self) -> Iterator[tuple[str, int, Compiled]]:
+        """What blocks of more guesses cost, by task and guesses: trees, with the smallest draft."""
+        for task in self.paper_inputs:
+            for nodes in self.tree_nodes:
+                parents = tree_shapes.best_parents(self.ranks, nodes, self.tree_depth)
+                case = dataclasses.replace(
+                    self._paper_case(task), draft="T5-small", parents=parents
+                )
+                yield task, nodes, case
 
 
 # Of this process.
 _PLAIN: dict[Compiled, ProgramReport] = {}
-_CALL_COSTS: dict[Compiled, dict[int, float]] = {}
-
-
-def by_rank(alpha: float, repaired: Sequence[float]) -> tuple[float, ...]:
-    """p_k, the probability that a position's k-th likeliest guess is the accepted one."""
-    found, left = [alpha], 1 - alpha
-    for share in repaired:
-        found.append(left * share)
-        left -= found[-1]
-    return tree_shapes.falling(found)

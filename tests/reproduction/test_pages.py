@@ -202,11 +202,13 @@ def repo(tmp_path):
     for directory in itertools.chain(*COMPARED):
         write(tmp_path, f"{directory}/results.json", RESULT | speedups)
     write(tmp_path, SUMMARY, (REPO / SUMMARY).read_text())
-    write(tmp_path, "README.md", section("results"))
+    write(tmp_path, "README.md", section("devices"))
     some = f"# P\n{section('one', 'old')}kept\n{section('all')}{section('runs')}"
+    some += "".join(map(section, ("comparison", "tpu", "h100-compiled", "t5x-compiled")))
     write(tmp_path, "docs/performance.md", some)
-    write(tmp_path, "docs/reproduction.md", f"Head.\n\n{section('toy')}\nTail.\n")
-    write(tmp_path, "docs/scaling.md", section("hardware"))
+    compiled = section("table-2-compiled", "old")
+    write(tmp_path, "docs/reproduction.md", f"Head.\n\n{compiled}{section('toy')}\nTail.\n")
+    write(tmp_path, "docs/scaling.md", section("hardware") + section("meshes-compiled"))
     write(tmp_path, "docs/trees.md", section("shapes", "old"))
     beams = "".join(map(section, ("calls", "ends", "times", "auto", "quality", "benchmark")))
     write(tmp_path, "docs/beams.md", beams)
@@ -216,7 +218,8 @@ def repo(tmp_path):
     for name in (
         "beams/summary", "benchmark_beams/results", "control/summary", "drafts/summary",
         "trees/summary", "before_mutual/beams/summary", "before_mutual/drafts/summary",
-        "before_mutual/trees/summary",
+        "before_mutual/trees/summary", "accelerators/summary", "t5x/summary",
+        *(f"benchmark_{each}/results" for each in ("gpu_xxl", "t5_large", "quickstart")),
     ):  # fmt: skip
         write(tmp_path, f"results/{name}.json", (REPO / f"results/{name}.json").read_text())
     (tmp_path / "docs/images").mkdir()
@@ -244,7 +247,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     assert "![Milliseconds per token, by system](images/performance_one.svg)" in page
     assert "![Tokens per second against batch size](images/performance_all.svg)" in page
     pictures = {path.name: path.read_bytes() for path in (repo / "docs/images").iterdir()}
-    assert set(pictures) == {"performance_one.svg", "performance_all.svg"}
+    assert set(pictures) == {"performance_one.svg", "performance_all.svg", "devices.svg"}
     script.main([], repo)
     for name, content in pictures.items():
         assert (repo / "docs/images" / name).read_bytes() == content

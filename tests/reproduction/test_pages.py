@@ -265,7 +265,7 @@ def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
     assert "Not run yet: `python" in (repo / "docs/distillation.md").read_text()
     assert "old" not in (repo / "docs/drafts.md").read_text()
     page = (repo / "docs/reproduction.md").read_text()
-    assert page.startswith("Head.\n\n<!-- toy -->\n")
+    assert page.startswith("Head.\n\n<!-- table-2-compiled -->\n")
     assert page.endswith("<!-- /toy -->\n\nTail.\n")
     assert "figures/figure_5.svg" in page
     assert "`python scripts/reproduce.py`" in page

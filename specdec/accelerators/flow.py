@@ -25,6 +25,7 @@ class Flow:
 
     def __init__(self, module: Module):
         self.module = module
+        self._unchanged = functools.cache(self._hands_on)  # Dropped with this object.
         self._callers: dict[str, tuple[Computation, Instruction]] = {}
         for computation in module.computations.values():
             for instruction in computation:
@@ -97,8 +98,7 @@ class Flow:
             return None
         return int(digits)
 
-    @functools.cache  # noqa: B019 - a module's flow is read once and dropped with it.
-    def _unchanged(self, loop: Instruction, at: int) -> bool:
+    def _hands_on(self, loop: Instruction, at: int) -> bool:
         """Whether a loop hands on this part of its tuple as it is."""
         (body,) = self.module.called(loop, "body")
         made = body.root

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints import hf_files, huggingface, t5x
+from specdec.checkpoints import hf_files, huggingface, t5x, vocabulary_files
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
@@ -34,8 +34,8 @@ def find_vocabulary(source: str | Path) -> Path | None:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     if not t5x.is_t5x(source):
-        return hf_files.vocabulary_in(hf_files.local_directory(source))
+        return vocabulary_files.vocabulary_in(hf_files.local_directory(source))
     if t5x.is_remote(os.fspath(source)):
         return None
     path = Path(source).absolute()
-    return hf_files.vocabulary_in(path, path.parent)
+    return vocabulary_files.vocabulary_in(path, path.parent)

@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from specdec.checkpoints import vocabulary_files
 from specdec.checkpoints.parameters import (
     DTYPES,
     CheckpointError,
@@ -33,15 +33,9 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 HEADS_TYPE = "specdec_heads"  # The model_type of what drafts on a target's hidden states.
 INDEX = "model.safetensors.index.json"
-VOCABULARY = "spiece.model"
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-# transformers 5 writes tokenizer.json alone; the last two are GPT-2's, older ones and OpenAI's.
-VOCABULARIES = (VOCABULARY, TOKENIZER, "vocab.json", "encoder.json")
-# What is read beside them: merges, and tokens that were added.
-BESIDE = {"vocab.json": ("merges.txt", "added_tokens.json"), "encoder.json": ("vocab.bpe",)}
 HUB_FILES = [
-    CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX, *VOCABULARIES,
-    *(name for names in BESIDE.values() for name in names), TOKENIZER_CONFIG,
+    CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX,
+    *vocabulary_files.FILES,
 ]  # fmt: skip
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -64,37 +58,6 @@ class Parameter(Protocol):
     def turned(self, array: np.ndarray) -> np.ndarray:
         """A file's array as our tree has it, or one of that as files have it."""
         ...
-
-
-def vocabulary_in(*directories: Path) -> Path | None:
-    """The first file of a vocabulary in directories; None where there is none.
-
-    ByT5, whose tokens are bytes, has tokenizer_config.json alone.
-    """
-    places = (directory / name for directory in directories for name in VOCABULARIES)
-    configs = (directory / TOKENIZER_CONFIG for directory in directories)
-    return next(filter(Path.is_file, places), None) or next(filter(_is_of_bytes, configs), None)
-
-
-def _is_of_bytes(path: Path) -> bool:
-    """Whether a tokenizer_config.json is ByT5's."""
-    return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
-
-
-def copy_vocabulary(file: Path, directory: Path) -> None:
-    """Copies a vocabulary with what is read beside it, under a name that is looked for."""
-    own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
-    shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
-    for name in BESIDE.get(file.name, ()):
-        if file.with_name(name).is_file():
-            shutil.copyfile(file.with_name(name), directory / name)
-
-
-def same_vocabulary(ours: Path, theirs: Path) -> bool:
-    """Whether two files that :func:`vocabulary_in` found have the same tokens."""
-    if {ours.name, theirs.name} == {TOKENIZER_CONFIG}:
-        return True
-    return ours.read_bytes() == theirs.read_bytes()
 
 
 def local_directory(directory_or_hub_id: str | Path) -> Path:

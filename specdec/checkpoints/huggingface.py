@@ -22,11 +22,7 @@ from specdec.checkpoints.hf_files import (
     HEADS_TYPE,
     MAX_EXTRA_IDS,
     STORED_DTYPES,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    VOCABULARIES,
     Parameter,
-    copy_vocabulary,
     local_directory,
     read_json,
     stored_array,
@@ -41,6 +37,12 @@ from specdec.checkpoints.parameters import (
     check_parameters,
     read_as,
     written_whole,
+)
+from specdec.checkpoints.vocabulary_files import (
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    VOCABULARIES,
+    copy_vocabulary,
 )
 from specdec.core.files import write_json
 from specdec.models.gpt.config import GPTConfig

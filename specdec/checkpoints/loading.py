@@ -19,8 +19,8 @@ from specdec.checkpoints.architectures import Config, decode_model, encoding_wid
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
 from specdec.checkpoints.heads import load_heads
-from specdec.checkpoints.hf_files import same_vocabulary
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
+from specdec.checkpoints.vocabulary_files import same_vocabulary
 from specdec.core import platforms
 from specdec.drafters.base import MakeTree
 from specdec.drafters.eagle import EagleDrafter

@@ -20,8 +20,8 @@ from specdec.checkpoints.architectures import (
     network,
     teacher_forced,
 )
-from specdec.checkpoints.hf_files import vocabulary_in
 from specdec.checkpoints.parameters import written_whole
+from specdec.checkpoints.vocabulary_files import vocabulary_in
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
 FORMATS = ("huggingface", "t5x", "orbax")

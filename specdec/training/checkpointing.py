@@ -23,10 +23,11 @@ from flax.traverse_util import unflatten_dict
 from specdec.checkpoints import architectures, find_vocabulary, is_t5x
 from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
-from specdec.checkpoints.hf_files import CONFIG, copy_vocabulary
+from specdec.checkpoints.hf_files import CONFIG
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
+from specdec.checkpoints.vocabulary_files import copy_vocabulary
 from specdec.core.files import write_json
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.vocabulary import Tokenizer

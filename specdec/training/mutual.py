@@ -25,7 +25,7 @@ import optax
 
 from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
-from specdec.checkpoints.hf_files import copy_vocabulary
+from specdec.checkpoints.vocabulary_files import copy_vocabulary
 from specdec.data.batching import BatchingOptions
 from specdec.training.checkpointing import (
     load_params,

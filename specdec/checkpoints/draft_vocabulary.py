@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from specdec.checkpoints.hf_files import read_json
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core import files
 
@@ -32,14 +33,12 @@ def load_draft_vocabulary(source: str | os.PathLike, vocab_size: int) -> list[in
       CheckpointError: it is not what :func:`save_draft_vocabulary` writes, or of other tokens.
     """
     path = Path(source) / FILE_NAME
-    if not path.is_file():
+    if not path.exists():
         return None
-    tokens = []
-    try:
-        tokens = json.loads(path.read_text())["tokens"]
-        valid = all(isinstance(t, int) for t in tokens) and tokens == sorted(set(tokens))
-    except (ValueError, KeyError, TypeError):
-        valid = False
+    found = read_json(path).get("tokens")
+    tokens = found if isinstance(found, list) else []
+    # JSON's true is an int of Python's, too.
+    valid = all(type(t) is int for t in tokens) and tokens == sorted(set(tokens))
     if not valid or not tokens or tokens[0] < 0 or tokens[-1] >= vocab_size:
         raise CheckpointError(
             f'{path} must hold {{"tokens": [...]}}, ascending ids below the vocabulary\'s size, '

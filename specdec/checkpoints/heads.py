@@ -16,8 +16,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
-from specdec.checkpoints.hf_files import CONFIG, HEADS_TYPE, WEIGHTS, opened, read_json
-from specdec.checkpoints.parameters import CheckpointError, StoredArray, written_whole
+from specdec.checkpoints.hf_files import (
+    CONFIG,
+    HEADS_TYPE,
+    STORED_DTYPES,
+    WEIGHTS,
+    opened,
+    read_json,
+)
+from specdec.checkpoints.parameters import CheckpointError, StoredArray, cast, written_whole
 from specdec.core.files import write_json
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
@@ -100,19 +107,31 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Co
             "(configs/training/quickstart_heads.gin)."
         )
     shape: Any = HeadsConfig
-    if found.get("kind") in _KINDS:
+    if str(found.get("kind")) in _KINDS:
         shape = _KINDS[found.pop("kind")]
     try:
         config = shape(**found)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{directory / CONFIG} is not a config of heads: {error}.") from None
-    with opened(directory / WEIGHTS) as file:
+        like = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    except (TypeError, ValueError, OverflowError) as error:
+        reason = str(error).rstrip(".")
+        raise CheckpointError(f"{directory / CONFIG} is not a config of heads: {reason}.") from None
+    return config, unflatten_dict(_read(directory / WEIGHTS, flatten_dict(like, sep="/")), sep="/")
+
+
+def _read(path: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The arrays of a file, float32; CheckpointError unless they are those wanted, and finite."""
+    shapes = {name: leaf.shape for name, leaf in wanted.items()}
+    loaded = {}
+    with opened(path) as file:
         names = file.keys()
-        arrays = {name: file.get_tensor(name) for name in names}
-    like = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
-    shapes: dict[str, Any] = flatten_dict(like, sep="/")
-    wanted = {name: leaf.shape for name, leaf in shapes.items()}
-    if {name: array.shape for name, array in arrays.items()} != wanted:
-        raise CheckpointError(f"{directory / WEIGHTS} does not hold the heads that {CONFIG} tells.")
-    loaded = {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}
-    return config, unflatten_dict(loaded, sep="/")
+        stored = {name: file.get_slice(name) for name in names}
+        if {name: tuple(part.get_shape()) for name, part in stored.items()} != shapes:
+            raise CheckpointError(f"{path} does not hold the heads that {CONFIG} tells.")
+        for name, part in stored.items():
+            if (kind := part.get_dtype()) not in STORED_DTYPES:
+                raise CheckpointError(
+                    f"{path}: {name} is stored as {kind}, not as one of {', '.join(STORED_DTYPES)}."
+                )
+            array = cast(file.get_tensor(name), np.dtype(np.float32), f"{path}: {name}")
+            loaded[name] = jnp.asarray(array)
+    return loaded

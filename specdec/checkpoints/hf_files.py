@@ -6,7 +6,6 @@ Reads and writes with numpy alone: neither torch nor transformers is needed.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -26,20 +25,32 @@ from specdec.checkpoints.parameters import (
     cast,
     part_of,
 )
-from specdec.core.files import write_json
+from specdec.core.files import read_object, write_json
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 HEADS_TYPE = "specdec_heads"  # The model_type of what drafts on a target's hidden states.
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"  # PEFT's: what is beside it changes another checkpoint's weights.
+_LFS = b"version https://git-lfs"
+# Weights that safetensors can be made of: what reads them, and with which argument.
+_OTHER_WEIGHTS = {
+    "pytorch_model*": ("transformers", ""),
+    "flax_model*": ("transformers 4", ", from_flax=True"),
+    "tf_model*": ("transformers 4", ", from_tf=True"),
+}
 HUB_FILES = [
-    CONFIG, GENERATION_CONFIG, WEIGHTS, "model-*-of-*.safetensors", INDEX,
+    CONFIG, GENERATION_CONFIG, ADAPTER, WEIGHTS, "model-*-of-*.safetensors", INDEX,
     *vocabulary_files.FILES,
 ]  # fmt: skip
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# A model's id, and behind @ a branch, a tag or a commit of it.
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@([A-Za-z0-9][\w./-]*))?")
 
-STORED_DTYPES = {"F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": DTYPES["float16"]}
+STORED_DTYPES = {
+    "F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": DTYPES["float16"],
+    "F64": np.float64,  # Rounded when it is read.
+}  # fmt: skip
 MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own pieces.
 
 
@@ -63,21 +74,31 @@ class Parameter(Protocol):
 def local_directory(directory_or_hub_id: str | Path) -> Path:
     """The directory itself, or the local snapshot of a hub id (downloaded if need be).
 
+    Args:
+      directory_or_hub_id: behind a hub id may stand @ and a branch, a tag or a commit.
+
     Raises:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     path, name = Path(directory_or_hub_id), str(directory_or_hub_id)
     if path.is_dir():
         return path
-    if path.exists() or not HUB_ID.fullmatch(name):
+    found = HUB_ID.fullmatch(name)
+    if path.exists() or not found:
         raise CheckpointError(
             f"{name} is not a directory; pass one that holds {CONFIG} and {WEIGHTS}, "
-            "or a model id of the Hugging Face Hub."
+            "or a model id of the Hugging Face Hub, such as google/flan-t5-small or "
+            "google/flan-t5-small@main."
         )
+    repository, revision = found.groups()
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
+        return Path(
+            huggingface_hub.snapshot_download(
+                repository, revision=revision, allow_patterns=HUB_FILES
+            )
+        )
     except Exception as error:  # The hub client raises its own, its HTTP library's and OS errors.
         reason = " ".join(str(error).split())
         raise CheckpointError(
@@ -94,10 +115,21 @@ def opened(path: Path) -> Iterator[safe_open]:
         with safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError) as error:
+        refuse_pointer(path)
         raise CheckpointError(
             f"{path} is truncated or corrupt, or cannot be read ({error}); "
             "copy or download it again."
         ) from None
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raises CheckpointError if a file is what Git LFS left in the place of a large one."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise CheckpointError(
+                f"{path} is a Git LFS pointer, not the file itself: install Git LFS and run "
+                "`git lfs pull` in that directory."
+            )
 
 
 def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
@@ -119,12 +151,7 @@ def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
                 )
         paths = [directory / name for name in sorted(set(weight_map.values()))]
     else:
-        pickles = sorted(path.name for path in directory.glob("pytorch_model*"))
-        found = f" (only {', '.join(pickles)})" if pickles else ""
-        raise CheckpointError(
-            f"{directory} has neither {WEIGHTS} nor {INDEX}{found}; a PyTorch checkpoint must be "
-            "converted first: load it with transformers and save_pretrained it again."
-        )
+        raise CheckpointError(_without_weights(directory))
     files = {}
     for path in paths:
         if not path.exists():
@@ -135,6 +162,22 @@ def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
             names = file.keys()
             files |= {name: (path, file.get_slice(name).get_dtype()) for name in names}
     return files
+
+
+def _without_weights(directory: Path) -> str:
+    """What to do where there are no safetensors."""
+    for pattern, (reader, argument) in _OTHER_WEIGHTS.items():
+        for path in sorted(directory.glob(pattern)):
+            return (
+                f"{directory} has {path.name}, but no {WEIGHTS}: convert it with {reader}, "
+                f"AutoModelForSeq2SeqLM.from_pretrained({str(directory)!r}{argument})"
+                ".save_pretrained(another_directory); for GPT-2 with AutoModelForCausalLM."
+            )
+    return (
+        f"{directory} has neither {WEIGHTS} nor {INDEX}: copy or download them. Where a model of "
+        "the Hugging Face Hub has other weights only, load it with transformers and "
+        "save_pretrained it."
+    )
 
 
 def stored_parameters(directory: Path) -> int:
@@ -215,15 +258,13 @@ def write_weights(
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; a CheckpointError names a file that is absent or holds anything else."""
     try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except FileNotFoundError:
         raise CheckpointError(
             f"{path.parent} has no {path.name}; pass the directory of a T5 or GPT-2 checkpoint."
         ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from None
     except ValueError as error:
-        problem = f"valid JSON ({error})"
-    else:
-        if isinstance(contents, dict):
-            return contents
-        problem = "a JSON object"
-    raise CheckpointError(f"{path} is not {problem}; copy or download it again.")
+        refuse_pointer(path)
+        raise CheckpointError(f"{str(error)[:-1]}; copy or download it again.") from None

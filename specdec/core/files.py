@@ -99,6 +99,39 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, to_json(content, indent=2) + "\n")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file's object.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it holds anything else; the message is a line that names it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}).") from None
+    return parse_object(text, str(path))
+
+
+def parse_object(text: str, name: str) -> dict[str, Any]:
+    """A JSON object, strictly: without the NaN and Infinity that Python's parser takes.
+
+    Raises:
+      ValueError: it is anything else; the message is a line that begins with ``name``.
+    """
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    try:
+        content = json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:  # The latter for what is nested without end.
+        raise ValueError(f"{name} is not valid JSON ({error}).") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} is not a JSON object.")
+    return content
+
+
 def check_writable(directory: Path) -> None:
     """Raises OSError unless files can be made in a directory, or it can be made itself.
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.ngrams import load_ngrams, save_ngrams
@@ -148,13 +149,82 @@ def test_bad_files(tmp_path, sequences):
     (tmp_path / "ngrams.safetensors").write_bytes(b"rubbish" * 20)
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_ngrams(tmp_path)
-    from safetensors.numpy import save_file
-
     save_file({"x": np.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="holds no n-gram tables"):
         load_ngrams(tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="of order 2; they have no order 3"):
         of_order(count(sequences, 2), 3)
+
+
+def first_twice(rows):
+    return np.concatenate([rows[:1], rows[:-1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("unigram", lambda a: a * 2, "unigram must be of sum 1, not 2"),
+        ("unigram", lambda a: a - 0.1, "unigram must be probabilities, none of them NaN or below"),
+        ("unigram", lambda a: a * np.nan, "unigram must be probabilities, none of them NaN"),
+        ("unigram", lambda a: a[None], "unigram must be a row of probabilities"),
+        ("unigram", lambda a: a.astype(np.float64), "the array unigram must be stored as F32"),
+        ("best", lambda a: a * 0 - 1, f"best must be a token below {V}"),
+        ("best", lambda a: a[None], "best must be one token"),
+        ("1.contexts", lambda a: a[:, 0], "1.contexts must be rows of 1 tokens"),
+        ("1.contexts", lambda a: a * 0 + V, rf"1.contexts must be tokens in 0\.\.{V - 1}"),
+        ("1.contexts", first_twice, "1.contexts must be in ascending order, each there once"),
+        ("2.contexts", first_twice, "2.contexts must be in ascending order, each there once"),
+        ("2.contexts", lambda a: a[::-1], "2.contexts must be in ascending order, each there once"),
+        ("2.contexts", None, "the array 2.contexts must be left out|the metadata's order must be"),
+        ("2.best", None, "the array 2.best must be there"),
+        ("2.best", lambda a: a + V, rf"2.best must be tokens in 0\.\.{V - 1}"),
+        ("2.best", lambda a: a[1:], "2.best must be .* numbers, one for each context"),
+        ("1.counts", lambda a: -a, "1.counts must be at least 1 each"),
+        ("1.counts", lambda a: a + 1, "1.successors must be .* as many as the counts add up to"),
+        ("1.counts", lambda a: a[None], "1.counts must be .* numbers, one for each context"),
+        ("1.counts", lambda a: a.astype(np.float32), "the array 1.counts must be stored as I32"),
+        ("2.successors", lambda a: a + V, rf"2.successors must be tokens in 0\.\.{V - 1}"),
+        ("2.successors", lambda a: a[:-1], "2.successors must be .* as many as the counts add up"),
+        ("1.successors", lambda a: a * 0, "1.successors must be in ascending order behind each"),
+        ("2.weights", lambda a: a * 10, "2.weights must be of sum 1 at most in a context, not"),
+        ("2.weights", lambda a: -a, "2.weights must be at least 0, none of them NaN"),
+        ("2.weights", lambda a: a * np.inf, "2.weights must be of sum 1 at most .*, not inf"),
+        ("2.weights", lambda a: np.where(a > 0.3, np.nan, a), "2.weights must be at least 0, none"),
+        ("3.weights", lambda a: np.ones(3, "f4"), "the array 3.weights must be left out"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_one_clear_error(tmp_path, sequences, name, change, problem):
+    path = tmp_path / "ngrams.safetensors"
+    save_ngrams(path, count(sequences, 3), None)
+    rewrite(path, name, change)
+    with pytest.raises(CheckpointError, match=f"ngrams.safetensors is damaged: ({problem})") as e:
+        load_ngrams(path)
+    assert "\n" not in str(e.value)
+
+
+def rewrite(path, name=None, change=None, **metadata):
+    """Changes an array, drops it (None), or changes the metadata."""
+    arrays = load_file(path)
+    known = {"format": "specdec n-gram tables 1", "order": "3", "vocabulary": ""} | metadata
+    if change is not None:
+        arrays[name] = np.array(change(arrays.get(name)), order="C")
+        if arrays[name].dtype != load_file(path).get(name, arrays[name]).dtype == np.uint16:
+            arrays[name] = arrays[name].astype(np.uint16)
+    elif name is not None:
+        del arrays[name]
+    save_file(arrays, path, {name: text for name, text in known.items() if text is not None})
+
+
+@pytest.mark.parametrize("order", ["x", "-1", "2", "4", "3.0", None])
+def test_metadata_that_is_wrong_is_one_clear_error(tmp_path, sequences, order):
+    path = tmp_path / "ngrams.safetensors"
+    save_ngrams(path, count(sequences, 3), None)
+    rewrite(path, order=order)
+    with pytest.raises(CheckpointError, match='damaged: the metadata\'s order must be "3"'):
+        load_ngrams(path)
+    rewrite(path, vocabulary=None)
+    with pytest.raises(CheckpointError, match="damaged: the metadata's vocabulary must be there"):
+        load_ngrams(path)
 
 
 class TheseTables:
@@ -171,7 +241,7 @@ def test_other_temperatures_are_refused(sequences):
             opened.params(config)
     for config in (SamplingConfig(0.0), SamplingConfig(1.0)):
         assert opened.params(config).sampling.greedy == config.greedy
-    with pytest.raises(ValueError, match="gamma must be at least 1"):
+    with pytest.raises(ValueError, match="gamma must be in 1..1024"):
         opened.make(0, 0.0)
     assert opened.make(3, 0.0) == NgramDrafter(chain(3), 2)
     with pytest.raises(ValueError, match="stop_below must be 0"):

@@ -20,7 +20,11 @@ from tiny import (
 import specdec
 from specdec.checkpoints import CheckpointError, save_huggingface
 from specdec.checkpoints.architectures import decode_model
-from specdec.checkpoints.draft_vocabulary import FILE_NAME, save_draft_vocabulary
+from specdec.checkpoints.draft_vocabulary import (
+    FILE_NAME,
+    load_draft_vocabulary,
+    save_draft_vocabulary,
+)
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.loading import load_model
@@ -82,15 +86,29 @@ def test_only_a_draft_reads_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1, 2]", '{"tokens": []}', '{"tokens": [2, 1]}', '{"tokens": [1, 19]}',
-     '{"tokens": [-1, 2]}', '{"tokens": [1, 1]}', '{"tokens": ["1"]}', '{"tokens": 3}'],
+    ["{}", '{"tokens": []}', '{"tokens": [2, 1]}', '{"tokens": [1, 19]}', '{"tokens": [-1, 2]}',
+     '{"tokens": [1, 1]}', '{"tokens": ["1"]}', '{"tokens": 3}', '{"tokens": [true, 2]}',
+     '{"tokens": [false]}', '{"tokens": [1.0, 2]}', '{"tokens": [[1]]}'],
 )  # fmt: skip
-def test_a_bad_file_is_one_clear_error(tmp_path, text):
+def test_bad_tokens_are_one_clear_error(tmp_path, text):
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(CheckpointError, match="ids below the vocabulary's size, 19") as caught:
+        load_draft_vocabulary(tmp_path, 19)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "not valid JSON"), ("[1, 2]", "not a JSON object"),
+     ('{"tokens": [NaN]}', "NaN is no number of JSON"), ("[" * 200_000, "not valid JSON")],
+)  # fmt: skip
+def test_a_file_that_is_no_json_is_one_clear_error(tmp_path, text, problem):
     config = TINY["v1.1"]
     save_huggingface(tmp_path, config, random_t5_params(config, 0))
     (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(CheckpointError, match="ids below the vocabulary's size, 19"):
+    with pytest.raises(CheckpointError, match=rf"{FILE_NAME} is .*{problem}") as caught:
         load_model(str(tmp_path), "float32", as_draft=True)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +146,29 @@ def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(
     if not temperature:
         plain = pair.generate(texts, method="autoregressive", **settings)
         assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+
+
+def test_beams_of_a_draft_that_generates_few_tokens(tmp_path):
+    """By default no more of them than it has tokens; beams that it cannot make are refused."""
+    config, random = random_model("v1.1")
+    for name, seed in (("target", 4), ("draft", 1)):
+        save_huggingface(tmp_path / name, config, random(seed))
+    save_draft_vocabulary(tmp_path / "draft", SAID[:4])
+    pair = specdec.load_pair(target=str(tmp_path / "target"), draft=str(tmp_path / "draft"))
+    texts, settings = [[2, 3, 4, 1]], {"max_decode_len": 6, "max_input_len": 16}
+
+    def beams(num_beams, method="speculative_beam", **options):
+        beam = specdec.BeamConfig(num_beams)
+        found = pair.generate(texts, method=method, beam=beam, **settings, **options)
+        return [row.tolist() for row in found.tokens]
+
+    assert pair.beam_decoder(specdec.BeamConfig(4)).draft_beams == 4
+    assert beams(4, gamma=1) == beams(4, "beam")
+    for wrong in ({"num_beams": 5}, {"num_beams": 2, "draft_beams": 6}):
+        with pytest.raises(
+            ValueError, match=r"generates 4 different tokens.*draft_vocabulary.json"
+        ):
+            beams(**wrong, gamma=1)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import sys
 import time
 from collections.abc import Hashable
+from typing import Any
 
 from tqdm import tqdm
 
@@ -43,9 +44,20 @@ class Progress(tqdm):
             file=sys.stderr if terminal else io.StringIO(), dynamic_ncols=terminal,
             smoothing=0,  # The whole session's rate: inputs come in windows sorted by length.
             mininterval=0, miniters=1,  # Its clock goes with each item; ``display`` waits.
-            bar_format="{desc}" + bar + "{n_fmt} of {total_fmt} {unit}, {rate_fmt}{postfix}, "
-            "{remaining} left",
+            bar_format="{desc}" + bar + "{n_fmt} of {total_fmt} {unit}{pace}",
         )  # fmt: skip
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What the line is made of; tqdm's, and how fast it goes, where that is known."""
+        found = super().format_dict
+        done, elapsed = found["n"] - found["initial"], found["elapsed"]
+        pace = ""
+        if done > 0 and elapsed > 0:
+            tokens = f", {self._tokens / elapsed:.0f} tokens/s" if self._tokens else ""
+            left = _duration((self.total - self.n) * elapsed / done)
+            pace = f", {_rate(done / elapsed, self.unit)}{tokens}, {left} left"
+        return found | {"pace": pace}
 
     def begin(self, what: str) -> None:
         """Shows at once what is under way; ``set_description`` waits for the next line."""
@@ -66,9 +78,6 @@ class Progress(tqdm):
             self.skip(count)
             return
         self._tokens += tokens
-        elapsed = self.format_dict["elapsed"]
-        if self._tokens and elapsed:
-            self.set_postfix_str(f"{self._tokens / elapsed:.0f} tokens/s", refresh=False)
         self.update(count)
 
     def skip(self, count: int = 0) -> None:
@@ -95,3 +104,21 @@ class Progress(tqdm):
             super().display(msg, pos)
         else:
             print(self, file=sys.stderr, flush=True)
+
+
+def _rate(per_second: float, unit: str) -> str:
+    """Such as "5.0 rows/s" or "12 rows/min": never seconds for one, nor a fraction of one."""
+    if per_second >= 1:
+        return f"{per_second:.{0 if per_second >= 100 else 1}f} {unit}/s"
+    if per_second * 60 >= 1:
+        return f"{per_second * 60:.0f} {unit}/min"
+    return f"{per_second * 3600:.1f} {unit}/h"
+
+
+def _duration(seconds: float) -> str:
+    """Such as "12 s", "3 min 20 s" or "2 h 5 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

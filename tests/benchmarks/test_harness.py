@@ -86,9 +86,7 @@ def test_it_says_what_it_does(natural, answer, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert f"Loading {SPECULATIVE}, 2 of 2 systems" in said
     assert f"First run of {PLAIN}, which compiles" in said
-    assert re.search(
-        rf"{SPECULATIVE}, repetition 2 of 2: 2 of 4 runs, .*runs/s, 00:\d\d left", said
-    )
+    assert re.search(rf"{SPECULATIVE}, repetition 2 of 2: 2 of 4 runs, .*runs/s, \d+ s left", said)
     assert "4 of 4 runs" in said.splitlines()[-1]
 
 

@@ -35,12 +35,12 @@ def test_a_line_every_ten_seconds_and_the_last_one(clock, capsys):
         assert capsys.readouterr().err == ""
         clock.wait(15)
         shown.add(50, tokens=400)
-        expected = "texts: 700 of 1000 rows,  5.00rows/s, 40 tokens/s, 01:00 left\n"
+        expected = "texts: 700 of 1000 rows, 5.0 rows/s, 40 tokens/s, 1 min 0 s left\n"
         assert capsys.readouterr().err == expected
         clock.wait(1)
         shown.add(300, tokens=2000)
         assert capsys.readouterr().err == ""
-    expected = "texts: 1000 of 1000 rows, 19.05rows/s, 133 tokens/s, 00:00 left\n"
+    expected = "texts: 1000 of 1000 rows, 19.0 rows/s, 133 tokens/s, 0 s left\n"
     assert capsys.readouterr().err == expected
 
 
@@ -49,18 +49,34 @@ def test_what_compiles_is_not_counted_in_the_rate(clock, capsys):
         for seconds, kind in ((60, "short"), (2, "short"), (90, "long"), (2, "short"), (4, "long")):
             clock.wait(seconds)
             shown.add(10, kind=kind, tokens=40)
-    last = "50 of 100 rows,  3.75rows/s, 15 tokens/s, 00:13 left\n"
+    last = "50 of 100 rows, 3.8 rows/s, 15 tokens/s, 13 s left\n"
     assert capsys.readouterr().err.endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.005, "200 rows/s, 0 s left"), (0.5, "2.0 rows/s, 5 s left"),
+        (2.07, "29 rows/min, 21 s left"), (59, "1 rows/min, 9 min 50 s left"),
+        (1000, "3.6 rows/h, 2 h 46 min left"),
+    ],
+)  # fmt: skip
+def test_rates_and_times_as_people_read_them(clock, capsys, seconds, expected):
+    with Progress(11, "rows") as shown:
+        clock.wait(seconds)
+        shown.add()
+        shown.begin("reading")
+    assert f"reading: 1 of 11 rows, {expected}\n" in capsys.readouterr().err
 
 
 def test_what_is_under_way_is_named_at_once(clock, capsys):
     with Progress(3, "pieces") as shown:
         shown.begin("alpha")
-        assert capsys.readouterr().err == "alpha: 0 of 3 pieces, ?pieces/s, ? left\n"
+        assert capsys.readouterr().err == "alpha: 0 of 3 pieces\n", "no rate is known yet"
         shown.skip(1)  # It was on disk.
         clock.wait(300)
         shown.add()
-        assert "2 of 3 pieces, 300.00s/pieces, 05:00 left\n" in capsys.readouterr().err
+        assert "2 of 3 pieces, 12.0 pieces/h, 5 min 0 s left\n" in capsys.readouterr().err
         say("a line")
         assert capsys.readouterr().err == "a line\n"
 

@@ -77,6 +77,10 @@ class DecodeJit(Generic[_Arguments, _Result]):
         _kept.move_to_end(key)
         return _kept[key]
 
+    def lower(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> jax.stages.Lowered:
+        """The program of such a call; once it was compiled, in any thread, the call finds it."""
+        return self.jitted(*args, **kwargs).lower(*args, **kwargs)
+
     def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         result = self.jitted(*args, **kwargs)(*args, **kwargs)
         _drop_oldest()

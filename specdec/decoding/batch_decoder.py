@@ -45,6 +45,16 @@ class BatchDecoder:
         static = {"output_bucket": self.output_bucket, "trace": trace}
         decode.jitted(*arguments, **static).eval_shape(*arguments, **static)
 
+    def lower(self, batch: Batch) -> jax.stages.Lowered:
+        """The program of :meth:`decode` for such a batch, to be compiled in any thread.
+
+        Raises:
+          ValueError: as :meth:`check`.
+        """
+        return decode.lower(
+            self.engine, *self.arguments(batch), output_bucket=self.output_bucket, trace=False
+        )
+
     def decode(
         self, batch: Batch, *, limit: int | None = None, trace: bool = False
     ) -> DecodeResult:

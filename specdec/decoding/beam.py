@@ -179,6 +179,17 @@ class BeamDecoder:
         """Size of the output buffers."""
         return bucket(self.max_decode_len)
 
+    def lower(self, batch: Batch) -> jax.stages.Lowered:
+        """The program of :meth:`search` for such a batch, to be compiled in any thread."""
+        return search.lower(
+            *self._arguments(batch), self.max_decode_len, output_bucket=self.output_bucket
+        )
+
+    def _arguments(self, batch: Batch) -> tuple[Model, BeamRules, Params, Prompt, AnyArray]:
+        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
+        rules = self.config.traced(self.output_bucket)
+        return self.target.model, rules, self.target.params, prompt, row_ids
+
     def search(self, batch: Batch, *, limit: int | None = None) -> BeamResult:
         """Searches a batch and brings the result to the host as NumPy arrays.
 
@@ -190,10 +201,8 @@ class BeamDecoder:
           ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
             row).
         """
-        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         result = search(
-            self.target.model, self.config.traced(self.output_bucket), self.target.params, prompt,
-            row_ids, self.max_decode_len if limit is None else limit,
+            *self._arguments(batch), self.max_decode_len if limit is None else limit,
             output_bucket=self.output_bucket,
         )  # fmt: skip
         result = jax.tree.map(np.asarray, result)

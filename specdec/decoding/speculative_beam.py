@@ -229,6 +229,18 @@ class SpeculativeBeamDecoder:
             self.width,
         )  # fmt: skip
 
+    def lower(self, batch: Batch) -> jax.stages.Lowered:
+        """The program of :meth:`search` for such a batch, to be compiled in any thread."""
+        return search.lower(*self._arguments(batch), self.max_decode_len, trace=False)
+
+    def _arguments(
+        self, batch: Batch
+    ) -> tuple[BeamEngine, BeamRules, tuple[Params, Params], Prompt, AnyArray]:
+        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
+        engine = self.engine
+        params = self.target.params, self.draft.params if self.draft else ()
+        return engine, self.config.traced(engine.output_bucket), params, prompt, row_ids
+
     def search(
         self, batch: Batch, *, limit: int | None = None, trace: bool = False
     ) -> SpeculativeBeamResult:
@@ -241,13 +253,8 @@ class SpeculativeBeamDecoder:
           ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
             row).
         """
-        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
-        engine = self.engine
-        result = search(
-            engine, self.config.traced(engine.output_bucket),
-            (self.target.params, self.draft.params if self.draft else ()), prompt, row_ids,
-            self.max_decode_len if limit is None else limit, trace=trace,
-        )  # fmt: skip
+        most = self.max_decode_len if limit is None else limit
+        result = search(*self._arguments(batch), most, trace=trace)
         result = jax.tree.map(np.asarray, result)
         refuse_nan(
             batch, result.beams.nan, result.beams.steps, f"{self.target.source} or of its draft"

@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import platform
+import reprlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -114,7 +115,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: str, name: str) -> dict[str, Any]:
-    """A JSON object, strictly: without the NaN and Infinity that Python's parser takes.
+    """A JSON object, strictly: NaN, Infinity and a name that is there twice are errors.
 
     Raises:
       ValueError: it is anything else; the message is a line that begins with ``name``.
@@ -124,12 +125,24 @@ def parse_object(text: str, name: str) -> dict[str, Any]:
         raise ValueError(f"{constant} is no number of JSON")
 
     try:
-        content = json.loads(text, parse_constant=refuse)
+        content = json.loads(text, parse_constant=refuse, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:  # The latter for what is nested without end.
         raise ValueError(f"{name} is not valid JSON ({error}).") from None
     if not isinstance(content, dict):
         raise ValueError(f"{name} is not a JSON object.")
     return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Pairs as a dict; ValueError if a name is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the name {reprlib.repr(name)} is there twice")
+            seen.add(name)
+    return found
 
 
 def check_writable(directory: Path) -> None:

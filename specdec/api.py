@@ -90,7 +90,8 @@ class Pair(Decoders):
           texts: strings, or token ids with EOS at the end; any iterable of them.
           method: "speculative", "autoregressive", "beam", which takes no draft's arguments and no
             ``trace``, or "speculative_beam": the same beams in fewer calls of the target.
-          gamma: guesses a block, in 1..max_decode_len - 1, 4 unless told; or "auto": chosen by
+          gamma: guesses a block, in 1..max_decode_len - 1; unless given 4, or as many as the draft
+            can make and an output has room for; or "auto": chosen by
             :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
             does not pay. Of beams: levels that the draft guesses; "auto" is :meth:`choose_beams`.
           tree: several guesses for one position, instead of gamma: a :class:`specdec.Tree`, or its
@@ -128,7 +129,9 @@ class Pair(Decoders):
             max_decode_len=max_decode_len, seed=seed, batch_size=batch_size,
             max_input_len=max_input_len, stop_below=stop_below, draft_sampling=draft_sampling,
             verifier=verifier, beam=beam, num_return=num_return, draft_beams=draft_beams,
+            most_guesses=self.draft.most_guesses,
         )  # fmt: skip
+        method = checked["method"]
         names = ("gamma", "tree", "max_decode_len", "seed", "batch_size", "max_input_len",
                  "stop_below")  # fmt: skip
         guesses, shape, max_decode_len, seed, batch_size, max_input_len, stop_below = (

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -37,3 +40,22 @@ def real(
     if not math.isfinite(number) or not least <= number <= most:
         raise ValueError(f"{name} must be {meaning}, got {value!r}.")
     return number
+
+
+def positive(name: str, value: Any, meaning: str, most: float = math.inf) -> float:
+    """:func:`real` above 0."""
+    return real(name, value, meaning, math.ulp(0.0), most)
+
+
+def truth(name: str, value: Any) -> bool:
+    """``value`` as a bool; raises ValueError for anything but a truth value."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def path_name(name: str, value: Any) -> str:
+    """``value`` as a string; raises ValueError unless it is a path or a name that is not empty."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"{name} must be a path or a name, got {value!r}.")
+    return os.fspath(value)

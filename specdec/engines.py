@@ -56,7 +56,7 @@ def speculative_beams(
     """What searches beams that a draft model guesses.
 
     Args:
-      draft_beams: None for three times as many as are kept, or all tokens if those are fewer.
+      draft_beams: None for three times as many as are kept, or as the draft has tokens to generate.
 
     Raises:
       ValueError: the draft is no model; see also :class:`SpeculativeBeamDecoder`.
@@ -66,7 +66,8 @@ def speculative_beams(
             "Speculative beams need a draft with a law over tokens, which is a model: this one has "
             'none. Give load_pair a checkpoint as draft, or use method="beam".'
         )
-    most = min(DRAFT_BEAMS * config.num_beams, target.model.vocab_size)
+    tokens = draft.model.most_tokens or target.model.vocab_size
+    most = max(min(DRAFT_BEAMS * config.num_beams, tokens), config.num_beams)
     return SpeculativeBeamDecoder(
         target, draft.model, config, gamma, draft_beams or most, max_decode_len
     )

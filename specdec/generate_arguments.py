@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from specdec.arguments import real, whole
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.tree import Tree, as_tree
+from specdec.topology import MOST_NODES
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 
@@ -32,8 +33,15 @@ def check_arguments(
     beam: Any = None,
     num_return: int | None = None,
     draft_beams: int | None = None,
+    most_guesses: int = MOST_NODES,
 ) -> dict[str, Any]:
     """The arguments of :meth:`Pair.generate` with numbers of Python's own types.
+
+    A gamma that was not given is made to fit ``max_decode_len``. One token leaves nothing to guess:
+    the method is the plain one then, unless gamma or a tree was given.
+
+    Args:
+      most_guesses: in a row, that the draft can make.
 
     Raises:
       ValueError: naming the one that is of another type or out of range.
@@ -68,18 +76,17 @@ def check_arguments(
         if method == "autoregressive":
             raise ValueError(f"Plain decoding has no guesses: tree must be None, got {tree!r}.")
         gamma, tree = 0, _checked_tree(tree, gamma, max_decode_len, stop_below)
+    plain = {"speculative": "autoregressive", "speculative_beam": "beam"}.get(method)
+    if plain and max_decode_len == 1 and (gamma in (None, "auto") or tree == "auto"):
+        method, gamma, tree = plain, 0, None
     elif gamma is None:
-        gamma = DEFAULT_GAMMA
+        gamma = min(DEFAULT_GAMMA, max_decode_len - 1, most_guesses)
     if gamma != "auto" and tree is None:
         if isinstance(gamma, str):
             raise ValueError(f'gamma must be a whole number or "auto", got {gamma!r}.')
         gamma = whole("gamma", gamma, -sys.maxsize)
-        if method.startswith("speculative") and not 1 <= gamma < max_decode_len:
-            plain = "autoregressive" if method == "speculative" else "beam"
-            raise ValueError(
-                f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got "
-                f'{gamma}; for plain decoding use method="{plain}".'
-            )
+        if method.startswith("speculative"):
+            _check_gamma(gamma, max_decode_len, plain)
     for name, value in (("sampling", sampling), ("draft_sampling", draft_sampling)):
         if not isinstance(value, SamplingConfig) and (name == "sampling" or value is not None):
             raise ValueError(
@@ -124,6 +131,19 @@ def _checked_beam(
             f"top_p, got {sampling}."
         )
     return beam, whole("num_return", 1 if num_return is None else num_return, 1, beam.num_beams)
+
+
+def _check_gamma(gamma: int, max_decode_len: int, plain: str | None) -> None:
+    if not 1 <= gamma < max_decode_len:
+        raise ValueError(
+            f"gamma must be in [1, max_decode_len - 1] = [1, {max_decode_len - 1}], got {gamma}; "
+            f'for plain decoding use method="{plain}".'
+        )
+    if gamma > MOST_NODES:
+        raise ValueError(
+            f"gamma must be at most {MOST_NODES}, got {gamma}: the target scores gamma + 1 tokens "
+            "in one call, and what they attend to is the square of it. Good values are below 20."
+        )
 
 
 def _checked_tree(

@@ -11,7 +11,7 @@ from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.drafters.base import DraftSpec
-from specdec.drafters.model import Checkpoint
+from specdec.drafters.model import draft_spec
 from specdec.models.partitioning import DeviceMesh
 
 
@@ -60,12 +60,7 @@ def load_pair(
         raise ValueError("load_pair needs the name of a bundled pair, or both target and draft.")
     if not isinstance(target, str | os.PathLike):
         raise ValueError(f"target must be a checkpoint's path or name, got {target!r}.")
-    spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
-    if not isinstance(spec, DraftSpec) or isinstance(spec, type):
-        raise ValueError(
-            "draft must be a checkpoint's path or name, or an object such as specdec.Copying(), "
-            f"got {draft!r}."
-        )
+    spec = draft_spec("draft", draft)
     if weights not in (None, "int8"):
         raise ValueError(
             f'weights must be "int8", or None for the checkpoint\'s own, got {weights!r}.'
@@ -80,7 +75,7 @@ def load_pair(
         )
     tokenizer = open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None
     ends = loaded.model.eos_ids
-    if tokenizer and not loaded.model.reads_prefix and tokenizer.eos_id not in ends:
+    if tokenizer and ends and not loaded.model.reads_prefix and tokenizer.eos_id not in ends:
         raise ValueError(
             f"{vocabulary} ends a text with token {tokenizer.eos_id}, and the model of {source} "
             f"with {' or '.join(map(str, ends))}: it is another model's vocabulary. Put the "

@@ -83,7 +83,7 @@ class _ShapeLoader:
         tokens = load_draft_vocabulary(resolve(source, "draft"), config.vocab_size)
         return _traced(config, self.partitioning, source, output_tokens=tokens)
 
-    def heads(self, path: str) -> tuple[MakeTree, Params]:
+    def heads(self, path: str) -> tuple[MakeTree, Params, int]:
         raise ValueError(
             f"Heads ({path}) have no shape without their target's weights: load the pair, and give "
             "it instead of its config."

@@ -15,6 +15,8 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.pytrees import pytree, static_field
 
+MOST_NODES = 1024  # Guesses of a block: its masks have the square of it.
+
 
 @pytree
 class Topology:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import real, whole
+from specdec.arguments import positive, real, whole
 from specdec.pytrees import pytree, static_field
 from specdec.topology import AnyTopology
 
@@ -45,13 +45,9 @@ class SamplingConfig:
 
     def __post_init__(self):
         meaning = "finite and >= 0 (0 means argmax)"
-        temperature = real("temperature", self.temperature, meaning)
-        if temperature < 0:
-            raise ValueError(f"temperature must be {meaning}, got {temperature}.")
+        temperature = real("temperature", self.temperature, meaning, 0)
         top_k = whole("top_k (0 keeps all)", self.top_k, 0)
-        top_p = real("top_p", self.top_p, "in (0, 1] (1 keeps all)")
-        if not 0 < top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1] (1 keeps all), got {top_p}.")
+        top_p = positive("top_p", self.top_p, "in (0, 1] (1 keeps all)", 1)
         for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
             object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
 

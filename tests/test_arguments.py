@@ -1,5 +1,7 @@
 """What generate and load_pair make of arguments of every kind."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -93,6 +95,42 @@ def test_a_small_seed_gives_the_keys_that_it_always_gave(seed):
 def test_one_clear_error(pair, option, message):
     with pytest.raises(ValueError, match=message):
         generate(pair, **option)
+
+
+@pytest.mark.parametrize(
+    ("length", "most", "expected"), [(64, 1024, 4), (3, 1024, 2), (2, 1024, 1), (64, 2, 2)]
+)
+def test_a_gamma_that_is_not_given_fits_output_and_draft(pair, length, most, expected):
+    short = Pair(pair.target, dataclasses.replace(pair.draft, most_guesses=most), None)
+    found = short.generate(TEXTS, max_decode_len=length, trace=True)
+    blocks = [block for row in found.traces for block in row]
+    assert max(len(block.accepted) + len(block.rejected) for block in blocks) == expected
+
+
+@pytest.mark.parametrize("option", [{}, {"gamma": "auto"}, {"tree": "auto"}])
+def test_one_token_leaves_nothing_to_guess(pair, option):
+    """Then what is not asked for in numbers is plain decoding."""
+    plain = tokens(pair.generate(TEXTS, method="autoregressive", max_decode_len=1))
+    found = pair.generate(TEXTS, max_decode_len=1, **option)
+    assert tokens(found) == plain
+    assert found.stats.proposed == 0
+    beams = {key: value for key, value in option.items() if key != "tree"}
+    pair.generate(TEXTS, method="speculative_beam", max_decode_len=1, **beams)
+    with pytest.raises(ValueError, match=r"gamma must be in \[1, max_decode_len - 1\] = \[1, 0\]"):
+        pair.generate(TEXTS, gamma=1, max_decode_len=1)
+
+
+def test_chains_are_bounded_as_trees_are(pair):
+    with pytest.raises(ValueError, match="gamma must be at most 1024, got 3000: the target scores"):
+        generate(pair, gamma=3000, max_decode_len=4000)
+
+
+def test_width_is_of_plain_decoding(pair):
+    engine = pair.decoder(
+        method="speculative", gamma=2, sampling=SamplingConfig(), max_decode_len=8, seed=0
+    ).engine
+    with pytest.raises(ValueError, match="width is of plain decoding: leave it out, got 9"):
+        dataclasses.replace(engine, width=9)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,12 @@ import numpy as np
 
 from specdec.checkpoints.architectures import Config, decode_model, encoding_widths
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
-from specdec.checkpoints.formats import find_vocabulary, open_checkpoint
+from specdec.checkpoints.formats import (
+    find_vocabulary,
+    located,
+    open_checkpoint,
+    warn_of_options,
+)
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.checkpoints.vocabulary_files import same_vocabulary
@@ -34,6 +39,7 @@ from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.packed import PackedModel
 from specdec.models.partitioning import Partitioning, replicate
+from specdec.topology import MOST_NODES
 from specdec.types import Params
 
 BUNDLED = ("quickstart", "quickstart_lm")
@@ -56,14 +62,15 @@ def load_packed(
     model = decode_model(config, layout, partitioning)
     packed = model.pack(params, output_tokens, narrow, int8=int8)
     if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
-        return load_packed(config, params, source, None, partitioning, output_tokens)
+        return load_packed(config, params, source, None, partitioning, output_tokens, int8=int8)
     return as_loaded(model, packed, source)
 
 
 def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedModel:
     """A model whose parameters are packed already."""
     widths = encoding_widths(model.config)
-    return LoadedModel(model, params, source, model.partitioning, *widths)
+    generated = None if params.output_tokens is None else len(params.output_tokens)
+    return LoadedModel(model, params, source, model.partitioning, *widths, generated)
 
 
 def checkpoint(folder: str, name: str) -> str:
@@ -98,10 +105,12 @@ def load_model(
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:
-      source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id.
+      source: a directory of Hugging Face's or T5X's, gs://bucket/path of T5X's, or a hub id,
+        behind which may stand @ and a branch, a tag or a commit.
       dtype: of activations and cache, and of weights that are stored in more bits; for the rest
         see :func:`load_packed`.
-      as_draft: it generates only the tokens of its draft vocabulary, if it has one.
+      as_draft: it generates only the tokens of its draft vocabulary, if it has one, and what its
+        files ask of transformers' ``generate`` does not matter.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
         generates the tokens that both have.
 
@@ -109,10 +118,13 @@ def load_model(
       CheckpointError: it cannot be read.
       ValueError: see :func:`load_packed`.
     """
-    config, params = open_checkpoint(source, None)
+    place = located(source)
+    config, params = open_checkpoint(place, None)
     config = dataclasses.replace(config, dtype=dtype)
     generated = None
-    if as_draft:
+    if not as_draft:
+        warn_of_options(place)
+    else:
         generated = load_draft_vocabulary(source, config.vocab_size)
         if vocab_size not in (None, config.vocab_size):
             common = range(min(vocab_size, config.vocab_size))
@@ -167,7 +179,7 @@ class DraftLoader:
             )
         return found
 
-    def heads(self, path: str) -> tuple[MakeTree, Params]:
+    def heads(self, path: str) -> tuple[MakeTree, Params, int]:
         if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self.target.params)):
             raise ValueError(
                 "Heads need the target's weights when they are loaded, and here these come later: "
@@ -184,12 +196,14 @@ class DraftLoader:
         if isinstance(config, EagleConfig):
             layer = EagleModel(model, config)
             packed = replicate(layer.pack(weights, narrow), self.target.partitioning)
-            return partial(EagleDrafter, layer), EagleParams(packed, own)
+            return partial(EagleDrafter, layer), EagleParams(packed, own), MOST_NODES
         weights = replicate(weights, self.target.partitioning)
         if isinstance(config, LookAheadConfig):
             ahead = LookAheadModel(model, config)
-            return partial(LookAheadDrafter, ahead), LookAheadParams(weights["embeddings"], own)
-        return partial(OffsetHeadsDrafter, TargetHeads(model, config)), HeadsParams(weights, own)
+            ahead_params = LookAheadParams(weights["embeddings"], own)
+            return partial(LookAheadDrafter, ahead), ahead_params, config.count
+        heads = TargetHeads(model, config)
+        return partial(OffsetHeadsDrafter, heads), HeadsParams(weights, own), config.count
 
     def ngrams(self, path: str) -> NgramTables:
         tables, theirs = load_ngrams(bundled(path) if path in BUNDLED else path)
@@ -207,7 +221,8 @@ class DraftLoader:
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
     """Raises ValueError unless the models have the same number of tokens and special ids.
 
-    Of several EOS ids one in common is enough: the target's end a row.
+    Of several EOS ids one in common is enough: the target's end a row. A model that has none tells
+    nothing of its tokens by that.
     """
     if target.model.reads_prefix != draft.model.reads_prefix:
         kinds = {False: "an encoder-decoder", True: "decoder-only"}
@@ -217,7 +232,7 @@ def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
             "encoder, the other continues it. Choose a draft of the target's kind."
         )
     for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
-        if not set(ours) & set(theirs):
+        if ours and theirs and not set(ours) & set(theirs):
             ours, theirs = (" or ".join(map(str, tokens)) for tokens in (ours, theirs))
             raise ValueError(
                 f"Target and draft have different vocabularies: {name} is {ours} for the target "

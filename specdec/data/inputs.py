@@ -48,8 +48,8 @@ def prefix_ids(
 
     Raises:
       ValueError: another number of prefixes than rows; one that is no string or list of token ids,
-        has more than ``max_input_len`` tokens or leaves the output no positions; or the model's
-        texts are prefixes themselves.
+        contains EOS, has more than ``max_input_len`` tokens or leaves the output no positions; or
+        the model's texts are prefixes themselves.
     """
     given: Any = () if prefix is None or (isinstance(prefix, str) and not prefix) else prefix
     if not isinstance(given, str | Sequence | np.ndarray):
@@ -63,18 +63,24 @@ def prefix_ids(
             "decoder-only: its text itself is the prefix. Leave prefix out and put it at the end "
             "of the text."
         )
+
+    def ids(each: Any, name: str) -> np.ndarray:
+        found = _ids(each, name, vocabulary, model, max_input_len, max_decode_len, True)
+        ends = set(found.tolist()) & set(model.eos_ids)
+        if ends:
+            raise ValueError(
+                f"{name} contains token {min(ends)}, which ends an output: leave EOS out."
+            )
+        return found
+
     if isinstance(given, str) or all(isinstance(each, int | np.integer) for each in given):
-        ids = _ids(given, "prefix", vocabulary, model, max_input_len, max_decode_len, True)
-        return [ids] * count
+        return [ids(given, "prefix")] * count
     if len(given) != count:
         raise ValueError(
             f"prefix has {len(given)} entries for {count} texts: give one for each text, or a "
             "string or token ids for all."
         )
-    return [
-        _ids(each, f"prefix {i}", vocabulary, model, max_input_len, max_decode_len, True)
-        for i, each in enumerate(given)
-    ]
+    return [ids(each, f"prefix {i}") for i, each in enumerate(given)]
 
 
 def _ids(

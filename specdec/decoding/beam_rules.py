@@ -26,7 +26,7 @@ Shapes: B batch, W beams, V vocabulary, C continuations of each beam, L output b
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ class BeamConfig:
     early_stopping: bool | Literal["never"] | None = None
 
     def __post_init__(self):
-        if self.rule not in _OWN:
+        if self.rule not in get_args(Rule):
             raise ValueError(f'rule must be "t5x" or "huggingface", got {self.rule!r}.')
         for rule, defaults in _OWN.items():
             for name, default in defaults.items():

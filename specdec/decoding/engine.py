@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.arguments import whole
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts
@@ -87,14 +88,22 @@ class Engine:
       target: the model whose law outputs follow.
       drafter: None for plain decoding.
       verifier: who accepts guesses; plain decoding has none to accept.
-      width: tokens in each target call, at least; what is missing is padding. With gamma + 1,
-        plain decoding is the width-matched reference: the speculative loop's own arithmetic.
+      width: of plain decoding, tokens in each target call; all but the last token are padding.
+        With gamma + 1 it is the width-matched reference: the speculative loop's own arithmetic.
+
+    Raises:
+      ValueError: a width below 1, or one above 1 with a drafter, whose blocks have their own.
     """
 
     target: Model
     drafter: Drafter | None = None
     verifier: Verifier = TOKEN_VERIFIER
     width: int = 1
+
+    def __post_init__(self):
+        whole("width", self.width, 1)
+        if self.drafter is not None and self.width != 1:
+            raise ValueError(f"width is of plain decoding: leave it out, got {self.width}.")
 
     @property
     def topology(self) -> AnyTopology:
@@ -205,7 +214,8 @@ class Engine:
         # A draft's NaN, too, is in what of it is accepted.
         nan = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
         info = BlockInfo(
-            draft.tokens, parents=jnp.broadcast_to(_parents(draft), draft.tokens.shape),
+            draft_tokens=draft.tokens,
+            parents=jnp.broadcast_to(_parents(draft), draft.tokens.shape),
             num_guesses=guess_counts(draft), tokens=verdict.tokens, path=verdict.path,
             num_accepted=verdict.num_accepted, num_emitted=verdict.num_emitted,
         )  # fmt: skip

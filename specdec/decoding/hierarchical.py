@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.arguments import whole
 from specdec.core.residuals import take_position, write_at
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled, never_stopping
 from specdec.drafters.copying import Copying
-from specdec.drafters.model import Checkpoint
+from specdec.drafters.model import Checkpoint, draft_spec
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.models.base import Model
 from specdec.models.lagging import Lagging, LaggingCache
 from specdec.pytrees import pytree
+from specdec.topology import MOST_NODES
 from specdec.types import (
     Draft,
     DrafterState,
@@ -167,17 +170,35 @@ class Hierarchical:
       draft: the draft model, as in :func:`specdec.load_pair`, or the target's copy in few bits.
       inner: what guesses its tokens: n-gram tables, copying or random guesses.
       gamma: guesses of ``inner`` in a round.
+
+    Raises:
+      ValueError: a draft that is no model, an inner draft of another kind, or gamma out of range.
     """
 
-    draft: str | Quantized
+    draft: str | os.PathLike | Checkpoint | Quantized
     inner: Ngram | Copying | Random
     gamma: int = 2
+
+    def __post_init__(self):
+        draft = draft_spec("Hierarchical.draft", self.draft)
+        if not isinstance(draft, Checkpoint | Quantized):
+            raise ValueError(
+                "Hierarchical.draft must be a model, by its path or name, or specdec.Quantized(), "
+                f"got {draft!r}."
+            )
+        if not isinstance(self.inner, Ngram | Copying | Random):
+            raise ValueError(
+                "Hierarchical.inner must be one of specdec.Ngram(), Copying() and Random(), whose "
+                f"guesses depend on tokens alone, got {self.inner!r}."
+            )
+        whole("Hierarchical.gamma", self.gamma, 1, MOST_NODES)
+        object.__setattr__(self, "draft", draft)
 
     def __str__(self) -> str:
         return f"{self.draft} over {self.inner}"
 
     def open(self, opening: Opening) -> OpenDraft:
-        draft = Checkpoint(self.draft) if isinstance(self.draft, str) else self.draft
+        draft = draft_spec("Hierarchical.draft", self.draft)
         loaded, inner = draft.open(opening).model, self.inner.open(opening)
         assert loaded
 

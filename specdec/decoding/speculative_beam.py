@@ -35,6 +35,7 @@ from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.decoding.engine import named
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
+from specdec.topology import MOST_NODES
 from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats
 
 
@@ -199,7 +200,8 @@ class SpeculativeBeamDecoder:
       max_decode_len: tokens a hypothesis may have, EOS included.
 
     Raises:
-      ValueError: more beams than there are tokens, or fewer of the draft than are kept.
+      ValueError: more beams than there are tokens, fewer of the draft than are kept, or more
+        guesses in a block than MOST_NODES.
     """
 
     target: LoadedModel
@@ -215,9 +217,23 @@ class SpeculativeBeamDecoder:
         for name, count in (("num_beams", kept), ("draft_beams", self.draft_beams)):
             if count > size:
                 raise ValueError(f"{name} is {count}, more than the vocabulary's {size} tokens.")
-        if self.draft is not None and self.draft_beams < kept:
+        if self.draft is None:
+            return
+        if self.draft_beams < kept:
             raise ValueError(
                 f"draft_beams must be at least num_beams = {kept}, got {self.draft_beams}."
+            )
+        tokens = self.draft.most_tokens
+        if tokens is not None and self.draft_beams > tokens:
+            raise ValueError(
+                f"The draft ({self.draft.source}) generates {tokens} different tokens, those of "
+                f"its draft_vocabulary.json, which is fewer than draft_beams = {self.draft_beams}. "
+                "Give fewer draft_beams (and num_beams), or remove that file."
+            )
+        if self.draft_beams * self.gamma > MOST_NODES:
+            raise ValueError(
+                f"A block has at most {MOST_NODES} guesses; draft_beams = {self.draft_beams} and "
+                f"gamma = {self.gamma} make {self.draft_beams * self.gamma}. Lower one of them."
             )
 
     @property

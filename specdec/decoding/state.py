@@ -63,7 +63,15 @@ def initial_state(
             accepted_by_rank=jnp.zeros((batch, topology.siblings), jnp.int32),
             acceptance_prob_sum=jnp.zeros((batch,), jnp.float32),
         ),
-        trace=BlockInfo(guesses, guesses, blocks, emitted, emitted, blocks, blocks)
+        trace=BlockInfo(
+            draft_tokens=guesses,
+            parents=guesses,
+            num_guesses=blocks,
+            tokens=emitted,
+            path=emitted,
+            num_accepted=blocks,
+            num_emitted=blocks,
+        )
         if trace
         else None,
     )

@@ -8,11 +8,12 @@ from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int
 
+from specdec.arguments import whole
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.drafters.tree import Tree
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
-from specdec.topology import CHAIN, AnyTopology, Order, Topology
+from specdec.topology import CHAIN, MOST_NODES, AnyTopology, Order, Topology
 from specdec.types import (
     Cache,
     Distribution,
@@ -86,6 +87,7 @@ class OpenDraft:
     # tokens that a block may emit behind the guesses of its own that were accepted. Raises
     # ValueError for a tree that it cannot grow.
     make_tree: Callable[[Tree, int], Drafter] | None = None
+    most_guesses: int = MOST_NODES  # Guesses in a row that it can make.
 
 
 # (topology, independent) -> a drafter of that shape; "independent": siblings with replacement.
@@ -108,8 +110,12 @@ class Opening(Protocol):
         """A draft model, by the names of :func:`specdec.load_pair`."""
         ...
 
-    def heads(self, path: str) -> tuple[MakeTree, Params]:
-        """What was trained on the target's hidden states, from a directory, and its parameters."""
+    def heads(self, path: str) -> tuple[MakeTree, Params, int]:
+        """What was trained on the target's hidden states, from a directory.
+
+        Returns:
+          what makes it, its parameters, and the guesses in a row that it can make.
+        """
         ...
 
     def ngrams(self, path: str) -> NgramTables:
@@ -235,18 +241,16 @@ def chain(gamma: int) -> Topology:
     """The chain of gamma guesses.
 
     Raises:
-      ValueError: gamma < 1.
+      ValueError: gamma is not in 1..MOST_NODES.
     """
-    if gamma < 1:
-        raise ValueError(f"gamma must be at least 1, got {gamma}.")
-    return Topology.chain(gamma)
+    return Topology.chain(whole("gamma", gamma, 1, MOST_NODES))
 
 
 class Chain:
     """What drafters by gamma have in common: each guess follows the one before.
 
     Raises:
-      ValueError: gamma < 1.
+      ValueError: see :func:`chain`.
     """
 
     gamma: int  # Guesses a block.

@@ -7,12 +7,15 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.arguments import whole
 from specdec.core.residuals import write_at
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.tree import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import Draft, Encoded, Params, Prompt, RandomSource, Verdict
+
+_MOST_COMPARED = 64  # Each is an operation of its own in the program.
 
 
 @pytree
@@ -43,16 +46,15 @@ class CopyingDrafter:
     decoding (Yang et al. 2023, LLMA).
 
     Raises:
-      ValueError: max_match < 1, or a tree that is no chains.
+      ValueError: max_match out of range, or a tree that is no chains.
     """
 
     topology: Topology  # A chain, or several of equal depth.
-    max_match: int = 8  # Most tokens compared, >= 1.
+    max_match: int = 8  # Most tokens compared.
     catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
 
     def __post_init__(self):
-        if self.max_match < 1:
-            raise ValueError(f"max_match must be at least 1, got {self.max_match}.")
+        whole("max_match", self.max_match, 1, _MOST_COMPARED)
         if self.topology != Topology.branching((self._chains, *[1] * (self._depth - 1))):
             raise ValueError(
                 "Copying continues several places: its tree is of chains, such as (4, 1, 1), not "
@@ -142,10 +144,13 @@ class Copying:
     """Copies what followed the last tokens in the input or the output so far.
 
     Attributes:
-      max_match: most tokens compared.
+      max_match: most tokens compared, in 1..64.
     """
 
     max_match: int = 8
+
+    def __post_init__(self):
+        whole("Copying.max_match", self.max_match, 1, _MOST_COMPARED)
 
     def __str__(self) -> str:
         return "copying"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec.arguments import path_name
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
 from specdec.drafters.base import (
@@ -134,11 +135,14 @@ class Heads:
 
     path: str | os.PathLike
 
+    def __post_init__(self):
+        path_name("Heads.path", self.path)
+
     def __str__(self) -> str:
         return os.fspath(self.path)
 
     def open(self, opening: Opening) -> OpenDraft:
-        make, weights = opening.heads(str(self))
+        make, weights, most = opening.heads(str(self))
 
         def make_tree(tree: Tree, catch_up: int) -> Drafter:
             del catch_up  # What a block emits is all they keep, and no more than a tree's levels.
@@ -147,4 +151,5 @@ class Heads:
         return OpenDraft(
             never_stopping("A head's", lambda gamma: make(chain(gamma), False)),
             lambda sampling: Sampled(weights, sampling.traced()), weights, make_tree=make_tree,
+            most_guesses=most,
         )  # fmt: skip

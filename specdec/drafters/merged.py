@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,9 +12,9 @@ from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
 from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening
-from specdec.drafters.model import Checkpoint
-from specdec.drafters.tree import MOST_NODES, Tree
-from specdec.topology import AnyTopology, Topology, TracedTopology
+from specdec.drafters.model import draft_spec
+from specdec.drafters.tree import Tree
+from specdec.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
 from specdec.types import (
     Draft,
     DrafterState,
@@ -154,20 +155,21 @@ class Merged:
       drafts: two or more; a draft model by its name, as in :func:`specdec.load_pair`.
     """
 
-    drafts: tuple[str | DraftSpec, ...]
+    drafts: Sequence[DraftSpec]
 
     def __post_init__(self):
-        if isinstance(self.drafts, str) or len(self.drafts) < 2:
+        if not isinstance(self.drafts, list | tuple) or len(self.drafts) < 2:
             raise ValueError(f"Merged needs two drafts or more, got {self.drafts!r}.")
+        specs = tuple(draft_spec("Each draft of Merged", each) for each in self.drafts)
+        object.__setattr__(self, "drafts", specs)
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.drafts))
 
     def open(self, opening: Opening) -> OpenDraft:
-        specs = [Checkpoint(each) if isinstance(each, str) else each for each in self.drafts]
-        opened = [spec.open(opening) for spec in specs]
+        opened = [spec.open(opening) for spec in self.drafts]
         makers = []
-        for spec, each in zip(specs, opened, strict=True):
+        for spec, each in zip(self.drafts, opened, strict=True):
             if each.make_tree is None:
                 raise ValueError(f"{spec} drafts chains only; it cannot be a part of {self}.")
             makers.append(each.make_tree)
@@ -194,4 +196,5 @@ class Merged:
 
         model = next((each.model for each in opened if each.model is not None), None)
         weights = tuple(each.weights for each in opened)
-        return OpenDraft(no_chain, params, weights, model, make_tree)
+        most = min(each.most_guesses for each in opened)
+        return OpenDraft(no_chain, params, weights, model, make_tree, most)

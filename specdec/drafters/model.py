@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.arguments import path_name, real
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take, take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled
+from specdec.drafters.base import Chain, Drafter, DraftSpec, OpenDraft, Opening, Sampled
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.tree import Tree
@@ -57,7 +60,7 @@ class ModelDrafter(Chain):
     model; how guesses are drawn may differ from the target's sampling and stay lossless.
 
     Raises:
-      ValueError: if gamma < 1 or stop_below is outside [0, 1].
+      ValueError: gamma is not in 1..MOST_NODES, or stop_below not in [0, 1].
     """
 
     model: Model  # The draft model.
@@ -69,13 +72,8 @@ class ModelDrafter(Chain):
     stop_below: float = 0.0
 
     def __post_init__(self):
-        if self.gamma < 1:
-            raise ValueError(
-                f"gamma must be at least 1, got {self.gamma}; for plain decoding use "
-                'method="autoregressive".'
-            )
-        if not 0 <= self.stop_below <= 1:
-            raise ValueError(f"stop_below must be in [0, 1], got {self.stop_below}.")
+        super().__post_init__()
+        real("stop_below", self.stop_below, "in [0, 1]", 0, 1)
 
     def init(
         self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
@@ -194,11 +192,33 @@ class Checkpoint:
 
     source: str
 
+    def __post_init__(self):
+        path_name("draft", self.source)
+
     def __str__(self) -> str:
         return self.source
 
     def open(self, opening: Opening) -> OpenDraft:
         return model_draft(opening.model(self.source))
+
+
+def draft_spec(name: str, given: Any) -> DraftSpec:
+    """A spec as users give it: an object, or a draft model's path or name.
+
+    Args:
+      name: of the argument, for the message.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    if isinstance(given, str | os.PathLike):
+        return Checkpoint(os.fspath(given))
+    if not isinstance(given, DraftSpec) or isinstance(given, type):
+        raise ValueError(
+            f"{name} must be a checkpoint's path or name, or an object such as specdec.Copying(), "
+            f"got {given!r}."
+        )
+    return given
 
 
 def model_draft(loaded: LoadedModel) -> OpenDraft:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec.arguments import path_name, whole
 from specdec.drafters.base import OpenDraft, Opening, Sampled, chain, never_stopping
 from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
@@ -83,15 +85,20 @@ class Ngram:
         that the tables have.
     """
 
-    path: str
+    path: str | os.PathLike
     order: int | None = None
+
+    def __post_init__(self):
+        path_name("Ngram.path", self.path)
+        if self.order is not None:
+            whole("Ngram.order", self.order, 1)
 
     def __str__(self) -> str:
         name = "n-gram" if self.order is None else _NAMES.get(self.order, f"{self.order}-gram")
-        return f"{name} of {self.path}"
+        return f"{name} of {os.fspath(self.path)}"
 
     def open(self, opening: Opening) -> OpenDraft:
-        tables = opening.ngrams(self.path)
+        tables = opening.ngrams(os.fspath(self.path))
         if self.order is not None:
             tables = of_order(tables, self.order)
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 
+from specdec.arguments import path_name
 from specdec.drafters.base import OpenDraft, Opening
 from specdec.drafters.model import model_draft
 from specdec.models.products.quantized import GROUP, check_bits
@@ -34,11 +35,8 @@ class Quantized:
 
     def __post_init__(self):
         check_bits(self.bits, self.group)
-        if not isinstance(self.of, str | None):
-            raise ValueError(
-                "Quantized is of a model: a checkpoint's path or name, or None for the target; got "
-                f"{self.of!r}."
-            )
+        if self.of is not None:
+            path_name("Quantized.of", self.of)
 
     def __str__(self) -> str:
         return f"{self.of or 'target'} in int{self.bits}"

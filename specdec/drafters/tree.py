@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.arguments import whole
-from specdec.topology import Topology
-
-MOST_NODES = 1024  # A block's masks have the square of it.
+from specdec.arguments import truth, whole
+from specdec.topology import MOST_NODES, Topology
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Tree:
       independent: siblings are drawn with replacement, so they may repeat; K-SEQ needs that.
 
     Raises:
-      ValueError: no shape or more than one, or a shape that is none.
+      ValueError: no shape or more than one, or an invalid one.
     """
 
     branching: Sequence[int] | None = None
@@ -40,6 +38,7 @@ class Tree:
     independent: bool = False
 
     def __post_init__(self):
+        object.__setattr__(self, "independent", truth("independent", self.independent))
         shapes = [
             name for name in ("branching", "parents", "nodes") if getattr(self, name) is not None
         ]

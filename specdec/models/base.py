@@ -37,7 +37,10 @@ class Model(Protocol):
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The tokens of which each ends a row; the first is the usual one."""
+        """The tokens of which each ends a row; the first is the usual one.
+
+        None where rows end only at their limit.
+        """
         ...
 
     @property
@@ -181,6 +184,7 @@ class LoadedModel:
       encoding_width: of what its encoder gives a draft; None without an encoder.
       reads_encoding: width of the target's encoding that it starts from; None for a model that
         needs none, as each target does.
+      most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
     """
 
     model: Model
@@ -189,6 +193,7 @@ class LoadedModel:
     partitioning: Partitioning | None = None
     encoding_width: int | None = None
     reads_encoding: int | None = None
+    most_tokens: int | None = None
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
         """A draft in few bits; see :meth:`Model.quantized`."""

@@ -21,6 +21,7 @@ import numpy as np
 from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from specdec.arguments import whole
 from specdec.types import Params
 
 Rules = tuple[tuple[str, str | None], ...]
@@ -61,18 +62,11 @@ class DeviceMesh:
 
     def __post_init__(self):
         for name in ("data", "model"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"A mesh's {name} axis must be a whole number >= 1, got {size!r}.")
-        for axis, onto in (*self.target_rules, *self.draft_rules):
-            if axis not in _LOGICAL or onto not in ("data", "model", None):
-                raise ValueError(
-                    f"No rule can map {axis!r} to {onto!r}: logical axes are "
-                    f"{', '.join(_LOGICAL)}; they go to 'data', 'model' or None."
-                )
+            size = whole(f"DeviceMesh.{name}", getattr(self, name), 1)
+            object.__setattr__(self, name, size)
         for name in ("target_rules", "draft_rules"):
             # Lists, too, are rules in a configuration; but models are hashed.
-            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+            object.__setattr__(self, name, _checked_rules(name, getattr(self, name)))
 
     @property
     def target(self) -> Partitioning:
@@ -93,6 +87,22 @@ class DeviceMesh:
     def planned_draft(self) -> Partitioning:
         """:attr:`draft` as shapes go."""
         return Partitioning(AbstractMesh((self.data, self.model), MESH_AXES), self.draft_rules)
+
+
+def _checked_rules(name: str, given: Any) -> Rules:
+    lists = isinstance(given, list | tuple)
+    if not lists or not all(isinstance(rule, list | tuple) and len(rule) == 2 for rule in given):
+        raise ValueError(
+            f"DeviceMesh.{name} must be pairs of a logical axis and a mesh axis, such as "
+            f"(('mlp', 'model'),), got {given!r}."
+        )
+    for axis, onto in given:
+        if axis not in _LOGICAL or onto not in ("data", "model", None):
+            raise ValueError(
+                f"DeviceMesh.{name} cannot map {axis!r} to {onto!r}: logical axes are "
+                f"{', '.join(_LOGICAL)}; they go to 'data', 'model' or None."
+            )
+    return tuple(map(tuple, given))
 
 
 @functools.cache

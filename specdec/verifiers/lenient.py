@@ -6,6 +6,7 @@ import dataclasses
 
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.arguments import positive
 from specdec.core.residuals import acceptance_prob, guess_probs, leading_true, take
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource
 from specdec.verifiers.token import TokenVerifier
@@ -34,8 +35,7 @@ class LenientVerifier(TokenVerifier):
     needs_probs: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self):
-        if not 0 < self.lenience <= 1:
-            raise ValueError(f"lenience must be in (0, 1] (1 is exact), got {self.lenience}.")
+        positive("lenience", self.lenience, "in (0, 1] (1 is exact)", 1)
         object.__setattr__(self, "lossless", self.lenience == 1)
 
     def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:

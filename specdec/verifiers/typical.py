@@ -7,6 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.arguments import positive
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take, take_position
@@ -40,8 +41,7 @@ class TypicalVerifier:
 
     def __post_init__(self):
         for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
-            if not 0 < value <= 1:
-                raise ValueError(f"{name} must be in (0, 1], got {value}.")
+            positive(name, value, "in (0, 1]", 1)
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         if isinstance(target, PointMass):

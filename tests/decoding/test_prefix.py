@@ -255,13 +255,15 @@ def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch, what):
         ([[5], [6], [7] * 600, []], r"prefix 2 has 600 tokens, more than max_input_len = 512"),
         ([5, 19], r"prefix has a token outside the vocabulary \[0, 19\)"),
         ([[5], [6], [-1], []], r"prefix 2 has a token outside"),
+        ([5, 1], r"prefix contains token 1, which ends an output: leave EOS out"),
+        ([[5], [6], [1], []], r"prefix 2 contains token 1, which ends an output"),
         ([0.5] * 4, r"prefix 0 must be a string or a list of token ids"),
         ("The", r"prefix is a string, but this pair has no vocabulary"),
         (["The", [], [], []], r"prefix 0 is a string, but this pair has no vocabulary"),
         (5, r"prefix must be a string, token ids, or a list with one of these .*, got 5"),
         ({"a": 1}, r"prefix must be a string, token ids, or"),
     ],
-    ids=range(10),
+    ids=range(12),
 )  # fmt: skip
 def test_one_clear_error(pair, prefix, message):
     with pytest.raises(ValueError, match=message):

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.arguments import whole
 from specdec.pytrees import pytree
 
 GROUP = 16  # In-features that share a scale in 4 bits, unless told otherwise.
@@ -49,13 +50,13 @@ def num_bytes(tree: Any) -> int:
 
 def check_bits(bits: int, group: int | None) -> None:
     """Raises ValueError for bits or groups that are not offered."""
-    if bits not in (8, 4):
+    if whole("bits", bits, 1) not in (8, 4):
         raise ValueError(f"bits must be 8 or 4, got {bits!r}.")
     if group is None:
         return
     if bits == 8:
         raise ValueError(f"8 bits have one scale an output and no groups, got group = {group!r}.")
-    if not isinstance(group, int) or group < 2 or group % 2:
+    if whole("group", group, 1) % 2:
         raise ValueError(f"group must be an even number of at least 2, got {group!r}.")
 
 

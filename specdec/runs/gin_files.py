@@ -26,7 +26,8 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
 
     Raises:
       FileNotFoundError, OSError: a file, or one that it includes, is not there.
-      ValueError: a syntax error, an unknown name, a macro that nothing uses or nobody set.
+      ValueError: a syntax error, an import that fails, an unknown name, a macro that nothing uses
+        or nobody set.
     """
     gin.clear_config()
     paths = []
@@ -41,6 +42,12 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
             gin.parse_config_files_and_bindings(paths, [], finalize_config=False)
     except SyntaxError as error:
         raise ValueError(f"{error.filename}:{error.lineno}: {error.msg}") from None
+    except ImportError as error:
+        problem, _, where = str(error).partition("\n")
+        raise ValueError(
+            f"A config file imports what is not there: {problem}. Is it a configuration of another "
+            f"system? Those of specdec are in configs/. {' '.join(where.split())}".rstrip()
+        ) from None
     except TypeError as error:  # gin looks for a missing file in a package of its folder's name.
         where = str(error).partition("\n")[2]
         raise FileNotFoundError(f"An included config file is missing. {where}") from None

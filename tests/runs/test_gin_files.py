@@ -108,6 +108,13 @@ def test_syntax_error_names_the_line(tmp_path):
         parse(tmp_path, "A = 3\nB = = 4")
 
 
+def test_a_configuration_of_another_system(tmp_path):
+    """T5X's import its modules, which need not be installed."""
+    for line in ("import no_such_system.network", "from no_such_system import models"):
+        with pytest.raises(ValueError, match=r"imports what is not there: .*another system\?.*run"):
+            parse(tmp_path, line)
+
+
 def test_unquoted_text(tmp_path):
     with pytest.raises(ValueError, match="needs quotes"):
         parse(tmp_path, "A = 3\nSamplingConfig.top_k = %A", "A=checkpoints/target")

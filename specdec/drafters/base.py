@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.arguments import whole
@@ -25,8 +26,11 @@ from specdec.types import (
     RandomSource,
     Sampling,
     SamplingConfig,
+    Start,
     Verdict,
 )
+
+TreeShapes = Literal["chains", "fixed", "best-first"]  # Each includes those before it.
 
 
 class Drafter(Protocol):
@@ -37,11 +41,11 @@ class Drafter(Protocol):
         """Its ``depth`` (gamma, for a chain) and ``size`` (nodes) are those of every draft."""
         ...
 
-    def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> DrafterState:
+    def init(self, params: Params, prompt: Prompt, max_len: int, target: Start) -> DrafterState:
         """State before the first block, for outputs of up to ``max_len`` tokens.
 
         Args:
-          target: what the target's ``start`` made of the inputs.
+          target: what the target's ``start`` made of the prompt.
         """
         ...
 
@@ -88,6 +92,10 @@ class OpenDraft:
     # ValueError for a tree that it cannot grow.
     make_tree: Callable[[Tree, int], Drafter] | None = None
     most_guesses: int = MOST_NODES  # Guesses in a row that it can make.
+    chain: bool = True  # Whether it makes chains by gamma, too; else trees only.
+    # Which trees it grows: chains side by side, any of a fixed shape, or best-first ones as well.
+    trees: TreeShapes = "fixed"
+    independent: bool = True  # Whether its siblings can be drawn with replacement.
 
 
 # (topology, independent) -> a drafter of that shape; "independent": siblings with replacement.
@@ -121,6 +129,14 @@ class Opening(Protocol):
     def ngrams(self, path: str) -> NgramTables:
         """N-gram tables: a file, a directory that holds them, or a bundled pair's name."""
         ...
+
+
+def prefix_states(prompt: Prompt, target: Start) -> Float[Array, "b p d"]:
+    """The target's last hidden state from which each prefix token was drawn, float32.
+
+    Of a row's first token there is none: zeros stand for it, as they do in training.
+    """
+    return jnp.pad(target.states.astype(jnp.float32), ((0, 0), (1, 0), (0, 0)))
 
 
 class OffsetHeads(Protocol):

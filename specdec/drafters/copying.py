@@ -13,7 +13,7 @@ from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.tree import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
-from specdec.types import Draft, Encoded, Params, Prompt, RandomSource, Verdict
+from specdec.types import Draft, Params, Prompt, RandomSource, Start, Verdict
 
 _MOST_COMPARED = 64  # Each is an operation of its own in the program.
 
@@ -69,7 +69,7 @@ class CopyingDrafter:
     def _depth(self) -> int:
         return self.topology.depth
 
-    def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> CopyingState:
+    def init(self, params: Params, prompt: Prompt, max_len: int, target: Start) -> CopyingState:
         del params, target
         # Behind an input the decoder begins with a start token, which is no text.
         first = 1 if prompt.inputs.shape[1] else 0
@@ -165,4 +165,6 @@ class Copying:
             "A copying", lambda gamma: CopyingDrafter(chain(gamma), self.max_match)
         )
         # What is copied is not drawn.
-        return OpenDraft(make, lambda sampling: (), make_tree=make_tree)
+        return OpenDraft(
+            make, lambda sampling: (), make_tree=make_tree, trees="chains", independent=False
+        )

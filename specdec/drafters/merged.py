@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
-from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening
+from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening, TreeShapes
 from specdec.drafters.model import draft_spec
 from specdec.drafters.tree import Tree
 from specdec.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
@@ -197,4 +197,8 @@ class Merged:
         model = next((each.model for each in opened if each.model is not None), None)
         weights = tuple(each.weights for each in opened)
         most = min(each.most_guesses for each in opened)
-        return OpenDraft(no_chain, params, weights, model, make_tree, most)
+        trees: TreeShapes = min((each.trees for each in opened), key=get_args(TreeShapes).index)
+        return OpenDraft(
+            no_chain, params, weights, model, make_tree, most, chain=False, trees=trees,
+            independent=False,
+        )  # fmt: skip

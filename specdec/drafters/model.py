@@ -235,5 +235,5 @@ def model_draft(loaded: LoadedModel) -> OpenDraft:
     return OpenDraft(
         lambda gamma, stop_below: ModelDrafter(loaded.model, gamma, stop_below),
         lambda sampling: Sampled(loaded.params, sampling.traced()), loaded.params, loaded,
-        make_tree,
+        make_tree, trees="best-first",
     )  # fmt: skip

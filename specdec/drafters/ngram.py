@@ -15,7 +15,7 @@ from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
 from specdec.drafters.tree import Tree, fixed_shape
 from specdec.topology import Topology
-from specdec.types import Draft, Encoded, Prompt, Purpose, RandomSource, SamplingConfig, Verdict
+from specdec.types import Draft, Prompt, Purpose, RandomSource, SamplingConfig, Start, Verdict
 
 _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 
@@ -35,7 +35,7 @@ class NgramDrafter:
     order: int  # n, that of the tables.
     independent: bool = False
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> Array:
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> Array:
         del params, max_len, target
         at = prompt.prefix_lengths[:, None] + jnp.arange(1 - self.order, 0)
         return jnp.take_along_axis(prompt.prefix, jnp.maximum(at, 0), axis=1)

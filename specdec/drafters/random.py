@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.tree import Tree, fixed_shape
 from specdec.topology import AnyTopology
-from specdec.types import Draft, Encoded, Params, Prompt, Purpose, RandomSource, Verdict
+from specdec.types import Draft, Params, Prompt, Purpose, RandomSource, Start, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RandomDrafter:
     topology: AnyTopology
     vocab_size: int  # V.
 
-    def init(self, params: Params, prompt: Prompt, max_len: int, target: Encoded) -> Array:
+    def init(self, params: Params, prompt: Prompt, max_len: int, target: Start) -> Array:
         del params, max_len, target
         return jnp.zeros((prompt.batch_size, 0))
 

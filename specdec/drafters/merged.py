@@ -197,8 +197,9 @@ class Merged:
         model = next((each.model for each in opened if each.model is not None), None)
         weights = tuple(each.weights for each in opened)
         most = min(each.most_guesses for each in opened)
-        trees: TreeShapes = min((each.trees for each in opened), key=get_args(TreeShapes).index)
+        shapes = get_args(TreeShapes)
+        least = min(opened, key=lambda each: shapes.index(each.trees))
         return OpenDraft(
-            no_chain, params, weights, model, make_tree, most, chain=False, trees=trees,
+            no_chain, params, weights, model, make_tree, most, chain=False, trees=least.trees,
             independent=False,
         )  # fmt: skip

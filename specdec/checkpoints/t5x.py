@@ -1,12 +1,15 @@
 """T5X's own checkpoints as parameter trees that are read when used, and back.
 
 Three layouts are read: version 3 (a msgpack file and TensorStore arrays beside it), the older
-single msgpack file, and Orbax as T5X uses it; each also of networks whose layers were scanned over
-(``t5x.examples.scalable_t5``). Optimizer state is never opened.
+single msgpack file, and Orbax as T5X uses it. Each may be of ``t5x.examples.t5``, or of
+``t5x.examples.scalable_t5``, which keeps heads apart and may scan over its layers. Optimizer state
+is never opened.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -21,9 +24,11 @@ from specdec.checkpoints import t5x_files
 from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.parameters import (
     CheckpointError,
+    Index,
     StoredArray,
     as_dtype,
     check_parameters,
+    part_of,
     written_whole,
 )
 from specdec.checkpoints.t5x_files import CHECKPOINT, is_remote, names_in
@@ -33,6 +38,7 @@ STATE = "state"  # Where T5X's Orbax checkpoints, and some native ones, keep eve
 _STEP = re.compile(r"checkpoint_(\d+)")
 _STEP_FILE = re.compile(r"(?:.*[._-])?checkpoint_(\d+)")  # Such as test_t5_tiny.checkpoint_0.
 _SCANNED = re.compile(r"(encoder|decoder)/\1/(.+)")
+_ATTENTION = re.compile(r".*attention/(query|key|value|out)/kernel")
 _BIAS = "relpos_bias/rel_embedding"
 _LAYER_BIAS = re.compile(rf"(encoder|decoder)/layers_\d+/({_BIAS})")
 
@@ -88,7 +94,8 @@ def open_t5x(
     The network's shape is that of the arrays. T5X keeps the rest in gin files, so here it is T5's
     own: gated feed-forwards have "gelu" and others "relu", ``relative_attention_max_distance`` is
     128, the ids are T5's. Layers that were scanned over become ``layers_<i>``, each read as a
-    slice; it decompresses the chunks it shares with the other layers.
+    slice; it decompresses the chunks it shares with the other layers. Kernels with heads apart,
+    [D, H, K] and [H, K, D], become [D, H K] and [H K, D].
 
     Args:
       source, step: see :func:`find_checkpoint`.
@@ -104,8 +111,8 @@ def open_t5x(
     location, _ = find_checkpoint(source, step)
     wanted = None if dtype is None else as_dtype(dtype)
     arrays = _shared_biases(_unstack(_open_target(location, wanted), location))
-    shapes = {path: array.shape for path, array in arrays.items()}
-    config = _infer_config(shapes, location)
+    config = _infer_config({path: array.shape for path, array in arrays.items()}, location)
+    arrays = _with_joined_heads(arrays, config, location)
     check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
     return config, unflatten_dict(arrays, sep="/")
 
@@ -143,7 +150,8 @@ def save_t5x(
 
 
 def _is_checkpoint(names: set[str]) -> bool:
-    return not names.isdisjoint({CHECKPOINT, STATE, *t5x_files.ORBAX_MARKS})
+    marks = {CHECKPOINT, STATE, *t5x_files.ORBAX_MARKS}
+    return not names.isdisjoint(marks) or any(name.startswith("target.") for name in names)
 
 
 def _open_target(location: str, dtype: np.dtype | None) -> dict[str, StoredArray]:
@@ -156,6 +164,10 @@ def _open_target(location: str, dtype: np.dtype | None) -> dict[str, StoredArray
         names = names_in(location)
     if names & t5x_files.ORBAX_MARKS:
         return t5x_files.read_orbax(location, dtype, "target")
+    if CHECKPOINT not in names:
+        raise CheckpointError(
+            f"{location} has no file named {CHECKPOINT}; copy or download the checkpoint again."
+        )
     return t5x_files.read_msgpack(location, CHECKPOINT, dtype)
 
 
@@ -164,17 +176,17 @@ def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, Stored
 
     Their axis and number are those of the norms: [D, layers] unless told otherwise.
     """
+    shapes = {path: array.shape for path, array in arrays.items()}
     result = {}
     for path, array in arrays.items():
         if not (match := _SCANNED.fullmatch(path)):
             result[path] = array
             continue
         stack, name = match.groups()
-        try:
-            width = arrays[f"{stack}/{stack}_norm/scale"].shape[0]
-            norms = arrays[f"{stack}/{stack}/pre_mlp_layer_norm/scale"].shape
-        except KeyError as error:
-            raise CheckpointError(f"{source} is missing parameter {error.args[0]}.") from None
+        (width,) = _sizes(shapes, f"{stack}/{stack}_norm/scale", "d_model", source)
+        norms = _sizes(
+            shapes, f"{stack}/{stack}/pre_mlp_layer_norm/scale", "d_model, layers", source
+        )
         axis = 1 if norms[0] == width else 0
         depth = norms[axis]
         if array.shape[axis : axis + 1] != (depth,):
@@ -192,42 +204,102 @@ def _shared_biases(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     ``t5x.examples.scalable_t5`` gives every layer a table. T5 shares the first layer's, and a UMT5
     has different ones.
     """
-    result = {}
+    result, tables = {}, {}
     for path, array in arrays.items():
-        match = _LAYER_BIAS.fullmatch(path)
-        shared = result.setdefault("/".join(match.groups()) if match else path, array)
-        if shared is not array and not np.array_equal(shared, array):
+        if not (match := _LAYER_BIAS.fullmatch(path)):
+            result[path] = array
+            continue
+        shared, table = "/".join(match.groups()), np.asarray(array)
+        if not np.array_equal(tables.setdefault(shared, table), table):
             return arrays
+        result.setdefault(shared, array)
     return result
+
+
+def _with_joined_heads(
+    arrays: Mapping[str, StoredArray], config: T5Config, source: str
+) -> dict[str, StoredArray]:
+    """Kernels [D, H, K] and [H, K, D], as ``scalable_t5`` has them, as T5's; others as they are."""
+    width, heads = config.d_model, (config.num_heads, config.head_dim)
+    result = dict(arrays)
+    for path, array in arrays.items():
+        if (match := _ATTENTION.fullmatch(path)) and len(array.shape) == 3:
+            axis = 0 if match[1] == "out" else 1
+            check_parameters(
+                source, {path: (*heads, width) if axis == 0 else (width, *heads)}, {path: array},
+                "the rest of the network",
+            )  # fmt: skip
+            result[path] = _joined(array, axis)
+    return result
+
+
+def _joined(array: StoredArray, axis: int) -> StoredArray:
+    """The same with ``axis`` and the next one, heads and their parts, as one; read by slices."""
+    heads, width = array.shape[axis : axis + 2]
+    shape = (*array.shape[:axis], heads * width, *array.shape[axis + 2 :])
+
+    def load(*parts: Any) -> np.ndarray:
+        first, *others = parts or ((),)
+        part = [*first, *[slice(None)] * (len(shape) - len(first))]
+        joined = range(heads * width)[part[axis]]
+        begin = joined.start // width  # Whole heads are read, and no others than those asked for.
+        part[axis : axis + 1] = [slice(begin, -(-joined.stop // width)), slice(None)]
+        found = array.load(tuple(part))
+        found = found.reshape(*found.shape[:axis], -1, *found.shape[axis + 2 :])
+        here: Index = (
+            *[slice(None)] * axis,
+            slice(joined.start - begin * width, joined.stop - begin * width, joined.step),
+        )
+        return part_of(found, (here, *others))
+
+    return dataclasses.replace(array, shape=shape, load=load)
+
+
+def _sizes(
+    shapes: Mapping[str, tuple[int, ...]], path: str, axes: str, source: str
+) -> tuple[int, ...]:
+    """The shape of a parameter; CheckpointError unless it has as many axes as ``axes`` names."""
+    if path not in shapes:
+        raise CheckpointError(f"{source} is missing parameter {path}; only T5s can be loaded.")
+    shape = shapes[path]
+    if len(shape) != len(axes.split(", ")) or min(shape) < 1:
+        raise CheckpointError(
+            f"{source}: {path} has shape {shape}, but that of a T5 is [{axes}]; "
+            "only T5s can be loaded."
+        )
+    return shape
 
 
 def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Config:
     """The network that parameters of these shapes, by path, are of."""
 
+    def sizes(path: str, axes: str) -> tuple[int, ...]:
+        return _sizes(shapes, path, axes, source)
+
     def depth(stack: str) -> int:
         return len({path.split("/")[1] for path in shapes if path.startswith(f"{stack}/layers_")})
 
+    vocab_size, d_model = sizes("token_embedder/embedding", "vocab, d_model")
+    in_every_layer = f"decoder/layers_0/{_BIAS}" in shapes
+    biases = f"decoder/layers_0/{_BIAS}" if in_every_layer else f"decoder/{_BIAS}"
+    num_heads, num_buckets = sizes(biases, "heads, buckets")
+    query = "decoder/layers_0/self_attention/query/kernel"
+    apart = len(shapes.get(query, ())) == 3
+    _, *inner = sizes(query, "d_model, heads, head_dim" if apart else "d_model, heads * head_dim")
+    d_ff, _ = sizes("decoder/layers_0/mlp/wo/kernel", "d_ff, d_model")
+    gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
+    projection = "encoder/input_projection/kernel"
+    encoding_width = sizes(projection, "width, d_model")[0] if projection in shapes else None
     try:
-        vocab_size, d_model = shapes["token_embedder/embedding"]
-        in_every_layer = f"decoder/layers_0/{_BIAS}" in shapes
-        biases = f"decoder/layers_0/{_BIAS}" if in_every_layer else f"decoder/{_BIAS}"
-        num_heads, num_buckets = shapes[biases]
-        _, inner = shapes["decoder/layers_0/self_attention/query/kernel"]
-        d_ff, _ = shapes["decoder/layers_0/mlp/wo/kernel"]
-        gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
-        encoding_width, _ = shapes.get("encoder/input_projection/kernel", (None, None))
         return T5Config(
             vocab_size, d_model, depth("encoder"), depth("decoder"), num_heads,
-            head_dim=inner // num_heads, d_ff=d_ff,
+            head_dim=math.prod(inner) // num_heads, d_ff=d_ff,
             activation="gelu" if gated else "relu", gated=gated,
             tied_logits="decoder/logits_dense/kernel" not in shapes,
             relative_attention_num_buckets=num_buckets, encoding_width=encoding_width,
             relative_bias_in_every_layer=in_every_layer,
         )  # fmt: skip
-    except KeyError as error:
-        raise CheckpointError(
-            f"{source} is missing parameter {error.args[0]}; only T5s can be loaded."
-        ) from None
     except ValueError as error:
-        problem = f"has parameters of shapes that no T5 has ({error})"
-        raise CheckpointError(f"{source} {problem}.") from None
+        raise CheckpointError(
+            f"{source} has parameters of shapes that no T5 has ({error})."
+        ) from None

@@ -9,12 +9,15 @@ Source: ``t5x/checkpoints.py`` for what is written where.
 from __future__ import annotations
 
 import io
+import json
 import math
+import operator
 import os
 import posixpath
 import re
+import textwrap
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import jax.numpy as jnp
 import msgpack
@@ -31,8 +34,12 @@ from specdec.checkpoints.parameters import (
     read_as,
 )
 
+if TYPE_CHECKING:
+    import tensorstore as ts
+
 CHECKPOINT = "checkpoint"  # The msgpack file of a native checkpoint.
 ORBAX_MARKS = {"_METADATA", "manifest.ocdbt"}
+METADATA = {"zarr": ".zarray", "zarr3": "zarr.json"}  # The file, by TensorStore's driver.
 CHUNK_BYTES = 64 * 2**20
 _REMOTE = re.compile(r"gs://([^/]+)/?(.*)", re.DOTALL)
 
@@ -68,18 +75,21 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
       CheckpointError: the file is damaged, or no T5X checkpoint.
     """
     source = f"{location}/{name}"
+    leaves = None
     try:
         with _opened(location, name) as file:
             span = _target_span(msgpack.Unpacker(file, max_buffer_size=0))
             if span is not None:
                 file.seek(span[0])
                 tree = serialization.msgpack_restore(file.read(span[1] - span[0]))
-    except (msgpack.UnpackException, ValueError, KeyError, OSError) as error:
+                if isinstance(tree, dict):
+                    leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
+    except Exception as error:  # Of many types, by the kind of what is wrong.
         raise CheckpointError(
             f"{source} is truncated, or no checkpoint that T5X wrote "
-            f"({type(error).__name__}: {error}); copy or download it again."
+            f"({type(error).__name__}: {_reason(error)}); copy or download it again."
         ) from None
-    if span is None or not isinstance(tree, dict):
+    if leaves is None:
         raise CheckpointError(f"{source} holds no 'target': it is no checkpoint that T5X wrote.")
 
     def stored(path: str, leaf: Any) -> StoredArray:
@@ -89,16 +99,16 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
         try:  # TensorStore before 0.1.14 had the path beside the store, not in it.
             folder = leaf["kvstore"].get("path") or leaf["path"]
             metadata = leaf["metadata"]
-            shape, kind = metadata["shape"], jnp.dtype(leaf.get("dtype") or metadata["dtype"])
+            shape = tuple(map(operator.index, metadata["shape"]))
+            kind = jnp.dtype(leaf.get("dtype") or metadata["dtype"])
             spec = _spec(leaf["driver"], kvstore(location, folder.rstrip("/") + "/"))
-        except (KeyError, TypeError, AttributeError):
+        except Exception:  # As many as there are types that a value can have.
             raise CheckpointError(
                 f"{label} is neither an array nor the whole description of one in {source}; "
                 "copy or download the checkpoint again."
             ) from None
-        return _stored(label, spec, tuple(shape), kind, dtype)
+        return _stored(label, spec, shape, kind, dtype)
 
-    leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
     return {path: stored(path, leaf) for path, leaf in leaves.items()}
 
 
@@ -111,8 +121,6 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
     Raises:
       CheckpointError: an array's metadata cannot be read.
     """
-    import tensorstore as ts
-
     store = kvstore(location)
     if "manifest.ocdbt" in names_in(location):
         store = {"driver": "ocdbt", "base": store, "path": ""}
@@ -121,17 +129,18 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
     for match in filter(None, map(pattern.fullmatch, _keys_in(store, location))):
         folder, driver = match[0][: match.start(2)], "zarr" if match[2] == ".zarray" else "zarr3"
         specs[match[1].replace(".", "/")] = _spec(driver, store | {"path": store["path"] + folder})
-    stores = {name: ts.open(spec, open=True, read=True) for name, spec in specs.items()}
+    files = {name: _metadata(spec) for name, spec in specs.items()}  # They are read side by side.
     arrays = {}
     for name, spec in specs.items():
         label = f"{location}: {name}"
         try:
-            array = stores[name].result()
+            array = _open_array(spec, files[name])
+            shape, kind = tuple(array.shape), array.dtype.numpy_dtype
         except Exception as error:  # Of many types, by the kind of what is wrong.
             raise CheckpointError(
                 f"{label} cannot be opened ({_reason(error)}); copy or download it again."
             ) from None
-        arrays[name] = _stored(label, spec, tuple(array.shape), array.dtype.numpy_dtype, dtype)
+        arrays[name] = _stored(label, spec, shape, kind, dtype)
     return arrays
 
 
@@ -190,24 +199,23 @@ def _stored(
             f"{label} is stored as {kind}, not as floating point; "
             "checkpoints of T5X before version 3, and quantized ones, cannot be loaded."
         )
+    listed = f"{kind.name} {shape}"
 
     def load(*parts: Index) -> np.ndarray:
         if isinstance(source, np.ndarray):
             return part_of(source, parts)
-        import tensorstore as ts
-
         try:
-            store = ts.open(source, open=True, read=True).result()
-            found = tuple(store.shape)
-            if found == shape:
-                return part_of(store, parts).read().result()
+            store = _open_array(source, _metadata(source))
+            found = f"{store.dtype.name} {tuple(store.shape)}"
+            if found == listed:
+                return _read(store, parts)
         except Exception as error:  # Of many types, by the kind of what is wrong.
             raise CheckpointError(
                 f"{label} cannot be read: its files are missing, truncated or corrupt "
                 f"({_reason(error)}); copy or download the checkpoint again."
             ) from None
         raise CheckpointError(
-            f"{label} has shape {found} in its files, but the checkpoint lists {shape}; its files "
+            f"{label} is {found} in its files, but the checkpoint lists {listed}; its files "
             "are another checkpoint's, copy it again."
         )
 
@@ -216,8 +224,41 @@ def _stored(
 
 def _spec(driver: str, store: dict[str, Any]) -> dict[str, Any]:
     """TensorStore's spec of an array ("zarr", "zarr3") that is read whole or not at all."""
+    if driver not in METADATA:
+        raise ValueError(f"arrays are stored by {' or '.join(METADATA)}, got {driver!r}")
     # A chunk that is not there would be read as zeros; T5X writes all of them.
     return {"driver": driver, "kvstore": store, "fill_missing_data_reads": False}
+
+
+def _metadata(spec: dict[str, Any]) -> ts.Future[ts.KvStore.ReadResult]:
+    """The file that describes an array; it is being read."""
+    import tensorstore as ts
+
+    return ts.KvStore.open(spec["kvstore"]).result().read(METADATA[spec["driver"]])
+
+
+def _open_array(spec: dict[str, Any], metadata: ts.Future[ts.KvStore.ReadResult]) -> ts.TensorStore:
+    """The array that TensorStore's ``spec`` and ``metadata``, from its file, describe."""
+    import tensorstore as ts
+
+    try:
+        found = metadata.result()
+        if found.state != "value":
+            raise FileNotFoundError("it is missing")
+        # TensorStore reads JSON too, but ends the process where values are nested very deep.
+        spec = spec | {"metadata": json.loads(found.value)}
+        return ts.open(spec, open=True, read=True, assume_metadata=True).result()
+    except Exception as error:  # Of many types, by the kind of what is wrong.
+        raise ValueError(f"{METADATA[spec['driver']]}: {_reason(error)}") from None
+
+
+def _read(store: ts.TensorStore, parts: tuple[Index, ...]) -> np.ndarray:
+    """A part of an array."""
+    part = part_of(store, parts)
+    # TensorStore ends the process where memory does not suffice. numpy raises an error.
+    for shape in (part.shape, store.chunk_layout.read_chunk.shape):
+        np.empty(shape, store.dtype.numpy_dtype)
+    return part.read().result()
 
 
 def _keys_in(store: dict[str, Any], location: str) -> list[str]:
@@ -242,11 +283,12 @@ def _opened(location: str, name: str) -> BinaryIO:
     return io.BytesIO(ts.KvStore.open(kvstore(location)).result()[name])
 
 
-def _target_span(unpacker: msgpack.Unpacker) -> tuple[int, int] | None:
+def _target_span(unpacker: msgpack.Unpacker, wrapped: bool = True) -> tuple[int, int] | None:
     """Where the bytes of ``target`` begin and end, or None: skipped values are never built."""
     for _ in range(unpacker.read_map_header()):
-        if (key := unpacker.unpack()) == "optimizer":  # Checkpoints of bare flax.optim lack it.
-            return _target_span(unpacker)
+        key = unpacker.unpack()
+        if wrapped and key == "optimizer":  # Checkpoints of bare flax.optim lack it.
+            return _target_span(unpacker, wrapped=False)
         begin = unpacker.tell()
         unpacker.skip()
         if key == "target":
@@ -255,5 +297,5 @@ def _target_span(unpacker: msgpack.Unpacker) -> tuple[int, int] | None:
 
 
 def _reason(error: Exception) -> str:
-    """TensorStore's message without the specs and source lines that follow it."""
-    return str(error).split(" [")[0]
+    """An error's message in one short line, without TensorStore's specs and source lines."""
+    return textwrap.shorten(str(error).split(" [")[0], 300)

@@ -1,4 +1,6 @@
-"""T5X checkpoints of every layout, written for tests as T5X itself lays them out."""
+"""T5X checkpoints of every network and layout, written for tests as T5X itself lays them out."""
+
+import re
 
 import jax
 import numpy as np
@@ -7,7 +9,90 @@ import tensorstore as ts
 from flax import serialization
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-STACKS = ("encoder", "decoder")
+# T5X's networks: examples/t5, and examples/scalable_t5 without and with scanning over layers.
+NETWORKS = ("t5", "scalable_t5", "scanned")
+# Of an attention's kernels, the names of the axes.
+JOINED = dict.fromkeys(("query", "key", "value"), ("embed", "joined_kv"))
+JOINED["out"] = ("joined_kv", "embed")
+APART = dict.fromkeys(("query", "key", "value"), ("embed", "heads", "kv"))
+APART["out"] = ("heads", "kv", "embed")
+# Of a layer, its attentions and what its norms come before.
+PARTS = {
+    "encoder": (("attention",), ("attention", "mlp")),
+    "decoder": (
+        ("self_attention", "encoder_decoder_attention"),
+        ("self_attention", "cross_attention", "mlp"),
+    ),
+}
+
+
+def parameter_axes(config, network, scan_axis=1):
+    """The parameters of one of T5X's networks: by path the names of their axes.
+
+    They are the "params" and "params_axes" of the initialised modules, as tests/integrations
+    checks. Source: network.py and layers.py in t5x/examples/t5 and t5x/examples/scalable_t5 of
+    github.com/google-research/t5x at commit cc342d4; ``scan_axis`` is its ``param_scan_axis``.
+    """
+    axes = {"token_embedder/embedding": ("vocab", "embed")}
+    if not config.tied_logits:
+        axes["decoder/logits_dense/kernel"] = ("embed", "vocab")
+    table = {"relpos_bias/rel_embedding": ("heads", "relpos_buckets")}
+    for stack, (attentions, norms) in PARTS.items():
+        axes[f"{stack}/{stack}_norm/scale"] = ("embed",)
+        layer = {f"pre_{name}_layer_norm/scale": ("embed",) for name in norms}
+        for name in attentions:
+            kernels = JOINED if network == "t5" else APART
+            layer |= {f"{name}/{kernel}/kernel": names for kernel, names in kernels.items()}
+        for name in ("wi_0", "wi_1") if config.gated else ("wi",):
+            layer[f"mlp/{name}/kernel"] = ("embed", "mlp")
+        layer["mlp/wo/kernel"] = ("mlp", "embed")
+        if network != "t5" or config.relative_bias_in_every_layer:
+            layer |= table
+        else:
+            axes |= {f"{stack}/{path}": names for path, names in table.items()}
+        for path, names in layer.items():
+            if network == "scanned":
+                names = (*names[:scan_axis], "layers", *names[scan_axis:])
+                axes[f"{stack}/{stack}/{path}"] = names
+            else:
+                for i in range(depth_of(config, stack)):
+                    axes[f"{stack}/layers_{i}/{path}"] = names
+    return axes
+
+
+def depth_of(config, stack):
+    return config.num_encoder_layers if stack == "encoder" else config.num_decoder_layers
+
+
+def parameter_sizes(config, stack):
+    """Of a stack, the sizes of axes by name."""
+    return {
+        "vocab": config.vocab_size, "embed": config.d_model, "mlp": config.d_ff,
+        "heads": config.num_heads, "kv": config.head_dim,
+        "joined_kv": config.num_heads * config.head_dim,
+        "relpos_buckets": config.relative_attention_num_buckets, "layers": depth_of(config, stack),
+    }  # fmt: skip
+
+
+def laid_out(params, config, network, scan_axis=1):
+    """The tree of one of T5X's networks, of the values of specdec's (which is examples/t5's)."""
+    flat, tree = flatten_dict(params, sep="/"), {}
+    for path, names in parameter_axes(config, network, scan_axis).items():
+        stack, _, rest = path.partition("/")
+        shape = [parameter_sizes(config, stack)[name] for name in names if name != "layers"]
+
+        def one(path, shape=shape):
+            if path not in flat:  # Layers share their stack's table.
+                path = re.sub(r"layers_\d+/", "", path)
+            return np.reshape(flat[path], shape)
+
+        if "layers" in names:
+            name = rest.removeprefix(f"{stack}/")
+            each = [one(f"{stack}/layers_{i}/{name}") for i in range(depth_of(config, stack))]
+            tree[path] = np.stack(each, names.index("layers"))
+        else:
+            tree[path] = one(path)
+    return unflatten_dict(tree, sep="/")
 
 
 def state_of(params):
@@ -16,23 +101,11 @@ def state_of(params):
     return {"step": np.asarray(3, np.int32), "param_states": slots}
 
 
-def scanned(params, axis=1):
-    """The tree of scalable_t5: layers stacked along an axis, each with its own position biases.
+def write_native(directory, params, driver="gfile", split=False):
+    """Version 3: kernels and embedding in TensorStore, the rest inline, as older T5X divides.
 
-    They are equal, unless the network is a UMT5.
+    ``split`` gives each layer that was scanned over, or else each head, chunks of its own.
     """
-    tree = {"token_embedder": params["token_embedder"]}
-    for stack in STACKS:
-        rest = dict(params[stack])
-        bias = {"relpos_bias": rest.pop("relpos_bias")} if "relpos_bias" in rest else {}
-        depth = sum(name.startswith("layers_") for name in rest)
-        layers = [{**rest.pop(f"layers_{i}"), **bias} for i in range(depth)]
-        tree[stack] = {**rest, stack: jax.tree.map(lambda *a: np.stack(a, axis), *layers)}
-    return tree
-
-
-def write_native(directory, params, driver="gfile", chunk_layers_apart=False):
-    """Version 3: kernels and embedding in TensorStore, the rest inline, as older T5X divides."""
     directory.mkdir(parents=True)
 
     def leaf(name, array):
@@ -40,7 +113,7 @@ def write_native(directory, params, driver="gfile", chunk_layers_apart=False):
         if array.ndim < 2 or "rel_embedding" in name:
             return array
         chunks = list(array.shape)
-        if chunk_layers_apart and array.ndim == 3:
+        if split and array.ndim > 2:
             chunks[1] = 1
         folder = name.replace("/", ".")
         metadata = {

@@ -242,10 +242,11 @@ def _joined(array: StoredArray, axis: int) -> StoredArray:
         first, *others = parts or ((),)
         part = [*first, *[slice(None)] * (len(shape) - len(first))]
         joined = range(heads * width)[part[axis]]
-        begin = joined.start // width  # Whole heads are read, and no others than those asked for.
-        part[axis : axis + 1] = [slice(begin, -(-joined.stop // width)), slice(None)]
+        # Whole heads are read, and no others than those asked for.
+        begin, end = joined.start // width, -(-joined.stop // width)
+        part[axis : axis + 1] = [slice(begin, end), slice(None)]
         found = array.load(tuple(part))
-        found = found.reshape(*found.shape[:axis], -1, *found.shape[axis + 2 :])
+        found = found.reshape(*found.shape[:axis], (end - begin) * width, *found.shape[axis + 2 :])
         here: Index = (
             *[slice(None)] * axis,
             slice(joined.start - begin * width, joined.stop - begin * width, joined.step),

@@ -256,7 +256,7 @@ def _read(store: ts.TensorStore, parts: tuple[Index, ...]) -> np.ndarray:
     """A part of an array."""
     part = part_of(store, parts)
     # TensorStore ends the process where memory does not suffice. numpy raises an error.
-    for shape in (part.shape, store.chunk_layout.read_chunk.shape):
+    for shape in (part.shape, store.chunk_layout.read_chunk_template.shape):
         np.empty(shape, store.dtype.numpy_dtype)
     return part.read().result()
 

@@ -21,8 +21,9 @@ import tensorstore as ts
 from flax import serialization
 from flax.traverse_util import flatten_dict
 from t5x_layouts import (
+    NETWORKS,
+    laid_out,
     numpy_logits,
-    scanned,
     write_current,
     write_flax_optim,
     write_native,
@@ -184,12 +185,42 @@ def test_every_layout_holds_the_same_network(layout, network, tmp_path):
     assert_same(open_t5x(tmp_path / "checkpoint_3"), network)
 
 
-@pytest.mark.parametrize("layout", [native, single_file, orbax])
-@pytest.mark.parametrize("name", ["deep", "square", "umt5"])
-def test_scanned_layers_are_unstacked(layout, name, tmp_path):
+@pytest.mark.parametrize("layout", [native, current, single_file, orbax])
+@pytest.mark.parametrize("name", ["v1.0", "deep", "square", "umt5"])
+@pytest.mark.parametrize("written_by", NETWORKS[1:])
+def test_every_network_of_t5x_is_read_as_ours(layout, name, written_by, tmp_path):
     config, params = network_of(name)
-    layout(tmp_path, scanned(params))
+    layout(tmp_path, laid_out(params, config, written_by))
     assert_same(open_t5x(tmp_path), (config, params))
+
+
+@pytest.mark.parametrize("name", ["deep", "umt5"])
+def test_log_probabilities_of_an_output_do_not_depend_on_who_wrote_them(name, tmp_path):
+    config, params = network_of(name)
+    inputs, output = ragged_inputs(3, 40, 19), ragged_inputs(3, 30, 19, seed=1)
+    expected = log_probs(config, params, inputs, output)
+    assert np.std(expected) > 0.5
+    for written_by in NETWORKS:
+        current(tmp_path / written_by, laid_out(params, config, written_by))
+        actual = log_probs(*open_t5x(tmp_path / written_by), inputs, output)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+
+
+def log_probs(config, params, inputs, output):
+    """Of each token of an output."""
+    decoder_inputs = jnp.pad(output, ((0, 0), (1, 0)))[:, :-1]
+    log_probs = jax.nn.log_softmax(logits(config, params, inputs, decoder_inputs))
+    return jnp.take_along_axis(log_probs, output[..., None], axis=-1)
+
+
+@pytest.mark.parametrize("written_by", NETWORKS[1:])
+def test_dtypes_of_other_networks(written_by, tmp_path):
+    config, params = network_of("v1.1")
+    halves = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
+    current(tmp_path, laid_out(halves, config, written_by))
+    assert_same(open_t5x(tmp_path, None), (config, halves))
+    widened = jax.tree.map(lambda a: a.astype(np.float32), halves)
+    assert_same(open_t5x(tmp_path), (config, widened))
 
 
 def test_position_biases_of_each_layer_s_own_are_written_and_read_back(tmp_path):
@@ -200,13 +231,13 @@ def test_position_biases_of_each_layer_s_own_are_written_and_read_back(tmp_path)
 
 def test_scanned_along_the_first_axis(tmp_path):
     config, params = network_of("deep")
-    native(tmp_path, scanned(params, axis=0))
+    native(tmp_path, laid_out(params, config, "scanned", scan_axis=0))
     assert_same(open_t5x(tmp_path), (config, params))
 
 
 def test_a_scanned_layer_is_read_alone(tmp_path):
-    _, params = network_of("deep")
-    write_native(tmp_path / "checkpoint_3", scanned(params), chunk_layers_apart=True)
+    config, params = network_of("deep")
+    write_native(tmp_path / "checkpoint_3", laid_out(params, config, "scanned"), split=True)
     folder = tmp_path / "checkpoint_3" / "target.encoder.encoder.mlp.wo.kernel"
     (folder / "0.1.0").unlink()
     layers = open_t5x(tmp_path)[1]["encoder"]
@@ -215,6 +246,28 @@ def test_a_scanned_layer_is_read_alone(tmp_path):
         np.testing.assert_array_equal(layers[f"layers_{i}"]["mlp"]["wo"]["kernel"], expected)
     with pytest.raises(CheckpointError, match=r"encoder/encoder/mlp/wo/kernel cannot be read"):
         np.asarray(layers["layers_1"]["mlp"]["wo"]["kernel"])
+
+
+def test_of_heads_that_are_apart_those_are_read_that_are_asked_for(tmp_path):
+    config, params = network_of("deep")
+    write_native(tmp_path / "checkpoint_3", laid_out(params, config, "scalable_t5"), split=True)
+    for part in ("query", "out"):
+        name = f"encoder/layers_1/attention/{part}/kernel"
+        expected = flatten(params)[name]
+        array = flatten(open_t5x(tmp_path)[1])[name]
+        for index in (
+            (slice(3, 9), slice(12, 16)), (slice(5, 16), slice(2, 14)), (slice(None), slice(7, 9)),
+            (slice(7, 9),), (slice(1, 14, 3), slice(1, 15, 2)), (slice(4, 4), slice(None)), (),
+        ):  # fmt: skip
+            np.testing.assert_array_equal(array.read(index), expected[index])
+        np.testing.assert_array_equal(array, expected)
+    kernel = flatten(open_t5x(tmp_path)[1])["encoder/layers_1/attention/query/kernel"]
+    folder = tmp_path / "checkpoint_3" / "target.encoder.layers_1.attention.query.kernel"
+    (folder / "0.0.0").unlink()
+    expected = params["encoder"]["layers_1"]["attention"]["query"]["kernel"]
+    np.testing.assert_array_equal(kernel.read((slice(None), slice(12, 24))), expected[:, 12:])
+    with pytest.raises(CheckpointError, match="attention/query/kernel cannot be read"):
+        kernel.read((slice(None), slice(11, 24)))
 
 
 @pytest.mark.parametrize("layout", [native, orbax_without_ocdbt])
@@ -388,11 +441,11 @@ def test_sharded_on_one_device(network, tmp_path):
 
 
 def test_sharded_over_devices_each_reads_its_part(tmp_path):
-    _, params = network_of("deep")
-    write_native(tmp_path / "plain" / "checkpoint_3", params)
-    write_native(tmp_path / "scanned" / "checkpoint_3", scanned(params))
+    config, params = network_of("deep")
+    for network in NETWORKS:
+        write_native(tmp_path / network / "checkpoint_3", laid_out(params, config, network))
     program = """
-    import sys
+    import itertools, sys
     import jax, numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     from specdec.checkpoints import open_t5x, read_sharded
@@ -408,10 +461,12 @@ def test_sharded_over_devices_each_reads_its_part(tmp_path):
         largest = max(largest, part.size)
         return part
     StoredArray.read = measured
-    for folder in ("plain", "scanned"):
-        for dtype in ("float32", "bfloat16"):
-            layer = open_t5x(f"{sys.argv[1]}/{folder}", dtype)[1]["encoder"]["layers_1"]
-            kernel = layer["mlp"]["wo"]["kernel"]
+    folders, dtypes = ("t5", "scalable_t5", "scanned"), ("float32", "bfloat16")
+    for folder, dtype in itertools.product(folders, dtypes):
+        layer = open_t5x(f"{sys.argv[1]}/{folder}", dtype)[1]["encoder"]["layers_1"]
+        attention = layer["attention"]
+        kernels = layer["mlp"]["wo"], attention["query"], attention["out"]
+        for kernel in (each["kernel"] for each in kernels):
             for axes, parts in ((P("model", None), 2), (P("data", "model"), 4), (P(), 1)):
                 largest = 0
                 array = read_sharded(kernel, NamedSharding(mesh, axes))

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
+from specdec.data.vocabulary import added_text
 from specdec.decoders import GREEDY, Decoders
 from specdec.decoding.batches import Batch, Block, blocks_of, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
@@ -36,7 +37,9 @@ class GenerateOutput:
     """What :meth:`Pair.generate` returns.
 
     Attributes:
-      texts: one string a row; None for a pair without a vocabulary.
+      texts: one string a row: what its output adds to the text of a decoder-only model, or to
+        ``prefix``. So a piece that continues a word has no space in front. None for a pair without
+        a vocabulary.
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
       traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
@@ -177,6 +180,7 @@ class Pair(Decoders):
             draft_sampling=draft_sampling, verifier=verifier,
         )  # fmt: skip
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
+        found: list[str | None] = [None] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
         stats = []
         for batch in batches:
@@ -184,11 +188,12 @@ class Pair(Decoders):
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
                     tokens[row] = result.tokens[place, : result.num_tokens[place]]
+                    found[row] = self.text(tokens[row], batch, place)
                     if result.trace is not None:
                         traces[row] = blocks_of(result.trace, place)
             stats.append(result.stats)
         return GenerateOutput(
-            texts=self.text(tokens),
+            texts=self._texts(found),
             tokens=tokens,
             stats=RunStats.total(stats, len(ids), decoder.engine.depth),
             traces=traces if trace else None,
@@ -210,23 +215,23 @@ class Pair(Decoders):
                 result = decoder.search(batch)
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
-                    beams[row] = self.with_text(result.row(place, num_return))
+                    beams[row] = self.with_text(result.row(place, num_return), batch, place)
                     if isinstance(result, SpeculativeBeamResult) and result.trace is not None:
                         wide = decoder.config.num_beams
                         traces[row] = searched_blocks(result.trace, place, wide)
             stats.append(result.stats)
+        texts = self._texts([row[0].text for row in beams])
         tokens = [row[0].tokens for row in beams]
         return GenerateOutput(
-            self.text(tokens), tokens, RunStats.total(stats, num_rows, gamma),
+            texts, tokens, RunStats.total(stats, num_rows, gamma),
             traces if trace and counts else None, beams=beams,
             searched=BeamCounts.total(counts) if counts else None,
         )  # fmt: skip
 
-    def with_text(self, beams: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The hypotheses with their texts, where there is a vocabulary."""
-        texts = self.text([each.tokens for each in beams]) or [None] * len(beams)
+    def with_text(self, beams: Sequence[Hypothesis], batch: Batch, place: int) -> list[Hypothesis]:
+        """The hypotheses of a batch's row with their texts, where there is a vocabulary."""
         return [
-            dataclasses.replace(each, text=text) for each, text in zip(beams, texts, strict=True)
+            dataclasses.replace(each, text=self.text(each.tokens, batch, place)) for each in beams
         ]
 
     def token_ids(
@@ -265,13 +270,21 @@ class Pair(Decoders):
         model = self.target.model
         return prefix_ids(prefix, count, self.vocabulary, model, max_input_len, max_decode_len)
 
-    def text(self, tokens: Sequence[np.ndarray]) -> list[str] | None:
-        """Detokenized rows without what ends them, or None without a vocabulary."""
+    def text(self, tokens: np.ndarray, batch: Batch, place: int) -> str | None:
+        """What an output adds to the text that a batch's row begins with; None: no vocabulary.
+
+        The EOS that ends it has no text.
+        """
         if self.vocabulary is None:
             return None
-        ends = self.target.model.eos_ids
-        ended = (row[:-1] if len(row) and row[-1] in ends else row for row in tokens)
-        return list(map(self.vocabulary.decode, ended))
+        model, prompt = self.target.model, batch.prompt
+        start = 0 if model.reads_prefix else 1  # The start token is no text.
+        before = prompt.prefix[place, start : prompt.prefix_lengths[place]]
+        ended = len(tokens) and tokens[-1] in model.eos_ids
+        return added_text(self.vocabulary, before, tokens[:-1] if ended else tokens)
+
+    def _texts(self, found: Sequence[str | None]) -> list[str] | None:
+        return None if self.vocabulary is None else [text or "" for text in found]
 
 
 __all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair"]

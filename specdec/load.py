@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from specdec.api import Pair
-from specdec.checkpoints import find_vocabulary
+from specdec.checkpoints import find_vocabulary, is_t5x
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.drafters.base import DraftSpec
@@ -73,7 +73,10 @@ def load_pair(
             f"{source} starts from a target's encoding of the text and has none of its own: it can "
             "be a draft, not a target."
         )
-    tokenizer = open_tokenizer(vocabulary, loaded.model.vocab_size) if vocabulary else None
+    tokenizer = None
+    if vocabulary is not None:
+        rows = loaded.model.vocab_size
+        tokenizer = open_tokenizer(vocabulary, rows, of_t5x=is_t5x(source))
     ends = loaded.model.eos_ids
     if tokenizer and ends and not loaded.model.reads_prefix and tokenizer.eos_id not in ends:
         raise ValueError(

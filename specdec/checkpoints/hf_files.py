@@ -51,7 +51,6 @@ STORED_DTYPES = {
     "F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": DTYPES["float16"],
     "F64": np.float64,  # Rounded when it is read.
 }  # fmt: skip
-MAX_EXTRA_IDS = 100  # T5's sentinel tokens, which follow the vocabulary's own pieces.
 
 
 class Parameter(Protocol):

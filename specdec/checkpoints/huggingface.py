@@ -20,7 +20,6 @@ from specdec.checkpoints.hf_files import (
     CONFIG,
     GENERATION_CONFIG,
     HEADS_TYPE,
-    MAX_EXTRA_IDS,
     STORED_DTYPES,
     Parameter,
     local_directory,
@@ -38,10 +37,10 @@ from specdec.checkpoints.parameters import (
     read_as,
     written_whole,
 )
+from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS, read_pieces
 from specdec.checkpoints.vocabulary_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
-    VOCABULARIES,
     copy_vocabulary,
 )
 from specdec.core.files import write_json
@@ -262,11 +261,9 @@ def save_huggingface(
 
 def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, Any]:
     """transformers' tokenizer_config.json for a vocabulary, sentinel tokens included."""
-    import sentencepiece
-
     file = Path(vocabulary_file)
     beside = file.with_name(TOKENIZER_CONFIG)
-    if file.name in (*VOCABULARIES[1:], TOKENIZER_CONFIG) and beside.is_file():
+    if beside.is_file():
         return read_json(beside)
     told = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
     if told.get("type") == "WordPiece":
@@ -279,13 +276,8 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
         return {"tokenizer_class": "GPT2TokenizerFast"}
     if file.name == TOKENIZER:
         return {"tokenizer_class": "T5Tokenizer"}
-    try:
-        model = sentencepiece.SentencePieceProcessor(str(vocabulary_file))
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{vocabulary_file} is not a SentencePiece model that can be read ({error})."
-        ) from None
-    pieces = model.get_piece_size()
+    model = read_pieces(file)
+    pieces = len(model.pieces)
     if pieces > config.vocab_size:
         raise CheckpointError(
             f"{vocabulary_file} has {pieces} pieces, but the embedding only {config.vocab_size} "
@@ -294,4 +286,5 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
     extra_ids = min(MAX_EXTRA_IDS, config.vocab_size - pieces)
     found = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
     # MADLAD-400 pads with a piece that is not called so.
-    return found if model.pad_id() >= 0 else found | {"pad_token": model.id_to_piece(config.pad_id)}
+    named = {"pad_token": model.pieces[config.pad_id].piece}
+    return found if model.trainer_spec.pad_id >= 0 else found | named

@@ -25,7 +25,7 @@ from specdec.checkpoints.formats import (
 )
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
-from specdec.checkpoints.vocabulary_files import same_vocabulary
+from specdec.checkpoints.vocabulary_tokens import difference
 from specdec.core import platforms
 from specdec.drafters.base import MakeTree
 from specdec.drafters.eagle import EagleDrafter
@@ -151,11 +151,11 @@ class DraftLoader:
     def model(self, source: str) -> LoadedModel:
         source = resolve(source, "draft")
         file = find_vocabulary(source)
-        if self.vocabulary and file and not same_vocabulary(self.vocabulary, file):
+        if self.vocabulary and file and (other := difference(self.vocabulary, file)):
             raise ValueError(
-                f"Target and draft have different vocabularies: {self.vocabulary} and {file} are "
-                "not the same file. A draft must have the target's tokens. If it has them (one may "
-                "be spiece.model, the other tokenizer.json), put the target's file beside both."
+                f"Target and draft have different vocabularies: of {self.vocabulary} and {file}, "
+                f"with the files beside them, {other}. A draft must have the target's tokens. If "
+                "it has them, put the target's tokenizer files beside it."
             )
         same = file is not None and self.vocabulary is not None
         found = load_model(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.core.files import read_object
 
 VOCABULARY = "spiece.model"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-# transformers 5 writes tokenizer.json alone; the last two are GPT-2's, older ones and OpenAI's.
-VOCABULARIES = (VOCABULARY, TOKENIZER, "vocab.json", "encoder.json")
-# What is read beside them: merges, and tokens that were added.
-BESIDE = {"vocab.json": ("merges.txt", "added_tokens.json"), "encoder.json": ("vocab.bpe",)}
-FILES = (*VOCABULARIES, *(name for names in BESIDE.values() for name in names), TOKENIZER_CONFIG)
+ADDED_TOKENS, SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map.json"
+# Byte-level BPE as transformers and as OpenAI name its files: tokens and merges.
+MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+# The first that is there is read, as transformers does.
+VOCABULARIES = (TOKENIZER, VOCABULARY, *MERGES)
+# What is read beside any of them.
+BESIDE = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
+FILES = (*VOCABULARIES, *MERGES.values(), *BESIDE)
+_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def vocabulary_in(*directories: Path) -> Path | None:
@@ -22,34 +27,47 @@ def vocabulary_in(*directories: Path) -> Path | None:
 
     ByT5, whose tokens are bytes, has tokenizer_config.json alone.
     """
-    places = (directory / name for directory in directories for name in VOCABULARIES)
-    configs = (directory / TOKENIZER_CONFIG for directory in directories)
-    return next(filter(Path.is_file, places), None) or next(filter(_is_of_bytes, configs), None)
+    for directory in directories:
+        if _is_of_bytes(directory / TOKENIZER_CONFIG):
+            return directory / TOKENIZER_CONFIG
+        for name in VOCABULARIES:
+            if (directory / name).is_file():
+                return directory / name
+    return None
 
 
 def _is_of_bytes(path: Path) -> bool:
     """Whether a tokenizer_config.json is ByT5's."""
-    if not path.is_file():
-        return False
+    return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
+
+
+def check_whole(path: Path) -> None:
+    """CheckpointError for a file that cannot be read, or is only Git LFS's pointer to it."""
     try:
-        return (
-            json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class") == "ByT5Tokenizer"
+        with open(path, "rb") as file:
+            pointer = file.read(len(_POINTER)) == _POINTER
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from None
+    if pointer:
+        raise CheckpointError(
+            f"{path} is a pointer of Git LFS, not the file itself: run `git lfs pull` in that "
+            "repository, or download the file."
         )
-    except (ValueError, AttributeError):
-        raise CheckpointError(f"{path} is not a JSON object; copy or download it again.") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; a CheckpointError names a file that holds anything else."""
+    check_whole(path)
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise CheckpointError(f"{str(error)[:-1]}; copy or download it again.") from None
 
 
 def copy_vocabulary(file: Path, directory: Path) -> None:
-    """Copies a vocabulary with what is read beside it, under a name that is looked for."""
+    """Copies a vocabulary with all that is read beside it, under a name that is looked for."""
     own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
     shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
-    for name in BESIDE.get(file.name, ()):
+    for name in {*BESIDE, MERGES.get(file.name, TOKENIZER_CONFIG)} - {file.name}:
         if file.with_name(name).is_file():
             shutil.copyfile(file.with_name(name), directory / name)
-
-
-def same_vocabulary(ours: Path, theirs: Path) -> bool:
-    """Whether two files that :func:`vocabulary_in` found have the same tokens."""
-    if {ours.name, theirs.name} == {TOKENIZER_CONFIG}:
-        return True
-    return ours.read_bytes() == theirs.read_bytes()

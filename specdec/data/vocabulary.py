@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import io
-import itertools
-import json
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import sentencepiece as spm
-from sentencepiece import sentencepiece_model_pb2 as proto
 
+from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS, read_pieces
+from specdec.checkpoints.vocabulary_files import VOCABULARY
 from specdec.core.files import written
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
-FILE_NAME = "spiece.model"  # The name Hugging Face gives T5's vocabulary.
-MAX_EXTRA_IDS = 100  # T5's sentinels beyond the pieces.
-
-
-_EXTRA_ID = "<extra_id_{}>"
-# Types of pieces that are one token wherever they stand: unknown, control, defined by the maker.
-_WHOLE = (2, 3, 4)
+_DEFINED = 4  # Type of a piece that is one token wherever its text is.
 
 
 class Tokenizer(Protocol):
@@ -53,23 +45,21 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ``ids`` up to the first EOS."""
+        """Text of ``ids``. Pads, EOS and what stands around texts have none."""
         ...
 
 
 class Vocabulary:
-    """A :class:`Tokenizer` that reads a SentencePiece model file.
+    """A :class:`Tokenizer` that reads a SentencePiece model file as seqio, T5X's library, does.
 
-    In a text, ``</s>``, ``<pad>``, ``<unk>``, what the file's maker defined, such as ``<2de>``, and
-    T5's sentinels ``<extra_id_0>`` ... are one token each. What stands between them is cut into
-    pieces on its own, as transformers does. All ids are the file's own: EOS, pad and unknown are 1,
-    0 and 2 in T5's, and MADLAD-400's has EOS 2, unknown 0 and no pad.
+    T5's sentinels ``<extra_id_0>`` ... are pieces that the maker defined, behind the file's own.
+    ``</s>`` and the like in a text are characters like others. All ids are the file's own: EOS, pad
+    and unknown are 1, 0 and 2 in T5's.
 
     Args:
       path: the model file, or a directory that holds ``spiece.model``.
-      rows: of the model's embedding; None for those of the pieces. Unless sentinels are among the
-        pieces, as mT5's and UMT5's are, up to 100 rows beyond these are sentinels, counted from
-        their end: fewer if tokenizer_config.json beside the file has ``extra_ids``.
+      rows: of the model's embedding; None for those of the pieces. Up to 100 rows beyond these are
+        sentinels, counted from their end, unless sentinels are among the pieces, as mT5's are.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -82,65 +72,55 @@ class Vocabulary:
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         path = Path(path)
         if path.is_dir():
-            path = path / FILE_NAME
+            path = path / VOCABULARY
         if not path.is_file():
             raise FileNotFoundError(f"No vocabulary at {path}.")
-        try:
-            self._model = spm.SentencePieceProcessor(model_file=str(path))
-        except RuntimeError as error:
-            raise ValueError(f"{path} is not a SentencePiece model.") from error
+        proto = read_pieces(path)
+        pieces = len(proto.pieces)
+        check_rows(path, pieces, rows)
+        among = any("<extra_id_" in piece.piece for piece in proto.pieces)
+        beyond = 0 if rows is None or among else min(MAX_EXTRA_IDS, rows - pieces)
+        for i in reversed(range(beyond)):
+            proto.pieces.add(piece=f"\u2581<extra_id_{i}>", score=0.0, type=_DEFINED)
+        self._model = spm.SentencePieceProcessor(model_proto=proto.SerializeToString())
+        self.path = path
         self.eos_id: int = self._model.eos_id()
-        self._pad_id: int = self._model.pad_id()  # -1 for none.
-        self._unk_id: int = self._model.unk_id()
         if self.eos_id < 0:
             raise ValueError(f"{path} has no piece that ends a text (</s>), which models need.")
-        self.path, pieces = path, self._model.get_piece_size()
-        check_rows(path, pieces, rows)
-        messages: Any = proto
-        listed = messages.ModelProto.FromString(self._model.serialized_model_proto()).pieces
-        self._special = {each.piece: i for i, each in enumerate(listed) if each.type in _WHOLE}
-        among = dict(self._sentinel_pieces())
-        self._special |= among
-        beyond = 0 if rows is None or among else min(_extra_ids(path), rows - pieces)
-        self._size = pieces + beyond
-        for i in range(beyond):
-            self._special[_EXTRA_ID.format(i)] = self._size - 1 - i
-        self._texts = {token: text for text, token in self._special.items()}
-        self._pattern = re.compile(f"({'|'.join(map(re.escape, self._special))})")
 
     def __len__(self) -> int:
-        return self._size
+        return self._model.get_piece_size()
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        ids = []
-        for part in self._pattern.split(text):
-            special = self._special.get(part)
-            ids += self._model.encode(part) if special is None else [special]
+        """Token ids of ``text``; with ``add_eos`` EOS is the last."""
+        ids = self._model.encode(text)
         return [*ids, self.eos_id] if add_eos else ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ``ids`` up to the first EOS; pads are skipped, ids past the end are unknown."""
-        texts, pieces = [], []
-        no_text = (self._pad_id, self._model.bos_id(), self._unk_id)
-        for token in map(int, ids):
-            if token == self.eos_id:
-                break
-            if token in self._texts and token not in no_text:
-                texts += [self._model.decode(pieces), self._texts[token]]
-                pieces = []
-            elif token not in no_text[:2]:
-                pieces.append(token if token < self._model.get_piece_size() else self._unk_id)
-        return " ".join(filter(None, [*texts, self._model.decode(pieces)]))
+        """Text of ``ids``; pads and EOS have none, and ids past the end are unknown."""
+        unknown = self._model.unk_id()
+        return self._model.decode([i if i < len(self) else unknown for i in map(int, ids)])
 
-    def _sentinel_pieces(self) -> Iterator[tuple[str, int]]:
-        """Sentinels that are pieces, in order."""
-        for i in itertools.count():
-            text = _EXTRA_ID.format(i)
-            ids = [self._model.piece_to_id(piece) for piece in (text, "\u2581" + text)]
-            found = [token for token in ids if token != self._unk_id]
-            if not found:
-                return
-            yield text, found[-1]
+
+def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
+    """What ``ids`` add to the text of the tokens ``before`` them.
+
+    A piece that continues a word has no space in front, and the rest of a character whose first
+    bytes were before is that character.
+    """
+    known, whole = vocabulary.decode(before), vocabulary.decode([*before, *ids])
+    pairs = enumerate(zip(known, whole, strict=False))
+    return whole[next((i for i, (a, b) in pairs if a != b), min(len(known), len(whole))) :]
+
+
+def cleaned_up(text: str) -> str:
+    """Text without the spaces that transformers' ``clean_up_tokenization_spaces`` takes away."""
+    for end in (".", "?", "!", ","):
+        text = text.replace(f" {end}", end)
+    text = text.replace(" ' ", "'")
+    for end in ("n't", "'m", "'s", "'ve", "'re"):
+        text = text.replace(f" {end}", end)
+    return text
 
 
 def check_rows(path: Path, size: int, rows: int | None) -> None:
@@ -150,15 +130,6 @@ def check_rows(path: Path, size: int, rows: int | None) -> None:
             f"{path} has {size} pieces, but the model's embedding only {rows} rows: it is another "
             "model's vocabulary. Put the model's own beside its weights."
         )
-
-
-def _extra_ids(path: Path) -> int:
-    """The number of sentinels that a vocabulary is used with, at most."""
-    try:
-        config = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
-        return int(config["extra_ids"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return MAX_EXTRA_IDS
 
 
 def train_vocabulary(lines: Iterable[str], size: int, path: str | os.PathLike) -> Vocabulary:

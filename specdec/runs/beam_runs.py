@@ -219,11 +219,10 @@ class _Piece:
                 "beams": (best.tokens[:, 0], best.num_tokens[:, 0]),
             }
             for name, (tokens, lengths) in outputs.items():
-                rows = [row[:count] for row, count in zip(tokens, lengths, strict=True)]
-                texts = self.pair.text(rows)
-                assert texts is not None
-                for text, row in zip(texts, batch.row_ids, strict=True):
+                for place, row in enumerate(batch.row_ids):
                     if row >= 0:
+                        text = self.pair.text(tokens[place, : lengths[place]], batch, place)
+                        assert text is not None
                         scored[name].add(text, str(examples[row].reference))
         return {
             "num_rows": len(examples), "num_beams": QUALITY_WIDTH,

@@ -376,7 +376,7 @@ class PreparedRun:
         for place, item in enumerate(members):
             given = {"input": item.example.input, "reference": item.example.reference}
             row = Row.of(result, place, id=item.id, **given)
-            texts = self.pair.text([np.asarray(row.tokens)])
+            output = self.pair.text(np.asarray(row.tokens), batch, place)
             found = {
                 name: lossless.compare(
                     self.pair.target, batch.row(place), row.tokens,
@@ -384,7 +384,7 @@ class PreparedRun:
                 )
                 for name, reference in references.items()
             }  # fmt: skip
-            rows.append(dataclasses.replace(row, output=texts and texts[0], **found))
+            rows.append(dataclasses.replace(row, output=output, **found))
         return rows
 
     def _search_batch(
@@ -407,7 +407,7 @@ class PreparedRun:
         for place, item in enumerate(members):
             beams = result.row(place, config.num_beams)
             row = Row.of_beams(
-                self.pair.with_text(beams[:count]), result.stats, place, id=item.id,
+                self.pair.with_text(beams[:count], batch, place), result.stats, place, id=item.id,
                 input=item.example.input, reference=item.example.reference,
                 searched=searched and searched_blocks(searched, place, config.num_beams),
             )  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import gin
 
+from specdec.checkpoints.vocabulary_files import TOKENIZER, VOCABULARY
 from specdec.core.files import check_writable, write_text
-from specdec.data.fast_tokenizer import FILE_NAME as TOKENIZER
-from specdec.data.vocabulary import FILE_NAME, train_vocabulary
+from specdec.data.vocabulary import train_vocabulary
 from specdec.data.word_pieces import train_word_pieces
 from specdec.measure.progress import say
 from specdec.runs import gin_files
@@ -27,8 +27,8 @@ def run(directory: str, recipe: Callable[..., object]) -> None:
 def vocabulary(directory: str, *, files: Files, size: int) -> None:
     """Trains one vocabulary of ``size`` pieces on both sides of the training text."""
     texts = itertools.chain.from_iterable(files.read("train"))
-    train_vocabulary(texts, size, Path(directory) / FILE_NAME)
-    say(f"Wrote {Path(directory) / FILE_NAME}.")
+    train_vocabulary(texts, size, Path(directory) / VOCABULARY)
+    say(f"Wrote {Path(directory) / VOCABULARY}.")
 
 
 def word_pieces(directory: str, *, files: Files, size: int) -> None:

@@ -180,7 +180,10 @@ def load_vocabulary(source: str | os.PathLike) -> Tokenizer:
       ValueError: the file is not what its name tells.
       CheckpointError: ``source`` is nothing that can be loaded.
     """
-    path = Path(source) if Path(source).is_file() else find_vocabulary(resolve(source, "target"))
+    if Path(source).is_file():
+        return open_tokenizer(source)
+    found = resolve(source, "target")
+    path = find_vocabulary(found)
     if path is None:
         raise FileNotFoundError(f"{source} has no vocabulary (spiece.model or tokenizer.json).")
-    return open_tokenizer(path)
+    return open_tokenizer(path, of_t5x=is_t5x(found))

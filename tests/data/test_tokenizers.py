@@ -12,7 +12,6 @@ from tiny import random_t5_params
 import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.data.fast_tokenizer import FastTokenizer, open_tokenizer
-from specdec.data.vocabulary import Vocabulary
 from specdec.models.t5.config import T5Config
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
@@ -62,31 +61,35 @@ def saved(theirs, tmp_path_factory):
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_ids_of_transformers(spiece, saved, theirs, text):
     expected = theirs(text, add_special_tokens=False).input_ids
-    for ours in (Vocabulary(spiece, ROWS), FastTokenizer(saved, ROWS)):
+    for ours in (FastTokenizer(spiece, ROWS), FastTokenizer(saved, ROWS)):
         assert ours.encode(text) == expected
         assert ours.encode(text, add_eos=True) == [*expected, ours.eos_id]
 
 
-@pytest.mark.parametrize("text", ["The <extra_id_0> sees <extra_id_12>", "<extra_id_99>", "The"])
+@pytest.mark.parametrize("text", ["The<extra_id_0> sees<extra_id_12>", "<extra_id_99>", "The"])
 def test_sentinels_come_back(spiece, saved, text):
-    for ours in (Vocabulary(spiece, ROWS), FastTokenizer(saved, ROWS)):
-        assert ours.decode([0, *ours.encode(text, add_eos=True), 5]) == text
+    for ours in (FastTokenizer(spiece, ROWS), FastTokenizer(saved, ROWS)):
+        assert ours.decode([0, *ours.encode(text, add_eos=True)]) == text
 
 
 def test_sentinels_are_at_the_end_of_what_is_used(spiece, tmp_path):
-    whole, fewer = Vocabulary(spiece, ROWS), Vocabulary(spiece, PIECES + 7)
-    assert (len(whole), len(fewer), len(Vocabulary(spiece))) == (PIECES + 100, PIECES + 7, PIECES)
+    whole, fewer = FastTokenizer(spiece, ROWS), FastTokenizer(spiece, PIECES + 7)
+    assert (len(whole), len(fewer), len(FastTokenizer(spiece))) == (
+        PIECES + 100,
+        PIECES + 7,
+        PIECES,
+    )
     assert whole.encode("<extra_id_0>") == [PIECES + 99]
     assert fewer.encode("<extra_id_6>") == [PIECES]
     assert len(fewer.encode("<extra_id_7>")) > 1
     (tmp_path / "spiece.model").write_bytes(spiece.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 3}))
-    assert len(Vocabulary(tmp_path, ROWS)) == PIECES + 3
+    assert len(FastTokenizer(tmp_path / "spiece.model", ROWS)) == PIECES + 3
 
 
-def test_unknown_ids_are_text_too(spiece, saved):
-    for ours in (Vocabulary(spiece, ROWS), FastTokenizer(saved, ROWS)):
-        assert ours.decode([*ours.encode("dog"), ROWS - 1, 10**6]).startswith("dog")
+def test_ids_past_the_end_have_no_text(spiece, saved):
+    for ours in (FastTokenizer(spiece, ROWS), FastTokenizer(saved, ROWS)):
+        assert ours.decode([*ours.encode("dog"), ROWS - 1, 10**6]) == "dog"
 
 
 @pytest.mark.parametrize("name", ["spiece.model", "tokenizer.json"])
@@ -99,7 +102,7 @@ def test_a_vocabulary_of_another_model_is_refused(spiece, saved, tmp_path, name)
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"model": {"type": "BPE"}}'])
 def test_a_file_that_is_no_tokenizer(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(ValueError, match=r"cannot be read as a tokenizer.json"):
+    with pytest.raises(ValueError, match=r"tokenizer.json (cannot be read as|is not)"):
         open_tokenizer(tmp_path / "tokenizer.json")
 
 

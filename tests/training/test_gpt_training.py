@@ -12,7 +12,7 @@ from run_tiny import recipe
 
 from specdec.checkpoints import architectures
 from specdec.data.batching import Batches, BatchingOptions, TokenPair
-from specdec.data.fast_tokenizer import FILE_NAME
+from specdec.checkpoints.vocabulary_files import TOKENIZER
 from specdec.data.text import read_pairs
 from specdec.data.word_pieces import START_ID, train_word_pieces
 from specdec.models.gpt.config import GPTConfig
@@ -36,7 +36,7 @@ def texts(once, data_directory):
                 "".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8"
             )
         pieces = (directory / "train.txt").read_text().splitlines()
-        train_word_pieces(pieces, 40, directory / FILE_NAME)
+        train_word_pieces(pieces, 40, directory / TOKENIZER)
 
     return once("passages", write)
 

@@ -35,24 +35,6 @@ V, LIMIT = 19, 12
 COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
 
 
-@pytest.fixture(scope="module")
-def t5x_path(request):
-    """The checkout, or None where T5X is installed."""
-    path = request.config.getoption("--t5x_path")
-    if path is None and importlib.util.find_spec("t5x") is None:
-        pytest.skip("T5X is not installed; --t5x_path=DIR names a checkout of google-research/t5x")
-    return path and str(Path(path).absolute())
-
-
-@pytest.fixture(scope="module")
-def t5x(t5x_path):
-    """The package; an ImportError names what T5X itself misses."""
-    if t5x_path:
-        sys.path.insert(0, t5x_path)
-    importlib.import_module("t5x.examples.t5.network")
-    return importlib.import_module("t5x")
-
-
 def module_of(t5x, config, **changes):
     network = t5x.examples.t5.network
     activations = (config.activation, "linear") if config.gated else (config.activation,)

@@ -123,7 +123,8 @@ def random_weights(
     ``input_lens`` and ``output_lens`` are tokens a row. Inputs end with EOS where an encoder reads
     them.
     """
-    end = () if decode_model(target).reads_prefix else (target.eos_id,)
+    model = decode_model(target)
+    end = () if model.reads_prefix else model.eos_ids[:1]
 
     def workload(input_len: int, output_len: int, batch_size: int, alpha: float) -> Workload:
         shape = (batch_size, input_len - len(end))

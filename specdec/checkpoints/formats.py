@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints import hf_files, huggingface, t5x, vocabulary_files
+from specdec.checkpoints import (
+    generation_options,
+    hf_files,
+    huggingface,
+    t5x,
+    vocabulary_files,
+)
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
@@ -17,6 +24,26 @@ def open_checkpoint(
     """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
     opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
     return opener(source, dtype)
+
+
+def located(source: str | Path) -> str | Path:
+    """Where a checkpoint is read: the local snapshot of a hub id, anything else itself.
+
+    Raises:
+      CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
+    """
+    return source if t5x.is_t5x(source) else hf_files.local_directory(source)
+
+
+def warn_of_options(source: str | Path) -> None:
+    """Warns of what a directory's files ask of transformers' ``generate`` and decoding does not do.
+
+    T5X's checkpoints have no such files.
+    """
+    if os.path.isdir(source) and not t5x.is_t5x(source):
+        line = generation_options.unserved(Path(source))
+        if line is not None:
+            warnings.warn(line, stacklevel=4)
 
 
 def read_config(source: str | Path) -> T5Config | GPTConfig:

@@ -7,12 +7,13 @@ Source: ``GPT2Config`` and ``GPT2LMHeadModel`` in transformers 5. Its kernels ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.checkpoints.hf_names import token_ids
+from specdec.checkpoints.fields import MOST_LAYERS, Fields, TokenFields
+from specdec.checkpoints.hf_names import format_ends
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.gpt.config import Activation, GPTConfig
 
@@ -23,7 +24,6 @@ SIZES = {
     "vocab_size": "vocab_size",
     "max_positions": "n_positions",
     "d_model": "n_embd",
-    "num_layers": "n_layer",
     "num_heads": "n_head",
 }
 # Variants that are something else than GPT-2, with what GPT-2 has.
@@ -35,42 +35,43 @@ PREFIX = "transformer."  # Of most files' names.
 EMBEDDING, HEAD = "wte.weight", "lm_head.weight"
 
 
-def parse_config(raw: Mapping[str, Any], source: str) -> GPTConfig:
+def parse_config(model_type: str, config: Fields, generation: Fields | None) -> GPTConfig:
     """The network that a config.json describes.
 
-    ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
+    Args:
+      model_type: GPT-2's.
+      generation: generation_config.json, None where there is none.
 
     Raises:
-      CheckpointError: a size missing, or a variant that GPTConfig cannot say.
+      CheckpointError: a field missing or wrong, or a variant that GPTConfig cannot say.
     """
-    name = raw.get("activation_function", "gelu_new")
-    if name not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise CheckpointError(
-            f"{source}: activation_function {name!r} is not supported; it must be one of {known}."
-        )
+    activation = config.choice("activation_function", ACTIVATIONS, ACTIVATIONS["gelu_new"])
     for name, value in VARIANTS.items():
-        if raw.get(name, value) != value:
-            raise CheckpointError(f"{source}: {name} must be {value}, got {raw[name]!r}.")
+        if config.truth(name, value) != value:
+            raise CheckpointError(f"{config.source}: {name} must be {value}, got {not value}.")
+    sizes: dict[str, Any] = {ours: config.whole(name) for ours, name in SIZES.items()}
+    tokens = TokenFields(config, generation, sizes["vocab_size"])
     # GPT-2's only special token ends, begins and pads texts.
-    eos = token_ids(raw, "eos_token_id", 50256, source, several=True)
-    start = token_ids(raw, "bos_token_id", eos[0], source)
-    pad = token_ids(raw, "pad_token_id", eos[0], source)
+    ends = tokens.ends(50256)
+    spare = ends[0] if ends else 0
+    pad, start = tokens.first("pad_token_id"), tokens.first("bos_token_id")
+    has_inner = config.has("n_inner")
     try:
-        width = raw["n_embd"]
         return GPTConfig(
-            **{ours: raw[theirs] for ours, theirs in SIZES.items()},
-            d_ff=raw.get("n_inner") or 4 * width,
-            activation=ACTIVATIONS[raw.get("activation_function", "gelu_new")],
-            tied_logits=raw.get("tie_word_embeddings", True) is not False,
-            layer_norm_epsilon=raw.get("layer_norm_epsilon", 1e-5),
-            dropout_rate=raw.get("resid_pdrop", 0.1),
-            pad_id=pad[0], eos_id=eos[0], more_eos_ids=tuple(eos[1:]), start_id=start[0],
+            **sizes,
+            num_layers=config.whole("n_layer", 1, MOST_LAYERS),
+            d_ff=config.whole("n_inner") if has_inner else 4 * sizes["d_model"],
+            activation=activation,
+            tied_logits=config.truth("tie_word_embeddings", True),
+            layer_norm_epsilon=config.fraction("layer_norm_epsilon", 1e-5),
+            dropout_rate=config.fraction("resid_pdrop", 0.1),
+            pad_id=spare if pad is None else pad, start_id=spare if start is None else start,
+            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
         )  # fmt: skip
-    except KeyError as error:
-        raise CheckpointError(f"{source}: {error.args[0]} is missing; add it.") from None
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{source}: {error}") from None
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{config.source}: {error}") from None
 
 
 def format_config(config: GPTConfig, dtype: str) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def format_config(config: GPTConfig, dtype: str) -> dict[str, Any]:
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        "n_layer": config.num_layers,
         "n_inner": config.d_ff,
         "activation_function": activations[config.activation],
         "layer_norm_epsilon": config.layer_norm_epsilon,
@@ -93,10 +95,11 @@ def format_config(config: GPTConfig, dtype: str) -> dict[str, Any]:
 
 def format_generation_config(config: GPTConfig) -> dict[str, Any]:
     """The generation_config.json that goes with ``format_config``: the special tokens."""
-    eos: Any = config.eos_id
-    if config.more_eos_ids:
-        eos = [config.eos_id, *config.more_eos_ids]
-    return {"bos_token_id": config.start_id, "eos_token_id": eos, "pad_token_id": config.pad_id}
+    return {
+        "bos_token_id": config.start_id,
+        "eos_token_id": format_ends(config.eos_id, config.more_eos_ids),
+        "pad_token_id": config.pad_id,
+    }
 
 
 class Parameter(NamedTuple):

@@ -8,11 +8,12 @@ what transformers does not know: the field ``encoding_width`` and the parameter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from specdec.checkpoints.fields import MOST_LAYERS, Fields, TokenFields
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.t5.config import Activation, T5Config
 
@@ -23,26 +24,20 @@ FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "gated-relu": ("relu", True), "gated-silu": ("silu", True),
     "gated-gelu": ("gelu", True), "gated-gelu_new": ("gelu", True),
 }  # fmt: skip
-# What T5Config has too: sizes, by both names, what has a default, and the special tokens.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu", "silu": "silu", "swish": "silu", "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+}  # fmt: skip
+# What T5Config has too: sizes, by both names, and what has a default.
 SIZES = {
     "vocab_size": "vocab_size",
     "d_model": "d_model",
-    "num_encoder_layers": "num_layers",
     "num_heads": "num_heads",
     "head_dim": "d_kv",
     "d_ff": "d_ff",
 }
-OPTIONS: dict[str, Any] = {
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128,
-    "layer_norm_epsilon": 1e-6,
-    "dropout_rate": 0.1,
-}
-TOKENS = {
-    "pad_id": "pad_token_id",
-    "eos_id": "eos_token_id",
-    "decoder_start_id": "decoder_start_token_id",
-}
+BIASES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+RATES = {"layer_norm_epsilon": 1e-6, "dropout_rate": 0.1}
 
 EMBEDDING, EMBEDDING_PATH = "shared.weight", "token_embedder/embedding"
 HEAD, HEAD_PATH = "lm_head.weight", "decoder/logits_dense/kernel"
@@ -52,64 +47,60 @@ EMBEDDING_NAMES = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_toke
 UNUSED_NAMES = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
 
-def parse_config(raw: Mapping[str, Any], source: str) -> T5Config:
+def parse_config(model_type: str, config: Fields, generation: Fields | None) -> T5Config:
     """The network that a config.json describes.
 
     ``tied_logits`` tells whether logits are scaled by d_model**-0.5. Those are tied to the
     embedding in every public checkpoint, but whether they are is a matter of the weights.
-    ``raw`` is config.json under generation_config.json, if there is one; ``source`` its name.
+
+    Args:
+      generation: generation_config.json, None where there is none.
 
     Raises:
-      CheckpointError: a size missing, or a variant that T5Config cannot say.
+      CheckpointError: a field missing or wrong, or a variant that T5Config cannot say.
     """
-    model_type = raw["model_type"]
-    feed_forward = raw.get("feed_forward_proj", DEFAULT_FEED_FORWARD[model_type])
-    if feed_forward not in FEED_FORWARDS:
-        raise CheckpointError(
-            f"{source}: feed_forward_proj {feed_forward!r} is not supported; "
-            f"it must be one of {', '.join(FEED_FORWARDS)}."
-        )
-    activation, gated = FEED_FORWARDS[feed_forward]
-    # A decoder starts from the pad unless told otherwise.
-    pad = token_ids(raw, "pad_token_id", 0, source)
-    start = token_ids(raw, "decoder_start_token_id", pad[0], source)
-    eos = token_ids(raw, "eos_token_id", 1, source, several=True)
-    tokens: dict[str, Any] = {"pad_id": pad[0], "decoder_start_id": start[0], "eos_id": eos[0]}
-    # transformers 5 writes ``scale_decoder_outputs``; before that ``tie_word_embeddings`` decided.
-    # Its mT5 never scales and its UMT5 always does, whatever ``tie_word_embeddings`` is.
-    scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
-    scaled = model_type == "umt5" or (model_type != "mt5" and scaled)
+    proj = FEED_FORWARDS[DEFAULT_FEED_FORWARD[model_type]]
+    activation, gated = config.choice("feed_forward_proj", FEED_FORWARDS, proj)
+    least = 0 if config.has("encoding_width") else 1
+    sizes: dict[str, Any] = {ours: config.whole(name) for ours, name in SIZES.items()}
+    options: dict[str, Any] = {
+        name: config.whole(name, default=default) for name, default in BIASES.items()
+    }
+    options |= {name: config.fraction(name, default) for name, default in RATES.items()}
+    layers = config.whole("num_layers", least, MOST_LAYERS)
+    has_depth = config.has("num_decoder_layers")
+    tokens = TokenFields(config, generation, sizes["vocab_size"])
+    pad, ends = tokens.first("pad_token_id") or 0, tokens.ends(1)
+    start = tokens.first("decoder_start_token_id", "bos_token_id")
     try:
         return T5Config(
-            **{ours: raw[theirs] for ours, theirs in SIZES.items()},
-            **{name: raw.get(name, default) for name, default in OPTIONS.items()},
-            **tokens, more_eos_ids=tuple(eos[1:]),
-            num_decoder_layers=raw.get("num_decoder_layers") or raw["num_layers"],
-            activation=activation, gated=gated, tied_logits=bool(scaled),
-            encoding_width=raw.get("encoding_width"),
+            **sizes, **options,
+            num_encoder_layers=layers,
+            num_decoder_layers=(
+                config.whole("num_decoder_layers", 1, MOST_LAYERS) if has_depth else layers
+            ),
+            # transformers takes these two from the file, where it has them.
+            activation=config.choice("dense_act_fn", ACTIVATIONS, activation),
+            gated=config.truth("is_gated_act", gated),
+            tied_logits=model_type != "mt5" and _is_scaled(config),
             relative_bias_in_every_layer=model_type == "umt5",
+            encoding_width=config.whole("encoding_width") if least == 0 else None,
+            pad_id=pad, decoder_start_id=pad if start is None else start,
+            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
         )  # fmt: skip
-    except KeyError as error:
-        raise CheckpointError(f"{source}: {error.args[0]} is missing; add it.") from None
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{source}: {error}") from None
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{config.source}: {error}") from None
 
 
-def token_ids(
-    raw: Mapping[str, Any], name: str, default: int, source: str, several: bool = False
-) -> list[int]:
-    """Token ids by name: one, unless there may be ``several``.
+def _is_scaled(config: Fields) -> bool:
+    """transformers 5 writes ``scale_decoder_outputs``; else ``tie_word_embeddings`` decides.
 
-    Raises:
-      CheckpointError: they are none.
+    mT5 has neither: its logits are never scaled.
     """
-    value = default if raw.get(name) is None else raw[name]
-    values = value if isinstance(value, list) else [value]
-    numbers = all(isinstance(each, int) and not isinstance(each, bool) for each in values)
-    if not values or not numbers or (len(values) > 1 and not several):
-        asked = "one token id, or a list of them" if several else "one token id"
-        raise CheckpointError(f"{source}: {name} must be {asked}, got {value!r}.")
-    return values
+    tied = config.truth("tie_word_embeddings", True)
+    return config.truth("scale_decoder_outputs", tied)
 
 
 def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
@@ -125,7 +116,8 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
         "model_type": model.lower(),
         "is_encoder_decoder": True,
         **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
-        **{name: getattr(config, name) for name in OPTIONS},
+        **{name: getattr(config, name) for name in (*BIASES, *RATES)},
+        "num_layers": config.num_encoder_layers,
         "num_decoder_layers": config.num_decoder_layers,
         "feed_forward_proj": next(name for name in FEED_FORWARDS if FEED_FORWARDS[name] == kind),
         "tie_word_embeddings": config.tied_logits,
@@ -138,19 +130,16 @@ def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
 
 def format_generation_config(config: T5Config) -> dict[str, Any]:
     """The generation_config.json that goes with ``format_config``: the special tokens."""
-    tokens: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in TOKENS.items()}
-    if config.more_eos_ids:
-        tokens["eos_token_id"] = [config.eos_id, *config.more_eos_ids]
-    return tokens
+    return {
+        "pad_token_id": config.pad_id,
+        "eos_token_id": format_ends(config.eos_id, config.more_eos_ids),
+        "decoder_start_token_id": config.decoder_start_id,
+    }
 
 
-def head_factor(config: T5Config) -> float:
-    """What a separate ``lm_head.weight`` has beyond the logits' kernel, in files we write.
-
-    transformers 5 scales the logits of every UMT5 by d_model**-0.5.
-    """
-    scaled = config.relative_bias_in_every_layer and not config.tied_logits
-    return config.d_model**0.5 if scaled else 1.0
+def format_ends(eos_id: int | None, more_eos_ids: tuple[int, ...]) -> int | list[int] | None:
+    """What eos_token_id is in both files; null where outputs end only at their limit."""
+    return eos_id if eos_id is None or not more_eos_ids else [eos_id, *more_eos_ids]
 
 
 class Parameter(NamedTuple):

@@ -6,7 +6,8 @@ Reads and writes with numpy alone: neither torch nor transformers is needed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import gpt_names, hf_names
+from specdec.checkpoints.fields import Fields
 from specdec.checkpoints.hf_files import (
+    ADAPTER,
     CONFIG,
     GENERATION_CONFIG,
     HEADS_TYPE,
@@ -49,6 +52,8 @@ from specdec.models.t5.config import T5Config
 
 Config = T5Config | GPTConfig
 _GENERATES = "ForConditionalGeneration"
+# How the heads of transformers' classifiers are called.
+_CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
 # What tells architectures apart in config.json, where their names are, and the public models.
 _MODEL_TYPES: dict[str, tuple[ModuleType, str]] = {
     "t5": (
@@ -75,7 +80,7 @@ def open_huggingface(
 ) -> tuple[Config, dict[str, Any]]:
     """Opens a T5, mT5, UMT5 or GPT-2 checkpoint, whose parameters are read when used.
 
-    A T5's logits follow transformers 5: they come from ``lm_head.weight`` where the file has one
+    A T5's logits follow transformers 5.24: they come from ``lm_head.weight`` where the file has one
     and from the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is
     both separate and scaled has the factor multiplied into its kernel, in float32 if ``dtype`` is
     None.
@@ -110,11 +115,7 @@ def _open_t5(
     shared, head = layers.pop(hf_names.EMBEDDING), layers.pop(hf_names.HEAD)
 
     files = weight_files(directory)
-    if not any(name.startswith("decoder.block.") for name in files):
-        raise CheckpointError(
-            f"{directory} has no decoder, only an encoder, which cannot generate. Checkpoints that "
-            f"can be loaded are, by model_type: {_SUPPORTED}."
-        )
+    _check_kind(directory, files, "decoder.block.")
     found = [name for name in hf_names.EMBEDDING_NAMES if name in files]
     embedding_name = found[0] if found else hf_names.EMBEDDING
     optional = [*hf_names.EMBEDDING_NAMES, *hf_names.UNUSED_NAMES]
@@ -154,6 +155,7 @@ def _open_gpt(
     directory: Path, config: GPTConfig, wanted: np.dtype | None
 ) -> tuple[GPTConfig, dict[str, Any]]:
     files, prefix = weight_files(directory), gpt_names.PREFIX
+    _check_kind(directory, [name.removeprefix(prefix) for name in files], "h.")
     # transformers writes all but the head with a prefix, OpenAI's own files have none.
     theirs = {name.removeprefix(prefix): name for name in files}
     head, embedding = gpt_names.HEAD, gpt_names.EMBEDDING
@@ -174,6 +176,35 @@ def _open_gpt(
     return config, unflatten_dict({each.path: stored(n) for n, each in table.items()}, sep="/")
 
 
+def _check_kind(directory: Path, names: Collection[str], part: str) -> None:
+    """Raises CheckpointError for weights of a model that makes no tokens, and for other names.
+
+    Args:
+      part: how the names of a decoder's layers begin.
+    """
+    for name in names:
+        if name.startswith(_CLASSIFIERS):
+            raise CheckpointError(
+                f"{directory} is a classifier (it has {name}), which makes no tokens: only models "
+                "with a language model's head can be loaded."
+            )
+    if any(name.startswith(part) for name in names):
+        return
+    for name in names:
+        before, found, _ = name.partition(f".{part}")
+        if found:
+            raise CheckpointError(
+                f"{directory}: names of parameters begin with {before}., such as {name}: they are "
+                "of a model inside of another one. Save the inner one with save_pretrained, or "
+                f"take {before}. off the names."
+            )
+    if any(name.startswith("encoder.") for name in names):
+        raise CheckpointError(
+            f"{directory} has no decoder, only an encoder, which cannot generate. Checkpoints that "
+            f"can be loaded are, by model_type: {_SUPPORTED}."
+        )
+
+
 def _as_stored(kind: str) -> np.dtype:
     """Other kinds are refused when they are read."""
     return read_as(STORED_DTYPES.get(kind))
@@ -185,11 +216,15 @@ def read_config(directory: Path) -> Config:
     Raises:
       CheckpointError: a file is missing or damaged, or the model is one that cannot be loaded.
     """
-    raw = read_json(directory / CONFIG)
-    if (directory / GENERATION_CONFIG).exists():
-        generation = read_json(directory / GENERATION_CONFIG)
-        raw |= {name: value for name, value in generation.items() if value is not None}
-    source, model_type = str(directory / CONFIG), _model_type(raw)
+    if (directory / ADAPTER).exists():
+        raise CheckpointError(
+            f"{directory} holds an adapter ({ADAPTER}), such as LoRA's, which changes another "
+            "model's weights. Merge them first: peft.AutoPeftModelForSeq2SeqLM (for GPT-2 "
+            f"AutoPeftModelForCausalLM).from_pretrained({str(directory)!r}).merge_and_unload()"
+            f".save_pretrained(another_directory). Where that is done, remove {ADAPTER}."
+        )
+    raw, source = read_json(directory / CONFIG), str(directory / CONFIG)
+    model_type = _model_type(raw)
     if model_type == HEADS_TYPE:
         raise CheckpointError(
             f"{directory} holds heads for a target, not a model: give them as "
@@ -201,14 +236,16 @@ def read_config(directory: Path) -> Config:
             f"model_type: {_SUPPORTED}."
         )
     names, _ = _MODEL_TYPES[model_type]
-    return names.parse_config({**raw, "model_type": model_type}, source=source)
+    path = directory / GENERATION_CONFIG
+    generation = Fields(read_json(path), str(path)) if path.exists() else None
+    return names.parse_config(model_type, Fields(raw, source), generation)
 
 
-def _model_type(raw: Mapping[str, Any]) -> Any:
+def _model_type(raw: Mapping[str, Any]) -> str | None:
     """The model's type, which the public UMT5s tell by the name of their class alone."""
     match raw:
         case {"model_type": found}:
-            return found
+            return found if isinstance(found, str | None) else reprlib.repr(found)
         case {"architectures": [str(name), *_]} if name.endswith(_GENERATES):
             return name.removesuffix(_GENERATES).lower()
     return None
@@ -221,8 +258,8 @@ def save_huggingface(
 ) -> None:  # fmt: skip
     """Writes a checkpoint that transformers' model of that architecture opens.
 
-    mT5 models are written as T5 v1.1, which computes the same. The logits' kernel of a UMT5 is
-    multiplied by d_model**0.5, because transformers 5 scales all UMT5s' logits down.
+    mT5 models are written as T5 v1.1, which computes the same. A UMT5 is for transformers 5.24 or
+    newer: those before it scale the logits of every UMT5, also of one that does not.
 
     Args:
       directory: must not exist, or be empty; appears only once it is complete.
@@ -244,9 +281,6 @@ def save_huggingface(
     arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
     names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
     check_parameters("params", names.parameter_shapes(config), arrays)
-    if isinstance(config, T5Config) and (factor := hf_names.head_factor(config)) != 1:
-        head = hf_names.HEAD_PATH
-        arrays[head] = np.asarray(arrays[head], np.float32) * np.float32(factor)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
     with written_whole(Path(directory).absolute()) as partial:
@@ -270,7 +304,8 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
         pieces = {token: piece for piece, token in told["vocab"].items()}
         return {
             "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": told["unk_token"],
-            "eos_token": pieces[config.eos_id], "pad_token": pieces[config.pad_id],
+            **({} if config.eos_id is None else {"eos_token": pieces[config.eos_id]}),
+            "pad_token": pieces[config.pad_id],
         }  # fmt: skip
     if isinstance(config, GPTConfig):
         return {"tokenizer_class": "GPT2TokenizerFast"}

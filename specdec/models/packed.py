@@ -92,7 +92,8 @@ class PackedModel(abc.ABC):
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        return (self.config.eos_id, *self.config.more_eos_ids)
+        config = self.config
+        return () if config.eos_id is None else (config.eos_id, *config.more_eos_ids)
 
     @property
     @abc.abstractmethod
@@ -214,6 +215,15 @@ class PackedModel(abc.ABC):
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         x = self.embed(params, tokens)
         return self.extend_embedded(params, encoded, cache, x, topology, after=after)
+
+    def prefilled(self, params: Any, encoded: Encoded, cache: kv.KVCache, prompt: Prompt) -> Start:
+        """An empty cache filled with a prefix but for its last token, without logits."""
+        before = jnp.asarray(prompt.prefix[:, :-1])
+        states = jnp.zeros((*before.shape, self.config.d_model), self.dtype)
+        if before.shape[1]:
+            states, cache = self.extend(params, encoded, cache, before)
+            cache = self.commit(cache, None, prompt.prefix_lengths - 1)
+        return Start(encoded, cache, prompt.last_token, states)
 
     def extend_embedded(
         self, params: Any, encoded: Encoded | None, cache: kv.KVCache, x: Float[Array, "b t d"],

@@ -20,6 +20,7 @@ from specdec.checkpoints.architectures import (
     Config,
     count_parameters,
 )
+from specdec.checkpoints.formats import warn_of_options
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
@@ -58,7 +59,8 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     """
     if is_t5x(source) or Path(source).is_dir():
         return read_config(source), "its shapes" if is_t5x(source) else "config.json"
-    public = _PUBLIC.fullmatch(PUBLIC_NAMES.get(Path(source).name, Path(source).name))
+    name = Path(source.partition("@")[0]).name  # Without a branch, tag or commit.
+    public = _PUBLIC.fullmatch(PUBLIC_NAMES.get(name, name))
     if public is None:
         raise CheckpointError(
             f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
@@ -128,6 +130,7 @@ def report(
     if isinstance(model, Hierarchical):
         model, tables = model.draft, model.inner
     names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
+    warn_of_options(resolve(run.target, "target"))
     source = model.of if isinstance(model, Quantized) else model
     if isinstance(source, str):
         names.append(str(model))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from log_probs import assert_same_log_probs
 from safetensors.numpy import load_file, save_file
 from tiny import TINY_GPT, logits_along, random_gpt_params
 
@@ -70,6 +71,7 @@ def test_logits_of_transformers(torch, saved, name):
     found = logits_along(loaded.model, loaded.params, prompt, jnp.asarray(following))
     for ours, theirs, at in zip(found, expected, lengths, strict=True):
         np.testing.assert_allclose(ours, theirs[at - 1 : at + 39], rtol=0, atol=1e-4)
+    assert_same_log_probs(directory, directory, (1, 7, 30))
 
 
 LIMIT = 60
@@ -184,6 +186,27 @@ def test_names_with_and_without_prefix_and_masks_of_old_versions(saved, tmp_path
     jax.tree.map(np.testing.assert_array_equal, found, load_huggingface(directory)[1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["odd", "untied"])
+def test_log_probs_of_what_is_saved(saved, tmp_path, name, dtype):
+    model, directory = saved[name]
+    config, params = load_huggingface(directory)
+    save_huggingface(tmp_path / "again", config, params, dtype=dtype, max_shard_bytes=4000)
+    assert len(list((tmp_path / "again").glob("model-*"))) > 1
+    assert_same_log_probs(tmp_path / "again", tmp_path / "again", (1, 7, 30))
+    if dtype == "float32":
+        assert_same_log_probs(tmp_path / "again", directory, (1, 7))
+        assert_same_log_probs(model, tmp_path / "again", (1, 7))
+
+
+def test_a_head_that_is_not_the_embedding_though_the_config_ties_them(saved, tmp_path):
+    """transformers keeps both then."""
+    directory = rewritten(saved["untied"][1], tmp_path / "tied", lambda tensors: tensors)
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    assert_same_log_probs(directory, directory, (3, 9))
+
+
 @pytest.mark.parametrize("variant", ["gpt", pytest.param("gpt_untied", marks=pytest.mark.slow)])
 def test_what_is_saved_is_read_back_and_opens_in_transformers(torch, tmp_path, variant):
     transformers = pytest.importorskip("transformers")
@@ -209,7 +232,7 @@ def test_what_is_saved_is_read_back_and_opens_in_transformers(torch, tmp_path, v
         ({"add_cross_attention": True}, "add_cross_attention must be False"),
         ({"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),
         ({"n_head": 3}, "num_heads must divide d_model"),
-        ({"n_embd": None}, "d_model"),
+        ({"n_embd": None}, "n_embd must be a whole number"),
         ({"model_type": "bert"}, "can be loaded are, .*'gpt2' .GPT-2, DistilGPT2.[.]"),
         ({"model_type": "gpt_neox"}, "model_type is 'gpt_neox'[.] .* are, by model_type: 't5'"),
     ],

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from log_probs import assert_same_log_probs
 from safetensors.numpy import load_file, save_file
 
 import specdec
@@ -87,7 +88,7 @@ def random_model(torch, transformers, model_type, overrides, separate_head, seed
             if "layer_norm" in name:
                 weight.uniform_(0.5, 1.5, generator=generator)
             elif weight is model.lm_head.weight and separate_head:
-                scaled = model_type == "umt5" or getattr(config, "scale_decoder_outputs", False)
+                scaled = getattr(config, "scale_decoder_outputs", False)  # mT5 has no such field.
                 weight.normal_(std=3 if scaled else 3 * config.d_model**-0.5, generator=generator)
             elif weight is model.shared.weight or "relative_attention_bias" in name:
                 weight.normal_(std=1.0, generator=generator)
@@ -170,6 +171,8 @@ def test_encoder_and_logits_match_transformers(tmp_path, torch, transformers, ca
     got = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
     assert got == wanted
     assert_same_network(torch, model, config, params)
+    # Read again by both: what a file says counts, and not what the model was made with.
+    assert_same_log_probs(type(model).from_pretrained(tmp_path).eval(), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +203,7 @@ def test_greedy_decodes_match_generate(tmp_path, torch, transformers, case):
     expected = generate().numpy()
     tokens = greedy_decode(config, params, inputs, num_tokens=32)
     np.testing.assert_array_equal(tokens, expected)
+    assert_same_log_probs(tmp_path, tmp_path)
     ends = [(row == config.eos_id).argmax() for row in expected[:, 1:]]
     assert len(set(ends)) > 1, "every row ended at once: choose another seed"
 
@@ -306,6 +310,10 @@ OURS = {
         relative_attention_max_distance=20, layer_norm_epsilon=1e-3, dropout_rate=0.2,
         pad_id=3, eos_id=4, decoder_start_id=5,
     ),
+    "umt5": T5Config(48, 16, 2, 2, 2, 8, 24, relative_bias_in_every_layer=True),
+    "umt5_tied": T5Config(
+        48, 16, 2, 2, 2, 8, 24, relative_bias_in_every_layer=True, tied_logits=True
+    ),
 }  # fmt: skip
 
 
@@ -327,20 +335,24 @@ def test_transformers_opens_what_we_save(tmp_path, torch, transformers, name, ma
         # The largest tensor is the embedding, 48 x 16 x 4 bytes; headers come on top.
         assert max(sizes) < 48 * 16 * 4 + 3000
 
-    model, info = transformers.T5ForConditionalGeneration.from_pretrained(
+    model, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         directory, output_loading_info=True
     )
     assert not any(info.values()), info
     assert model.dtype == torch.float32
     assert model.generation_config.eos_token_id == config.eos_id
     assert_same_network(torch, model.eval(), config, params)
+    assert_same_log_probs(model, directory, (9, 4))
 
 
-def test_transformers_opens_bfloat16_as_bfloat16(tmp_path, torch, transformers):
-    save_huggingface(tmp_path / "m", OURS["v1.1"], our_params("v1.1"), dtype="bfloat16")
-    model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "m")
-    assert model.dtype == torch.bfloat16
+@pytest.mark.parametrize("name", ["v1.1", "umt5", "umt5_tied"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_transformers_opens_16_bits_as_16_bits(tmp_path, torch, transformers, name, dtype):
+    save_huggingface(tmp_path / "m", OURS[name], our_params(name), dtype=dtype)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "m")
+    assert model.dtype == getattr(torch, dtype)
     assert_same_network(torch, model.float().eval(), *load_huggingface(tmp_path / "m"))
+    assert_same_log_probs(model, tmp_path / "m", (9, 4))
 
 
 @pytest.mark.parametrize("max_shard_bytes", [10**9, 3000])

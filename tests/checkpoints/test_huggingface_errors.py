@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from specdec.checkpoints import CheckpointError, find_vocabulary, load_huggingface, save_huggingface
+import specdec
+from specdec.checkpoints import (
+    CheckpointError,
+    find_vocabulary,
+    load_huggingface,
+    open_checkpoint,
+    save_huggingface,
+)
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
@@ -91,15 +98,39 @@ def test_hub_id_is_downloaded(checkpoint, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
     asked = {}
 
-    def snapshot_download(repo_id, allow_patterns):
-        asked.update(repo_id=repo_id, allow_patterns=allow_patterns)
+    def snapshot_download(repo_id, *, revision, allow_patterns):
+        asked.update(name=(repo_id, revision), allow_patterns=allow_patterns)
         return str(checkpoint)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    assert load_huggingface("google/flan-t5-small")[0] == CONFIG
-    assert asked["repo_id"] == "google/flan-t5-small"
+    name = "google/flan-t5-small"
+    for revision in (None, "main", "refs/pr/3", "0e3f5b", "v1.0"):
+        asked.clear()
+        assert load_huggingface(f"{name}@{revision}" if revision else name)[0] == CONFIG
+        assert asked["name"] == (name, revision)
+    for wrong in ("google/flan@", "@main", "google/flan@a b", "google/flan@@main", "a/b/c@main"):
+        assert "or google/flan-t5-small@main" in refusal(wrong)
     assert {"config.json", "model.safetensors", "spiece.model"} <= set(asked["allow_patterns"])
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])
+
+
+def test_a_path_with_an_at_sign(checkpoint):
+    """A directory is one, whatever its name looks like."""
+    directory = checkpoint.rename(checkpoint.with_name("good@main"))
+    assert load_huggingface(directory)[0] == CONFIG
+
+
+def test_a_pair_of_revisions(checkpoint, monkeypatch):
+    hub, asked = pytest.importorskip("huggingface_hub"), []
+
+    def snapshot_download(repo_id, *, revision, allow_patterns):
+        asked.append((repo_id, revision))
+        return str(checkpoint)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    pair = specdec.load_pair(target="some/target@v2", draft="some/draft@v1")
+    assert set(asked) == {("some/target", "v2"), ("some/draft", "v1")}
+    assert pair.target.source == "some/target@v2"
 
 
 # config.json
@@ -153,26 +184,9 @@ def test_size_missing_from_config(checkpoint):
 
 def test_impossible_size_in_config(checkpoint):
     edit_config(checkpoint, num_heads=0)
-    assert "config.json: T5Config.num_heads must be at least 1" in refusal(checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("layer_norm_epsilon", "x", "T5Config.layer_norm_epsilon must be a number in [0, 1)"),
-        ("layer_norm_epsilon", True, "T5Config.layer_norm_epsilon must be a number in [0, 1)"),
-        ("d_model", "16", "T5Config.d_model must be a whole number, got '16'"),
-        ("num_heads", 2.0, "T5Config.num_heads must be a whole number"),
-        ("relative_attention_num_buckets", [8], "num_buckets must be a whole number"),
-        ("eos_token_id", True, "eos_token_id must be one token id, or a list of them, got True"),
-        ("pad_token_id", 10**6, "T5Config.pad_id must be in 0.."),
-    ],
-)
-def test_values_of_another_type_in_config(checkpoint, name, value, message):
-    edit_config(checkpoint, **{name: value})
-    if (checkpoint / "generation_config.json").exists():
-        (checkpoint / "generation_config.json").unlink()
-    assert message in refusal(checkpoint)
+    assert "config.json: num_heads must be a whole number in 1..16777216, got 0" in refusal(
+        checkpoint
+    )
 
 
 @pytest.mark.parametrize("feed_forward", ["gelu", "gated-tanh"])
@@ -213,8 +227,54 @@ def test_no_weights(checkpoint):
 def test_only_pytorch_weights(checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
     message = refusal(checkpoint)
-    assert "(only pytorch_model.bin)" in message
-    assert "must be converted first: load it with transformers" in message
+    assert "good has pytorch_model.bin, but no model.safetensors: convert it with" in message
+    assert f"AutoModelForSeq2SeqLM.from_pretrained({str(checkpoint)!r}).save_pretrained" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("flax_model.msgpack", "from_flax=True"), ("tf_model.h5", "from_tf=True")],
+)
+def test_only_weights_of_other_libraries(checkpoint, name, argument):
+    (checkpoint / "model.safetensors").rename(checkpoint / name)
+    message = refusal(checkpoint)
+    assert f"good has {name}, but no model.safetensors: convert it with transformers 4" in message
+    assert f"from_pretrained({str(checkpoint)!r}, {argument}).save_pretrained" in message
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 990345061\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json"],
+)
+def test_pointers_of_git_lfs(checkpoint, sharded, name):
+    directory = sharded if "index" in name else checkpoint
+    (directory / name).write_text(POINTER)
+    message = refusal(directory)
+    assert message == (
+        f"{directory / name} is a Git LFS pointer, not the file itself: install Git LFS and run "
+        "`git lfs pull` in that directory."
+    )
+
+
+def test_a_shard_that_is_a_pointer_of_git_lfs(sharded):
+    shard = sorted(sharded.glob("model-*.safetensors"))[1]
+    shard.write_text(POINTER)
+    assert f"{shard} is a Git LFS pointer" in refusal(sharded)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["the adapter alone", "beside a model"])
+def test_an_adapter(checkpoint, whole):
+    """Beside a model, transformers would load both."""
+    (checkpoint / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    if not whole:
+        (checkpoint / "config.json").unlink()
+    message = refusal(checkpoint)
+    assert "good holds an adapter (adapter_config.json), such as LoRA's" in message
+    assert ".merge_and_unload().save_pretrained(" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("keep", [4, 200, -1])
@@ -272,6 +332,38 @@ def test_wrong_shape(checkpoint):
     edit_weights(checkpoint, **{QUERY: np.zeros((8, 7), np.float32)})
     message = refusal(checkpoint)
     assert f"{QUERY} has shape (8, 7), but config.json asks for (8, 8)" in message
+
+
+@pytest.mark.parametrize(
+    "head", ["classification_head.dense.weight", "classifier.weight", "qa_outputs.bias"]
+)
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_a_classifier(checkpoint, head, prefix):
+    """Those of one's own T5, with and without a decoder."""
+    path = checkpoint / "model.safetensors"
+    weights = {prefix + name: weight for name, weight in load_file(path).items()}
+    del weights[f"{prefix}lm_head.weight"]
+    save_file(weights | {head: np.zeros(2, np.float32)}, path)
+    message = refusal(checkpoint)
+    assert f"good is a classifier (it has {head}), which makes no tokens" in message
+
+
+def test_names_of_a_model_inside_of_another(checkpoint):
+    path = checkpoint / "model.safetensors"
+    save_file({f"model.{name}": weight for name, weight in load_file(path).items()}, path)
+    message = refusal(checkpoint)
+    assert "names of parameters begin with model., such as model.decoder.block.0." in message
+    assert "Save the inner one with save_pretrained" in message
+
+
+def test_float64_is_rounded(checkpoint, params):
+    path = checkpoint / "model.safetensors"
+    save_file({name: w.astype(np.float64) for name, w in load_file(path).items()}, path)
+    jax.tree.map(np.testing.assert_array_equal, load_huggingface(checkpoint)[1], params)
+    stored = open_checkpoint(checkpoint, None)[1]["decoder"]["decoder_norm"]["scale"]
+    assert stored.dtype == np.float32
+    edit_weights(checkpoint, **{QUERY: np.full((8, 8), 1e300)})
+    assert f"{QUERY} holds NaN or infinite values in float32" in refusal(checkpoint)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

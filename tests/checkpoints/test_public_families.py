@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from log_probs import assert_same_log_probs, read_by_transformers
 
 import specdec
 from specdec.checkpoints import load_huggingface, save_huggingface
@@ -109,6 +110,30 @@ def family(request, torch, tmp_path_factory):
 def test_logits(torch, family):
     model, _, _, directory = family
     assert_same_network(torch, model, *load_huggingface(directory / "target"))
+
+
+def test_log_probs(family):
+    """Those of the model that decodes: sampling follows them, while greedy tokens hide a factor."""
+    model, _, _, directory = family
+    again = type(model).from_pretrained(directory / "target").eval()  # As its files say.
+    assert_same_log_probs(again, directory / "target")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "max_shard_bytes"), [("float32", 10**9), ("float16", 10**9), ("bfloat16", 20_000)]
+)
+def test_log_probs_of_what_is_saved(family, tmp_path, dtype, max_shard_bytes):
+    """In the same directory for both; and against the model it was saved from, if all bits are."""
+    model, _, _, directory = family
+    config, params = load_huggingface(directory / "target")
+    out = tmp_path / "again"
+    save_huggingface(out, config, params, dtype=dtype, max_shard_bytes=max_shard_bytes)
+    assert (len(list(out.glob("model-*"))) > 1) == (max_shard_bytes == 20_000)
+    theirs = read_by_transformers(out)
+    assert_same_log_probs(theirs, out)
+    if dtype == "float32":
+        assert_same_log_probs(theirs, directory / "target")
+        assert_same_log_probs(model, out)
 
 
 @pytest.mark.slow

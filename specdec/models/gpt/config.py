@@ -34,7 +34,7 @@ class GPTConfig:
     dropout_rate: float = 0.0  # In training only.
     dtype: str = "float32"  # Of activations; or "bfloat16".
     pad_id: int = 0  # What outputs are filled up with.
-    eos_id: int = 0
+    eos_id: int | None = 0  # None: nothing ends an output but its limit.
     more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
     start_id: int = 0  # What an empty prompt is: generation from nothing follows it.
 
@@ -54,9 +54,11 @@ class GPTConfig:
                 asked = " or ".join(map(repr, known))
                 raise ValueError(f"GPTConfig.{name} must be {asked}, got {getattr(self, name)!r}.")
         object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
-        tokens = {name: getattr(self, name) for name in ("pad_id", "eos_id", "start_id")}
-        for name, token in [*tokens.items(), *(("eos_id", token) for token in self.more_eos_ids)]:
-            whole(f"GPTConfig.{name}", token, 0, self.vocab_size - 1)
+        tokens = {name: (getattr(self, name),) for name in ("pad_id", "start_id")}
+        ends = () if self.eos_id is None else (self.eos_id,)
+        for name, ids in (tokens | {"eos_id": (*ends, *self.more_eos_ids)}).items():
+            for token in ids:
+                whole(f"GPTConfig.{name}", token, 0, self.vocab_size - 1)
 
     @property
     def head_dim(self) -> int:

@@ -43,7 +43,7 @@ class T5Config:
     # which may then have no layers, adds a projection of it to the embedded tokens.
     encoding_width: int | None = None
     pad_id: int = 0
-    eos_id: int = 1
+    eos_id: int | None = 1  # None: nothing ends an output but its limit.
     more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
     decoder_start_id: int = 0
 
@@ -71,9 +71,11 @@ class T5Config:
         self._check("activation", known, "'relu', 'gelu' or 'silu'")
         self._check("dtype", self.dtype in ("float32", "bfloat16"), "'float32' or 'bfloat16'")
         object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
-        tokens = {name: getattr(self, name) for name in ("pad_id", "eos_id", "decoder_start_id")}
-        for name, token in [*tokens.items(), *(("eos_id", token) for token in self.more_eos_ids)]:
-            whole(f"T5Config.{name}", token, 0, self.vocab_size - 1)
+        tokens = {name: (getattr(self, name),) for name in ("pad_id", "decoder_start_id")}
+        ends = () if self.eos_id is None else (self.eos_id,)
+        for name, ids in (tokens | {"eos_id": (*ends, *self.more_eos_ids)}).items():
+            for token in ids:
+                whole(f"T5Config.{name}", token, 0, self.vocab_size - 1)
 
     def _check(self, name: str, valid: bool, asked: str) -> None:
         if not valid:

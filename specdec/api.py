@@ -24,9 +24,7 @@ from specdec.decoding.speculative_beam import (
 )
 from specdec.drafters.tree import Tree
 from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments
-from specdec.measure.beam_choice import BeamChoice
-from specdec.measure.gamma import GammaChoice
-from specdec.measure.tree_choice import TreeChoice
+from specdec.measure.chooser import Choice
 from specdec.models.base import LoadedModel
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
@@ -53,7 +51,7 @@ class GenerateOutput:
     tokens: list[np.ndarray]
     stats: RunStats
     traces: list[list[Block]] | list[list[SearchedBlock]] | None
-    choice: GammaChoice | TreeChoice | BeamChoice | None = None
+    choice: Choice | None = None
     beams: list[list[Hypothesis]] | None = None
     searched: BeamCounts | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -20,14 +20,14 @@ from specdec.drafters.base import OpenDraft
 from specdec.drafters.tree import Tree
 from specdec.engines import speculative_beams, speculative_engine
 from specdec.generate_arguments import Method
-from specdec.measure import beam_choice, tree_choice
-from specdec.measure import gamma as gamma_choice
-from specdec.measure.beam_choice import BeamChoice
-from specdec.measure.gamma import GammaChoice
-from specdec.measure.tree_choice import TreeChoice
+from specdec.measure import chooser
+from specdec.measure.beam_choice import BeamKind
+from specdec.measure.chooser import Choice, Kind, Name
+from specdec.measure.decode_choice import DecodeKind
 from specdec.models.base import LoadedModel
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
+from specdec.verifiers.kseq import KSeqVerifier
 
 GREEDY = SamplingConfig(temperature=0.0)
 _PROBED_BATCHES = 32  # Decoded to measure acceptance, and to time what is promising.
@@ -113,12 +113,13 @@ class Decoders:
         verifier: Verifier | None = None,
         remember: bool = True,
         prefixes: Sequence[np.ndarray] | None = None,
-    ) -> GammaChoice:
+    ) -> Choice:
         """The gamma for these rows on this machine, 0 where plain decoding is faster.
 
-        Decodes the first rows to measure alpha and times the parts of a block; half a minute, most
-        of it compilation. The choice is kept in the user's cache directory and found there the
-        next time for this pair, device, sampling and shapes.
+        Decodes the first rows to measure alpha, c and v, then times the most promising gammas on
+        them (:mod:`specdec.measure.chooser`); half a minute at most. What could be measured in that
+        time decides. A choice that was timed is kept in the user's cache directory, and found there
+        the next time for this pair, device, sampling and shapes.
 
         Args:
           ids: see :meth:`specdec.Pair.token_ids`; a few rows are enough.
@@ -126,22 +127,14 @@ class Decoders:
           prefixes: of each row; see :meth:`specdec.Pair.prefix_ids`.
 
         Raises:
-          ValueError: no row, or max_decode_len below 2, which leaves nothing to guess.
+          ValueError: no row, or max_decode_len below 2, which leaves nothing to guess; a draft
+            without chains, or one that the verifier cannot verify.
         """
-        batches, key, decoder = self._to_choose(
-            ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+        return self._choose_shape(
+            "gamma", ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
             batch_size=batch_size, draft_sampling=draft_sampling, stop_below=stop_below,
-            verifier=verifier, typical=(1, None), prefixes=prefixes,
+            verifier=verifier, remember=remember, prefixes=prefixes,
         )  # fmt: skip
-        known = gamma_choice.remembered(cache_directory(), key) if remember else None
-        if known is not None and known.gamma < max_decode_len:
-            return known
-        choice = gamma_choice.choose_by_measurement(
-            lambda gamma: decoder(gamma, None), batches, max_gamma=max_decode_len - 1
-        )
-        if remember:
-            gamma_choice.remember(cache_directory(), key, choice)
-        return choice
 
     def choose_tree(
         self,
@@ -156,77 +149,51 @@ class Decoders:
         verifier: Verifier | None = None,
         remember: bool = True,
         prefixes: Sequence[np.ndarray] | None = None,
-    ) -> TreeChoice:
+    ) -> Choice:
         """A tree, a chain or plain decoding for these rows on this machine.
 
         Measures acceptance by rank and what blocks cost by size, then times the most promising
-        shapes on the first rows (:mod:`specdec.measure.tree_choice`); one to three minutes, most of
-        it compilation. The choice is kept as :meth:`choose_gamma` keeps its own.
+        shapes that the draft can make; a minute at most. All else is as for :meth:`choose_gamma`.
 
         Raises:
-          ValueError: no row, or max_decode_len below 2; a draft or verifier of chains only, or
-            stop_below above 0.
+          ValueError: no row, or max_decode_len below 2; a draft or verifier of chains only, a draft
+            that the verifier cannot verify, or stop_below above 0.
         """
         if stop_below:
             raise ValueError(f"A tree cannot stop early: stop_below must be 0, got {stop_below}.")
-        batches, key, decoder = self._to_choose(
-            ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
+        return self._choose_shape(
+            "tree", ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
             batch_size=batch_size, draft_sampling=draft_sampling, stop_below=0.0,
-            verifier=verifier, typical=(0, Tree((2,))), prefixes=prefixes,
+            verifier=verifier, remember=remember, prefixes=prefixes,
         )  # fmt: skip
-        known = tree_choice.remembered(cache_directory(), key) if remember else None
-        longest = max_decode_len - 1
-        if known and max(known.gamma, known.tree.levels if known.tree else 0) <= longest:
-            return known
-        choice = tree_choice.choose_by_measurement(
-            decoder, batches, longest=longest, model=self.draft.model is not None
-        )
-        if remember:
-            tree_choice.remember(cache_directory(), key, choice)
-        return choice
 
     def choose_beams(
         self, ids: Sequence[np.ndarray], beam: BeamConfig, *, draft_beams: int | None = None,
         max_decode_len: int = 64, batch_size: int = 1, remember: bool = True,
         prefixes: Sequence[np.ndarray] | None = None,
-    ) -> BeamChoice:  # fmt: skip
+    ) -> Choice:  # fmt: skip
         """The gamma of speculative beams for these rows on this machine, 0 for plain beams.
 
-        Measures levels a call and what calls cost, then times the best two on the first rows
-        (:mod:`specdec.measure.beam_choice`); one to two minutes, most of it compilation. The choice
-        is kept as :meth:`choose_gamma` keeps its own.
+        Measures levels a call and what calls cost, then times the best two on the first rows; a
+        minute at most. All else is as for :meth:`choose_gamma`.
 
         Raises:
           ValueError: no row, or max_decode_len below 2; see also :meth:`beam_decoder`.
         """
-        _check_choosable(ids, max_decode_len)
+        batches = self._to_choose(ids, max_decode_len, batch_size, prefixes)
         decoder = self.beam_decoder(beam, draft_beams=draft_beams, max_decode_len=max_decode_len)
-        batches = commonest(list(make_batches(ids, batch_size, self.target.model, prefixes)))
-        key = " ".join(
-            map(str, (device_name(), jax.__version__, fingerprint(self.target.params),
-                      fingerprint(self.draft.weights), decoder.engine, beam, batches[0].shape))
-        )  # fmt: skip
-        known = beam_choice.remembered(cache_directory(), key) if remember else None
-        if known and known.gamma < max_decode_len:
-            return known
-        choice = beam_choice.choose_by_measurement(
-            BeamDecoder(self.target, beam, max_decode_len),
-            lambda gamma: dataclasses.replace(decoder, gamma=gamma),
-            batches[:_PROBED_BATCHES], longest=max_decode_len - 1,
-        )  # fmt: skip
-        if remember:
-            beam_choice.remember(cache_directory(), key, choice)
-        return choice
+        plain = BeamDecoder(self.target, beam, max_decode_len)
+        kind = BeamKind(plain, decoder, max_decode_len - 1)
+        key = self._key("beams", decoder.engine, beam, batches[0].shape)
+        return _chosen(kind, key, batches, max_decode_len, remember)
 
-    def _to_choose(
-        self, ids: Sequence[np.ndarray], *, sampling: SamplingConfig, max_decode_len: int,
-        seed: int, batch_size: int, draft_sampling: SamplingConfig | None, stop_below: float,
-        verifier: Verifier | None, typical: tuple[int, Tree | None],
+    def _choose_shape(
+        self, name: Name, ids: Sequence[np.ndarray], *, sampling: SamplingConfig,
+        max_decode_len: int, seed: int, batch_size: int, draft_sampling: SamplingConfig | None,
+        stop_below: float, verifier: Verifier | None, remember: bool,
         prefixes: Sequence[np.ndarray] | None,
-    ) -> tuple[list[Batch], str, Callable[[int, Tree | None], BatchDecoder]]:  # fmt: skip
-        """Batches to measure on, a key that names all that matters, and decoders by shape."""
-        _check_choosable(ids, max_decode_len)
-        batches = commonest(list(make_batches(ids, batch_size, self.target.model, prefixes)))
+    ) -> Choice:  # fmt: skip
+        batches = self._to_choose(ids, max_decode_len, batch_size, prefixes)
 
         def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
             return self.decoder(
@@ -235,17 +202,48 @@ class Decoders:
                 draft_sampling=draft_sampling, stop_below=stop_below, verifier=verifier,
             )  # fmt: skip
 
-        weights = (fingerprint(self.target.params), fingerprint(self.draft.weights))
-        key = " ".join(
-            map(str, (device_name(), jax.__version__, *weights, decoder(*typical).engine, sampling,
-                      draft_sampling or sampling, batches[0].shape, bucket(max_decode_len)))
+        typical = decoder(1, None) if name == "gamma" else decoder(0, Tree((1,)))
+        if name == "tree" and not typical.engine.verifier.trees:
+            raise ValueError(
+                f'{type(verifier).__name__} verifies chains only: give gamma="auto" instead of '
+                'tree="auto", or verifier=specdec.RecursiveVerifier().'
+            )
+        # Only draws with replacement pass K-SEQ's test; at temperature 0 nothing is drawn.
+        independent = isinstance(verifier, KSeqVerifier) and sampling.temperature > 0
+        kind = DecodeKind(name, decoder, self.draft, self.target, max_decode_len - 1, independent)
+        key = self._key(
+            name, typical.engine, sampling, draft_sampling or sampling, batches[0].shape,
+            bucket(max_decode_len),
         )  # fmt: skip
-        return batches[:_PROBED_BATCHES], key, decoder
+        return _chosen(kind, key, batches, max_decode_len, remember)
+
+    def _to_choose(
+        self, ids: Sequence[np.ndarray], max_decode_len: int, batch_size: int,
+        prefixes: Sequence[np.ndarray] | None,
+    ) -> list[Batch]:  # fmt: skip
+        """Batches of one shape to measure on."""
+        if not ids or max_decode_len < 2:
+            raise ValueError(
+                "gamma or a tree is chosen for at least one row and max_decode_len >= 2, got "
+                f"{len(ids)} rows and {max_decode_len}."
+            )
+        batches = commonest(list(make_batches(ids, batch_size, self.target.model, prefixes)))
+        return batches[:_PROBED_BATCHES]
+
+    def _key(self, name: Name, *what: object) -> str:
+        """Names all that a choice depends on."""
+        weights = (fingerprint(self.target.params), fingerprint(self.draft.weights))
+        return " ".join(map(str, (name, device_name(), jax.__version__, *weights, *what)))
 
 
-def _check_choosable(ids: Sequence[np.ndarray], max_decode_len: int) -> None:
-    if not ids or max_decode_len < 2:
-        raise ValueError(
-            "gamma or a tree is chosen for at least one row and max_decode_len >= 2, got "
-            f"{len(ids)} rows and {max_decode_len}."
-        )
+def _chosen(
+    kind: Kind, key: str, batches: Sequence[Batch], max_decode_len: int, remember: bool
+) -> Choice:
+    """What was chosen before, or now."""
+    known = chooser.remembered(cache_directory(), key) if remember else None
+    if known is not None and known.levels < max_decode_len:
+        return known
+    choice = chooser.choose(kind, batches, max_decode_len)
+    if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
+        chooser.remember(cache_directory(), key, choice)
+    return choice

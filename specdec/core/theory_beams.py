@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def levels_per_call(counts: Sequence[int], gamma: int) -> float:
+def levels_per_call(counts: Sequence[float], gamma: int) -> float:
     """Levels that a call advances with gamma levels of guesses; plain beams have one.
 
     sum_n counts[n] min(n, gamma + 1) / sum_n counts[n]
 
     Args:
-      counts: calls that advanced 0, 1, ... levels, measured with at least gamma levels. With fewer
-        the next block would begin earlier, which this leaves out.
+      counts: calls that advanced 0, 1, ... levels, or their shares, measured with at least gamma
+        levels. With fewer the next block would begin earlier, which this leaves out.
     """
     return sum(n * min(level, gamma + 1) for level, n in enumerate(counts)) / sum(counts)
 

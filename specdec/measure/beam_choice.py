@@ -1,17 +1,13 @@
-"""Speculative beams or plain ones: what is the fastest here, by measurement.
+"""Speculative beams or plain ones: what :mod:`specdec.measure.chooser` asks of beam search.
 
-1. A probe decodes with the most levels: how many of them calls advance.
-2. Calls of two sizes are timed, and the draft: v and c.
-3. Of each gamma the speedup is predicted (:mod:`specdec.core.theory_beams`).
-4. The best two and plain beams decode the probe's rows, interleaved. The fastest is chosen.
+A search with the most levels tells how many of them calls advance. Searches of plain beams in calls
+of as many tokens tell v, and the difference c (:mod:`specdec.core.theory_beams`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,159 +15,102 @@ from specdec.core.theory_beams import beam_speedup, levels_per_call
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
-from specdec.measure.progress import Progress
-from specdec.measure.remembered import keep, recall
-from specdec.measure.timing import Work, time_interleaved
+from specdec.measure.chooser import (
+    PLAIN,
+    Candidate,
+    Estimate,
+    Name,
+    Runner,
+    Timed,
+    time_in_turns,
+)
 
 GAMMAS = (1, 2, 3, 4)
 _TRIED, _REPETITIONS = 2, 7
-_SEARCHES = 3  # Repetitions of whole searches of many rows.
-_FILE = "beams.json"
-Decoder = BeamDecoder | SpeculativeBeamDecoder
+_WIDE = "plain beams in wide calls"
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamCandidate:
-    """A gamma."""
+class BeamKind:
+    """The gamma of speculative beams.
 
-    gamma: int
-    predicted: float  # Speedup over plain beams, without the encoders.
-    measured: float | None = None  # Of whole decodes of the probe's rows; None where not tried.
-
-
-@dataclasses.dataclass(frozen=True)
-class BeamChoice:
-    """The fastest gamma; 0 is plain beams."""
-
-    gamma: int
-    draft_beams: int
-    levels: float  # A call's, with the most levels of guesses.
-    cost_ratio: float  # c.
-    verify_ratio: Mapping[int, float]  # v by gamma.
-    candidates: tuple[BeamCandidate, ...]  # The fastest first; those that were not tried last.
-    tree: None = dataclasses.field(default=None, init=False)
-
-    def __str__(self) -> str:
-        best, last = self.candidates[0], max(self.verify_ratio)
-        measured = (
-            f"{self.draft_beams} draft beams, {self.levels:.2f} levels a call with gamma {last}, "
-            f"c {self.cost_ratio:.2f}, v({last}) {self.verify_ratio[last]:.2f} measured here"
-        )
-        if self.gamma:
-            return f"gamma {self.gamma}: {best.measured:.2f} x plain beams ({measured})."
-        return (
-            f"Speculation does not pay here: the best gamma, {best.gamma}, is {best.measured:.2f} "
-            f"times as fast as plain beams ({measured}). Searching plainly."
-        )
-
-
-def choose_by_measurement(
-    plain: BeamDecoder, fast: Callable[[int], SpeculativeBeamDecoder], batches: Sequence[Batch], *,
-    longest: int,
-) -> BeamChoice:  # fmt: skip
-    """Measures on batches of one shape, and chooses.
-
-    Args:
-      fast: what searches with a gamma.
-      longest: gamma at most.
+    Attributes:
+      plain: plain beams.
+      fast: speculative beams of any gamma.
+      longest: guesses in a row that outputs have room for.
     """
-    gammas = [gamma for gamma in GAMMAS if gamma <= longest]
-    probe = fast(gammas[-1])
-    with Progress(len(batches) + 2, "steps") as progress:
-        progress.begin("Choosing gamma for beams: searching, for levels a call")
-        counts = np.zeros(gammas[-1] + 2, int)
-        for batch in batches:
-            counts += probe.search(batch).counts.levels.sum(axis=0)
-            progress.add(kind="search")
-        progress.begin("Choosing gamma for beams: timing calls, for c and v")
-        verify, cost = measure_costs(plain, fast, gammas, batches[0])
-        progress.add()
-        candidates = [
-            BeamCandidate(
-                gamma,
-                beam_speedup(levels_per_call(counts.tolist(), gamma), gamma, cost, verify[gamma]),
-            )
-            for gamma in gammas
-        ]
-        candidates.sort(key=lambda each: -each.predicted)
-        progress.begin("Choosing gamma for beams: searching with the best")
-        tried = measured_candidates(plain, fast, candidates[:_TRIED], batches)
-        progress.add()
-    best = tried[0]
-    assert best.measured is not None
-    return BeamChoice(
-        best.gamma if best.measured > 1 else 0, probe.draft_beams,
-        levels_per_call(counts.tolist(), gammas[-1]), cost, verify,
-        (*tried, *candidates[_TRIED:]),
-    )  # fmt: skip
+
+    plain: BeamDecoder
+    fast: SpeculativeBeamDecoder
+    longest: int
+    name: Name = dataclasses.field(default="beams", init=False)
+
+    @property
+    def _gammas(self) -> list[int]:
+        return [gamma for gamma in GAMMAS if gamma <= self.longest]
+
+    def _fast(self, gamma: int) -> SpeculativeBeamDecoder:
+        return dataclasses.replace(self.fast, gamma=gamma)
+
+    def runner(self, candidate: Candidate) -> Runner:
+        return _runner(self._fast(candidate.gamma))
+
+    def probes(self) -> Mapping[str, Runner]:
+        gamma = self._gammas[-1]
+        return _runners(self.plain, self._fast(gamma), str(Candidate(gamma, None)))
+
+    def estimate(self, found: Mapping[str, Timed]) -> Estimate:
+        last = self._gammas[-1]
+        probe = found[str(Candidate(last, None))]
+        counts = sum(np.sum(each.counts.levels, axis=0) for each in probe.results)
+        shares = tuple((np.asarray(counts) / np.sum(counts)).tolist())
+        note = ""
+        if _WIDE in found:
+            verify, cost = _costs(found, probe, last)
+        else:
+            verify, cost = probe.block / found[PLAIN].block, 0.0
+            note = "v includes the draft."
+        kept = self.fast.config.num_beams
+        sizes = [kept, self._fast(last).engine.nodes]
+        candidates = []
+        for gamma in self._gammas:
+            v = float(np.interp(self._fast(gamma).engine.nodes, sizes, [1.0, verify]))
+            tokens = levels_per_call(shares, gamma)
+            speedup = beam_speedup(tokens, gamma, cost, v)
+            candidates.append(Candidate(gamma, None, tokens, speedup))
+        candidates.sort(key=lambda each: -(each.predicted or 0.0))
+        return Estimate(shares, cost, {last: verify}, candidates, note)
+
+    def assumed(self) -> Estimate:
+        candidates = [Candidate(gamma, None) for gamma in self._gammas]
+        levels = (0.0, 1.0, *[0.0] * self._gammas[-1])
+        return Estimate(levels, 0.0, {}, candidates, "plain beams are taken.")
+
+    def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
+        return estimate.candidates[:_TRIED]
+
+
+def _runner(decoder: BeamDecoder | SpeculativeBeamDecoder) -> Runner:
+    return Runner(decoder.lower, decoder.search)
+
+
+def _runners(plain: BeamDecoder, fast: SpeculativeBeamDecoder, name: str) -> dict[str, Runner]:
+    wide = dataclasses.replace(fast, draft=None, width=fast.engine.nodes)
+    return {PLAIN: _runner(plain), name: _runner(fast), _WIDE: _runner(wide)}
+
+
+def _costs(found: Mapping[str, Timed], probe: Timed, gamma: int) -> tuple[float, float]:
+    """v of a call of that many levels, and c; in plain calls."""
+    plain = found[PLAIN].block
+    verify = found[_WIDE].block / plain
+    return verify, max(0.0, (probe.block / plain - verify) / gamma)
 
 
 def measure_costs(
-    plain: BeamDecoder, fast: Callable[[int], SpeculativeBeamDecoder], gammas: Sequence[int],
-    batch: Batch,
-) -> tuple[dict[int, float], float]:  # fmt: skip
-    """v by gamma, between measured sizes on a straight line, and c; in plain calls.
-
-    Decodes of as many calls are compared, encoders included.
-    """
-    sizes = {gamma: fast(gamma).engine.nodes for gamma in gammas}
-    ends = sorted({gammas[0], gammas[-1]})
-    probe = fast(gammas[-1])
-    decoders: dict[str, Decoder] = {"plain": plain, "probe": probe}
-    for gamma in ends:
-        decoders[f"v {gamma}"] = dataclasses.replace(probe, draft=None, width=sizes[gamma])
-    works = [
-        Work(name, lambda each=each: each.search(batch), None) for name, each in decoders.items()
-    ]
-    times = time_interleaved(works, _REPETITIONS)
-    # Batches go on until their slowest row is done.
-    calls = int(np.max(plain.search(batch).steps))
-    fewer = int(np.max(probe.search(batch).counts.target_calls))
-
-    def median(value: Callable[[dict[str, float]], float]) -> float:
-        return statistics.median(map(value, times))
-
-    timed = [median(lambda t, gamma=gamma: t[f"v {gamma}"] / t["plain"]) for gamma in ends]
-    tokens = [sizes[gamma] for gamma in ends]
-    verify = {g: float(np.interp(size, tokens, timed)) for g, size in sizes.items()}
-    blocks = median(lambda t: t["probe"] / t["plain"]) * calls / fewer
-    return verify, max(0.0, (blocks - verify[gammas[-1]]) / gammas[-1])
-
-
-def measured_candidates(
-    plain: BeamDecoder, fast: Callable[[int], SpeculativeBeamDecoder],
-    candidates: Sequence[BeamCandidate], batches: Sequence[Batch],
-) -> list[BeamCandidate]:  # fmt: skip
-    """With their speedups over plain beams, interleaved; the fastest first."""
-    decoders: dict[int, Decoder] = {0: plain}
-    decoders |= {each.gamma: fast(each.gamma) for each in candidates}
-    works = [
-        Work(str(gamma), lambda each=each, batch=batch: each.search(batch), batch.shape)
-        for batch in batches
-        for gamma, each in decoders.items()
-    ]
-    times = time_interleaved(works, _SEARCHES)
-    found = [
-        dataclasses.replace(
-            each, measured=statistics.median(t["0"] / t[str(each.gamma)] for t in times)
-        )
-        for each in candidates
-    ]
-    return sorted(found, key=lambda each: -(each.measured or 0))
-
-
-def remembered(directory: Path, key: str) -> BeamChoice | None:
-    """The choice made before for ``key``, if any can be read."""
-    try:
-        found = dict(recall(directory / _FILE, key))
-        found["candidates"] = tuple(BeamCandidate(**each) for each in found["candidates"])
-        found["verify_ratio"] = {int(gamma): v for gamma, v in found["verify_ratio"].items()}
-        del found["tree"]
-        return BeamChoice(**found)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def remember(directory: Path, key: str, choice: BeamChoice) -> None:
-    """Keeps a choice for later; a directory that cannot be written to is no error."""
-    keep(directory / _FILE, key, dataclasses.asdict(choice))
+    plain: BeamDecoder, fast: SpeculativeBeamDecoder, batch: Batch
+) -> tuple[float, float]:
+    """v of the calls of ``fast``, and c; in plain calls."""
+    found = time_in_turns(
+        _runners(plain, fast, "fast"), [batch], starts=True, repetitions=_REPETITIONS
+    )
+    return _costs(found, found["fast"], fast.gamma)

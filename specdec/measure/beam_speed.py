@@ -46,14 +46,11 @@ def measure(
     }  # fmt: skip
     if fast is not None:
         gamma = fast.gamma
-        verify, cost = measure_costs(
-            plain, lambda gamma: dataclasses.replace(fast, gamma=gamma), [gamma],
-            commonest(batches)[0],
-        )  # fmt: skip
+        verify, cost = measure_costs(plain, fast, commonest(batches)[0])
         speedup = Spread.of(each["beam"] / each["speculative_beam"] for each in times)
         spread["measured_speedup"] = dataclasses.asdict(speedup)
         found |= {
-            "cost_ratio": cost, "verify_ratio": verify[gamma], "measured_speedup": speedup.median,
-            "predicted_speedup_whole": beam_speedup(levels, gamma, cost, verify[gamma]),
+            "cost_ratio": cost, "verify_ratio": verify, "measured_speedup": speedup.median,
+            "predicted_speedup_whole": beam_speedup(levels, gamma, cost, verify),
         }  # fmt: skip
     return found | {"spread": spread}

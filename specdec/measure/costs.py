@@ -37,6 +37,7 @@ from specdec.types import (
     Stats,
     Verdict,
 )
+from specdec.verifiers.point_mass import PointMassVerifier
 
 STEPS = 128
 PER_STEP = 1 / STEPS  # Of a repetition's time.
@@ -118,13 +119,18 @@ class _FreePointMasses(RandomDrafter):
         return dataclasses.replace(draft, probs=None, independent=False), state
 
 
-def without_draft(fast: BatchDecoder) -> BatchDecoder:
-    """The same blocks with guesses that cost nothing."""
-    shape, vocab_size = fast.engine.topology, fast.engine.target.vocab_size
-    free = RandomDrafter(shape, vocab_size)
-    if isinstance(shape, TracedTopology):  # Its guesses are the draft's likeliest, no draws.
-        fixed = Topology.of_sizes(shape.size, shape.depth, shape.siblings)
-        free = _FreePointMasses(fixed, vocab_size)
+def without_draft(fast: BatchDecoder, shape: Topology | None = None) -> BatchDecoder:
+    """The same blocks with guesses that cost nothing.
+
+    Args:
+      shape: of the guesses; that of the draft's if None.
+    """
+    vocab_size, own = fast.engine.target.vocab_size, fast.engine.topology
+    drawn = not isinstance(fast.engine.verifier, PointMassVerifier)
+    if shape is None and isinstance(own, TracedTopology):
+        shape = Topology.of_sizes(own.size, own.depth, own.siblings)
+        drawn = False  # They are the draft's likeliest.
+    free = (RandomDrafter if drawn else _FreePointMasses)(shape or own, vocab_size)
     engine = dataclasses.replace(fast.engine, drafter=free)
     params = dataclasses.replace(fast.params, drafter=())
     return dataclasses.replace(fast, engine=engine, params=params)

@@ -55,9 +55,10 @@ class Progress(tqdm):
         pace = ""
         if done > 0 and elapsed > 0:
             tokens = f", {self._tokens / elapsed:.0f} tokens/s" if self._tokens else ""
-            left = _duration((self.total - self.n) * elapsed / done)
-            pace = f", {_rate(done / elapsed, self.unit)}{tokens}, {left} left"
-        return found | {"pace": pace}
+            more = (self.total - self.n) * elapsed / done
+            left = f", {_duration(more)} left" if more > 0 else ""
+            pace = f", {_rate(done / elapsed, self.unit)}{tokens}{left}"
+        return {**found, "pace": pace}
 
     def begin(self, what: str) -> None:
         """Shows at once what is under way; ``set_description`` waits for the next line."""

@@ -167,17 +167,15 @@ class _Piece:
             for name, each in decoders.items()
         ]
         times = time_interleaved(works, _REPETITIONS)
-        verify, c = measure_costs(
-            plain, lambda gamma: dataclasses.replace(fast, gamma=gamma), [gamma], batches[0]
-        )
+        verify, c = measure_costs(plain, fast, batches[0])
         speedups = {
             name: dataclasses.asdict(Spread.of(t["plain"] / t[name] for t in times))
             for name in ("speculative", "side_by_side")
         }
         return {
             "speedup": speedups["speculative"], "side_by_side": speedups["side_by_side"],
-            "verify_ratio": verify[gamma], "cost_ratio": c,
-            "predicted": beam_speedup(levels, gamma, c, verify[gamma]),
+            "verify_ratio": verify, "cost_ratio": c,
+            "predicted": beam_speedup(levels, gamma, c, verify),
             "num_rows": len(batches), "device": device_name(),
         }  # fmt: skip
 

@@ -26,13 +26,9 @@ from specdec.decoding.engine import decode
 from specdec.drafters.tree import Tree
 from specdec.load import load_pair
 from specdec.measure import costs, same_blocks
+from specdec.measure.chooser import PLAIN, Candidate, Runner, time_in_turns, with_speedups
+from specdec.measure.decode_choice import RANKS, acceptance_by_rank
 from specdec.measure.timing import Spread, time_interleaved
-from specdec.measure.tree_choice import (
-    RANKS,
-    Candidate,
-    acceptance_by_rank,
-    measured_candidates,
-)
 from specdec.runs.alpha_run import slug
 from specdec.runs.kept import kept
 from specdec.types import SamplingConfig
@@ -45,9 +41,9 @@ BRANCHINGS = ((4, 1, 1, 1), (2, 2, 1, 1))
 NODES, DEPTH = 16, 8
 BEST_FIRST = Tree(nodes=NODES, depth=6, siblings=4)
 FIXED = (  # Settings that "auto" is held against, beside plain decoding and its own candidates.
-    *(Candidate(n, None, None, None) for n in (1, 2, 3, 5)),
-    *(Candidate(0, Tree(each), None, None) for each in ((2, 1, 1), *BRANCHINGS)),
-    Candidate(0, BEST_FIRST, None, None),
+    *(Candidate(n, None) for n in (1, 2, 3, 5)),
+    *(Candidate(0, Tree(each)) for each in ((2, 1, 1), *BRANCHINGS)),
+    Candidate(0, BEST_FIRST),
 )
 SIZES = (1, 3, 7, 11, 15, 23, 31)  # Guesses of the calls that are timed.
 _PROBED, _REPETITIONS = 64, 9
@@ -187,14 +183,18 @@ class _Piece:
         ways = {str(each): each for each in (*FIXED, *choice.candidates)}
         batches = commonest(list(make_batches(others, 1, pair.target.model)))
 
-        def decoder(gamma: int, tree: Tree | None) -> BatchDecoder:
-            shape = {"gamma": gamma} if gamma else {"tree": tree} if tree else {}
-            return self._decoder(pair, temperature, **shape)
+        def runner(**shape: Any) -> Runner:
+            decoder = self._decoder(pair, temperature, **shape)
+            return Runner(decoder.lower, decoder.decode)
 
-        found = measured_candidates(decoder, list(ways.values()), batches)
-        speedups = {"plain decoding": 1.0} | {str(each): each.measured for each in found}
+        runners = {PLAIN: runner()} | {
+            name: runner(**({"tree": each.tree} if each.tree else {"gamma": each.gamma}))
+            for name, each in ways.items()
+        }
+        found = with_speedups(list(ways.values()), time_in_turns(runners, batches))
+        speedups = {PLAIN: 1.0} | {str(each): each.measured for each in found}
         plain = not (choice.gamma or choice.tree)
-        chosen = "plain decoding" if plain else str(choice.candidates[0])
+        chosen = PLAIN if plain else str(choice.candidates[0])
         best = max(speedups, key=lambda name: speedups[name] or 0.0)
         return {
             "said": str(choice), "chosen": chosen, "best": best, "speedups": speedups,

@@ -13,8 +13,7 @@ from specdec.api import Pair
 from specdec.checkpoints import save_huggingface
 from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
-from specdec.measure import gamma as gamma_choice
-from specdec.measure import tree_choice
+from specdec.measure import chooser
 from specdec.models.base import forced
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
@@ -236,12 +235,11 @@ def test_copying_looks_for_the_prefix(root):
 def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch, what):
     seen = []
 
-    def choose(decoder, batches, **options):
+    def choose(kind, batches, max_decode_len):
         seen.extend(batch.prompt.prefix_lengths.tolist() for batch in batches)
         raise InterruptedError
 
-    module = {"gamma": gamma_choice, "tree": tree_choice}[what]
-    monkeypatch.setattr(module, "choose_by_measurement", choose)
+    monkeypatch.setattr(chooser, "choose", choose)
     with pytest.raises(InterruptedError):
         generated(pair, TEXTS[:2], [[7, 3], [4]], **{what: "auto"}, batch_size=2)
     assert seen == [[3, 2]]

@@ -10,7 +10,8 @@ from tiny import TINY, random_t5_params
 import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.core.theory_beams import beam_speedup, levels_per_call
-from specdec.measure import beam_choice
+from specdec.measure import beam_choice, chooser
+from specdec.measure.chooser import PLAIN, Timed
 
 TEXTS = [
     "The house is old, but I like it.",
@@ -102,33 +103,34 @@ def test_auto_searches_plainly_where_speculation_does_not_pay(tiny, monkeypatch,
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     monkeypatch.setattr(beam_choice, "GAMMAS", (1, 2, 3))
     pair = specdec.load_pair(target=tiny, draft=str(tiny))
-    seconds = {"plain": 1.0, "probe": 2.0, "v 1": 1.5, "v 3": 2.5, "0": 1.0, "1": 1.1, "2": 1.2}
-    seconds |= {"3": 1.3}
+    seconds = {PLAIN: 1.0, "gamma 1": 1.1, "gamma 2": 1.2, "gamma 3": 1.3}
+    seconds["plain beams in wide calls"] = 2.5
+    monkeypatch.setattr(chooser, "SECONDS", {"beams": 600.0})
 
-    def timed(works, repetitions):
-        for work in works:
-            work.run()
-        return [{work.name: seconds[work.name] for work in works}] * repetitions
+    def timed(runners, batches, **options):
+        return {
+            name: Timed(seconds[name], 0.0, tuple(map(runner.run, batches)))
+            for name, runner in runners.items()
+        }
 
-    monkeypatch.setattr(beam_choice, "time_interleaved", timed)
+    monkeypatch.setattr(chooser, "time_in_turns", timed)
     options = {"gamma": "auto", "max_decode_len": 10, "beam": specdec.BeamConfig(2)}
     texts = [[5, 9, 1], [3, 4, 8, 12, 1]]
     found = pair.generate(texts, method=METHOD, **options)
-    assert isinstance(found.choice, beam_choice.BeamChoice)
     assert found.choice.gamma == 0
     assert found.searched is None
-    assert str(found.choice).startswith("Speculation does not pay here: the best gamma, ")
-    assert found.choice.verify_ratio == pytest.approx({1: 1.5, 2: 2.0, 3: 2.5})
+    assert str(found.choice).startswith("Speculation does not pay here: the best way, gamma ")
+    assert found.choice.verify_ratio == pytest.approx({3: 2.5})
     again = pair.choose_beams(
         [np.array(t) for t in texts], specdec.BeamConfig(2), max_decode_len=10
     )
     assert again == found.choice, "it was remembered"
-    seconds |= dict.fromkeys("1234", 0.5)
+    seconds |= dict.fromkeys(("gamma 1", "gamma 2", "gamma 3"), 0.5)
     faster = pair.choose_beams(
         [np.array(t) for t in texts], specdec.BeamConfig(2), max_decode_len=10, remember=False
     )
     assert faster.gamma > 0
-    assert str(faster).startswith(f"gamma {faster.gamma}: 2.00 x plain beams (6 draft beams, ")
+    assert str(faster).startswith(f"gamma {faster.gamma}: 2.00 x plain decoding, ")
 
 
 def test_predictions():

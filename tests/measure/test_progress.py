@@ -40,7 +40,7 @@ def test_a_line_every_ten_seconds_and_the_last_one(clock, capsys):
         clock.wait(1)
         shown.add(300, tokens=2000)
         assert capsys.readouterr().err == ""
-    expected = "texts: 1000 of 1000 rows, 19.0 rows/s, 133 tokens/s, 0 s left\n"
+    expected = "texts: 1000 of 1000 rows, 19.0 rows/s, 133 tokens/s\n"
     assert capsys.readouterr().err == expected
 
 

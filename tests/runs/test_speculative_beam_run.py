@@ -2,7 +2,8 @@
 
 import re
 
-from specdec.measure import beam_choice
+from specdec.measure import beam_choice, chooser
+from specdec.measure.chooser import Timed
 from tests.runs.decoding import main, read
 
 BEAMS = ("BEAM=@BeamConfig()", "BeamConfig.num_beams=3", "NUM_RETURN=2")
@@ -45,11 +46,15 @@ def test_auto(tiny, tmp_path, monkeypatch, capsys):
     """Plain beams are faster here, by a clock that says so."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(beam_choice, "GAMMAS", (1,))
+    monkeypatch.setattr(chooser, "SECONDS", {"beams": 600.0})
 
-    def timed(works, repetitions):
-        return [{work.name: 1 + (work.name in ("1", "probe")) for work in works}] * repetitions
+    def timed(runners, batches, **options):
+        return {
+            name: Timed(1 + name.startswith("gamma"), 0.0, tuple(map(runner.run, batches)))
+            for name, runner in runners.items()
+        }
 
-    monkeypatch.setattr(beam_choice, "time_interleaved", timed)
+    monkeypatch.setattr(chooser, "time_in_turns", timed)
     assert main(tiny, tmp_path / "auto", *FAST, "GAMMA='auto'") == 0
     results, _ = read(tmp_path / "auto")
     assert results["method"] == "beam"

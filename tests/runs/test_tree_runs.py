@@ -5,8 +5,8 @@ import json
 import pytest
 
 from specdec.drafters.tree import Tree
-from specdec.measure import tree_choice
-from specdec.measure.tree_choice import Candidate
+from specdec.measure import chooser, decode_choice
+from specdec.measure.chooser import Candidate
 from specdec.runs import cli, tree_runs
 from specdec.runs.command_line import Given
 from tests.runs.conftest import TEXTS
@@ -34,14 +34,16 @@ def given(tiny, tmp_path, monkeypatch):
         ("GAMMAS", (1,)), ("BRANCHINGS", ((2,),)), ("NODES", 2), ("DEPTH", 2), ("RANKS", 2),
         ("SIZES", (1, 2)), ("_REPETITIONS", 1), ("_PROBED", 2),
         ("BEST_FIRST", Tree(nodes=2, depth=2, siblings=2)),
-        ("FIXED", (Candidate(1, None, None, None), Candidate(0, SMALL, None, None))),
+        ("FIXED", (Candidate(1, None), Candidate(0, SMALL))),
     ):  # fmt: skip
         monkeypatch.setattr(tree_runs, name, value)
     for name, value in (
         ("GAMMAS", (1,)), ("NODES", (2,)), ("DEPTHS", (1,)), ("BEST_FIRST", ()), ("RANKS", 2),
-        ("_TIMED", (1, 2)), ("_REPETITIONS", 1), ("PROBE_DEPTH", 1),
+        ("FREE", (2, 1)), ("PROBE_DEPTH", 1),
     ):  # fmt: skip
-        monkeypatch.setattr(tree_choice, name, value)
+        monkeypatch.setattr(decode_choice, name, value)
+    monkeypatch.setattr(chooser, "_REPETITIONS", 1)
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
     (tmp_path / "test.tsv").write_text("".join(f"{text}\t{text}\n" for text in TEXTS))
     path = tmp_path / "toy.gin"
     path.write_text(GIN.format(target=str(tiny.target), draft=str(tiny.draft), data=str(tmp_path)))

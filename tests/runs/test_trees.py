@@ -4,7 +4,7 @@ import gin
 import pytest
 
 from specdec.drafters.tree import Tree
-from specdec.measure import tree_choice
+from specdec.measure import chooser, decode_choice
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.gin_bindings import configured
@@ -222,14 +222,16 @@ def test_auto_from_the_command_line(tiny, plain, tmp_path, capsys, monkeypatch):
     """What was chosen is in the results, and the tokens are those of plain decoding."""
     for name, value in (  # Few and small shapes: compilation is most of the time.
         ("GAMMAS", (1,)), ("NODES", (2,)), ("DEPTHS", (1,)), ("BEST_FIRST", ()), ("RANKS", 2),
-        ("PROBE_DEPTH", 1), ("_TIMED", (1, 2)), ("_REPETITIONS", 1),
+        ("PROBE_DEPTH", 1), ("FREE", (2, 1)),
     ):  # fmt: skip
-        monkeypatch.setattr(tree_choice, name, value)
+        monkeypatch.setattr(decode_choice, name, value)
+    monkeypatch.setattr(chooser, "_REPETITIONS", 1)
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory = tmp_path / "out"
     assert main(tiny, directory, files=files(tiny, "trees/auto.gin")) == 0
     output = capsys.readouterr().err
     assert "Choosing tree by measurement" in output
-    assert "Measured: accepted by rank" in output
+    assert "With acceptance by rank" in output
     _, rows = read(directory)
     assert {row["id"]: row["tokens"] for row in rows} == plain

@@ -1,0 +1,249 @@
+"""gamma or a tree by measurement: what :mod:`specdec.measure.chooser` asks of decoding.
+
+A chain is a tree with one branch. Plain decoding, the chain of three guesses and guesses that cost
+nothing tell alpha, c and v; for trees, eight guesses for the first position of each block tell how
+likely each rank is to be accepted. Of every size and depth the best tree is found
+(:mod:`specdec.core.tree_shapes`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from specdec.core.stats import RunStats
+from specdec.core.tree_shapes import best_parents, expected_tokens, falling
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.drafters.base import OpenDraft
+from specdec.drafters.tree import Tree
+from specdec.measure.chooser import PLAIN, Candidate, Estimate, Name, Runner, Timed
+from specdec.measure.costs import without_draft
+from specdec.models.base import LoadedModel
+from specdec.topology import Topology
+
+RANKS, PROBE_DEPTH = 8, 3
+GAMMAS = (1, 2, 3, 4, 5, 6, 7, 10, 15)
+NODES, DEPTHS = (2, 4, 6, 7, 8, 12, 16, 24, 32), (1, 2, 3, 4, 5, 6, 8)
+CHAINS = (2, 3, 4, 8)  # Side by side, of a draft that makes no other trees.
+BEST_FIRST = ((8, 4, 3), (16, 5, 4))  # Nodes, depth and siblings.
+FREE = (23, 7)  # Guesses of the blocks without a draft that are timed; v is linear between them.
+ALPHA = 0.75  # Where nothing was measured.
+_TREE_PROBE = "acceptance by rank"
+_CHAINS, _TREES, _BEST_FIRST = 2, 2, 1  # Of each kind, those that are timed.
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeKind:
+    """A gamma, or a tree, a chain, or plain decoding.
+
+    Attributes:
+      decoder: (gamma, tree) -> what decodes so; (0, None) is plain decoding.
+      draft: what it can make is what is tried.
+      target: of the decoders.
+      longest: guesses in a row that outputs have room for.
+      independent: whether siblings have to be drawn with replacement.
+    """
+
+    name: Name
+    decoder: Callable[[int, Tree | None], BatchDecoder]
+    draft: OpenDraft
+    target: LoadedModel
+    longest: int
+    independent: bool = False
+
+    @property
+    def _most(self) -> int:
+        return min(self.longest, self.draft.most_guesses)
+
+    @property
+    def _probe(self) -> Candidate:
+        return self._chain(min(PROBE_DEPTH, self._most))
+
+    @property
+    def _ranks(self) -> int:
+        tokens = self.draft.model.most_tokens if self.draft.model else None
+        return min(RANKS, tokens or RANKS, self.target.model.vocab_size)
+
+    def _chain(self, gamma: int) -> Candidate:
+        return Candidate(gamma, None) if self.draft.chain else Candidate(0, Tree((1,) * gamma))
+
+    def _tree(self, parents: Sequence[int]) -> Candidate:
+        return Candidate(0, Tree(parents=parents, independent=self.independent))
+
+    def runner(self, candidate: Candidate) -> Runner:
+        return _runner(self.decoder(candidate.gamma, candidate.tree))
+
+    def probes(self) -> Mapping[str, Runner]:
+        probe = self._probe
+        found = {PLAIN: _runner(self.decoder(0, None)), str(probe): self.runner(probe)}
+        sizes = FREE[-1:]
+        if self.name == "tree":
+            shape = (self._ranks, *[1] * (probe.levels - 1))
+            found[_TREE_PROBE] = _runner(self.decoder(0, Tree(shape, independent=self.independent)))
+            sizes = FREE
+        fast = self.decoder(probe.gamma, probe.tree)
+        for size in sizes:  # What a call costs hardly depends on their shape.
+            found[_free(size)] = _runner(without_draft(fast, Topology.chain(size)))
+        return found
+
+    def estimate(self, found: Mapping[str, Timed]) -> Estimate:
+        probe, plain = self._probe, found[PLAIN]
+        fast = found[str(probe)]
+        guesses = self._nodes(probe)
+        verify = {size: found[_free(size)].block / plain.block for size in reversed(FREE)
+                  if _free(size) in found}  # fmt: skip
+        block, note = fast.block / plain.block, ""
+        if verify:
+            cost = max(0.0, (block - _at(verify, guesses)) / probe.levels)
+        else:
+            cost = min(self._size_ratio(), max(0.0, block - 1) / probe.levels)
+            verify = {guesses: max(block - probe.levels * cost, 1e-3)}
+            note = "c is taken to be the ratio of the weights' sizes."
+        stats = fast.stats(probe.levels)
+        levels, accepted = {1: cost}, (stats.alpha or 0.0,)
+        if self.name == "tree" and _TREE_PROBE in found:
+            wide = found[_TREE_PROBE]
+            accepted = acceptance_by_rank(wide.stats(probe.levels))
+            nodes = self._share * self._ranks * probe.levels
+            many = wide.block / plain.block - _at(verify, nodes)
+            if probe.levels > 1:
+                levels[self._ranks] = max(cost, (many - cost) / (probe.levels - 1))
+        encoders = (plain.start / plain.block, max(0.0, fast.start - plain.start) / plain.block)
+        tokens = plain.calls / len(plain.results)
+
+        def whole(decoder: float) -> float:
+            target, draft = encoders
+            return (target + tokens) / (target + draft + tokens / decoder)
+
+        candidates = [
+            dataclasses.replace(each, predicted=whole(each.predicted or 1.0))
+            for each in self._predicted(accepted, verify, levels)
+        ]
+        candidates.sort(key=lambda each: -(each.predicted or 0.0))
+        return Estimate(accepted, cost, verify, [*candidates, *self._best_first()], note)
+
+    def assumed(self) -> Estimate:
+        cost = self._size_ratio()
+        candidates = sorted(
+            self._predicted((ALPHA,), {1: 1.0}, {1: cost}, trees=False),
+            key=lambda each: -(each.predicted or 0.0),
+        )
+        note = (
+            f"alpha {ALPHA} and v 1 are assumed, and c is taken to be the ratio of the weights' "
+            "sizes."
+        )
+        return Estimate((ALPHA,), cost, {1: 1.0}, candidates, note)
+
+    def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
+        probe = str(self._probe)
+        chains = [each for each in estimate.candidates if _is_chain(each)]
+        best = [*chains[:_CHAINS], *(each for each in chains[_CHAINS:] if str(each) == probe)]
+        trees = [each for each in estimate.candidates if not _is_chain(each)]
+        likeliest = [each for each in trees if each.predicted is None]
+        fixed = [each for each in trees if each.predicted is not None]
+        return [*best, *fixed[:_TREES], *likeliest[:_BEST_FIRST]]
+
+    @property
+    def _share(self) -> int:
+        """Guesses for one of a tree; several where each of several drafts grows it."""
+        return self._nodes(self._probe) // self._probe.levels
+
+    def _nodes(self, candidate: Candidate) -> int:
+        return self.decoder(candidate.gamma, candidate.tree).engine.nodes
+
+    def _size_ratio(self) -> float:
+        """The bytes of the draft's weights over the target's: a step mostly reads them."""
+
+        def size(weights: object) -> int:
+            return sum(leaf.nbytes for leaf in jax.tree.leaves(weights))
+
+        return size(self.draft.weights) / max(size(self.target.params), 1)
+
+    def _predicted(
+        self, accepted: Sequence[float], verify: Mapping[int, float],
+        levels: Mapping[int, float], *, trees: bool = True,
+    ) -> list[Candidate]:  # fmt: skip
+        """tokens / (v(guesses) + the draft's levels), over plain decoding, without encoders."""
+        shapes = {
+            tuple(range(-1, gamma - 1)): self._chain(gamma)
+            for gamma in GAMMAS if gamma <= self._most
+        }  # fmt: skip
+        if self.name == "tree" and trees:
+            for parents in self._shapes(accepted):
+                shapes.setdefault(parents, self._tree(parents))
+        found = []
+        for parents, candidate in shapes.items():
+            depths = Topology(parents).depths()
+            # The first level is fed one token, each other one the nodes above with children.
+            fed = [1] + [
+                len({parents[i] for i in np.flatnonzero(depths == depth)})
+                for depth in range(1, candidate.levels)
+            ]
+            time = _at(verify, self._share * len(parents)) + sum(_line(levels, m) for m in fed)
+            tokens = expected_tokens(accepted, parents)
+            found.append(dataclasses.replace(candidate, tokens=tokens, predicted=tokens / time))
+        return found
+
+    def _shapes(self, accepted: Sequence[float]) -> Iterator[tuple[int, ...]]:
+        """Parents of the trees that the draft can grow."""
+        for depth in DEPTHS:
+            if depth > self._most:
+                continue
+            if self.draft.trees == "chains":
+                for count in CHAINS:
+                    if count <= self._ranks:
+                        yield Topology.branching((count, *[1] * (depth - 1))).parents
+                continue
+            for nodes in NODES:
+                if nodes >= depth:
+                    yield best_parents(accepted, nodes, depth)
+
+    def _best_first(self) -> list[Candidate]:
+        """Trees that find their shape while decoding."""
+        if self.name != "tree" or self.draft.trees != "best-first" or self.independent:
+            return []
+        return [
+            Candidate(0, Tree(nodes=nodes, depth=depth, siblings=siblings))
+            for nodes, depth, siblings in BEST_FIRST
+            if depth <= self._most and siblings <= self._ranks
+        ]
+
+
+def _runner(decoder: BatchDecoder) -> Runner:
+    return Runner(decoder.lower, decoder.decode)
+
+
+def _free(size: int) -> str:
+    return f"{size} guesses that cost nothing"
+
+
+def _is_chain(candidate: Candidate) -> bool:
+    return candidate.tree is None or (
+        candidate.tree.topology is not None and candidate.tree.topology.is_chain
+    )
+
+
+def _at(verify: Mapping[int, float], size: int) -> float:
+    """v of a call on some guesses: on straight lines from 1, which is v of none."""
+    return _line({0: 1.0, **verify}, size)
+
+
+def _line(table: Mapping[int, float], size: int) -> float:
+    sizes = sorted(table)
+    values = [table[each] for each in sizes]
+    if size > sizes[-1] and len(sizes) > 1:  # On as from the last but one.
+        slope = max(0.0, (values[-1] - values[-2]) / (sizes[-1] - sizes[-2]))
+        return values[-1] + slope * (size - sizes[-1])
+    return float(np.interp(size, sizes, values))
+
+
+def acceptance_by_rank(stats: RunStats) -> tuple[float, ...]:
+    """p_k of a decode in which only the first position of a block has several guesses."""
+    counts = np.array(stats.accepted_by_rank, float)
+    rates = counts / max(stats.target_calls, 1)
+    # The first rank is tried at each level.
+    rates[0] = counts[0] / max(stats.examined, 1)
+    return falling(np.minimum(rates, 1 - np.concatenate([[0], np.cumsum(rates)[:-1]])).clip(0))

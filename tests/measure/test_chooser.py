@@ -1,0 +1,343 @@
+"""What all choices have in common: the order of steps, the bound on their time, the memory."""
+
+import dataclasses
+import json
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from specdec.drafters.tree import Tree
+from specdec.measure import chooser
+from specdec.measure.chooser import (
+    PLAIN,
+    Candidate,
+    Choice,
+    Estimate,
+    Runner,
+    Timed,
+    choose,
+    remember,
+    remembered,
+    time_in_turns,
+)
+
+BATCHES = ["short", "long"]
+STEPS = {"short": 5, "long": 10}  # Tokens, each of which takes a call of one second.
+
+
+class Clock:
+    """A clock that work moves on."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    perf_counter = monotonic
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(chooser, "time", clock)
+    return clock
+
+
+class Compiling:
+    """A program whose compilation moves the clock, or never ends."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def compile(self):
+        if self.seconds is None:
+            threading.Event().wait(0.2)
+            raise AssertionError("nobody waits for it")
+        self.clock.now += self.seconds
+
+
+class Kind:
+    """Gammas whose blocks emit as many tokens as they have levels, in these seconds a block."""
+
+    name = "gamma"
+
+    def __init__(self, clock, blocks, *, compiling=0.0, step=0.001):
+        self.clock, self.blocks = clock, {0: step, **blocks}
+        self.compiling = compiling if callable(compiling) else lambda name: compiling
+        self.ran = []
+
+    def runner(self, candidate):
+        return self._runner(candidate.gamma)
+
+    def _runner(self, gamma):
+        name = f"gamma {gamma}" if gamma else PLAIN
+
+        def run(batch, limit=None):
+            tokens = min(STEPS[batch], limit or STEPS[batch])
+            calls = -(-tokens // (gamma + 1))
+            self.clock.now += calls * self.blocks[gamma]
+            self.ran.append((name, batch, limit))
+            counts = types.SimpleNamespace(
+                emitted=np.array([tokens]), target_calls=np.array([calls])
+            )
+            return types.SimpleNamespace(stats=counts)
+
+        return Runner(lambda batch: Compiling(self.clock, self.compiling(name)), run)
+
+    def probes(self):
+        return {PLAIN: self._runner(0), "gamma 3": self._runner(3)}
+
+    def _estimate(self, note=""):
+        candidates = [Candidate(gamma, None, 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1)]
+        return Estimate((0.5,), 0.1, {3: 1.2}, candidates, note)
+
+    def estimate(self, found):
+        assert set(found) == {PLAIN, "gamma 3"}
+        return self._estimate()
+
+    def assumed(self):
+        return self._estimate("alpha is assumed.")
+
+    def shortlist(self, estimate):
+        return estimate.candidates
+
+
+def test_the_fastest_that_was_timed(clock, capsys):
+    kind = Kind(clock, {1: 0.001, 3: 0.001, 5: 0.004})
+    choice = choose(kind, BATCHES, 16)
+    assert (choice.gamma, choice.tree, choice.note) == (3, None, "")
+    assert [each.gamma for each in choice.candidates] == [3, 1, 5]
+    # Of 5 and 10 tokens, with blocks of 4: 2 and 3 calls instead of 15.
+    assert choice.candidates[0].measured == pytest.approx(15 / 5)
+    assert str(choice) == (
+        "gamma 3: 3.00 x plain decoding, measured here. Others: gamma 1 1.88, gamma 5 1.25. "
+        "With alpha 0.50, c 0.10, v(3) 1.20."
+    )
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "Choosing gamma, 30 s at most: compiling: 0 of 2 programs"
+    whats = ("measuring acceptance and costs: 0 of 6 batches", "compiling: 0 of 2 programs",
+             "timing the best: 0 of 6 batches")  # fmt: skip
+    for what in whats:
+        assert f"Choosing gamma, 30 s at most: {what}" in shown
+
+
+def test_plain_decoding_where_nothing_is_faster(clock):
+    choice = choose(Kind(clock, {1: 0.01, 3: 0.01, 5: 0.01}), BATCHES, 16)
+    assert (choice.gamma, choice.levels) == (0, 0)
+    assert str(choice).startswith(
+        "Speculation does not pay here: the best way, gamma 5, is 0.50 times as fast as plain "
+        "decoding, measured here. Decoding plainly."
+    )
+
+
+def test_what_is_not_compiled_in_time_is_left_out(clock):
+    late = Kind(clock, {3: 0.001}, compiling=lambda name: 0.1 if name != "gamma 5" else None)
+    late.shortlist = lambda estimate: estimate.candidates[:2]
+    waits = []
+
+    def waiting(futures, timeout, **options):
+        done = [each for each in futures if futures[each] != "gamma 5"]
+        if timeout and not done:
+            waits.append(timeout)
+            clock.now += timeout
+        return types.SimpleNamespace(done=done)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chooser, "wait", waiting)
+        began = clock.now
+        choice = choose(late, BATCHES, 16)
+    assert clock.now - began == pytest.approx(27, abs=1.1), "nine tenths of the time"
+    assert max(waits) <= 1, "it shows that it goes on"
+    assert choice.gamma == 3
+    assert choice.note == "Time was up after 30 s; not timed: gamma 5."
+    assert str(choice).endswith(choice.note)
+
+
+def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch):
+    def waiting(futures, timeout, **options):
+        clock.now += timeout
+        return types.SimpleNamespace(done=[])
+
+    monkeypatch.setattr(chooser, "wait", waiting)
+    kind = Kind(clock, {}, compiling=None)
+    began = clock.now
+    choice = choose(kind, BATCHES, 16)
+    assert clock.now - began <= 30
+    assert kind.ran == []
+    assert choice.gamma == 5
+    assert str(choice).startswith("gamma 5: 1.50 x plain decoding, predicted.")
+    assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
+
+
+def test_slow_decodes_are_cut_short(clock):
+    """A call of 0.1 s, of whose decodes two ways have 4.5 s in all: not whole rows."""
+    kind = Kind(clock, {1: 0.1, 3: 0.1, 5: 0.1}, step=0.1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STEPS, "short", 500)
+        patch.setitem(STEPS, "long", 500)
+        began = clock.now
+        choice = choose(kind, BATCHES, 512)
+    limits = {limit for _, _, limit in kind.ran} - {1, 4}
+    assert len(limits) == 1
+    assert 4 < limits.pop() < 20
+    assert clock.now - began < 30
+    assert choice.gamma == 5
+
+
+def test_decodes_of_which_one_takes_too_long_are_not_begun(clock):
+    kind = Kind(clock, {3: 20.0}, step=20.0)
+    choice = choose(kind, BATCHES, 16)
+    assert len(kind.ran) <= 2
+    assert choice.note.startswith("Nothing could be measured")
+
+
+def test_an_error_of_a_program_is_told_before_anything_runs(clock):
+    kind = Kind(clock, {3: 0.001})
+
+    def refuse(batch):
+        raise ValueError("guesses that are no draws")
+
+    probes = {PLAIN: kind.probes()[PLAIN], "gamma 3": Runner(refuse, None)}
+    kind.probes = lambda: probes
+    with pytest.raises(ValueError, match="no draws"):
+        choose(kind, BATCHES, 16)
+    assert kind.ran == []
+
+
+def test_turns_change_their_order_and_end_in_time(clock):
+    kind = Kind(clock, {3: 0.5}, step=1.0)
+    runners = kind.probes()
+    passed = []
+    times = time_in_turns(
+        runners, BATCHES, until=clock.now + 10, starts=True, passed=lambda: passed.append(1)
+    )
+    ran = [(name, limit) for name, _, limit in kind.ran]
+    assert ran[:2] == [(PLAIN, 1), ("gamma 3", 1)], "each once before"
+    first = [(PLAIN, None), (PLAIN, 1), ("gamma 3", None), ("gamma 3", 1)]
+    assert ran[2:6] == first
+    assert ran[6:] == first[::-1]
+    assert len(passed) == 2
+    plain, fast = times[PLAIN], times["gamma 3"]
+    assert (plain.seconds, plain.starts, plain.calls, plain.tokens) == (15, 2, 15, 15)
+    assert plain.block == pytest.approx(1)
+    assert plain.start == 0
+    assert fast.block == pytest.approx(0.5)
+
+
+def test_what_a_decode_does_once_is_no_part_of_a_block():
+    counts = types.SimpleNamespace(emitted=np.array([9]), target_calls=np.array([5]))
+    timed = Timed(3 + 5 * 2.0, 3 + 2.0, (types.SimpleNamespace(stats=counts),))
+    assert timed.block == pytest.approx(2)
+    assert timed.start == pytest.approx(3)
+
+
+CHOICES = [
+    Choice(
+        "gamma", 3, None, (0.8,), 0.1, {7: 1.5},
+        (Candidate(3, None, 2.9, 1.7, 1.6), Candidate(5, None, 3.1, 1.6)),
+    ),
+    Choice(
+        "tree", 0, Tree((2, 1)), (0.6, 0.2), 0.0, {7: 1.5, 23: 2.5},
+        (
+            Candidate(0, Tree((2, 1)), 2.0, 1.5, 1.4),
+            Candidate(0, Tree(nodes=8, depth=4, siblings=3), None, None, 1.2),
+            Candidate(0, Tree(parents=(-1, -1, 0), independent=True), 2.0, 1.1),
+        ),
+        "Time was up.",
+    ),
+    Choice("beams", 0, None, (0.0, 0.7, 0.3), 0.1, {1: 2.0}, (Candidate(1, None, 1.3, 0.6, 0.5),)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+def test_remembers(tmp_path, choice):
+    directory = tmp_path / "new"
+    assert remembered(directory, "here") is None
+    remember(directory, "here", choice)
+    remember(directory, "there", CHOICES[0])
+    assert remembered(directory, "here") == choice
+    assert remembered(directory, "nowhere") is None
+    assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
+
+
+DAMAGED = [
+    ("gamma", value) for value in ("3", None, [2], 2.5, True, -5, 11, 10**9)
+] + [
+    ("accepted", value) for value in ("x", [], ["x"], [1.5], [None], 0.5, {"0.5": 1}, [True])
+] + [
+    ("cost_ratio", -0.1), ("cost_ratio", "0.1"), ("verify_ratio", {"7": 0}),
+    ("verify_ratio", {"x": 1.5}), ("verify_ratio", {"-7": 1.5}), ("verify_ratio", [1.5]),
+    ("verify_ratio", {"7": None}), ("candidates", []), ("candidates", None),
+    ("candidates", [3]), ("candidates", [{"gamma": 3}]), ("name", "other"), ("name", 3),
+    ("tree", {"branching": [2]}), ("tree", 3), ("tree", {"branching": 2}), ("note", 3),
+    ("unknown", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), DAMAGED, ids=str)
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+def test_a_damaged_field_is_no_choice(tmp_path, choice, field, value):
+    remember(tmp_path, "here", choice)
+    (path,) = (tmp_path / "choices").iterdir()
+    kept = json.loads(path.read_text())
+    kept["choice"][field] = value
+    path.write_text(json.dumps(kept))
+    assert remembered(tmp_path, "here") is None
+    remember(tmp_path, "here", choice)
+    assert remembered(tmp_path, "here") == choice
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("gamma", "3"), ("gamma", 2.5), ("gamma", 0), ("tokens", "x"), ("tokens", -1),
+        ("predicted", True), ("measured", 0), ("measured", [1]), ("tree", {"branching": [2]}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_candidate_is_no_choice(tmp_path, field, value):
+    remember(tmp_path, "here", CHOICES[0])
+    (path,) = (tmp_path / "choices").iterdir()
+    kept = json.loads(path.read_text())
+    kept["choice"]["candidates"][1][field] = value
+    path.write_text(json.dumps(kept))
+    assert remembered(tmp_path, "here") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"[]", b"3", b"null", b"\xff", b"{}", b'{"key": "here"}',
+        b'{"key": "here", "choice": 3}',
+        b'{"key": "here", "choice": []}', b'{"key": "other", "choice": {}}',
+        b'{"key": "here", "choice": {"gamma": NaN}}', b"[" * 100_000, b'{"a":' * 100_000,
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_damaged_file_is_no_choice(tmp_path, content):
+    remember(tmp_path, "here", CHOICES[0])
+    (path,) = (tmp_path / "choices").iterdir()
+    path.write_bytes(content)
+    assert remembered(tmp_path, "here") is None
+    remember(tmp_path, "here", CHOICES[0])
+    assert remembered(tmp_path, "here") == CHOICES[0]
+
+
+def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    remember(tmp_path / "file", "here", CHOICES[0])
+    assert remembered(tmp_path / "file", "here") is None
+
+
+def test_a_choice_is_a_candidate_or_plain():
+    with pytest.raises(ValueError, match="must be plain decoding or the first candidate"):
+        dataclasses.replace(CHOICES[0], gamma=5)
+    with pytest.raises(ValueError, match="a gamma or a Tree"):
+        Candidate(3, Tree((2,)))
+
+
+def test_beams_tell_levels_a_call():
+    assert "With 1.30 levels a call with gamma 1, c 0.10, v(1) 2.00." in str(CHOICES[2])

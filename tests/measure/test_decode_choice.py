@@ -1,0 +1,447 @@
+"""gamma and trees by measurement: the arithmetic, what is tried, and what generate makes of it."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+from tiny import TINY, random_t5_params
+
+from specdec.api import Pair
+from specdec.checkpoints.loading import load_packed
+from specdec.core import platforms, theory
+from specdec.core.stats import RunStats
+from specdec.core.tree_shapes import expected_tokens
+from specdec.decoding.batches import make_batches
+from specdec.drafters.copying import Copying
+from specdec.drafters.heads import Heads
+from specdec.drafters.merged import Merged
+from specdec.drafters.model import model_draft
+from specdec.drafters.random import Random
+from specdec.drafters.tree import Tree
+from specdec.measure import chooser, decode_choice
+from specdec.measure.chooser import PLAIN, Candidate, Choice, Timed
+from specdec.measure.decode_choice import DecodeKind, acceptance_by_rank
+from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.forced import ForcedAcceptance
+from specdec.verifiers.kseq import KSeqVerifier
+from specdec.verifiers.point_mass import PointMassVerifier
+from specdec.verifiers.recursive import RecursiveVerifier
+
+TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
+RANKS = (0.6, 0.15, 0.05)
+FREE = {size: f"{size} guesses that cost nothing" for size in decode_choice.FREE}
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def pair(models):
+    return Pair(models[0], model_draft(models[1]), None)
+
+
+class Opening:
+    """What drafts are opened for."""
+
+    def __init__(self, models, make_heads=None):
+        self.target, self._draft = models
+        self._make_heads = make_heads
+
+    def model(self, source):
+        return self._draft
+
+    def heads(self, path):
+        return self._make_heads, (), 2
+
+
+@pytest.fixture(scope="module")
+def drafts(models):
+    """Opened drafts by name."""
+    from specdec.drafters.heads import OffsetHeadsDrafter
+
+    heads = types.SimpleNamespace(count=2, width=16)
+    opening = Opening(
+        models, lambda shape, independent: OffsetHeadsDrafter(heads, shape, independent)
+    )
+    specs = {
+        "copying": Copying(), "random": Random(), "heads": Heads("two"),
+        "merged": Merged(("draft", Copying())), "merged models": Merged(("draft", "draft")),
+    }  # fmt: skip
+    return {"model": model_draft(models[1])} | {n: s.open(opening) for n, s in specs.items()}
+
+
+def kind_of(models, draft, name, *, verifier=None, temperature=0.0, longest=63, independent=False):
+    pair = Pair(models[0], draft, None)
+
+    def decoder(gamma, tree):
+        return pair.decoder(
+            method="speculative" if gamma or tree else "autoregressive", gamma=gamma, tree=tree,
+            sampling=SamplingConfig(temperature), max_decode_len=longest + 1, seed=0,
+            verifier=verifier,
+        )  # fmt: skip
+
+    return DecodeKind(name, decoder, draft, models[0], longest, independent)
+
+
+def timed(block, start=0.0, *, blocks=20, rates=(12,), examined=20, alpha=0.6):
+    """Decodes of a row in that many blocks, of so many seconds each."""
+    counts = types.SimpleNamespace(
+        emitted=np.array([blocks]), target_calls=np.array([blocks]), proposed=np.array([60]),
+        examined=np.array([examined]), accepted=np.array([12]), dropped=np.array([0]),
+        accepted_histogram=np.array([[8, 12]]), accepted_by_rank=np.array([rates]),
+        acceptance_prob_sum=np.array([alpha * examined]),
+    )  # fmt: skip
+    return Timed(start + blocks * block, start + block, (types.SimpleNamespace(stats=counts),))
+
+
+def found(slope, cost, *, ranks=(12, 3, 1), encoders=(0.0, 0.0), chain_of=3):
+    """What the probes say where a call on n guesses takes 1 + slope n, a draft's level ``cost``."""
+    target, draft = encoders
+    v = {n: 1 + slope * n for n in (7, 23, chain_of, 24)}
+    return {
+        PLAIN: timed(1.0, target),
+        f"gamma {chain_of}": timed(v[chain_of] + chain_of * cost, target + draft),
+        FREE[7]: timed(v[7], target), FREE[23]: timed(v[23], target),
+        "acceptance by rank": timed(v[24] + 3 * cost, rates=ranks),
+    }  # fmt: skip
+
+
+def test_gamma_is_predicted_from_alpha_c_v_and_encoders(models, drafts):
+    kind = kind_of(models, drafts["model"], "gamma")
+    estimate = kind.estimate(found(0.1, 0.05, encoders=(3.0, 1.0)))
+    assert estimate.accepted == pytest.approx((0.6,))
+    assert estimate.cost_ratio == pytest.approx(0.05)
+    assert estimate.verify_ratio == pytest.approx({7: 1.7, 23: 3.3})
+    for each in estimate.candidates:
+        decoder = theory.speedup(0.6, each.gamma, 0.05, 1 + 0.1 * each.gamma)
+        assert each.predicted == pytest.approx(23 / (4 + 20 / decoder))
+    best = max(range(1, 16), key=lambda n: theory.speedup(0.6, n, 0.05, 1 + 0.1 * n))
+    assert estimate.candidates[0].gamma == best
+    assert [each.gamma for each in kind.shortlist(estimate)][:2] == [
+        each.gamma for each in estimate.candidates[:2]
+    ]
+    assert 3 in {each.gamma for each in kind.shortlist(estimate)}, "its program is there already"
+
+
+def test_without_calls_of_other_sizes_c_is_that_of_the_weights(models, drafts):
+    kind = kind_of(models, drafts["model"], "gamma")
+    every = found(0.1, 0.5)
+    estimate = kind.estimate({name: every[name] for name in (PLAIN, "gamma 3")})
+    # Both models have one size; a block of three guesses took 1.3 + 1.5.
+    assert estimate.cost_ratio == pytest.approx(1.8 / 3)
+    assert "weights" in estimate.note
+    assert all(each.predicted for each in estimate.candidates)
+
+
+def test_what_is_assumed(models, drafts):
+    small = dataclasses.replace(drafts["model"], weights=np.zeros(4))
+    estimate = kind_of(models, small, "tree").assumed()
+    assert estimate.cost_ratio < 0.01
+    assert estimate.candidates[0].gamma == 15
+    assert all(each.tree is None for each in estimate.candidates)
+    assert "alpha 0.75" in estimate.note
+
+
+def tree_estimate(models, draft, slope, cost=0.02, **options):
+    kind = kind_of(models, draft, "tree", **options)
+    return kind, kind.estimate(found(slope, cost))
+
+
+def test_where_a_wide_call_costs_nothing_large_trees_come_first(models, drafts):
+    kind, estimate = tree_estimate(models, drafts["model"], 0.0)
+    assert estimate.accepted == pytest.approx((12 / 20, 3 / 20, 1 / 20))
+    assert estimate.candidates[0].tree.size >= 16
+    assert estimate.candidates[0].tree.parents.count(-1) > 1
+    tried = kind.shortlist(estimate)
+    assert sum(each.tree is None for each in tried) == 3
+    assert sum(bool(each.tree and each.tree.nodes) for each in tried) == 1
+
+
+def test_where_it_costs_much_short_chains_do(models, drafts):
+    _, estimate = tree_estimate(models, drafts["model"], 0.4)
+    best = estimate.candidates[0]
+    assert best.gamma in (1, 2, 3)
+    ranks = estimate.accepted
+    decoder = expected_tokens(ranks, range(-1, best.gamma - 1)) / (1 + 0.42 * best.gamma)
+    assert best.predicted == pytest.approx(decoder)
+
+
+def test_acceptance_by_rank():
+    """Of 10 blocks the first guess was accepted 6 times and tried 14 times, at all levels."""
+    stats = RunStats(3, 1, 10, 240, 14, 9, 20, 0, (2, 6, 1, 1), (7, 2, 0), 0.0)
+    assert acceptance_by_rank(stats) == pytest.approx((0.5, 0.2, 0.0))
+
+
+@pytest.mark.parametrize("longest", [1, 2, 63])
+@pytest.mark.parametrize("name", ["gamma", "tree"])
+@pytest.mark.parametrize(
+    "draft", ["model", "copying", "random", "heads", "merged", "merged models"]
+)
+def test_every_candidate_can_decode(models, drafts, draft, name, longest):
+    """Made without an error, by drafts of all kinds; and none has too many guesses in a row."""
+    if name == "gamma" and draft.startswith("merged"):
+        return
+    kind = kind_of(models, drafts[draft], name, longest=longest)
+    most = min(longest, drafts[draft].most_guesses)
+    kind.probes()
+    probe = kind._probe
+    every = found(0.0, 0.02, chain_of=min(3, most))
+    every[str(probe)] = every.pop(f"gamma {min(3, most)}")
+    estimate = kind.estimate(every)
+    for each in estimate.candidates:
+        kind.runner(each)
+        assert each.levels <= most
+    assert kind.shortlist(estimate)
+    assert estimate.candidates[0].predicted > 1
+    if name == "tree":
+        assert any(each.tree and each.tree.most_siblings > 1 for each in kind.shortlist(estimate))
+
+
+def test_chains_side_by_side_for_a_draft_of_no_other_trees(models, drafts):
+    _, estimate = tree_estimate(models, drafts["copying"], 0.0)
+    shapes = {each.tree.parents for each in estimate.candidates if each.tree}
+    assert Tree((2, 1, 1)).topology.parents in shapes
+    assert Tree((8, 1)).topology.parents in shapes
+    assert not any(each.tree and each.tree.nodes for each in estimate.candidates)
+
+
+def test_guesses_of_several_drafts_all_count(models, drafts):
+    kind = kind_of(models, drafts["merged models"], "tree")
+    every = found(0.1, 0.02)
+    # Two drafts' chains of three are six guesses, and their eight chains 48.
+    every["tree 1-1-1"] = timed(1.6 + 3 * 0.02)
+    every["acceptance by rank"] = timed(1 + 4.8 + 3 * 0.02, rates=(12, 3, 1))
+    merged = kind.estimate(every)
+    assert merged.cost_ratio == pytest.approx(0.02)
+    times = {
+        str(each.tree.size): each.tokens / each.predicted
+        for each in merged.candidates if each.predicted
+    }  # fmt: skip
+    assert times["1"] == pytest.approx(1.2 + 0.02)
+
+
+def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
+    verifier = KSeqVerifier()
+    kind = kind_of(
+        models, drafts["model"], "tree", verifier=verifier, temperature=1.0, independent=True
+    )
+    pair = Pair(models[0], drafts["model"], None)
+    ids = pair.token_ids(TEXTS, max_input_len=16)
+    batch = next(make_batches(ids, 1, models[0].model))
+    kind.decoder(0, Tree((8, 1, 1), independent=True)).check(batch)
+    estimate = kind.estimate(found(0.0, 0.02))
+    trees = [each.tree for each in estimate.candidates if each.tree]
+    assert trees
+    assert all(tree.independent for tree in trees)
+    assert estimate.candidates[0].tree.most_siblings > 1
+    kind.decoder(0, estimate.candidates[0].tree).check(batch)
+
+
+def test_point_masses_where_the_verifier_takes_no_others(models, drafts):
+    """What a call costs is measured with guesses of the draft's kind."""
+    kind = kind_of(
+        models, drafts["copying"], "gamma", verifier=PointMassVerifier(), temperature=1.0
+    )
+    ids = Pair(models[0], drafts["copying"], None).token_ids(TEXTS, max_input_len=16)
+    batch = next(make_batches(ids, 1, models[0].model))
+    for runner in kind.probes().values():
+        runner.lower(batch)
+
+
+# With generate: real programs, times that are made up.
+
+
+@pytest.fixture
+def seconds(monkeypatch, tmp_path):
+    """Seconds of a decode by its name; what is absent takes one. Counts the choices."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(decode_choice, "GAMMAS", (2, 3))
+    monkeypatch.setattr(decode_choice, "PROBE_DEPTH", 2)  # Fewer programs.
+    monkeypatch.setattr(decode_choice, "_CHAINS", 1)
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
+    names, calls = {}, []
+
+    def time_in_turns(runners, batches, *, starts=False, **options):
+        calls.append(list(runners))
+        results = {
+            name: tuple(runner.run(batch, limit=None) for batch in batches)
+            for name, runner in runners.items()
+        }
+        return {
+            name: Timed(names.get(name, 1.0), 0.1 if starts else 0.0, results[name])
+            for name in runners
+        }
+
+    monkeypatch.setattr(chooser, "time_in_turns", time_in_turns)
+    return names, calls
+
+
+def _generate(pair, **kwargs):
+    return pair.generate(TEXTS, max_decode_len=12, **kwargs)
+
+
+def test_auto_decodes_with_the_chosen_gamma(pair, seconds):
+    names, calls = seconds
+    names["gamma 2"] = 0.1
+    out = _generate(pair, gamma="auto")
+    assert out.choice.gamma == out.stats.gamma == 2
+    plain = _generate(pair, method="autoregressive")
+    for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    count = len(calls)
+    assert _generate(pair, gamma="auto").choice == out.choice
+    assert len(calls) == count, "it was remembered"
+
+
+def test_auto_decodes_plainly_where_that_is_faster(pair, seconds):
+    seconds[0].update({"gamma 2": 9.0, "gamma 3": 9.0})
+    out = _generate(pair, gamma="auto")
+    assert out.choice.gamma == out.stats.gamma == 0
+    assert out.stats.target_calls == out.stats.emitted
+
+
+def test_what_was_not_measured_is_not_remembered(pair, seconds, monkeypatch):
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 0.0))
+    ids = pair.token_ids(TEXTS, max_input_len=16)
+    choice = pair.choose_gamma(ids, max_decode_len=12)
+    assert choice.note.startswith("Nothing could be measured within 0 s")
+    assert choice.alpha == 0.75
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
+    again = pair.choose_gamma(ids, max_decode_len=12)
+    assert again.note == ""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"sampling": SamplingConfig(temperature=1.0)}, {"verifier": BlockVerifier()},
+        {"stop_below": 0.3}, {"draft_sampling": SamplingConfig(1.0)},
+    ],
+    ids=lambda option: next(iter(option)),
+)  # fmt: skip
+def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, option):
+    """And is remembered for that alone."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    kinds = []
+
+    def choose(kind, batches, max_decode_len):
+        kinds.append(kind)
+        return Choice("gamma", 3, None, (0.8,), 0.1, {7: 1.5}, (Candidate(3, None, 2, 2, 2),))
+
+    monkeypatch.setattr(chooser, "choose", choose)
+    ids = pair.token_ids(TEXTS, max_input_len=16)
+    for _ in range(2):
+        for options in ({}, option):
+            pair.choose_gamma(ids, max_decode_len=12, **options)
+    assert len(kinds) == 2
+    decoder = kinds[1].decoder
+    assert decoder(0, None).engine.drafter is None
+    wanted = {"method": "speculative", "gamma": 5, "max_decode_len": 12, "seed": 0}
+    expected = pair.decoder(**wanted | {"sampling": SamplingConfig(0.0)} | option)
+    assert decoder(5, None).engine == expected.engine
+    for ours, theirs in (
+        (decoder(5, None).params.sampling, expected.params.sampling),
+        (decoder(5, None).params.drafter.sampling, expected.params.drafter.sampling),
+    ):
+        assert ours.greedy == theirs.greedy
+
+
+@pytest.mark.slow  # test_what_is_measured_is_what_will_decode shows that it decodes with it.
+def test_alpha_is_that_of_the_verifier(pair, seconds):
+    assert _generate(pair, gamma="auto", verifier=ForcedAcceptance(1.0)).choice.alpha == 1
+
+
+def test_plain_decoding_chooses_nothing(pair, seconds):
+    assert _generate(pair, method="autoregressive", gamma="auto").choice is None
+    assert seconds[1] == []
+
+
+def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(decode_choice, "GAMMAS", (1, 2))
+    monkeypatch.setattr(decode_choice, "PROBE_DEPTH", 2)
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
+    choice = _generate(pair, gamma="auto").choice
+    shown = capsys.readouterr().err
+    assert "Choosing gamma, 600 s at most: compiling: 0 of 3 programs\n" in shown
+    assert "measuring acceptance and costs: 6 of 6 batches" in shown
+    assert choice.note == ""
+    assert {each.gamma for each in choice.candidates if each.measured} == {1, 2}
+    assert all(v > 0 for v in choice.verify_ratio.values())
+    assert 0 <= choice.alpha <= 1
+    (path,) = (tmp_path / "choices").iterdir()
+    assert jax.__version__ in json.loads(path.read_text())["key"]
+
+
+def test_nothing_in_it_is_a_cpus(models, seconds):
+    """The same with programs as they are on an accelerator: what is chosen is what was measured."""
+    seconds[0]["gamma 2"] = 0.1
+    with platforms.compiling_for(platforms.TPU):
+        target, draft = (
+            load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)
+        )
+        pair = Pair(target, model_draft(draft), None)
+        assert pair.target.model.layout == "in_out"
+        out = _generate(pair, gamma="auto")
+        plain = _generate(pair, method="autoregressive")
+    assert out.choice.gamma == 2
+    for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"verifier": ForcedAcceptance(1.0)},
+        {"verifier": KSeqVerifier(), "sampling": SamplingConfig(1.0)},
+        {"verifier": RecursiveVerifier(), "sampling": SamplingConfig(1.0)},
+    ],
+    ids=["forced", "kseq", "recursive"],
+)
+def test_trees_with_the_real_loops(pair, monkeypatch, tmp_path, options):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(decode_choice, "NODES", (4,))
+    monkeypatch.setattr(decode_choice, "GAMMAS", (1, 2))
+    monkeypatch.setattr(decode_choice, "PROBE_DEPTH", 2)
+    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
+    out = pair.generate(TEXTS, tree="auto", max_decode_len=6, **options)
+    choice = out.choice
+    assert choice.note == ""
+    assert out.stats.gamma == choice.levels
+    assert any(each.tree and each.measured for each in choice.candidates)
+    assert "With acceptance by rank" in str(choice)
+    again = pair.choose_tree([np.array(text) for text in TEXTS], max_decode_len=6, **options)
+    assert again == choice
+
+
+def test_two_heads(models, drafts, monkeypatch, tmp_path):
+    """What heads there are is known before anything is decoded."""
+    kind = kind_of(models, drafts["heads"], "gamma")
+    assert kind._probe.gamma == 2
+    assert {each.gamma for each in kind.assumed().candidates} == {1, 2}
+
+
+def test_what_cannot_be_chosen_is_one_error(models, drafts, pair):
+    ids = pair.token_ids(TEXTS, max_input_len=16)
+    with pytest.raises(ValueError, match='BlockVerifier verifies chains only: give gamma="auto"'):
+        pair.choose_tree(ids, verifier=BlockVerifier())
+    with pytest.raises(ValueError, match="instead of gamma"):
+        Pair(models[0], drafts["merged"], None).choose_gamma(ids)
+    chains = dataclasses.replace(drafts["model"], make_tree=None)
+    with pytest.raises(ValueError, match="makes chains only: give gamma instead of tree"):
+        Pair(models[0], chains, None).choose_tree(ids)
+    with pytest.raises(ValueError, match="stop_below must be 0"):
+        pair.choose_tree(ids, stop_below=0.5)
+    with pytest.raises(ValueError, match='gamma must be a whole number or "auto"'):
+        _generate(pair, gamma="often")
+    with pytest.raises(ValueError, match="at least one row"):
+        pair.choose_gamma([])
+    with pytest.raises(ValueError, match="max_decode_len >= 2"):
+        pair.choose_gamma(ids, max_decode_len=1)

@@ -127,11 +127,14 @@ class Start:
       encoded: all that does not change while decoding (cross-attention K/V), computed once.
       cache: holds every prefix token but the last.
       last_token: [B] each row's last prefix token, not yet in the cache.
+      states: [B, P - 1, D] the last hidden states of the tokens in the cache; what is behind a
+        row's own is filler.
     """
 
     encoded: Encoded
     cache: Cache
     last_token: Int[Array, " b"]
+    states: Float[Array, "b p d"]
 
 
 @pytree

@@ -140,7 +140,7 @@ class Engine:
         start = self.target.start(params.target, prompt, room, encoded)
         drafter_state = None
         if self.drafter:
-            drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start.encoded)
+            drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start)
         return st.initial_state(
             start, drafter_state, row_ids=row_ids, limit=limit, seed=seed,
             output_bucket=output_bucket, pad_id=self.target.pad_id, topology=self.topology,

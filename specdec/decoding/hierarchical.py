@@ -26,7 +26,6 @@ from specdec.topology import MOST_NODES
 from specdec.types import (
     Draft,
     DrafterState,
-    Encoded,
     Params,
     Prompt,
     Purpose,
@@ -91,12 +90,13 @@ class HierarchicalDrafter(Chain):
         return Engine(Lagging(self.model), self.inner)
 
     def init(
-        self, params: tuple[Sampled, Params], prompt: Prompt, max_len: int, target: Encoded
+        self, params: tuple[Sampled, Params], prompt: Prompt, max_len: int, target: Start
     ) -> HierarchicalState:
         # The block that crosses the limit is drafted whole, its last inner round too.
         room = max_len + self.gamma
         own = room + self.inner.topology.size + 1
-        start = self._engine.target.start(params[0].weights, prompt, own, target)
+        start = self._engine.target.start(params[0].weights, prompt, own, target.encoded)
+        start = dataclasses.replace(start, states=start.states[:, :0])
         last, active = start.last_token, jnp.ones((prompt.batch_size,), bool)
         inner = self.inner.init(params[1], prompt, room, target)
         return HierarchicalState(start, last, jnp.zeros_like(last), active, inner)
@@ -157,7 +157,7 @@ class HierarchicalDrafter(Chain):
         cache = model.without(cache, state.last_guess, verdict.num_accepted == self.gamma)
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         newest = jnp.where(active, newest, state.start.last_token)
-        start = Start(state.start.encoded, cache, newest)
+        start = dataclasses.replace(state.start, cache=cache, last_token=newest)
         inner = self.inner.observe(state.inner, verdict, states)
         return dataclasses.replace(state, start=start, active=active, inner=inner)
 

@@ -131,7 +131,7 @@ class Opening(Protocol):
         ...
 
 
-def prefix_states(prompt: Prompt, target: Start) -> Float[Array, "b p d"]:
+def prefix_states(target: Start) -> Float[Array, "b p d"]:
     """The target's last hidden state from which each prefix token was drawn, float32.
 
     Of a row's first token there is none: zeros stand for it, as they do in training.

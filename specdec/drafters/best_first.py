@@ -20,7 +20,7 @@ from specdec.drafters.model_tree import (
 )
 from specdec.models.base import Model
 from specdec.topology import TracedTopology
-from specdec.types import Distribution, Draft, Encoded, PointMass, Prompt, RandomSource, Verdict
+from specdec.types import Distribution, Draft, PointMass, Prompt, RandomSource, Start, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,7 @@ class BestFirstDrafter:
     def _num_fed(self) -> int:
         return (self.depth - 1) * self.siblings
 
-    def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
-    ) -> ModelTreeState:
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> ModelTreeState:
         room = max_len + self._num_fed + 1
         return start_tree(self.model, params, prompt, room, self.nodes, self.catch_up, target)
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Sampled, StateDraft
+from specdec.drafters.base import Sampled, StateDraft, prefix_states
 from specdec.drafters.growing import grow
 from specdec.drafters.model_tree import fed_places, ids_of, inner_nodes
 from specdec.pytrees import pytree
@@ -22,6 +22,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    Start,
     Verdict,
 )
 
@@ -43,7 +44,8 @@ class EagleDrafter:
 
     The first call of a block feeds all that the last block emitted, with the target's true states:
     they replace what the draft made itself of accepted guesses. A guess is fed with the draft's own
-    state of its parent. Before the first block there is no state of the target; zeros stand for it.
+    state of its parent. A prefix is fed before the first block; its first token was drawn from no
+    state, and zeros stand for it.
     Siblings are drawn as by :class:`~specdec.drafters.model_tree.ModelTreeDrafter`. Parameters are
     :class:`~specdec.drafters.base.Sampled` ones of the layer.
 
@@ -54,13 +56,19 @@ class EagleDrafter:
     topology: Topology  # Nodes in the order of levels.
     independent: bool = False  # Whether siblings are drawn with replacement.
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded) -> EagleState:
-        batch, room = prompt.batch_size, self.topology.depth + 1
-        most = max_len + room + max(room, inner_nodes(self.topology).size)
-        encoded, cache = self.layer.start(params.weights, batch, most, target)
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> EagleState:
+        (batch, size), room = prompt.prefix.shape, self.topology.depth + 1
+        most = size - 1 + max_len + room + max(room, inner_nodes(self.topology).size)
+        encoded, cache = self.layer.start(params.weights, batch, most, target.encoded)
+        states = prefix_states(target)
+        if size > 1:
+            before = jnp.asarray(prompt.prefix[:, :-1])
+            _, cache = self.layer.extend(params.weights, encoded, cache, before, states[:, :-1])
+            cache = self.layer.commit(cache, jnp.asarray(prompt.prefix_lengths - 1))
+        newest = take_position(states, jnp.asarray(prompt.prefix_lengths - 1))[:, None]
         return EagleState(
             encoded, cache, jnp.tile(prompt.last_token[:, None], (1, room)),
-            jnp.zeros((batch, room, self.layer.width)), jnp.ones((batch,), jnp.int32),
+            jnp.pad(newest, ((0, 0), (0, room - 1), (0, 0))), jnp.ones((batch,), jnp.int32),
         )  # fmt: skip
 
     def propose(

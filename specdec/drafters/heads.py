@@ -21,6 +21,7 @@ from specdec.drafters.base import (
     Sampled,
     chain,
     never_stopping,
+    prefix_states,
 )
 from specdec.drafters.growing import grow
 from specdec.drafters.model_tree import ids_of
@@ -29,11 +30,11 @@ from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import (
     Draft,
-    Encoded,
     PointMass,
     Prompt,
     Purpose,
     RandomSource,
+    Start,
     Verdict,
 )
 
@@ -70,8 +71,7 @@ def grow_from_levels(
 class OffsetHeadsState:
     """The heads' drafter between blocks."""
 
-    # The target's where the newest token was drawn; zeros before its first call, from which guesses
-    # are as good as any.
+    # The target's where the newest token was drawn; zeros if that is a row's first token.
     hidden: Float[Array, "b d"]
 
 
@@ -103,10 +103,11 @@ class OffsetHeadsDrafter:
             )
 
     def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
+        self, params: Sampled, prompt: Prompt, max_len: int, target: Start
     ) -> OffsetHeadsState:
-        del params, max_len, target
-        return OffsetHeadsState(jnp.zeros((prompt.batch_size, self.heads.width)))
+        del params, max_len
+        last = jnp.asarray(prompt.prefix_lengths - 1)
+        return OffsetHeadsState(take_position(prefix_states(target), last))
 
     def propose(
         self, params: Sampled, state: OffsetHeadsState, random: RandomSource

@@ -11,7 +11,7 @@ from specdec.drafters.base import LookAhead, Sampled
 from specdec.drafters.heads import grow_from_levels
 from specdec.pytrees import pytree
 from specdec.topology import Topology
-from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, Verdict
+from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, Start, Verdict
 
 
 @pytree
@@ -52,13 +52,11 @@ class LookAheadDrafter:
                 f"guesses in a row; {self.topology.depth} were asked for."
             )
 
-    def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
-    ) -> LookAheadState:
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> LookAheadState:
         room = self.topology.depth + 1
         most = max_len + room + self.model.count
         return LookAheadState(
-            target, self.model.start(params.weights, prompt, most, target),
+            target.encoded, self.model.start(params.weights, prompt, most, target.encoded),
             jnp.tile(prompt.last_token[:, None], (1, room)),
             jnp.ones((prompt.batch_size,), jnp.int32),
         )  # fmt: skip

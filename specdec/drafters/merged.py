@@ -18,12 +18,12 @@ from specdec.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
 from specdec.types import (
     Draft,
     DrafterState,
-    Encoded,
     Params,
     Prompt,
     Purpose,
     RandomSource,
     SamplingConfig,
+    Start,
     Verdict,
 )
 
@@ -77,7 +77,7 @@ class MergedDrafter:
         return [sum(sizes[:i]) for i in range(len(sizes))]
 
     def init(
-        self, params: tuple[Params, ...], prompt: Prompt, max_len: int, target: Encoded
+        self, params: tuple[Params, ...], prompt: Prompt, max_len: int, target: Start
     ) -> tuple[DrafterState, ...]:
         pairs = zip(self.drafters, params, strict=True)
         return tuple(drafter.init(own, prompt, max_len, target) for drafter, own in pairs)

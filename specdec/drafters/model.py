@@ -30,6 +30,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    Start,
     Verdict,
 )
 
@@ -76,10 +77,10 @@ class ModelDrafter(Chain):
         real("stop_below", self.stop_below, "in [0, 1]", 0, 1)
 
     def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
+        self, params: Sampled, prompt: Prompt, max_len: int, target: Start
     ) -> ModelDrafterState:
         # gamma + 1: the block that crosses the limit is drafted whole.
-        start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target)
+        start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target.encoded)
         last, ones = start.last_token, jnp.ones((prompt.batch_size,), jnp.int32)
         pending = jnp.stack([last, last], axis=1)
         return ModelDrafterState(

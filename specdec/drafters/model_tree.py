@@ -24,6 +24,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    Start,
     Verdict,
 )
 
@@ -42,7 +43,7 @@ class ModelTreeState:
 
 def start_tree(
     model: Model, params: Sampled, prompt: Prompt, room: int, nodes: int, catch_up: int,
-    target: Encoded,
+    target: Start,
 ) -> ModelTreeState:  # fmt: skip
     """The state before the first block.
 
@@ -51,7 +52,7 @@ def start_tree(
       nodes: N.
       catch_up: P, tokens that the cache may lack after a block.
     """
-    start = model.start(params.weights, prompt, room + catch_up, target)
+    start = model.start(params.weights, prompt, room + catch_up, target.encoded)
     ones = jnp.ones((prompt.batch_size,), jnp.int32)
     pending = jnp.tile(start.last_token[:, None], (1, catch_up))
     fed = jnp.full((prompt.batch_size, nodes), -1, jnp.int32)
@@ -132,9 +133,7 @@ class ModelTreeDrafter:
     # Where other drafts guess too, all that a block emits.
     catch_up: int = 2
 
-    def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Encoded
-    ) -> ModelTreeState:
+    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> ModelTreeState:
         room = max_len + inner_nodes(self.topology).size + 1
         return start_tree(
             self.model, params, prompt, room, self.topology.size, self.catch_up, target

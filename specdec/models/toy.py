@@ -66,10 +66,11 @@ class ToyModel:
         cache = ToyCache(
             jnp.zeros((batch, before + max_len), jnp.int32), jnp.zeros((batch,), jnp.int32)
         )
+        states = jnp.zeros((batch, before, 1))
         if before:
-            _, cache = self.extend(params, encoded, cache, prompt.prefix[:, :-1])
+            states, cache = self.extend(params, encoded, cache, prompt.prefix[:, :-1])
             cache = self.commit(cache, None, prompt.prefix_lengths - 1)
-        return Start(encoded, cache, prompt.last_token)
+        return Start(encoded, cache, prompt.last_token, states)
 
     def extend(
         self, params: Float[Array, "c v"], encoded: Int[Array, " b"], cache: ToyCache,

@@ -86,7 +86,7 @@ def test_the_room_of_a_draft_is_what_its_drafter_asks_for(tree):
     if tree.topology is not None:
         drafter = ModelTreeDrafter(model, tree.topology)
     params, prompt = types.SimpleNamespace(weights=None), types.SimpleNamespace(batch_size=1)
-    drafter.init(params, prompt, 32, None)
+    drafter.init(params, prompt, 32, types.SimpleNamespace(encoded=None))
     plan = dataclasses.replace(PLAN, gamma=tree.levels, tree=tree)
     assert plan.memory()[1]["self-attention cache"] == plan.draft_share.cache(*asked)
 

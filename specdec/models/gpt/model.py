@@ -66,10 +66,7 @@ class GPTModel(PackedModel):
         del target
         before = prompt.prefix.shape[1] - 1
         cache = self.empty_cache(prompt.batch_size, before + max_len)
-        if before:
-            _, cache = self.extend(params, (), cache, jnp.asarray(prompt.prefix[:, :-1]))
-            cache = self.commit(cache, None, prompt.prefix_lengths - 1)
-        return Start((), cache, prompt.last_token)
+        return self.prefilled(params, (), cache, prompt)
 
     def _extend(self, params, encoded, cache, x, topology, after):
         del encoded

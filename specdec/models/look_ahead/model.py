@@ -67,11 +67,7 @@ class LookAheadModel:
     ) -> kv.KVCache:
         before = prompt.prefix.shape[1] - 1
         cache = self.target.empty_cache(prompt.batch_size, before + max_len)
-        if before:
-            prefix = jnp.asarray(prompt.prefix[:, :-1])
-            _, cache = self.target.extend(params.target, encoded, cache, prefix)
-            cache = self.commit(cache, jnp.asarray(prompt.prefix_lengths - 1))
-        return cache
+        return self.target.prefilled(params.target, encoded, cache, prompt).cache
 
     def extend(
         self, params: LookAheadParams, encoded: Encoded, cache: kv.KVCache,

@@ -106,10 +106,7 @@ class T5Model(PackedModel):
             else:
                 encoded = self._encoded(params, prompt, target)
             cache = self.empty_cache(batch, before + max_len)
-        if before:
-            _, cache = self.extend(params, encoded, cache, prompt.prefix[:, :-1])
-            cache = self.commit(cache, None, prompt.prefix_lengths - 1)
-        return Start(encoded, cache, prompt.last_token)
+        return self.prefilled(params, encoded, cache, prompt)
 
     def _encoded(self, params, prompt, target) -> EncodedT5:
         cfg, mask, encoding = self.config, prompt.input_mask, None

@@ -1,0 +1,126 @@
+"""What drafts on hidden states guess from is what their training computes, prompts included.
+
+Training sees a prompt and its output as one text. A draft that began without the prompt would be
+lossless all the same, so tokens cannot show it: the distributions of guesses do.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+
+from specdec.checkpoints import architectures
+from specdec.checkpoints.heads import init_params
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import Sampled
+from specdec.drafters.eagle import EagleDrafter
+from specdec.drafters.heads import OffsetHeadsDrafter
+from specdec.drafters.look_ahead import LookAheadDrafter
+from specdec.models.base import forced
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.eagle.model import EagleModel, EagleParams
+from specdec.models.heads.model import HeadsParams, TargetHeads
+from specdec.models.heads.network import HeadsConfig, HeadsNetwork
+from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
+from specdec.topology import Topology
+from specdec.training.heads import _after, look_ahead, steps_ahead
+from specdec.types import SamplingConfig
+
+ONE = SamplingConfig(1.0).traced()
+LIMIT = 7
+# Of each row: what an encoder reads, and the decoder's first tokens.
+INPUTS = [[5, 6, 7, 1], [9, 1], [4, 4, 8, 3, 1]]
+PREFIXES = [[3, 11, 4, 7, 2], [6], [8, 5, 9]]
+
+
+def padded(rows):
+    lengths = np.array([len(row) for row in rows])
+    return np.array([[*row, *[0] * (max(lengths) - len(row))] for row in rows]), lengths
+
+
+@pytest.fixture(scope="module", params=["gpt", "v1.1"])
+def target(request):
+    """A model, its parameters, and prompts with prefixes of several lengths."""
+    gpt = request.param == "gpt"
+    config = TINY_GPT["gpt"] if gpt else TINY["v1.1"]
+    params = (random_gpt_params if gpt else random_t5_params)(config, 3)
+    model = architectures.decode_model(config, "in_out")
+    if gpt:
+        prompt = model.prompt(*padded(PREFIXES))
+    else:
+        prompt = forced(model.prompt(*padded(INPUTS)), *padded(PREFIXES))
+    return model, model.pack(params), prompt
+
+
+def drafter_of(kind, model, packed):
+    """A drafter with random parameters, and (tokens, hidden, encoded) -> laws of two guesses."""
+    width = model.config.d_model
+    if kind == "medusa":
+        config = HeadsConfig("medusa", 2, width)
+        weights = init_params(config, jax.random.key(1))
+        heads = TargetHeads(model, config)
+
+        def states(fed, encoded, hidden):
+            made = HeadsNetwork(config).apply({"params": weights}, _after(hidden))
+            return [made[:, -1:, 0], made[:, -1:, 1]]
+
+        return OffsetHeadsDrafter(heads, Topology.chain(2)), HeadsParams(weights, packed), states
+    if kind == "eagle":
+        config = EagleConfig(width, 8, 2, 4, 16, not model.reads_prefix)
+        layer = EagleModel(model, config)
+        own = EagleParams(layer.pack(init_params(config, jax.random.key(1))), packed)
+
+        def states(fed, encoded, hidden):
+            return [next(steps_ahead(layer, own, encoded, fed, hidden, 1))[:, -1:]]
+
+        return EagleDrafter(layer, Topology.chain(2)), own, states
+    config = LookAheadConfig(1, width)
+    weights = init_params(config, jax.random.key(1))["embeddings"] * 30
+    ahead, own = LookAheadModel(model, config), LookAheadParams(weights, packed)
+
+    def states(fed, encoded, hidden):
+        return [hidden[:, -1:], look_ahead(model, own, encoded, fed)[:, -1:, 0]]
+
+    return LookAheadDrafter(ahead, Topology.chain(2)), own, states
+
+
+def trained_laws(model, packed, states, inputs, text):
+    """By the functions of training: q of the guesses that follow a text of the decoder."""
+    if model.reads_prefix:
+        pair = jnp.asarray([text]), jnp.asarray([text])
+    else:  # The decoder reads targets behind its start token.
+        pair = jnp.asarray([inputs]), jnp.asarray([[*text[1:], 2]])
+    fed, encoded, hidden = architectures.states_along(model, packed, *pair)
+    assert fed.tolist() == [list(text)]
+    found = [model.logits(packed, each) for each in states(fed, encoded, hidden)]
+    return [jax.nn.softmax(each[0, 0]) for each in found]
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "look-ahead"])
+def test_guesses_are_drawn_from_what_training_computes(target, kind):
+    model, packed, prompt = target
+    drafter, own, states = drafter_of(kind, model, packed)
+    engine = Engine(model, drafter)
+    params = EngineParams(packed, ONE, Sampled(own, ONE))
+    state = engine.start(params, prompt, np.arange(3), LIMIT, 5, output_bucket=8)
+    step, blocks = jax.jit(engine.step), 0
+    while not np.all(state.finished):
+        draft, _ = drafter.propose(params.drafter, state.drafter_state, step_numbers(state))
+        for row in range(3):
+            if state.finished[row]:
+                continue
+            start = [] if model.reads_prefix else [model.decoder_start_id]
+            emitted = state.tokens[row, : state.num_tokens[row]].tolist()
+            text = [*start, *PREFIXES[row], *emitted]
+            for guess, law in enumerate(trained_laws(model, packed, states, INPUTS[row], text)):
+                np.testing.assert_allclose(draft.probs[row, guess], law, atol=3e-5)
+        state, _ = step(params, state)
+        blocks += 1
+    assert blocks > 2
+
+
+def step_numbers(state):
+    from specdec.core.randomness import BlockRandom
+
+    return BlockRandom.of(state.row_keys, state.block)

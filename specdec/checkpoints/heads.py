@@ -102,8 +102,8 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Co
     known, here = found.pop("target", None), target_fingerprint(target)
     if known != here:
         raise CheckpointError(
-            f"{source} was trained on another target (fingerprint {known}) than this one ({here}), "
-            "whose hidden states mean something else. Train heads on this one "
+            f"{source} was trained on another target (fingerprint {known!r}) than this one "
+            f"({here!r}), whose hidden states mean something else. Train heads on this one "
             "(configs/training/quickstart_heads.gin)."
         )
     shape: Any = HeadsConfig

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import mmap
 import os
 import zlib
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from specdec.core.files import naming, to_json
+from specdec.core.files import naming, parse_object, to_json
 from specdec.decoding.batches import Batch
 from specdec.measure.progress import Progress
 
@@ -39,20 +38,20 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[T]:
             if not line.endswith(b"\n"):
                 return
             content, found, checksum = line.rstrip(b"\n").rpartition(_CHECKSUM)
+            if found and checksum != b'"%08x"}' % zlib.crc32(content):
+                raise ValueError(
+                    f"{path}:{number} was changed after it was written: its checksum differs. "
+                    "Remove the file to start again from the first row."
+                )
             try:
                 if not found:
                     raise ValueError("no checksum")
-                parsed = parse(json.loads(content + b"}"))
+                parsed = parse(parse_object(f"{content.decode()}}}", str(path)))
             except (ValueError, TypeError, KeyError):
                 raise ValueError(
                     f"{path}:{number} is not a row of this program; remove the file to start "
                     "again from the first row."
                 ) from None
-            if checksum != b'"%08x"}' % zlib.crc32(content):
-                raise ValueError(
-                    f"{path}:{number} was changed after it was written: its checksum differs. "
-                    "Remove the file to start again from the first row."
-                )
             yield parsed
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.core.files import write_text
+from specdec.core.files import read_object, write_text
 
 Result = Mapping[str, Any]
 SUMMARY = "summary.json"
@@ -30,20 +29,33 @@ def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
     old = path.read_text(encoding="utf-8")
     if not _SECTION.search(old):
         raise PageError(f"{path} has no section between <!-- NAME --> and <!-- /NAME -->.")
-    new = _SECTION.sub(lambda m: f"<!-- {m[1]} -->\n{section(m[1])}\n<!-- /{m[1]} -->", old)
+
+    def made(name: str) -> str:
+        try:
+            return section(name)
+        except PageError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise PageError(
+                f"The section {name} of {path} cannot be made: something in its results files is "
+                f"missing, or not what it was ({what})."
+            ) from error
+
+    new = _SECTION.sub(lambda m: f"<!-- {m[1]} -->\n{made(m[1])}\n<!-- /{m[1]} -->", old)
     if new != old and not check:
         write_text(path, new)
     return new != old
 
 
-def read_json(root: Path, name: str, remedy: str = "") -> Any:
-    """A results file; raises PageError if it is missing or not JSON."""
+def read_json(root: Path, name: str, remedy: str = "") -> dict[str, Any]:
+    """A results file; raises PageError if it is missing or not a JSON object."""
     try:
-        return json.loads((root / name).read_text(encoding="utf-8"))
+        return read_object(root / name)
     except FileNotFoundError:
         raise PageError(f"{name} is missing{remedy and f'; make it with: {remedy}'}.") from None
     except ValueError as error:
-        raise PageError(f"{name} is not valid JSON ({error}).") from None
+        raise PageError(str(error)) from None
 
 
 def read_study(root: Path, directory: str) -> Any:

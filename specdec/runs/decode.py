@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import json
 import signal
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -163,7 +162,7 @@ class PreparedRun:
         """Rows that this process has on disk, found to be its first ones of this run."""
         path, saved = self._parts.path, self._directory / CONFIG
         advice = "choose another --output_dir or remove {} there."
-        text = saved.read_text(encoding="utf-8") if saved.is_file() else ""
+        text = saved.read_text(encoding="utf-8", errors="replace") if saved.is_file() else ""
         known = text.endswith(_END + self._identity)
         # Of several processes, the first would also replace what one alone has decoded there.
         for decodes in (path, self._directory / DECODES):
@@ -196,8 +195,11 @@ class PreparedRun:
     def finished(self) -> dict[str, Any] | None:
         """What :meth:`execute` returned when this run was finished before, if it was."""
         path = self._directory / RESULTS
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"gin": None}
-        done = content["gin"] == self._identity and self._num_done >= self._parts.num_mine
+        try:
+            content = files.read_object(path) if path.is_file() else {}
+        except ValueError:  # A damaged one is made again, of the rows.
+            content = {}
+        done = content.get("gin") == self._identity and self._num_done >= self._parts.num_mine
         return content if done else None
 
     def execute(self, command: str) -> dict[str, Any]:

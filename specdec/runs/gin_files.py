@@ -48,6 +48,10 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
             f"A config file imports what is not there: {problem}. Is it a configuration of another "
             f"system? Those of specdec are in configs/. {' '.join(where.split())}".rstrip()
         ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{' or '.join(files)}, or a file that is included, is not UTF-8 ({error})."
+        ) from None
     except TypeError as error:  # gin looks for a missing file in a package of its folder's name.
         where = str(error).partition("\n")[2]
         raise FileNotFoundError(f"An included config file is missing. {where}") from None

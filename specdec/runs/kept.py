@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,16 @@ def kept_of(
     """What the file holds of these settings, or what is made now, and kept there.
 
     ``settings`` are as JSON gives them back, and become the key "settings".
+
+    Raises:
+      ValueError: the file is damaged.
     """
     if file.is_file():
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["settings"] == settings:
+        try:
+            found = files.read_object(file)
+        except ValueError as error:
+            raise ValueError(f"{error} Remove it, and it is measured again.") from None
+        if found.get("settings") == settings:
             return found
     found = make() | {"settings": settings}
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -25,10 +25,10 @@ from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.formats import open_checkpoint
 from specdec.checkpoints.hf_files import CONFIG
 from specdec.checkpoints.loading import resolve
-from specdec.checkpoints.parameters import as_dtype, check_parameters
+from specdec.checkpoints.parameters import CheckpointError, as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
 from specdec.checkpoints.vocabulary_files import copy_vocabulary
-from specdec.core.files import write_json
+from specdec.core.files import read_object, write_json
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.vocabulary import Tokenizer
 
@@ -49,13 +49,14 @@ def prepare_directory(
 
     Raises:
       ValueError: ``directory`` holds a run with other settings; the message names them.
+      CheckpointError: the description there is damaged.
     """
     directory, model = Path(directory), {"model": config} if config else {}
     described = json.loads(json.dumps(model | settings, default=dataclasses.asdict))
     if (path := directory / SETTINGS).exists():
-        found = json.loads(path.read_text())
+        found = _read(path)
         if "model" in found:  # Fields that the config has gained since then take their defaults.
-            known = dataclasses.asdict(architectures.config_of(found["model"]))
+            known = dataclasses.asdict(_config(path, found["model"]))
             found["model"] = json.loads(json.dumps(known))  # Lists, as JSON has them.
         changes = "; ".join(
             f"{key}: {found.get(key)!r} there, {described.get(key)!r} here"
@@ -155,14 +156,31 @@ def open_params(
     """The network and the parameters of a run directory, which are read in ``dtype`` when used.
 
     Raises:
-      CheckpointError: parameters are missing, unknown or of other shapes than the network's; when
-        one is read: its files are damaged.
+      CheckpointError: the config is damaged; parameters are missing, unknown or of other shapes
+        than the network's; when one is read: its files are damaged.
     """
-    config = architectures.config_of(json.loads((Path(directory) / MODEL).read_text()))
+    path = Path(directory) / MODEL
+    config = _config(path, _read(path))
     location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
     arrays = read_orbax(location, as_dtype(dtype))
     check_parameters(location, architectures.parameter_shapes(config), arrays, MODEL)
     return config, unflatten_dict(arrays, sep="/")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise CheckpointError(f"{error} Copy the run again, or remove it.") from None
+
+
+def _config(path: Path, fields: Any) -> Config:
+    """The network's config that a file of a run holds."""
+    try:
+        return architectures.config_of(fields)
+    except (ValueError, TypeError) as error:
+        reason = str(error).rstrip(".")
+        raise CheckpointError(f"{path} does not describe a network: {reason}.") from None
 
 
 def save_params(directory: str | os.PathLike, config: Config, params: Any, step: int) -> None:

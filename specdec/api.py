@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from specdec.decoding.speculative_beam import (
     searched_blocks,
 )
 from specdec.drafters.tree import Tree
-from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments
+from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments, refuse_unknown
 from specdec.measure.chooser import Choice
 from specdec.models.base import LoadedModel
 from specdec.types import SamplingConfig
@@ -79,6 +79,7 @@ class Pair(Decoders):
         num_return: int | None = None,
         draft_beams: int | None = None,
         prefix: Prefix | None = None,
+        **unknown: Any,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
@@ -124,7 +125,9 @@ class Pair(Decoders):
         Raises:
           ValueError: an argument out of range; an empty text, or one longer than max_input_len; a
             prefix for a decoder-only model, whose text is the prefix.
+          TypeError: a keyword that there is not; one of transformers' tells what to give instead.
         """
+        refuse_unknown(unknown)
         checked = check_arguments(
             method=method, gamma=gamma, tree=tree, sampling=sampling,
             max_decode_len=max_decode_len, seed=seed, batch_size=batch_size,

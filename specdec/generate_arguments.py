@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Mapping
+from inspect import get_annotations
 from typing import Any, Literal, get_args
 
 from specdec.arguments import real, whole
+from specdec.checkpoints.generation_options import advice_on
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.tree import Tree, as_tree
 from specdec.topology import MOST_NODES
@@ -109,6 +113,18 @@ def check_arguments(
         "stop_below": stop_below, "draft_sampling": draft_sampling, "verifier": verifier,
         "beam": beam, "num_return": num_return, "draft_beams": draft_beams,
     }  # fmt: skip
+
+
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Raises TypeError for keywords that generate does not have, with what to give instead."""
+    advice = advice_on(options)
+    for name, value in options.items():
+        close = difflib.get_close_matches(name, get_annotations(check_arguments), cutoff=0.6)
+        hint = advice.get(name) or (f"did you mean {close[0]}?" if close else "")
+        raise TypeError(
+            f"generate has no keyword {name} (got {value!r}): "
+            f"{hint or 'help(specdec.Pair.generate) lists those that there are'}"
+        )
 
 
 def _checked_beam(

@@ -98,6 +98,24 @@ def test_one_clear_error(pair, option, message):
 
 
 @pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"max_new_tokens": 20}, r"no keyword max_new_tokens \(got 20\): pass max_decode_len=20"),
+        ({"num_beams": 4}, r'no keyword num_beams .*: pass method="beam", beam=specdec.BeamConfig'),
+        ({"temperature": 0.7}, r"no keyword temperature .*: pass sampling=specdec.SamplingConfig"),
+        ({"num_return_sequences": 2}, "pass num_return=2"),
+        ({"repetition_penalty": 1.2}, "not supported: outputs differ from those of transformers'"),
+        ({"stop_strings": ["."]}, "no keyword stop_strings .*: not supported"),
+        ({"gama": 3}, "no keyword gama .*: did you mean gamma?"),
+        ({"xyzzy": 3}, r"no keyword xyzzy .*: help\(specdec.Pair.generate\) lists"),
+    ],
+)  # fmt: skip
+def test_a_keyword_of_transformers_names_what_we_have(pair, option, message):
+    with pytest.raises(TypeError, match=message):
+        generate(pair, **option)
+
+
+@pytest.mark.parametrize(
     ("length", "most", "expected"), [(64, 1024, 4), (3, 1024, 2), (2, 1024, 1), (64, 2, 2)]
 )
 def test_a_gamma_that_is_not_given_fits_output_and_draft(pair, length, most, expected):

@@ -120,3 +120,8 @@ def unserved(directory: Path) -> str | None:
     if not lines:
         return None
     return f"{file} has options for generating that specdec does not apply. {'; '.join(lines)}."
+
+
+def advice_on(options: Found) -> dict[str, str]:
+    """What to do here about each of these options of transformers; others are left out."""
+    return {name: OPTIONS[name][1](options) for name in options if name in OPTIONS}

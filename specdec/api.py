@@ -280,9 +280,9 @@ class Pair(Decoders):
             return None
         model, prompt = self.target.model, batch.prompt
         start = 0 if model.reads_prefix else 1  # The start token is no text.
-        before = prompt.prefix[place, start : prompt.prefix_lengths[place]]
+        before = prompt.prefix[place, start : prompt.prefix_lengths[place]].tolist()
         ended = len(tokens) and tokens[-1] in model.eos_ids
-        return added_text(self.vocabulary, before, tokens[:-1] if ended else tokens)
+        return added_text(self.vocabulary, before, tokens[: -1 if ended else None].tolist())
 
     def _texts(self, found: Sequence[str | None]) -> list[str] | None:
         return None if self.vocabulary is None else [text or "" for text in found]

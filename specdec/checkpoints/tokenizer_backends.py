@@ -14,6 +14,8 @@ import contextlib
 import dataclasses
 import json
 import math
+import reprlib
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -93,7 +95,7 @@ def open_backend(path: Path, rows: int | None = None) -> Opened:
             opened = _bpe(kind, *_merges_of(path), named, settings)
         else:
             opened = _from_pieces(path, named, settings, rows)
-        opened.backend.encode("a")  # What cannot be used is found here.
+        opened.backend.encode("a \U0010fffd")  # What cannot be used is found here.
     _check_added(path, opened.backend, settings)
     return opened
 
@@ -127,14 +129,14 @@ def _guessed(vocab: Mapping[str, Any]) -> str:
 def _from_json(
     kind: str, content: Mapping[str, Any], named: Mapping[str, Any], settings: Settings
 ) -> Opened:
-    model = content["model"]
+    # Found damaged here it is an error; the library would stop the process's thread with a trace.
+    model, normalizer = content["model"], _normalizer(content.get("normalizer"))
     if kind == T5_CLASS:
-        charsmap = _charsmap(content.get("normalizer"))
         vocab = [(piece, score) for piece, score in model["vocab"]]
         spelt = model.get("byte_fallback", False)
         count = settings.options.get("extra_ids", MAX_EXTRA_IDS)
         more = settings.additional
-        return _t5(vocab, model["unk_id"], spelt, charsmap, named, settings, more, count)
+        return _t5(vocab, model["unk_id"], spelt, normalizer, named, settings, more, count)
     text = json.dumps(content)
     if kind == _AS_IT_IS:
         return _finished(Tokenizer.from_str(text), named, settings, settings.additional)
@@ -174,7 +176,7 @@ def _bpe(
         first, last = opened.named["cls_token"], opened.named["sep_token"]
         trims = settings.options.get("trim_offsets", True)
         backend.post_processor = processors.RobertaProcessing(
-            (last, backend.token_to_id(last)), (first, backend.token_to_id(first)), trims, space
+            (last, _id_of(backend, last)), (first, _id_of(backend, first)), trims, space
         )
     return opened
 
@@ -198,12 +200,13 @@ def _from_pieces(
         if piece.type in (_CONTROL, _DEFINED)
     ]
     trained, charsmap = proto.trainer_spec, proto.normalizer_spec.precompiled_charsmap
+    normalizer = normalizers.Precompiled(charsmap) if charsmap else None
     fallback = trained.byte_fallback
-    return _t5(vocab, trained.unk_id, fallback, charsmap, named, settings, whole, count)
+    return _t5(vocab, trained.unk_id, fallback, normalizer, named, settings, whole, count)
 
 
 def _t5(
-    vocab: list[tuple[str, float]], unknown: int | None, spelt: bool, charsmap: bytes | None,
+    vocab: list[tuple[str, float]], unknown: int | None, spelt: bool, normalizer: Any,
     named: Mapping[str, Any], settings: Settings, additional: list[str | AddedToken] | None,
     count: int,
 ) -> Opened:  # fmt: skip
@@ -211,8 +214,8 @@ def _t5(
     if not any("<extra_id_" in str(token) for token in additional or ()):
         additional = [*(additional or ()), *sentinels]
     backend = Tokenizer(models.Unigram(vocab, unknown, spelt))
-    if charsmap:
-        backend.normalizer = normalizers.Precompiled(charsmap)
+    if normalizer is not None:
+        backend.normalizer = normalizer
     words = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always", split=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
     spaces = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always", split=True)
@@ -221,7 +224,7 @@ def _t5(
     end = opened.named.get("eos_token")
     if end is not None:
         backend.post_processor = processors.TemplateProcessing(
-            single=["$A", "</s>"], special_tokens=[("</s>", backend.token_to_id(end))]
+            single=["$A", "</s>"], special_tokens=[("</s>", _id_of(backend, end))]
         )
     return opened
 
@@ -259,10 +262,17 @@ def _finished(
         around = [token for token in (first, last) if token is not None]
         backend.post_processor = processors.TemplateProcessing(
             single=[*([first] if first else []), "$A", *([last] if last else [])],
-            special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(around)],
+            special_tokens=[(token, _id_of(backend, token)) for token in dict.fromkeys(around)],
         )
     cleans = options.get("clean_up_tokenization_spaces", False)
     return Opened(backend, names, cleans and not isinstance(backend.model, models.BPE))
+
+
+def _id_of(backend: Tokenizer, text: str) -> int:
+    """The id of a special token, which is there once all are added."""
+    found = backend.token_to_id(text)
+    assert found is not None
+    return found
 
 
 def read_pieces(path: Path) -> Any:
@@ -290,13 +300,14 @@ def read_pieces(path: Path) -> Any:
     return proto
 
 
-def _charsmap(normalizer: Any) -> bytes | None:
+def _normalizer(told: Any) -> Any:
     """SentencePiece's own normalization in a tokenizer.json, the only one that T5 takes."""
-    given = normalizer or {}
+    given = told or {}
     listed = given["normalizers"] if given.get("type") == "Sequence" else [given]
     for each in listed:
-        if each.get("type") == "Precompiled" and "precompiled_charsmap" in each:
-            return base64.b64decode(each["precompiled_charsmap"])
+        if each.get("type") == "Precompiled":
+            charsmap = base64.b64decode(each["precompiled_charsmap"], validate=True)
+            return normalizers.Precompiled(charsmap)
     return None
 
 
@@ -323,7 +334,10 @@ def _check_content(path: Path, content: Mapping[str, Any]) -> None:
             score = row[1] if pair else None
             if isinstance(score, bool) or not isinstance(score, int | float):
                 raise wrong(f"model.vocab[{i}]", "a piece and its score")
-    for i, merge in enumerate(model.get("merges") or ()):
+    merges = model.get("merges") or []
+    if not isinstance(merges, list):
+        raise wrong("model.merges", "a list")
+    for i, merge in enumerate(merges):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(parts, list) or [type(part) for part in parts] != [str, str]:
             raise wrong(f"model.merges[{i}]", "two tokens")
@@ -332,12 +346,12 @@ def _check_content(path: Path, content: Mapping[str, Any]) -> None:
 def _check_added(path: Path, backend: Tokenizer, settings: Settings) -> None:
     """CheckpointError unless added tokens have the ids that files tell."""
     for told, token in settings.added.items():
-        found = backend.token_to_id(token.content)
+        found, text = backend.token_to_id(token.content), reprlib.repr(token.content)
         if found != told:
             raise CheckpointError(
-                f"{path} and the files beside it give the added token {token.content!r} the id "
-                f"{told}, but it gets {found}: ids of added tokens must follow those of the "
-                "vocabulary, without gaps. Correct added_tokens.json, added_tokens_decoder in "
+                f"{path} and the files beside it give the added token {text} the id {told}, but "
+                f"it gets {found}: ids of added tokens must follow those of the vocabulary, "
+                "without gaps. Correct added_tokens.json, added_tokens_decoder in "
                 "tokenizer_config.json or added_tokens in tokenizer.json, whichever tells it."
             )
 
@@ -350,7 +364,7 @@ def _reading(path: Path) -> Iterator[None]:
     except (CheckpointError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        reason = " ".join(str(error).split())
+        reason = textwrap.shorten(str(error), 200)
         raise CheckpointError(
             f"{path} cannot be read as a {path.name} ({reason}); copy or download it again."
         ) from None

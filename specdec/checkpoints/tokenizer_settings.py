@@ -9,7 +9,8 @@ and added tokens are those of added_tokens.json and, before them, of tokenizer.j
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,11 @@ def read_settings(directory: Path, tokenizer: Mapping[str, Any] | None) -> Setti
             told[key], origins[key] = value, beside
         if isinstance(told.get(_EXTRA), dict):
             own |= told.pop(_EXTRA)
-        added = _legacy_added(directory, told) | _added_of(directory / TOKENIZER, tokenizer)
+        special = [_token(origins[key], key, told[key]) for key in NAMED if told.get(key)]
+        if told.get(_EXTRA):
+            special += _tokens(origins[_EXTRA], _EXTRA, told[_EXTRA])
+        texts = {token if isinstance(token, str) else token.content for token in special}
+        added = _legacy_added(directory, texts) | _added_of(directory / TOKENIZER, tokenizer)
     by_text = {token.content: token for token in added.values()}
     named = {
         key: value if value is None else _token(origins.get(key, path), key, value)
@@ -109,15 +114,12 @@ def _options(origins: Mapping[str, Path], told: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def _legacy_added(directory: Path, told: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """Tokens of added_tokens.json: special are those that are called so elsewhere."""
+def _legacy_added(directory: Path, special: Collection[str]) -> dict[int, AddedToken]:
+    """Tokens of added_tokens.json, of which some are ``special``."""
     path = directory / ADDED_TOKENS
     ids = check_ids(path, read_json(path)) if path.is_file() else {}
-    special = [told[key] for key in NAMED if told.get(key)]
-    special += told.get(_EXTRA) or []
-    texts = {each.get("content") if isinstance(each, dict) else each for each in special}
     return {
-        token: AddedToken(text, normalized=text not in texts, special=text in texts)
+        token: AddedToken(text, normalized=text not in special, special=text in special)
         for text, token in ids.items()
     }
 
@@ -146,7 +148,7 @@ def _decoder(path: Path, told: Any) -> dict[int, AddedToken]:
         raise _wrong(path, "added_tokens_decoder", told, "an object of tokens by id")
     found = {}
     for key, value in told.items():
-        name = f"added_tokens_decoder[{key!r}]"
+        name = f"added_tokens_decoder[{reprlib.repr(key)}]"
         index = _id(path, name, int(key) if key.isascii() and key.isdigit() else key)
         found[index] = _token(path, name, value, True)
     return found
@@ -156,13 +158,21 @@ def check_ids(path: Path, ids: Mapping[str, Any], field: str = "") -> dict[str, 
     """Ids by token; CheckpointError for one that is none, or that two tokens have."""
     found: dict[int, str] = {}
     for text, value in ids.items():
-        other = found.setdefault(_id(path, f"{field}[{text!r}]", value), text)
+        name = f"{field}[{reprlib.repr(text)}]"
+        if not _is_text(text):
+            raise _wrong(path, name, text, "a token's text")
+        other = found.setdefault(_id(path, name, value), text)
         if other != text:
             raise CheckpointError(
-                f"{path}: {field or 'it'} gives id {value} to both {other!r} and {text!r}; "
-                "copy or download it again."
+                f"{path}: {field or 'it'} gives id {value} to both {reprlib.repr(other)} and "
+                f"{reprlib.repr(text)}; copy or download it again."
             )
     return dict(ids)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string without halves of surrogate pairs."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _id(path: Path, field: str, value: Any) -> int:
@@ -179,9 +189,9 @@ def _tokens(path: Path, field: str, told: Any) -> list[str | AddedToken]:
 
 def _token(path: Path, field: str, told: Any, flags: bool = False) -> Any:
     """A token as text, or with its flags (always with ``flags``)."""
-    if isinstance(told, str) and not flags:
+    if _is_text(told) and not flags:
         return told
-    if not isinstance(told, dict) or not isinstance(told.get("content"), str):
+    if not isinstance(told, dict) or not _is_text(told.get("content")):
         raise _wrong(path, field, told, "a token")
     found = {flag: told[flag] for flag in _FLAGS if flag in told}
     for flag, value in found.items():
@@ -193,8 +203,7 @@ def _token(path: Path, field: str, told: Any, flags: bool = False) -> Any:
 
 
 def _wrong(path: Path, field: str, value: Any, what: str) -> CheckpointError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
     return CheckpointError(
-        f"{path}: {field} is {shown}, not {what}; correct it, or copy or download the file again."
+        f"{path}: {field} is {reprlib.repr(value)}, not {what}; correct it, or copy or download "
+        "the file again."
     )

@@ -62,7 +62,8 @@ def drafts(root: Path, temperature: str) -> str:
             where = _STUDIES[target]
             raise PageError(f"{where} has no study of drafts ({error!r}).") from None
     if len(counts) != 1:
-        raise PageError(f"The studies of drafts have {sorted(counts)} sentences: decode as many.")
+        where = " and ".join(_STUDIES.values())
+        raise PageError(f"The studies in {where} have {sorted(counts)} sentences: decode as many.")
     (count,) = counts
     return (
         f"{markdown(_COLUMNS, rows, numbers=True)}\n\n"

@@ -93,6 +93,8 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
         raise CheckpointError(f"{source} holds no 'target': it is no checkpoint that T5X wrote.")
 
     def stored(path: str, leaf: Any) -> StoredArray:
+        if not path.isprintable():
+            raise CheckpointError(f"{source} is damaged: it names a parameter {path!r}.")
         label = f"{location}: {path}"
         if isinstance(leaf, np.ndarray):
             return _stored(label, leaf, leaf.shape, leaf.dtype, dtype)

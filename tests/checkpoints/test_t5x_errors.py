@@ -6,10 +6,20 @@ import re
 import shutil
 
 import jax
+import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 from flax import serialization
-from t5x_layouts import scanned, write_native, write_orbax, write_single_file
+from flax.traverse_util import flatten_dict
+from t5x_layouts import (
+    NETWORKS,
+    laid_out,
+    write_current,
+    write_native,
+    write_orbax,
+    write_single_file,
+)
 
 from specdec.checkpoints import CheckpointError, open_checkpoint, open_t5x, save_t5x
 from specdec.models.t5.config import T5Config
@@ -17,6 +27,7 @@ from specdec.models.t5.network import init_params
 
 CONFIG = T5Config(40, 8, 2, 1, 2, 4, 16)
 QUERY = "encoder/layers_0/attention/query/kernel"
+BIAS = "relpos_bias/rel_embedding"
 DECODER_QUERY = "decoder/layers_0/self_attention/query/kernel"
 
 
@@ -98,7 +109,8 @@ def test_an_array_is_of_another_shape_than_listed(checkpoint):
     shutil.rmtree(array_of(checkpoint))
     shutil.copytree(array_of(checkpoint, "encoder/layers_0/mlp/wo/kernel"), array_of(checkpoint))
     message = refusal(checkpoint)
-    assert f"{QUERY} has shape (16, 8) in its files, but the checkpoint lists (8, 8)" in message
+    found, listed = "float32 (16, 8)", "float32 (8, 8)"
+    assert f"{QUERY} is {found} in its files, but the checkpoint lists {listed}" in message
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
@@ -174,8 +186,10 @@ def test_shapes_that_do_not_fit_each_other(checkpoint):
 
 
 def test_shapes_that_no_t5_has(checkpoint):
-    edit(checkpoint, f"target/{DECODER_QUERY}", np.ones((8, 2, 4), np.float32))
-    assert "shapes that no T5 has" in refusal(checkpoint)
+    edit(checkpoint, f"target/decoder/{BIAS}", np.ones((2, 5), np.float32))
+    message = refusal(checkpoint)
+    assert "shapes that no T5 has" in message
+    assert "relative_attention_num_buckets must be even" in message
 
 
 def test_a_leaf_that_describes_no_array(checkpoint):
@@ -228,7 +242,7 @@ def test_orbax_without_parameters(tmp_path):
 
 
 def test_scanned_depths_that_differ(tmp_path, params):
-    tree = scanned(params)
+    tree = laid_out(params, CONFIG, "scanned")
     wo = tree["encoder"]["encoder"]["mlp"]["wo"]["kernel"]
     tree = replaced(tree, "encoder/encoder/mlp/wo/kernel", np.concatenate([wo, wo], axis=1))
     write_native(tmp_path / "checkpoint_3", tree)
@@ -272,6 +286,154 @@ def test_what_was_interrupted_is_not_seen(tmp_path, params):
     assert not any(tmp_path.iterdir())
 
 
-def test_metadata_is_garbage(checkpoint):
-    (array_of(checkpoint) / ".zarray").write_text(json.dumps({"zarr_format": 2}))
-    assert QUERY in refusal(checkpoint)
+def unscanned(path):
+    return re.sub(r"(encoder|decoder)/\1/", r"\1/layers_0/", path)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_parameters_with_more_or_fewer_axes(network, tmp_path, params):
+    tree = laid_out(params, CONFIG, network)
+    for path, array in flatten_dict(tree, sep="/").items():
+        for bad in (array.ravel()[0], array[..., 0], array[..., None, None], array[:0]):
+            write_single_file(tmp_path / "checkpoint_3", replaced(tree, path, np.asarray(bad)))
+            message = refusal(tmp_path / "checkpoint_3")
+            assert str(tmp_path / "checkpoint_3") in message
+            if unscanned(path) != DECODER_QUERY:  # The width of heads is taken from it.
+                assert "/".join(path.split("/")[-2:]) in message
+                assert "has shape" in message
+
+
+@pytest.mark.parametrize("network", NETWORKS[1:])
+@pytest.mark.parametrize("shape", [(8, 4, 2), (8, 1, 8), (8, 2, 5)])
+def test_heads_of_another_number_or_width(network, shape, tmp_path, params):
+    """Joined they would have the right shape."""
+    tree = laid_out(params, CONFIG, network)
+    layers = "decoder/decoder" if network == "scanned" else "decoder/layers_0"
+    for path in (f"{layers}/encoder_decoder_attention/{name}/kernel" for name in ("value", "out")):
+        bad = np.ones(shape if "value" in path else (*shape[1:], 8), np.float32)
+        bad = np.expand_dims(bad, 1) if network == "scanned" else bad
+        write_native(tmp_path / path.replace("/", ".") / "checkpoint_3", replaced(tree, path, bad))
+        message = refusal(tmp_path / path.replace("/", "."))
+        assert unscanned(path) in message
+        assert "but the rest of the network asks for" in message
+
+
+def test_scanned_norms_of_another_width(tmp_path, params):
+    tree = laid_out(params, CONFIG, "scanned")
+    path = "encoder/encoder/pre_mlp_layer_norm/scale"
+    write_native(tmp_path / "checkpoint_3", replaced(tree, path, np.ones((7, 2), np.float32)))
+    assert "encoder/encoder" in refusal(tmp_path)
+
+
+def of_other_kinds(good):
+    """Metadata files that are damaged, from the good one's text."""
+    fields = json.loads(good)
+    yield from (good[: len(good) // 2], good[:1], "", "null", "[]", "3", "\0", '{"zarr_format": 2}')
+    for name in ("shape", "chunks", "dtype", "zarr_format", "compressor"):
+        kinds = [None, 3, -1, 1.5, "x", [], {}, [[]], [None], ["a"], [-1, 8], [0, 0], [8, 8.5]]
+        for value in kinds:
+            if (name, value) != ("compressor", None):
+                yield json.dumps(fields | {name: value})
+    yield json.dumps(fields | {"shape": [8, 9]})
+    yield json.dumps(fields | {"dtype": "<f2"})
+    yield json.dumps(fields | {"dtype": "<i4"})
+    yield json.dumps(fields | {"order": "X"})
+    for depth in (900, 100_000):  # The second ends TensorStore's process.
+        yield "[" * depth
+        yield "[" * depth + "]" * depth
+        yield good[:-1] + ', "filters": ' + "[" * depth + "]" * depth + "}"
+        yield good[:-1] + ', "other": ' + '{"a":' * depth + "1" + "}" * depth + "}"
+
+
+@pytest.mark.parametrize("layout", ["native", "orbax"])
+def test_metadata_is_damaged(layout, tmp_path, params):
+    if layout == "native":
+        write_current(tmp_path / "checkpoint_3", params)
+    else:
+        write_orbax(tmp_path, params, 3, use_ocdbt=False)
+    (folder,) = tmp_path.glob(f"**/target.{QUERY.replace('/', '.')}")
+    good = (folder / ".zarray").read_text()
+    arrays = flatten_dict(open_t5x(tmp_path)[1], sep="/")
+    np.testing.assert_array_equal(arrays[QUERY], flatten_dict(params, sep="/")[QUERY])
+    for number, damaged in enumerate(of_other_kinds(good)):
+        (folder / ".zarray").write_text(damaged)
+        with pytest.raises(CheckpointError) as caught:
+            np.asarray(flatten_dict(open_t5x(tmp_path)[1], sep="/")[QUERY])
+        message = str(caught.value)
+        assert QUERY in message, (number, damaged[:200])
+        assert str(tmp_path) in message
+        assert "\n" not in message
+        assert len(message) < 900
+
+
+def test_more_than_memory_holds(tmp_path, params):
+    """Sizes that nothing contradicts: TensorStore would end the process."""
+    write_orbax(tmp_path, params, 3, use_ocdbt=False)
+    (file,) = tmp_path.glob("**/target.token_embedder.embedding/.zarray")
+    fields = json.loads(file.read_text())
+    for changes in ({"shape": [2**42, 8]}, {"chunks": [2**42, 8]}):
+        file.write_text(json.dumps(fields | changes))
+        message = refusal(tmp_path)
+        assert "token_embedder/embedding" in message or "decoder/logits_dense" in message
+
+
+def test_files_of_another_dtype(checkpoint, tmp_path, params):
+    halves = jax.tree.map(lambda a: a.astype(ml_dtypes.bfloat16), params)
+    write_native(tmp_path / "half", halves)
+    shutil.rmtree(array_of(checkpoint))
+    shutil.copytree(array_of(tmp_path / "half"), array_of(checkpoint))
+    assert (
+        f"{QUERY} is bfloat16 (8, 8) in its files, but the checkpoint lists float32 (8, 8)"
+    ) in refusal(checkpoint)
+
+
+@pytest.mark.parametrize("written_by", [write_native, write_current])
+def test_no_file_that_lists_the_arrays(written_by, tmp_path, params):
+    written_by(tmp_path / "checkpoint_3", params)
+    (tmp_path / "checkpoint_3" / "checkpoint").unlink()
+    expected = f"{tmp_path / 'checkpoint_3'} has no file named checkpoint; copy or download"
+    assert expected in refusal(tmp_path)
+    assert expected in refusal(tmp_path / "checkpoint_3")
+    with pytest.raises(CheckpointError, match="has no file named checkpoint"):
+        open_checkpoint(tmp_path / "checkpoint_3")
+
+
+def test_descriptions_of_other_kinds(checkpoint):
+    contents = serialization.msgpack_restore((checkpoint / "checkpoint").read_bytes())
+    good = flatten_dict(contents["optimizer"]["target"], sep="/", is_leaf=lambda *_: False)
+    assert good[f"{QUERY}/driver"] == "zarr"
+    for field in ("driver", "kvstore", "kvstore/path", "metadata", "metadata/shape"):
+        for value in (3, "x", [], {}, [[8]], {"a": {"b": 1}}, ["8", "8"], b"x", True):
+            edit(checkpoint, f"target/{QUERY}/{field}", value)
+            assert QUERY in refusal(checkpoint), (field, value)
+        (checkpoint / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+    edit(checkpoint, f"target/{QUERY}/metadata/dtype", [["f4"]])
+    assert f"{QUERY} is neither an array" in refusal(checkpoint)
+    for leaf in (None, 3, 2.5, True, "x", b"x", [1, 2], np.float32(3), {"a": 1}, 1 + 2j):
+        edit(checkpoint, f"target/{QUERY}", leaf)
+        assert QUERY in refusal(checkpoint)
+
+
+def test_msgpack_of_other_kinds(checkpoint):
+    file = checkpoint / "checkpoint"
+
+    def extension(*value):
+        return msgpack.ExtType(1, msgpack.packb(value))
+
+    targets = [
+        3, None, [], "x", {3: 4}, {"a": {5: 6}}, {"__msgpack_chunked_array__": 1},
+        {"a": {"__msgpack_chunked_array__": True, "shape": 3, "chunks": 4}},
+        {"a": extension(1, 2, 3)}, {"a": extension((2,), "no dtype", b"1")},
+        {"a": extension((2**60,), "float32", b"12")}, {"a": msgpack.ExtType(1, b"x")},
+        {"a": msgpack.ExtType(2, b"\xc0")}, {"a": msgpack.ExtType(99, b"x")}, {"a\nb": 3},
+    ]  # fmt: skip
+    for target in targets:
+        file.write_bytes(msgpack.packb({"version": 3, "optimizer": {"target": target}}))
+        assert str(checkpoint) in refusal(checkpoint)
+    for depth in (900, 20_000):
+        for key in (b"\xa1a", b"\xa9optimizer", b"\xa6target", b"\xc0"):
+            file.write_bytes((b"\x81" + key) * depth + b"\x01")
+            assert str(file) in refusal(checkpoint)
+    for size in (b"\xdd", b"\xdf"):  # Of an array or a map, which begins and is not there.
+        file.write_bytes(b"\x81" + size + b"\x7f\xff\xff\xfe")
+        assert f"{file} is truncated" in refusal(checkpoint)

@@ -181,7 +181,7 @@ class Pair(Decoders):
             draft_sampling=draft_sampling, verifier=verifier,
         )  # fmt: skip
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
-        found: list[str | None] = [None] * len(ids)
+        shown: list[str | None] = [None] * len(ids)
         traces: list[list[Block]] = [[] for _ in ids]
         stats = []
         for batch in batches:
@@ -189,12 +189,12 @@ class Pair(Decoders):
             for place, row in enumerate(batch.row_ids):
                 if row >= 0:
                     tokens[row] = result.tokens[place, : result.num_tokens[place]]
-                    found[row] = self.text(tokens[row], batch, place)
+                    shown[row] = self.text(tokens[row], batch, place)
                     if result.trace is not None:
                         traces[row] = blocks_of(result.trace, place)
             stats.append(result.stats)
         return GenerateOutput(
-            texts=self._texts(found),
+            texts=self._texts(shown),
             tokens=tokens,
             stats=RunStats.total(stats, len(ids), decoder.engine.depth),
             traces=traces if trace else None,

@@ -22,6 +22,7 @@ from typing import Any
 
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -30,6 +31,7 @@ from tokenizers import (
     processors,
 )
 
+from specdec.checkpoints.byte_pieces import SPACE, BytePieces
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.tokenizer_settings import NAMED, Settings, check_ids, read_settings
 from specdec.checkpoints.vocabulary_files import (
@@ -55,7 +57,6 @@ SPECIAL = {
 }  # fmt: skip
 _MODELS = {T5_CLASS: "Unigram", _GPT2: "BPE", _ROBERTA: "BPE"}
 MAX_EXTRA_IDS = 100  # T5's sentinels, <extra_id_0> ..., where no file tells their number.
-_SPACE = "\u2581"
 _CONTROL, _DEFINED = 3, 4  # Types of pieces: control, and defined by the file's maker.
 
 
@@ -216,10 +217,13 @@ def _t5(
     backend = Tokenizer(models.Unigram(vocab, unknown, spelt))
     if normalizer is not None:
         backend.normalizer = normalizer
-    words = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always", split=True)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
-    spaces = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always", split=True)
-    backend.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if spelt else spaces
+    words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
+    steps = [pre_tokenizers.WhitespaceSplit(), words]
+    if spelt:  # A text's own "<0x41>" is not the piece of that byte.
+        steps.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    spaces = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
+    backend.decoder = decoders.Decoder.custom(BytePieces(spaces)) if spelt else spaces
     opened = _finished(backend, named, settings, additional)
     end = opened.named.get("eos_token")
     if end is not None:

@@ -5,16 +5,41 @@ from __future__ import annotations
 import io
 import sys
 import time
+import unicodedata
 from collections.abc import Hashable
 from typing import Any
 
 from tqdm import tqdm
 
+# A text can hold any character; none may steer a terminal or turn the order of what is printed.
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of those that can.
+# Of these: joiners, which emoji and scripts of India and Iran need, and signs that have a shape.
+_SHOWN = {0x200C, 0x200D, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD, *range(0x600, 0x606)}
+
+
+def visible(text: str, kept: str = "") -> str:
+    """Text to print: pictures for ASCII's control characters, <U+202E> for others and the like.
+
+    Args:
+      kept: control characters that stay, such as line feeds of a page.
+    """
+    return "".join(
+        c if c in kept or unicodedata.category(c) not in _HIDDEN or ord(c) in _SHOWN else _name(c)
+        for c in text
+    )
+
+
+def _name(character: str) -> str:
+    code = ord(character)
+    if code < 32:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 127 else f"<U+{code:04X}>"
+
 
 def say(message: str, *, result: bool = False) -> None:
     """Tells it above what bars there are, on stderr: stdout is for results."""
     file = sys.stdout if result else sys.stderr
-    tqdm.write(message, file=file)
+    tqdm.write(visible(message, "\n\t"), file=file)
     file.flush()
 
 

@@ -20,6 +20,7 @@ from typing import IO, Literal
 from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.measure.decodes import Row
+from specdec.measure.progress import visible
 
 Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note"]
 
@@ -37,8 +38,6 @@ _PLAIN = {
     "accepted": "{}", "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}",
     "bonus": "{{+{}+}}", "note": "{}",
 }  # fmt: skip
-# A model can emit any byte; none may steer the terminal. Pictures of control characters instead.
-_VISIBLE = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
 _PART = "\ufffd"  # What tokenizers give for a part of a character, if anything.
 
 
@@ -122,7 +121,7 @@ def _text(
     vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int], *,
     ended: bool = False,
 ) -> str:  # fmt: skip
-    return _added_text(vocabulary, before, tokens, ended).translate(_VISIBLE)
+    return visible(_added_text(vocabulary, before, tokens, ended))
 
 
 def _added_text(
@@ -175,10 +174,10 @@ def terminal(rows: Sequence[Row], vocabulary: Tokenizer | None, *, colour: bool)
         out.append(f"Above them, what they went on with in each target call: {guessed}, {own};")
         out.append("| between hypotheses, / between levels.")
     for row in rows:
-        out += ["", row.input.translate(_VISIBLE), f"  ({_counts(row)})"]
+        out += ["", visible(row.input), f"  ({_counts(row)})"]
         for number, spans in enumerate(lines(row, vocabulary), start=1):
             out.append(f"{number:5} {''.join(mark(span) for span in spans)}")
-        out += [f"{score:9.3f}  {text.translate(_VISIBLE)}" for score, text in _hypotheses(row)]
+        out += [f"{score:9.3f}  {visible(text)}" for score, text in _hypotheses(row)]
     return "\n".join(out)
 
 
@@ -256,18 +255,22 @@ def page(rows: Sequence[Row], vocabulary: Tokenizer | None, title: str) -> str:
 
 
 def _section(row: Row, vocabulary: Tokenizer | None) -> Iterator[str]:
-    yield f"<section>\n<p>{html.escape(row.input)}</p>"
+    yield f"<section>\n<p>{_escaped(row.input)}</p>"
     if row.output is not None:
-        yield f"<p><strong>{html.escape(row.output)}</strong></p>"
+        yield f"<p><strong>{_escaped(row.output)}</strong></p>"
     yield f'<p class="counts">{_counts(row)}</p>\n<ol>'
     for spans in lines(row, vocabulary):
         yield f"<li>{''.join(map(_marked, spans))}</li>"
     yield "</ol>"
     if row.beams is not None:
-        cells = (f"<td>{score:.3f}</td><td>{html.escape(text)}</td>"
+        cells = (f"<td>{score:.3f}</td><td>{_escaped(text)}</td>"
                  for score, text in _hypotheses(row))  # fmt: skip
         yield f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"
     yield "</section>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text, "\n\t"))
 
 
 def _marked(span: Span) -> str:

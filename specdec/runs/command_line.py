@@ -15,6 +15,8 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
+from specdec.measure.progress import visible
+
 _STOPPED = "Interrupted. Run the same command again to go on."
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,7 +50,7 @@ def told(error: Exception | str) -> int:
         message = f"{error.strerror}: {file}" if file else message
         if error.errno in _NO_ROOM:
             message += ". Make room, then run the same command again: it goes on where it stopped."
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
     given = isinstance(error, (str, ValueError, *_GIVEN))
     return USAGE_ERROR if given else FAILURE
 

@@ -1,0 +1,42 @@
+"""What steers a terminal, or turns the order of its text, is printed as what it is."""
+
+import dataclasses
+
+import pytest
+
+from specdec.measure import traces
+from specdec.measure.decodes import Row
+from specdec.measure.progress import say, visible
+from specdec.runs.command_line import told
+
+HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\ufefff\u2028g\x7f\x00\udcff"
+SAFE = "a\u241b[2Jb<U+009B>31mc<U+202E>d<U+2066>e<U+FEFF>f<U+2028>g\u2421\u2400<U+DCFF>"
+NEEDED = "👩\u200d👧 می\u200cخواهم \u0600 e\u0301 🏳️"  # Joiners, a sign with a shape, marks.
+
+
+def test_all_that_steers_is_seen():
+    assert visible(HOSTILE) == SAFE
+    assert visible(NEEDED) == NEEDED
+    assert visible("a\n\tb") == "a\u240a\u2409b"
+    assert visible("a\n\tb\r", "\n\t") == "a\n\tb\u240d"
+
+
+@pytest.mark.parametrize("result", [False, True])
+def test_messages_and_errors(capsys, result):
+    say(f"{HOSTILE}\n{NEEDED}", result=result)
+    told(ValueError(HOSTILE))
+    out, err = capsys.readouterr()
+    assert (out if result else err).startswith(f"{SAFE}\n{NEEDED}\n")
+    assert "\x9b" not in err
+    assert "<U+202E>" in err
+
+
+def test_traces_on_a_terminal_and_a_page():
+    row = Row(**{field.name: None for field in dataclasses.fields(Row)})
+    row = dataclasses.replace(
+        row, input=HOSTILE, output=HOSTILE, num_tokens=0, target_calls=0, blocks=[],
+        beams=[{"score": 0.0, "text": HOSTILE, "tokens": [1]}],
+    )  # fmt: skip
+    for shown in (traces.terminal([row], None, colour=False), traces.page([row], None, "t")):
+        assert shown.count("<U+202E>") + shown.count("&lt;U+202E&gt;") >= 2
+        assert not set(shown) & set("\x1b\x9b\u202e\u2066\ufeff\u2028\x7f\x00")

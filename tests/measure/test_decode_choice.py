@@ -241,6 +241,8 @@ def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
     assert all(tree.independent for tree in trees)
     assert estimate.candidates[0].tree.most_siblings > 1
     kind.decoder(0, estimate.candidates[0].tree).check(batch)
+    # XLA once ended the process at this program.
+    assert kind.decoder(0, Tree((2,), independent=True)).decode(batch).num_tokens > 0
 
 
 def test_point_masses_where_the_verifier_takes_no_others(models, drafts):

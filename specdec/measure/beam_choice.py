@@ -24,6 +24,7 @@ from specdec.measure.chooser import (
     Timed,
     time_in_turns,
 )
+from specdec.topology import MOST_NODES
 
 GAMMAS = (1, 2, 3, 4)
 _TRIED, _REPETITIONS = 2, 7
@@ -47,7 +48,8 @@ class BeamKind:
 
     @property
     def _gammas(self) -> list[int]:
-        return [gamma for gamma in GAMMAS if gamma <= self.longest]
+        most = min(self.longest, MOST_NODES // self.fast.draft_beams)
+        return [gamma for gamma in GAMMAS if gamma <= most]
 
     def _fast(self, gamma: int) -> SpeculativeBeamDecoder:
         return dataclasses.replace(self.fast, gamma=gamma)

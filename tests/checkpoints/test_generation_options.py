@@ -1,0 +1,161 @@
+"""What a checkpoint asks of transformers' generate, and decoding does not do, is told at load."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import jax
+import pytest
+from said import said
+from tiny import TINY, random_t5_params
+
+import specdec
+from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.generation_options import OPTIONS, unserved
+from specdec.checkpoints.loading import load_model
+from specdec.runs import dry_run
+
+ROOT = Path(__file__).resolve().parents[2]
+UNSUPPORTED = "not supported: outputs differ from those of transformers' generate"
+# Of GenerationConfig: what is served, what tells where the file is from, and what changes no
+# output: caches, compiling, what is returned beside tokens, and drafts, which are specdec's own.
+SERVED = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
+METADATA = {"transformers_version", "_from_model_config"}
+NO_OUTPUT = {
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory",
+    "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate", "is_assistant", "num_assistant_tokens",
+    "num_assistant_tokens_schedule", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
+    "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
+    "assistant_ensemble_weight", "speculation_type", "use_mtp",
+}  # fmt: skip
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    config = TINY["v1.1"]
+    save_huggingface(tmp_path / "t5", config, jax.device_get(random_t5_params(config, 0)))
+    return tmp_path / "t5"
+
+
+def write(directory, file="generation_config.json", **options):
+    path = directory / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | options))
+
+
+def test_every_option_of_transformers_is_in_one_place():
+    """With its default, as ``generate`` fills it in, as a neutral value."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GenerationConfig()
+    known = {name for name in vars(config) if name != "_original_object_hash"}
+    assert known == set(OPTIONS) | SERVED | METADATA | NO_OUTPUT
+    assert not set(OPTIONS) & (SERVED | METADATA | NO_OUTPUT)
+    for name, default in config._get_default_generation_params().items():
+        assert name in NO_OUTPUT or default is None or default in OPTIONS[name][0], name
+
+
+def test_what_transformers_saves_by_default_is_neutral(checkpoint):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GenerationConfig(
+        **transformers.GenerationConfig()._get_default_generation_params(),
+        eos_token_id=1, pad_token_id=0, decoder_start_token_id=0,
+    )  # fmt: skip
+    config.save_pretrained(checkpoint)
+    (checkpoint / "generation_config.json").write_text(config.to_json_string(use_diff=False))
+    assert unserved(checkpoint) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"num_beams": 4}, 'num_beams=4: pass method="beam", beam=specdec.BeamConfig(num_beams=4, '
+         'rule="huggingface").'),
+        ({"num_beams": 3, "length_penalty": 0.6, "early_stopping": True},
+         "num_beams=3, length_penalty=0.6, early_stopping=True: pass method=\"beam\", beam=specdec."
+         'BeamConfig(num_beams=3, length_penalty=0.6, early_stopping=True, rule="huggingface").'),
+        ({"do_sample": True}, "do_sample=True: pass sampling=specdec.SamplingConfig("
+         "temperature=1.0, top_k=50, top_p=1.0)."),
+        ({"do_sample": True, "temperature": 0.7, "top_k": 10, "top_p": 0.9},
+         "top_p=0.9: pass sampling=specdec.SamplingConfig(temperature=0.7, top_k=10, top_p=0.9)."),
+        ({"max_new_tokens": 77}, "max_new_tokens=77: pass max_decode_len=77."),
+        ({"max_length": 200}, "max_length=200: pass max_decode_len (max_length counts"),
+        ({"num_return_sequences": 2}, "num_return_sequences=2: pass num_return=2."),
+        ({"no_repeat_ngram_size": 3, "repetition_penalty": 1.2},
+         f"repetition_penalty=1.2, no_repeat_ngram_size=3: {UNSUPPORTED}."),
+        ({"bad_words_ids": [[5], [6, 7]], "max_new_tokens": 9},
+         f"max_new_tokens=9: pass max_decode_len=9; bad_words_ids=[[5], [6, 7]]: {UNSUPPORTED}."),
+    ],
+)  # fmt: skip
+def test_each_option_is_named_with_what_to_do(checkpoint, options, told):
+    write(checkpoint, **options)
+    line = unserved(checkpoint)
+    assert line is not None
+    assert line.startswith(f"{checkpoint / 'generation_config.json'} has options for generating")
+    assert told in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_no_option_is_passed_over(checkpoint, name):
+    write(checkpoint, **{name: 7})
+    assert f"{name}=7" in (unserved(checkpoint) or "")
+    for neutral in (None, *OPTIONS[name][0]):
+        write(checkpoint, **{name: neutral})
+        assert unserved(checkpoint) is None
+
+
+def test_what_it_says_to_pass_can_be_passed():
+    specdec.BeamConfig(num_beams=3, length_penalty=0.6, early_stopping=True, rule="huggingface")
+    specdec.SamplingConfig(temperature=0.7, top_k=50, top_p=0.9)
+
+
+def test_config_json_counts_only_where_it_is_alone(checkpoint):
+    """And what is for a task only counts nowhere."""
+    own = {"num_beams": 4, "task_specific_params": {"summarization": {"min_length": 30}}}
+    write(checkpoint, "config.json", **own)
+    assert unserved(checkpoint) is None
+    (checkpoint / "generation_config.json").unlink()
+    line = unserved(checkpoint)
+    assert line is not None
+    assert line.startswith(f"{checkpoint / 'config.json'} has options")
+    assert "num_beams=4" in line
+    assert "min_length" not in line
+
+
+def test_values_without_end_are_cut(checkpoint):
+    write(checkpoint, suppress_tokens=list(range(5000)), stop_strings="x" * 5000)
+    assert len(unserved(checkpoint) or "") < 500
+
+
+def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
+    config = TINY["v1.1"]
+    save_huggingface(tmp_path / "plain", config, jax.device_get(random_t5_params(config, 1)))
+    write(checkpoint, num_beams=4)
+    with pytest.warns(UserWarning, match="has options for generating") as caught:
+        specdec.load_pair(target=checkpoint, draft=tmp_path / "plain")
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        specdec.load_pair(target=tmp_path / "plain", draft=checkpoint)
+        load_model(str(checkpoint), "float32", as_draft=True)
+
+
+def test_a_dry_run_tells_it_too(checkpoint, tmp_path):
+    """As a command: on stderr."""
+    write(checkpoint, repetition_penalty=1.5)
+    command = [
+        sys.executable, ROOT / "scripts" / "decode.py", "--dry_run",
+        f"--gin_file={ROOT / 'configs' / 'experiments' / 'quickstart_ende.gin'}",
+        f"--gin.TARGET='{checkpoint}'", f"--gin.DRAFT='{checkpoint}'",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"repetition_penalty=1.5: {UNSUPPORTED}" in said(done.stderr)
+
+
+def test_revisions_of_public_checkpoints_have_their_shapes():
+    config, source = dry_run.find_config("google/flan-t5-xl@refs/pr/2", ROOT)
+    assert (config.d_model, source) == (2048, "configs/shapes/t5_1_1_xl.gin")

@@ -407,7 +407,7 @@ class _Session:
         return self._began + share * self._seconds - time.monotonic()
 
     def _show(self, what: str, total: int, unit: str) -> Progress:
-        progress = Progress(total, unit)
+        progress = Progress(total, unit, until=self._began + self._seconds)
         progress.begin(f"{self._name}: {what}")
         return progress
 

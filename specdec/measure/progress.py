@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import time
 import unicodedata
@@ -54,15 +55,18 @@ class Progress(tqdm):
       unit: what is counted, such as "rows".
       done: what an earlier session did.
       name: of the whole, if it has one.
+      until: of ``time.monotonic``, when it will end in any case.
     """
 
     monitor_interval = 0  # No thread beside.
 
-    def __init__(self, total: int, unit: str, *, done: int = 0, name: str = ""):
+    def __init__(
+        self, total: int, unit: str, *, done: int = 0, name: str = "", until: float = math.inf
+    ):
         self._terminal = terminal = sys.stderr.isatty()
         self._shown, self._gap = time.monotonic(), 0.1 if terminal else 10.0
         self._kinds: set[Hashable] = set()
-        self._tokens = 0
+        self._tokens, self._until = 0, until
         bar = "{percentage:3.0f}%|{bar}| " if terminal else ""
         super().__init__(
             total=total, initial=done, unit=unit, desc=name and f"{name}: ", leave=True,
@@ -81,6 +85,7 @@ class Progress(tqdm):
         if done > 0 and elapsed > 0:
             tokens = f", {self._tokens / elapsed:.0f} tokens/s" if self._tokens else ""
             more = (self.total - self.n) * elapsed / done
+            more = min(more, self._until - time.monotonic())
             left = f", {_duration(more)} left" if more > 0 else ""
             pace = f", {_rate(done / elapsed, self.unit)}{tokens}{left}"
         return {**found, "pace": pace}

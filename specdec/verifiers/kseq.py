@@ -75,7 +75,7 @@ class KSeqVerifier(RecursiveVerifier):
         def halve(_, bounds):
             low, high = bounds
             rho = (low + high) / 2
-            # No `sum_last`: XLA on CPU makes this small loop a function, and crashes at a barrier in it.
+            # No `sum_last`: XLA on CPU makes this loop a function, and crashes at a barrier in it.
             beta = jnp.sum(jnp.minimum(q, p / rho[:, None]), axis=-1)
             enough = 1 - (1 - beta) ** count <= rho * beta
             return jnp.where(enough, low, rho), jnp.where(enough, rho, high)

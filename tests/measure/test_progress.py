@@ -69,6 +69,13 @@ def test_rates_and_times_as_people_read_them(clock, capsys, seconds, expected):
     assert f"reading: 1 of 11 rows, {expected}\n" in capsys.readouterr().err
 
 
+def test_what_ends_in_any_case_has_no_more_time_left(clock, capsys):
+    with Progress(11, "rows", until=clock.now + 30) as shown:
+        clock.wait(20)
+        shown.add()
+    assert "1 of 11 rows, 3 rows/min, 10 s left\n" in capsys.readouterr().err
+
+
 def test_what_is_under_way_is_named_at_once(clock, capsys):
     with Progress(3, "pieces") as shown:
         shown.begin("alpha")

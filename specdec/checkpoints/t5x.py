@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from specdec.checkpoints import t5x_files
+from specdec.checkpoints import t5x_files, t5x_gin
 from specdec.checkpoints.hf_names import parameter_shapes
 from specdec.checkpoints.parameters import (
     CheckpointError,
@@ -91,11 +91,12 @@ def open_t5x(
 ) -> tuple[T5Config, dict[str, Any]]:
     """Opens a T5X checkpoint, whose parameters are read when used.
 
-    The network's shape is that of the arrays. T5X keeps the rest in gin files, so here it is T5's
-    own: gated feed-forwards have "gelu" and others "relu", ``relative_attention_max_distance`` is
-    128, the ids are T5's. Layers that were scanned over become ``layers_<i>``, each read as a
-    slice; it decompresses the chunks it shares with the other layers. Kernels with heads apart,
-    [D, H, K] and [H, K, D], become [D, H K] and [H K, D].
+    The network's shape is that of the arrays. What they do not tell is T5's own: gated
+    feed-forwards have "gelu" and others "relu", unless T5X's ``config.gin`` names another
+    activation (:func:`specdec.checkpoints.t5x_gin.with_gin`); the position biases'
+    ``max_distance`` is 128; the ids are T5's. Layers that were scanned over become ``layers_<i>``,
+    each read as a slice; it decompresses the chunks it shares with the other layers. Kernels with
+    heads apart, [D, H, K] and [H, K, D], become [D, H K] and [H K, D].
 
     Args:
       source, step: see :func:`find_checkpoint`.
@@ -105,8 +106,8 @@ def open_t5x(
       The config and nested dicts of :class:`specdec.checkpoints.parameters.StoredArray`.
 
     Raises:
-      CheckpointError: no such checkpoint, a damaged one, or no T5's; see also
-        :meth:`specdec.checkpoints.parameters.StoredArray.read`.
+      CheckpointError: no such checkpoint, a damaged one, no T5's, or a gin file of another network;
+        see also :meth:`specdec.checkpoints.parameters.StoredArray.read`.
     """
     location, _ = find_checkpoint(source, step)
     wanted = None if dtype is None else as_dtype(dtype)
@@ -114,7 +115,7 @@ def open_t5x(
     config = _infer_config({path: array.shape for path, array in arrays.items()}, location)
     arrays = _with_joined_heads(arrays, config, location)
     check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
-    return config, unflatten_dict(arrays, sep="/")
+    return t5x_gin.with_gin(config, location), unflatten_dict(arrays, sep="/")
 
 
 def read_sharded(array: StoredArray, sharding: jax.sharding.Sharding) -> jax.Array:
@@ -188,6 +189,11 @@ def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, Stored
             shapes, f"{stack}/{stack}/pre_mlp_layer_norm/scale", "d_model, layers", source
         )
         axis = 1 if norms[0] == width else 0
+        if norms[1 - axis] != width:
+            raise CheckpointError(
+                f"{source}: {stack}/{stack}/pre_mlp_layer_norm/scale has shape {norms}, but the "
+                f"{stack} has {width} features; check that they belong together."
+            )
         depth = norms[axis]
         if array.shape[axis : axis + 1] != (depth,):
             raise CheckpointError(

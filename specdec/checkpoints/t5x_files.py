@@ -64,6 +64,26 @@ def names_in(location: str) -> set[str]:
     return set(os.listdir(location)) if os.path.isdir(location) else set()
 
 
+def reason(error: Exception) -> str:
+    """An error's message in one short line, without TensorStore's specs and source lines."""
+    return textwrap.shorten(str(error).split(" [")[0], 300)
+
+
+def small_file(location: str, name: str) -> bytes | None:
+    """A file's bytes; None where a directory has none of that name.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    import tensorstore as ts
+
+    try:
+        found = ts.KvStore.open(kvstore(location)).result().read(name).result()
+    except Exception as error:  # Of many types, by the kind of what is wrong.
+        raise CheckpointError(f"{location}/{name} cannot be read ({reason(error)}).") from None
+    return found.value if found.state == "value" else None
+
+
 def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, StoredArray]:
     """The parameters of a native checkpoint, by path; the optimizer's state is passed over.
 
@@ -87,7 +107,7 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
     except Exception as error:  # Of many types, by the kind of what is wrong.
         raise CheckpointError(
             f"{source} is truncated, or no checkpoint that T5X wrote "
-            f"({type(error).__name__}: {_reason(error)}); copy or download it again."
+            f"({type(error).__name__}: {reason(error)}); copy or download it again."
         ) from None
     if leaves is None:
         raise CheckpointError(f"{source} holds no 'target': it is no checkpoint that T5X wrote.")
@@ -140,7 +160,7 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
             shape, kind = tuple(array.shape), array.dtype.numpy_dtype
         except Exception as error:  # Of many types, by the kind of what is wrong.
             raise CheckpointError(
-                f"{label} cannot be opened ({_reason(error)}); copy or download it again."
+                f"{label} cannot be opened ({reason(error)}); copy or download it again."
             ) from None
         arrays[name] = _stored(label, spec, shape, kind, dtype)
     return arrays
@@ -214,7 +234,7 @@ def _stored(
         except Exception as error:  # Of many types, by the kind of what is wrong.
             raise CheckpointError(
                 f"{label} cannot be read: its files are missing, truncated or corrupt "
-                f"({_reason(error)}); copy or download the checkpoint again."
+                f"({reason(error)}); copy or download the checkpoint again."
             ) from None
         raise CheckpointError(
             f"{label} is {found} in its files, but the checkpoint lists {listed}; its files "
@@ -251,7 +271,7 @@ def _open_array(spec: dict[str, Any], metadata: ts.Future[ts.KvStore.ReadResult]
         spec = spec | {"metadata": json.loads(found.value)}
         return ts.open(spec, open=True, read=True, assume_metadata=True).result()
     except Exception as error:  # Of many types, by the kind of what is wrong.
-        raise ValueError(f"{METADATA[spec['driver']]}: {_reason(error)}") from None
+        raise ValueError(f"{METADATA[spec['driver']]}: {reason(error)}") from None
 
 
 def _read(store: ts.TensorStore, parts: tuple[Index, ...]) -> np.ndarray:
@@ -271,7 +291,7 @@ def _keys_in(store: dict[str, Any], location: str) -> list[str]:
         return [key.decode() for key in ts.KvStore.open(store).result().list().result()]
     except Exception as error:  # Of many types, by the kind of what is wrong.
         raise CheckpointError(
-            f"{location} cannot be listed ({_reason(error)}); check that it is there, whole, and "
+            f"{location} cannot be listed ({reason(error)}); check that it is there, whole, and "
             "may be read."
         ) from None
 
@@ -296,8 +316,3 @@ def _target_span(unpacker: msgpack.Unpacker, wrapped: bool = True) -> tuple[int,
         if key == "target":
             return begin, unpacker.tell()
     return None
-
-
-def _reason(error: Exception) -> str:
-    """An error's message in one short line, without TensorStore's specs and source lines."""
-    return textwrap.shorten(str(error).split(" [")[0], 300)

@@ -16,8 +16,6 @@ Decoding", Algorithm 1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,12 +70,6 @@ class Scored:
     hidden: Float[Array, "b n1 d"]  # The target's last hidden states there.
     nan: Bool[Array, " b"]  # Whether logits were NaN anywhere in the block.
     cache: Cache  # The target's, with the whole block written and nothing committed.
-
-
-def named(name: str, phase: Callable[..., Any], *args: Any) -> Any:
-    """A phase under its name in profiles."""
-    with jax.named_scope(name):
-        return phase(*args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,23 +140,22 @@ class Engine:
         )  # fmt: skip
 
     def step(
-        self, params: EngineParams, state: DecodeState, random: RandomSource | None = None,
-        around: Callable[..., Any] = named,
-    ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
+        self, params: EngineParams, state: DecodeState, random: RandomSource | None = None
+    ) -> tuple[DecodeState, BlockInfo]:
         """Runs one block: each unfinished row emits 1..depth + 1 tokens.
+
+        Who times a phase, looks at what it gives or replaces it composes the four as this does.
 
         Args:
           random: this block's numbers; those of the rows' keys if None.
-          around: calls each phase ("draft", "target", "verify", "commit") as around(name, phase,
-            *args), so that a caller may time it, look at what it gives, or replace it.
         """
         random = random or BlockRandom.of(state.row_keys, state.block)
-        draft, state = around("draft", self._propose, params, state, random)
-        scored = around("target", self._score, params, state, draft)
-        verdict = around("verify", self._verify, scored, draft, random)
-        return around("commit", self._commit, state, draft, scored, verdict)
+        draft, state = self.propose(params, state, random)
+        scored = self.score(params, state, draft)
+        return self.commit(state, draft, scored, self.verify(scored, draft, random))
 
-    def _propose(
+    @jax.named_scope("draft")
+    def propose(
         self, params: EngineParams, state: DecodeState, random: RandomSource
     ) -> tuple[Draft, DecodeState]:
         """A block's guesses; none without a drafter."""
@@ -174,7 +165,8 @@ class Engine:
         draft, drafter_state = self.drafter.propose(params.drafter, state.drafter_state, random)
         return draft, dataclasses.replace(state, drafter_state=drafter_state)
 
-    def _score(self, params: EngineParams, state: DecodeState, draft: Draft) -> Scored:
+    @jax.named_scope("target")
+    def score(self, params: EngineParams, state: DecodeState, draft: Draft) -> Scored:
         """p at the last token and at every guess."""
         tokens = jnp.concatenate([state.last_token[:, None], draft.tokens], axis=1)
         size, topology = tokens.shape[1], draft.topology.rooted()
@@ -191,12 +183,14 @@ class Engine:
         distribution = self.target.over_vocabulary(params.target, distribution)
         return Scored(distribution, hidden[:, :size], nan, cache)
 
-    def _verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
+    @jax.named_scope("verify")
+    def verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
         """What the verifier keeps; with no guess at all one token is drawn from p."""
         verifier = self.verifier if self.drafter else TOKEN_VERIFIER
         return verifier(random, scored.distribution, draft)
 
-    def _commit(
+    @jax.named_scope("commit")
+    def commit(
         self, state: DecodeState, draft: Draft, scored: Scored, verdict: Verdict
     ) -> tuple[DecodeState, BlockInfo]:
         """Takes in what is kept of a verdict."""

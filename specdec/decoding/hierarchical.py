@@ -27,6 +27,7 @@ from specdec.types import (
     Draft,
     DrafterState,
     Params,
+    PointMass,
     Prompt,
     Purpose,
     RandomSource,
@@ -116,19 +117,14 @@ class HierarchicalDrafter(Chain):
 
         def block(carry):
             rows, probs = carry
-            laws = []
-
-            def look(name, phase, *args):
-                found = phase(*args)
-                if name == "target":
-                    laws.append(found.distribution)
-                return found
-
             numbers = self._numbers(random, rows.block)
-            after, _ = engine.step(drawn, rows, numbers, around=look)
-            if not greedy:
+            draft, rows = engine.propose(drawn, rows, numbers)
+            scored = engine.score(drawn, rows, draft)
+            verdict = engine.verify(scored, draft, numbers)
+            after, _ = engine.commit(rows, draft, scored, verdict)
+            if not isinstance(scored.distribution, PointMass):
                 emitted = after.num_tokens - rows.num_tokens
-                probs = write_at(probs, laws[0], rows.num_tokens, emitted)
+                probs = write_at(probs, scored.distribution, rows.num_tokens, emitted)
             return after, probs
 
         rows, probs = jax.lax.while_loop(

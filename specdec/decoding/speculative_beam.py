@@ -32,7 +32,6 @@ from specdec.decoding.batches import Batch, bucket, refuse_nan
 from specdec.decoding.beam import BeamResult, Hypothesis
 from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
-from specdec.decoding.engine import named
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
 from specdec.topology import MOST_NODES
@@ -112,18 +111,20 @@ def _block(
 ) -> _Loop:  # fmt: skip
     """Guesses, a target call, and the levels that it is good for."""
     beams, live, (cache, draft_cache) = loop.beams, loop.live, loop.caches
-    guesses, draft_cache, odd = named(
-        "draft", engine.guess, params[1], encoded[1], prompt, beams, live, draft_cache
-    )
-    logits, cache = named(
-        "target", engine.score, params[0], encoded[0], prompt, beams, live, cache, guesses
-    )
-    after, live, block, nan = named("verify", engine.replay, rules, beams, live, guesses, logits)
+    with jax.named_scope("draft"):
+        guesses, draft_cache, odd = engine.guess(
+            params[1], encoded[1], prompt, beams, live, draft_cache
+        )
+    with jax.named_scope("target"):
+        logits, cache = engine.score(params[0], encoded[0], prompt, beams, live, cache, guesses)
+    with jax.named_scope("verify"):
+        after, live, block, nan = engine.replay(rules, beams, live, guesses, logits)
     nan |= odd & ~beams.finished
     trace = loop.trace
     if trace is not None:
         trace = jax.tree.map(lambda old, new: old.at[loop.block].set(new), trace, block)
-    caches = named("commit", engine.keep, block, (cache, draft_cache))
+    with jax.named_scope("commit"):
+        caches = engine.keep(block, (cache, draft_cache))
     return _Loop(
         dataclasses.replace(after, finished=after.finished | nan), live,
         caches, _counted(loop.stats, block), loop.nan | nan, loop.block + 1, trace,

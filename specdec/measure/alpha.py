@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core import theory, theory_measured
 from specdec.core.compilation import decode_jit
+from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
@@ -98,23 +99,19 @@ def along_texts(
     """
 
     def position(t, carry):
-        (state, found), asked = carry, []
+        state, found = carry
         token = jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
-
-        def emit_the_text(name, phase, *args):
-            if name != "verify":
-                return phase(*args)
-            scored, draft, _ = args
-            asked.append(ask(t, scored, draft, token))
-            none = jnp.zeros((len(tokens),), jnp.int32)
-            said = jnp.pad(token, ((0, 0), (0, 1)))
-            probs = jnp.zeros((len(tokens), 1))
-            return Verdict(said, none + (t < num_tokens), none, 0 * said, probs, none)
-
-        state, _ = engine.step(params, state, around=emit_the_text)
+        draft, state = engine.propose(params, state, BlockRandom.of(state.row_keys, state.block))
+        scored = engine.score(params, state, draft)
+        answer = ask(t, scored, draft, token)
+        none = jnp.zeros((len(tokens),), jnp.int32)
+        emitted = jnp.pad(token, ((0, 0), (0, 1)))
+        probs = jnp.zeros((len(tokens), 1))
+        verdict = Verdict(emitted, none + (t < num_tokens), none, 0 * emitted, probs, none)
+        state, _ = engine.commit(state, draft, scored, verdict)
         found = jax.tree.map(
             lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, t, axis=1),
-            found, asked[0],
+            found, answer,
         )  # fmt: skip
         return state, found
 

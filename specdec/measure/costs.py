@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.randomness import BlockRandom
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
@@ -69,14 +70,17 @@ def blocks(
 
     Args:
       steps: the number; not static, as the length of a decode is not.
-      phases: of :meth:`Engine.step`; what is left out costs almost nothing.
+      phases: of :meth:`Engine.step`; "verify" and "commit" may be left out.
     """
 
-    def around(name, phase, *args):
-        return phase(*args) if name in phases else _STAND_INS[name](*args)
+    verify = engine.verify if "verify" in phases else _unverified
+    commit = engine.commit if "commit" in phases else _uncommitted
 
     def block(_, state):
-        after = engine.step(params, state, around=around)[0]
+        random = BlockRandom.of(state.row_keys, state.block)
+        draft, state = engine.propose(params, state, random)
+        scored = engine.score(params, state, draft)
+        after, _ = commit(state, draft, scored, verify(scored, draft, random))
         # Rows that ended go on, so that no drafter leaves them out.
         running = jnp.zeros_like(after.finished)
         return dataclasses.replace(after, finished=running, num_tokens=state.num_tokens)
@@ -104,9 +108,6 @@ def _uncommitted(state, draft, scored, verdict):
     return dataclasses.replace(
         state, last_token=verdict.tokens[:, 0], cache=scored.cache, block=state.block + 1
     ), None
-
-
-_STAND_INS = {"verify": _unverified, "commit": _uncommitted}
 
 
 class _FreePointMasses(RandomDrafter):

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts, one_of, take
 from specdec.core.theory_measured import cluster_interval
 from specdec.decoding.engine import Engine, EngineParams
@@ -83,16 +84,12 @@ def decode_and_expect(
 
     def block(carry):
         state, sums = carry
-        seen = []
-
-        def look(name, phase, *args):
-            if name == "verify":
-                scored, draft, _ = args
-                seen.append(expected_accepted(scored.distribution, draft, engine.target.eos_ids))
-            return phase(*args)
-
-        after, _ = engine.step(params, state, around=look)
-        runs, ((token, block),) = ~state.finished, seen
+        random = BlockRandom.of(state.row_keys, state.block)
+        draft, state = engine.propose(params, state, random)
+        scored = engine.score(params, state, draft)
+        token, block = expected_accepted(scored.distribution, draft, engine.target.eos_ids)
+        after, _ = engine.commit(state, draft, scored, engine.verify(scored, draft, random))
+        runs = ~state.finished
         return after, ExpectedAccepted(
             sums.blocks + runs, sums.token + runs * token, sums.block + runs * block
         )

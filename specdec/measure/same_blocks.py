@@ -56,20 +56,16 @@ def decode_and_compare(
 
     def block(carry):
         state, blocks, sums = carry
-        seen = []
-
-        def look(name, phase, *args):
-            if name == "verify":
-                scored, draft, _ = args
-                found = jax.vmap(lambda i: judged(i, state.block, scored.distribution, draft))(
-                    jnp.arange(DRAWS, dtype=jnp.uint32)
-                )
-                seen.append(jnp.mean(found, axis=0, dtype=jnp.float32))
-            return phase(*args)
-
-        after, _ = engine.step(params, state, around=look)
+        random = BlockRandom.of(state.row_keys, state.block)
+        draft, state = engine.propose(params, state, random)
+        scored = engine.score(params, state, draft)
+        found = jax.vmap(lambda i: judged(i, state.block, scored.distribution, draft))(
+            jnp.arange(DRAWS, dtype=jnp.uint32)
+        )
+        mean = jnp.mean(found, axis=0, dtype=jnp.float32)
+        after, _ = engine.commit(state, draft, scored, engine.verify(scored, draft, random))
         runs = ~state.finished
-        return after, blocks + runs, sums + runs[:, None] * seen[0]
+        return after, blocks + runs, sums + runs[:, None] * mean
 
     zeros = jnp.zeros((len(row_ids), 1 + len(verifiers)))
     begin = state, zeros[:, 0], zeros[:, 1:]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.measure import costs
-from specdec.types import DrafterState, Encoded, Prompt
+from specdec.types import DrafterState, Prompt, Start
 
 Kind = Literal["target_encoder", "draft_encoder", "draft", "target"]
 REPETITIONS = 5
@@ -85,24 +84,23 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         events.append(Event(kind, 1e3 * (start - begin), 1e3 * (end - begin)))
         return result
 
-    def around(name: str, phase: Callable[..., Any], *args: Any) -> Any:
-        """A block's phases as events: scoring, verifying and committing are one, "target"."""
-        if name == "draft" and engine.drafter is None:
-            return phase(*args)
-        result = timed("draft" if name == "draft" else "target", _phase, phase, *args)
-        if name in ("verify", "commit"):
-            last, before = events.pop(), events.pop()
-            emitted = result[1].num_emitted.item() if name == "commit" else 0
-            events.append(dataclasses.replace(before, end_ms=last.end_ms, emitted=emitted))
-        return result
-
-    first = timed("target_encoder", costs.start, Engine(engine.target), *arguments, **options)
+    timed("target_encoder", costs.start, Engine(engine.target), *arguments, **options)
     if engine.drafter:
-        inputs = (engine, params, arguments[1], first.encoded)
-        timed("draft_encoder", _init_drafter, *inputs, **options)
+        inputs = (engine, params, arguments[1])
+        started = jax.block_until_ready(_start_target(*inputs, **options))
+        timed("draft_encoder", _init_drafter, *inputs, started, **options)
     while not state.finished.item():
         numbers = _numbers(state.row_keys, state.block)
-        state, _ = engine.step(params, state, numbers, around=around)
+        if engine.drafter:
+            draft, state = timed("draft", _phase, engine.propose, params, state, numbers)
+        else:
+            draft, state = engine.propose(params, state, numbers)
+        # Scoring, verifying and committing are one event.
+        scored = timed("target", _phase, engine.score, params, state, draft)
+        verdict = timed("target", _phase, engine.verify, scored, draft, numbers)
+        state, info = timed("target", _phase, engine.commit, state, draft, scored, verdict)
+        end_ms, emitted = events[-1].end_ms, info.num_emitted.item()
+        events[-3:] = [dataclasses.replace(events[-3], end_ms=end_ms, emitted=emitted)]
     tokens = np.asarray(state.tokens[0, : state.num_tokens[0]])
     return Timeline(engine.depth, tuple(events), tokens)
 
@@ -118,9 +116,16 @@ def _numbers(keys: Array, block: Int[Array, ""]) -> BlockRandom:
 
 
 @decode_jit(static_argnames=("engine", "output_bucket"))
+def _start_target(
+    engine: Engine, params: EngineParams, prompt: Prompt, *, output_bucket: int
+) -> Start:
+    return engine.target.start(params.target, prompt, output_bucket + engine.nodes + 1)
+
+
+@decode_jit(static_argnames=("engine", "output_bucket"))
 def _init_drafter(
-    engine: Engine, params: EngineParams, prompt: Prompt, encoded: Encoded, *, output_bucket: int
+    engine: Engine, params: EngineParams, prompt: Prompt, target: Start, *, output_bucket: int
 ) -> DrafterState:
     """What a drafter does once: a draft model's encoder, mostly."""
     assert engine.drafter
-    return engine.drafter.init(params.drafter, prompt, output_bucket, encoded)
+    return engine.drafter.init(params.drafter, prompt, output_bucket, target)

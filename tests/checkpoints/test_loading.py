@@ -8,7 +8,7 @@ from tiny import TINY, random_t5_params
 
 from specdec import DeviceMesh
 from specdec.checkpoints import save_huggingface, save_t5x
-from specdec.checkpoints.loading import load_model
+from specdec.checkpoints.loading import load_model, load_packed
 from specdec.checkpoints.parameters import StoredArray
 from specdec.models import stores
 from specdec.models.partitioning import place
@@ -55,6 +55,24 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
     assert sum(reads) == sum(4 * leaf.size for leaf in jax.tree.leaves(params))
     kernels = [leaf for leaf in jax.tree.leaves(loaded.params.layers) if leaf.ndim > 1]
     assert {kernel.dtype for kernel in kernels} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_what_is_too_large_for_fewer_bits_keeps_its_own(int8):
+    """And nothing else that was asked for is forgotten."""
+    config = TINY["v1.1"]
+    params = jax.tree.map(np.array, random_t5_params(config, 0))
+    params["decoder"]["decoder_norm"]["scale"][0] = 1e5  # Beyond float16.
+    params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"][0, 0] = 1e5
+    found = load_packed(config, params, "test", "float16", int8=int8)
+    expected = load_packed(config, params, "test", int8=int8)
+    assert jax.tree.structure(found.params) == jax.tree.structure(expected.params)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found.params, expected.params)), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(found.params)}
+    assert (jnp.dtype("int8") in dtypes) == int8
+    assert jnp.dtype("float16") not in dtypes
 
 
 def test_a_checkpoint_is_one_target_in_bfloat16(tmp_path):

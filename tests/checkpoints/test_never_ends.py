@@ -106,7 +106,7 @@ def test_no_field_in_config_json_alone_is_the_model_types_default(endless, tmp_p
     if "t5" in str(directory.parent.name):
         assert load_huggingface(tmp_path / "target")[0].eos_id == 1
     else:  # That of GPT-2's own vocabulary.
-        with pytest.raises(CheckpointError, match="eos_id must be in .*, got 50256"):
+        with pytest.raises(CheckpointError, match=r"eos_id must be in .*, got 50256"):
             load_huggingface(tmp_path / "target")
 
 
@@ -159,7 +159,7 @@ def test_t5x_cannot_say_it(tmp_path):
     config, random = RANDOM["t5"]
     save_huggingface(tmp_path / "t5", config, random(config, 0))
     write_ends(tmp_path / "t5", None, NULL, NULL)
-    with pytest.raises(CheckpointError, match="t5x changes .*eos_id from None to 1"):
+    with pytest.raises(CheckpointError, match=r"t5x changes .*eos_id from None to 1"):
         convert(str(tmp_path / "t5"), str(tmp_path / "t5x"), "t5x")
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from log_probs import assert_same_log_probs
 from said import said
 from t5x_layouts import write_native, write_orbax
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, TINY_T5, random_gpt_params, random_t5_params
 
 from specdec.checkpoints import (
     CheckpointError,
@@ -20,6 +21,7 @@ from specdec.checkpoints import (
     open_t5x,
     save_huggingface,
 )
+from specdec.models.t5.network import init_params
 from specdec.runs import convert as conversion
 from specdec.runs.convert import convert
 from specdec.training.checkpointing import checkpoints, load_params, prepare_directory, save
@@ -80,6 +82,35 @@ def test_to_hugging_face(source, dtype, sources, params, tmp_path):
     (sources / "run" / "spiece.model").unlink()  # It is no vocabulary, which Hugging Face checks.
     assert convert(str(sources / source), str(tmp_path / "out"), "huggingface", dtype) <= 1e-5
     assert_same(load_huggingface(tmp_path / "out"), params, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("variant", TINY_T5)
+def test_log_probs_of_what_was_t5xs(variant, dtype, tmp_path):
+    """transformers reads what T5X's checkpoint decodes as; a UMT5's logits are not scaled."""
+    pytest.importorskip("transformers")
+    config = dataclasses.replace(TINY_T5[variant], relative_attention_max_distance=128)
+    params = jax.tree.map(np.asarray, init_params(config, jax.random.key(0)))
+    write_native(tmp_path / "t5x" / "checkpoint_7", params)
+    convert(str(tmp_path / "t5x"), str(tmp_path / "out"), "huggingface", dtype)
+    same_as = "t5x" if dtype == "float32" else "out"
+    assert_same_log_probs(tmp_path / "out", tmp_path / same_as, (9, 4))
+
+
+def test_log_probs_of_a_umt5_there_and_back(tmp_path):
+    """As the public ones are, whose ``tie_word_embeddings`` is false."""
+    pytest.importorskip("transformers")
+    config = TINY_T5["umt5"]
+    save_huggingface(tmp_path / "hf", config, init_params(config, jax.random.key(0)))
+    path = tmp_path / "hf" / "config.json"
+    raw = json.loads(path.read_text())
+    del raw["scale_decoder_outputs"]
+    assert raw["tie_word_embeddings"] is False
+    path.write_text(json.dumps(raw))
+    convert(str(tmp_path / "hf"), str(tmp_path / "run"), "orbax")
+    convert(str(tmp_path / "run"), str(tmp_path / "back"), "huggingface")
+    for directory in ("hf", "back"):
+        assert_same_log_probs(tmp_path / directory, tmp_path / "hf", (9, 4))
 
 
 def test_a_step_is_chosen(sources, params, tmp_path):
@@ -151,6 +182,14 @@ def test_a_gpt_in_fewer_bits_and_back(variant, tmp_path):
         assert (tmp_path / name / "tokenizer.json").read_text() == "{}"
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "again")]
     assert sizes[0] < 0.7 * sizes[1]
+
+
+def test_log_probs_of_a_gpt_in_fewer_bits(tmp_path):
+    pytest.importorskip("transformers")
+    config = TINY_GPT["gpt_untied"]
+    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_gpt_params(config, 0)))
+    convert(str(tmp_path / "gpt"), str(tmp_path / "half"), "huggingface", "bfloat16")
+    assert_same_log_probs(tmp_path / "half", tmp_path / "half", (9, 4))
 
 
 def test_a_gpt_as_a_training_run(tmp_path):

@@ -1,0 +1,259 @@
+"""What is read beside a vocabulary goes with it, and what is damaged is one line."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import sentencepiece
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+
+import specdec
+from specdec.checkpoints import find_vocabulary, save_huggingface
+from specdec.data.fast_tokenizer import open_tokenizer
+from specdec.data.vocabulary import added_text
+from specdec.data.word_pieces import train_word_pieces
+from specdec.decoding.batches import make_batches
+
+tokenizers = pytest.importorskip("tokenizers")
+
+LINES = ["The quick brown fox jumps over the lazy dog.", "Grüße an den Fuß, naïve café!"] * 30
+PIECES, ROWS = 42, 160
+OWN = {"tokenizer_class": "T5Tokenizer", "extra_ids": 100}
+T5 = dataclasses.replace(TINY["v1.1"], vocab_size=ROWS)
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value))
+
+
+@pytest.fixture(scope="module")
+def spiece(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("spiece")
+    with open(directory / "spiece.model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(LINES), model_writer=file, vocab_size=PIECES,
+            model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+        )  # fmt: skip
+    return directory / "spiece.model"
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bpe")
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        LINES, vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    trained.save_model(str(directory))
+    return directory
+
+
+# T5X's rule, which is seqio's
+
+
+def test_t5x_has_the_ids_of_seqio(spiece):
+    """A full stop behind a sentinel has no space in front there; transformers puts one."""
+    seqio = pytest.importorskip("seqio")
+    theirs = seqio.SentencePieceVocabulary(str(spiece), extra_ids=100)
+    ours = open_tokenizer(spiece, ROWS, of_t5x=True)
+    texts = ["<extra_id_0>. The", "a</s>b <pad>", "The <extra_id_99>x", "", " \n fox", "日本 \x00"]
+    for text in texts:
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text))
+    hugging_face = open_tokenizer(spiece, ROWS)
+    assert len(hugging_face) == len(ours) == PIECES + 100
+    assert hugging_face.encode(texts[0])[0] == ours.encode(texts[0])[0] == PIECES + 99
+    assert len(hugging_face.encode(texts[0])) == len(ours.encode(texts[0])) + 1
+
+
+# GPT-2's settings
+
+
+def test_a_space_in_front_and_a_token_before_the_text(bpe, tmp_path):
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(bpe / name, tmp_path)
+    plain = open_tokenizer(bpe / "vocab.json")
+    assert plain.start_ids == ()
+    told = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True}
+    write_json(tmp_path / "tokenizer_config.json", told)
+    ours = open_tokenizer(tmp_path / "vocab.json")
+    assert ours.encode("The fox") == plain.encode(" The fox") != plain.encode("The fox")
+    assert ours.start_ids == (ours.eos_id,)
+
+
+@pytest.mark.parametrize("own", ["vocab.json", "tokenizer.json"])
+def test_a_text_ends_at_the_models_eos_alone(bpe, tmp_path, own):
+    """The vocabulary's EOS inside of an output, which the model does not end with, cuts nothing."""
+    config = dataclasses.replace(TINY_GPT["gpt"], vocab_size=300, eos_id=5, start_id=0, pad_id=0)
+    for role, seed in (("target", 0), ("draft", 1)):
+        save_huggingface(tmp_path / role, config, jax.device_get(random_gpt_params(config, seed)))
+        if own == "vocab.json":
+            shutil.copy(bpe / "vocab.json", tmp_path / role)
+            shutil.copy(bpe / "merges.txt", tmp_path / role)
+        else:
+            backend = tokenizers.ByteLevelBPETokenizer.from_file(
+                str(bpe / "vocab.json"), str(bpe / "merges.txt")
+            )
+            backend.add_special_tokens(["<|endoftext|>"])
+            backend.save(str(tmp_path / role / "tokenizer.json"))
+    pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
+    (batch,) = make_batches([np.array([40, 41], np.int32)], 1, pair.target.model)
+    the, fox = (pair.vocabulary.encode(text) for text in ("The", " fox"))
+    assert pair.vocabulary.eos_id == 0
+    assert pair.text(np.array([*the, 0, *fox, 5]), batch, 0) == "The fox"
+
+
+# Texts of outputs
+
+
+def test_a_piece_that_continues_a_word_has_no_space_in_front(tmp_path):
+    lines = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
+    pieces = train_word_pieces(lines, 45, tmp_path / "tokenizer.json")
+    ids = pieces.encode("the singing ants.")
+    for cut in range(len(ids) + 1):
+        before, after = ids[:cut], ids[cut:]
+        assert pieces.decode(before) + added_text(pieces, before, after) == "the singing ants."
+    continued = next(
+        i
+        for i in range(1, len(ids))
+        if not pieces.decode(ids).startswith(pieces.decode(ids[:i]) + " ")
+    )
+    assert not added_text(pieces, ids[:continued], ids[continued:]).startswith(" ")
+
+
+def test_the_rest_of_a_character_is_that_character(bpe):
+    ours = open_tokenizer(bpe / "vocab.json")
+    ids = ours.encode("a 🙂")
+    assert added_text(ours, ids[:-1], ids[-1:]) == "🙂"
+
+
+# Files beside
+
+
+@pytest.fixture
+def pair(spiece, tmp_path):
+    """Target and draft with an added token, and their directories."""
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(spiece, source)
+    write_json(source / "tokenizer_config.json", OWN)
+    write_json(source / "added_tokens.json", {"<": PIECES + 100})
+    write_json(source / "special_tokens_map.json", {"mask_token": "<mask>"})
+    for role, seed in (("target", 0), ("draft", 1)):
+        params = jax.device_get(random_t5_params(T5, seed))
+        save_huggingface(tmp_path / role, T5, params, source / "spiece.model")
+    return tmp_path / "target", tmp_path / "draft"
+
+
+def test_all_files_go_with_a_checkpoint(pair):
+    ours = specdec.load_pair(target=pair[0], draft=pair[1]).vocabulary
+    assert ours.encode("a<") == [*ours.encode("a"), PIECES + 100]
+    assert ours.encode("<mask>") == [PIECES + 101]
+    assert ours.decode([PIECES + 100]) == "<"
+    assert len(ours) == PIECES + 102
+
+
+def test_other_added_tokens_are_another_vocabulary(pair):
+    write_json(pair[1] / "added_tokens.json", {">": PIECES + 100})
+    with pytest.raises(ValueError, match=r"token '<' is 142 in the former and not there in the l"):
+        specdec.load_pair(target=pair[0], draft=pair[1])
+
+
+def test_the_same_tokens_in_another_file_are_the_same_vocabulary(pair):
+    import transformers
+
+    theirs = transformers.AutoTokenizer.from_pretrained(pair[1])
+    for name in ("spiece.model", "added_tokens.json", "special_tokens_map.json"):
+        (pair[1] / name).unlink()
+    theirs.save_pretrained(pair[1])
+    assert find_vocabulary(pair[1]).name == "tokenizer.json"
+    specdec.load_pair(target=pair[0], draft=pair[1])
+
+
+# Damaged files
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+NESTED = "[" * 200_000 + "]" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("spiece.model", POINTER, "is a pointer of Git LFS, .* run `git lfs pull`"),
+        ("spiece.model", "", "is not a SentencePiece model that can be read"),
+        ("spiece.model", "\n\x05", "is not a SentencePiece model that can be read"),
+        ("tokenizer_config.json", POINTER, "is a pointer of Git LFS"),
+        ("tokenizer_config.json", "[]", "is not a JSON object"),
+        ("tokenizer_config.json", NESTED, "is not valid JSON .*recursion"),
+        ("tokenizer_config.json", '{"extra_ids": true}', "extra_ids is True, not a number"),
+        ("tokenizer_config.json", '{"extra_ids": -1}', "extra_ids is -1, not a number"),
+        ("tokenizer_config.json", '{"eos_token": 3}', "eos_token is 3, not a token"),
+        ("tokenizer_config.json", '{"pad_token": "\\ud800"}', "pad_token is .*, not a token"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}', "decoder.'x'. is 'x', n"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": []}', "added_tokens_decoder is .., n"),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"3": {"content": "a", "lstrip": 1}}}',
+            "lstrip is 1, not true or false",
+        ),
+        ("tokenizer_config.json", '{"extra_special_tokens": 3}', "tokens is 3, not a list of t"),
+        ("added_tokens.json", '{"<": "142"}', ".'<'. is .142., not a token's id"),
+        ("added_tokens.json", '{"<": true}', ".'<'. is True, not a token's id"),
+        ("added_tokens.json", '{"<": -1}', ".'<'. is -1, not a token's id"),
+        ("added_tokens.json", '{"<": 142, ">": 142}', "gives id 142 to both '<' and '>'"),
+        ("added_tokens.json", '{"<": 150}', "the id 150, but it gets 142"),
+        ("special_tokens_map.json", '{"eos_token": {}}', "eos_token is {}, not a token"),
+        ("tokenizer.json", POINTER, "is a pointer of Git LFS"),
+        ("tokenizer.json", '{"model": {', "is not valid JSON"),
+        ("tokenizer.json", NESTED, "is not valid JSON .*recursion"),
+        ("tokenizer.json", '{"model": []}', "model is not an object"),
+        ("tokenizer.json", '{"model": {"vocab": 3}}', "model.vocab is not an object or a list"),
+        ("tokenizer.json", '{"model": {"vocab": [["a"]]}}', r"model.vocab.0. is not a piece and"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 0, "b": 0}}}', "id 0 to both 'a' and 'b'"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 9e9}}}', "vocab.'a'. is 9000000000.0, not"),
+        ("tokenizer.json", '{"model": {"vocab": {}, "merges": 3}}', "model.merges is not a list"),
+        ("tokenizer.json", '{"model": {"vocab": {}, "merges": [["a"]]}}', "is not two tokens"),
+        (
+            "tokenizer.json", '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}',
+            "cannot be read as a tokenizer.json",
+        ),
+        (
+            "tokenizer.json",
+            '{"model": {"type": "Unigram", "vocab": [["a", 0]], "unk_id": 0}, "normalizer": '
+            '{"type": "Precompiled", "precompiled_charsmap": "AAAA"}}',
+            "cannot be read as a tokenizer.json",
+        ),
+        ("tokenizer.json", '{"model": {"vocab": {}}, "added_tokens": 3}', "added_tokens is 3, not"),
+    ],
+)  # fmt: skip
+def test_damaged_files_are_one_line(spiece, tmp_path, name, content, words):
+    shutil.copy(spiece, tmp_path)
+    write_json(tmp_path / "config.json", {"model_type": "t5"})
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words) as caught:
+        open_tokenizer(find_vocabulary(tmp_path), ROWS)
+    message = str(caught.value)
+    assert str(tmp_path / name) in message or "beside" in message
+    assert "\n" not in message
+    assert len(message) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("vocab.json", '{"a": 0, "b": 0}', "gives id 0 to both 'a' and 'b'"),
+        ("vocab.json", '{"a": true}', ".'a'. is True, not a token's id"),
+        ("merges.txt", "#version: 0.2\nun known\n", "cannot be read as a vocab.json .*un"),
+        ("merges.txt", POINTER, "merges.txt is a pointer of Git LFS"),
+    ],
+)
+def test_damaged_files_of_gpt2(bpe, tmp_path, name, content, words):
+    for each in ("vocab.json", "merges.txt"):
+        shutil.copy(bpe / each, tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words) as caught:
+        open_tokenizer(tmp_path / "vocab.json")
+    assert "\n" not in str(caught.value)

@@ -115,9 +115,8 @@ def opened(path: Path) -> Iterator[safe_open]:
             yield file
     except (SafetensorError, OSError) as error:
         refuse_pointer(path)
-        reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"{path} is truncated or corrupt, or cannot be read ({reason}); "
+            f"{path} is truncated or corrupt, or cannot be read ({error}); "
             "copy or download it again."
         ) from None
 

@@ -23,6 +23,9 @@ Index = tuple[slice | int, ...] | EllipsisType
 class CheckpointError(ValueError):
     """A checkpoint cannot be read or written; the message names what is wrong and what to do."""
 
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.splitlines()))  # One line, whatever a file's names are.
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredArray:

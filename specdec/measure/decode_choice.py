@@ -114,12 +114,16 @@ class DecodeKind:
         encoders = (plain.start / plain.block, max(0.0, fast.start - plain.start) / plain.block)
         tokens = plain.calls / len(plain.results)
 
-        def whole(decoder: float) -> float:
+        def whole(candidate: Candidate) -> float:
+            """The speedup of decodes with their encoders, of whose last block half is dropped."""
             target, draft = encoders
-            return (target + tokens) / (target + draft + tokens / decoder)
+            assert candidate.tokens is not None
+            assert candidate.predicted is not None
+            steps = (tokens + (candidate.tokens - 1) / 2) / candidate.predicted
+            return (target + tokens) / (target + draft + steps)
 
         candidates = [
-            dataclasses.replace(each, predicted=whole(each.predicted or 1.0))
+            dataclasses.replace(each, predicted=whole(each))
             for each in self._predicted(accepted, verify, levels)
         ]
         candidates.sort(key=lambda each: -(each.predicted or 0.0))

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,22 @@ class Outcome:
 
     kind: str
     mutation: str
-    verdict: str  # "refused" or "exact"; anything else is a fault.
+    verdict: str  # "refused" or "taken"; anything else is a fault.
     detail: str
 
     @property
     def fine(self) -> bool:
-        return self.verdict in ("refused", "exact")
+        return self.verdict in ("refused", "taken")
 
 
-def outcomes(good: Path, cases: Sequence[tuple[str, int, int]], checked: bool) -> Iterator[Outcome]:
+def outcomes(
+    good: Mapping[str, Path], cases: Sequence[tuple[str, int, int]], checked: bool
+) -> Iterator[Outcome]:
     """The outcome of each case: a kind, how many of its mutations are drawn, and which of them.
 
     Args:
-      good: a folder with a directory of each name in fuzz_kinds.GOOD that the kinds need.
-      checked: whether what was loaded is decoded with.
+      good: the directories of fuzz_kinds.GOOD that the kinds need.
+      checked: whether what was taken is checked, which mostly is to decode with it.
     """
     worker = None
     for kind, count, number in cases:
@@ -54,7 +56,7 @@ def outcomes(good: Path, cases: Sequence[tuple[str, int, int]], checked: bool) -
 class _Worker:
     """A process that reads one file after the other."""
 
-    def __init__(self, good: Path):
+    def __init__(self, good: Mapping[str, Path]):
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, good), daemon=True)
@@ -89,7 +91,7 @@ class _Worker:
         self._connection.close()
 
 
-def _serve(connection: Connection, good: Path) -> None:
+def _serve(connection: Connection, good: Mapping[str, Path]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     import fuzz_kinds
 
@@ -113,14 +115,15 @@ def _serve(connection: Connection, good: Path) -> None:
 
 
 def _outcome(
-    connection: Connection, kinds: Any, good: Path, folder: Path, name: str, count: int,
-    number: int, checked: bool,
+    connection: Connection, kinds: Any, good: Mapping[str, Path], folder: Path, name: str,
+    count: int, number: int, checked: bool,
 ) -> Outcome:  # fmt: skip
     from fuzz_mutations import mutations
+    from fuzz_readers import Changed
 
     kind = kinds.KINDS[name]
     root = folder / "files"
-    shutil.copytree(good / kind.good, root, symlinks=True)
+    shutil.copytree(good[kind.good], root, symlinks=True)
     path = sorted(root.glob(kind.file))[0]
     if number < 0:
         what, data = "nothing", path.read_bytes()
@@ -138,7 +141,7 @@ def _outcome(
         connection.send(what)
         if checked:
             check()
-    except kinds.Changed as error:
+    except Changed as error:
         return Outcome(name, what, "law", str(error))
     except (ValueError, OSError) as error:
         return Outcome(
@@ -148,7 +151,7 @@ def _outcome(
         )
     except BaseException as error:
         return Outcome(name, what, type(error).__name__, _where(error))
-    return Outcome(name, what, "exact", "")
+    return Outcome(name, what, "taken", "")
 
 
 def _judged(error: Exception, names: Sequence[str]) -> tuple[str, str]:

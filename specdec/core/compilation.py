@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -45,6 +46,7 @@ MAX_PROGRAMS = 40
 # All jitted functions by what is static in them, the one used last at the end.
 _kept: OrderedDict[Hashable, Any] = OrderedDict()
 _dropped = 0
+_lock = threading.Lock()  # Programs are traced in threads too, by what chooses between them.
 
 
 class DecodeJit(Generic[_Arguments, _Result]):
@@ -67,15 +69,16 @@ class DecodeJit(Generic[_Arguments, _Result]):
         given = dict(zip(self._places, args, strict=False)) | kwargs
         platform = platforms.current()
         key = (function, platform, *(given.get(name) for name in self._static))
-        if key not in _kept:
-            _kept[key] = jax.jit(
-                # A function of its own: JAX keeps programs by the function they are of.
-                functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)),
-                static_argnames=self._static,
-                compiler_options=OPTIONS[platform.name],
-            )
-        _kept.move_to_end(key)
-        return _kept[key]
+        with _lock:
+            if key not in _kept:
+                _kept[key] = jax.jit(
+                    # A function of its own: JAX keeps programs by the function they are of.
+                    functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)),
+                    static_argnames=self._static,
+                    compiler_options=OPTIONS[platform.name],
+                )
+            _kept.move_to_end(key)
+            return _kept[key]
 
     def lower(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> jax.stages.Lowered:
         """The program of such a call; once it was compiled, in any thread, the call finds it."""
@@ -95,10 +98,11 @@ def num_programs() -> int:
 def _drop_oldest() -> None:
     """Forgets the programs used longest ago while there are too many."""
     global _dropped
-    while _kept and sum(jitted._cache_size() for jitted in _kept.values()) > MAX_PROGRAMS:
-        _, oldest = _kept.popitem(last=False)
-        _dropped += oldest._cache_size()
-        oldest.clear_cache()
+    with _lock:
+        while _kept and sum(jitted._cache_size() for jitted in _kept.values()) > MAX_PROGRAMS:
+            _, oldest = _kept.popitem(last=False)
+            _dropped += oldest._cache_size()
+            oldest.clear_cache()
 
 
 def decode_jit(

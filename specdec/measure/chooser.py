@@ -11,6 +11,7 @@ When time is up, the choice is made by what is known by then, and its text tells
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import hashlib
 import math
@@ -393,13 +394,14 @@ class _Session:
     def __init__(self, name: str, seconds: float):
         self._name = f"Choosing {name}, {seconds:.0f} s at most"
         self._began, self._seconds = time.monotonic(), seconds
-        self._pool = ThreadPoolExecutor(num_cores())
+        self._pool, self._ended = ThreadPoolExecutor(num_cores()), False
 
     def __enter__(self) -> _Session:
         return self
 
     def __exit__(self, *_: object) -> None:
         # What is being compiled cannot be stopped; nobody waits for it.
+        self._ended = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _left(self, share: float) -> float:
@@ -430,9 +432,8 @@ class _Session:
                 progress.refresh()
 
             for name, runner in runners.items():
-                if name in needed or self._left(share) > 0:
-                    waiting[self._pool.submit(runner.lower(batch).compile)] = name
-                    take(0)
+                context = contextvars.copy_context()  # What programs are traced for is in it.
+                waiting[self._pool.submit(context.run, self._compile, runner, batch)] = name
             while waiting:
                 late = _NEEDED if any(name in needed for name in waiting.values()) else share
                 left = self._left(max(late, share))
@@ -442,6 +443,11 @@ class _Session:
             for future in waiting:
                 future.cancel()
         return ready
+
+    def _compile(self, runner: Runner, batch: Batch) -> None:
+        program = runner.lower(batch)
+        if not self._ended:
+            program.compile()
 
     def affordable(self, ready: Mapping[str, Runner], batch: Batch, max_decode_len: int) -> int:
         """Tokens of a row that each way can decode in the time that the probes have; 0 if none."""

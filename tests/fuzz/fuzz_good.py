@@ -55,7 +55,7 @@ PAGES = {
 
 
 def _save(directory: Path, config: Any, seed: int, vocabulary: Path | None = None, **options):
-    shape = dataclasses.replace(config, vocab_size=320) if vocabulary else config
+    shape = dataclasses.replace(config, vocab_size=400) if vocabulary else config
     save_huggingface(
         directory, shape, _random(parameter_shapes(shape), seed), vocabulary, **options
     )
@@ -147,14 +147,21 @@ def _bytes(root: Path) -> None:
     )
 
 
-def _t5x(root: Path) -> None:
-    """Every layout."""
-    params = _random(parameter_shapes(TINY["v1.1"]), 0)
-    write_native(root / "native" / "checkpoint_3", params)
-    save_t5x(root / "ours", TINY["v1.1"], params, 3)
-    write_single_file(root / "single" / "checkpoint_3", params)
-    for name, ocdbt in (("orbax", True), ("plain", False)):
-        write_orbax(root / name, params, 3, use_ocdbt=ocdbt)
+def _t5x(layout: str) -> Callable[[Path], None]:
+    """A checkpoint of T5X's, in one of its layouts."""
+
+    def write(root: Path) -> None:
+        params = _random(parameter_shapes(TINY["v1.1"]), 0)
+        if layout == "native":
+            write_native(root / "checkpoint_3", params)
+        elif layout == "ours":
+            save_t5x(root, TINY["v1.1"], params, 3)
+        elif layout == "single":
+            write_single_file(root / "checkpoint_3", params)
+        else:
+            write_orbax(root, params, 3, use_ocdbt=layout == "orbax")
+
+    return write
 
 
 def _run(root: Path) -> None:
@@ -254,7 +261,8 @@ def _pages(root: Path) -> None:
 
 GOOD: dict[str, Callable[[Path], None]] = {
     "drafts": _drafts, "shards": _shards, "t5": _t5, "fast": _fast, "gpt": _gpt, "bytes": _bytes,
-    "t5x": _t5x, "run": _run, "gin": _gin, "texts": _texts, "decoded": _decoded,
+    **{name: _t5x(name) for name in ("native", "ours", "single", "orbax", "plain")},
+    "run": _run, "gin": _gin, "texts": _texts, "decoded": _decoded,
     "measured": _measured, "pages": _pages,
 }  # fmt: skip
 

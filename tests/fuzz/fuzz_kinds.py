@@ -83,22 +83,22 @@ def _kinds() -> dict[str, Kind]:
             }.items()
         },
         **{
-            f"T5X: {name}": Kind("t5x", f"{layout}/{file}", form, of_ids(layout))
+            f"T5X: {name}": Kind(layout, f"checkpoint_3{file}", form, of_ids("."))
             for name, (layout, file, form) in {
-                "msgpack": ("native", "checkpoint_3/checkpoint", "msgpack"),
-                ".zarray": ("native", "checkpoint_3/*query*/.zarray", "json"),
-                "chunk": ("native", "checkpoint_3/*query*/0.0", "bytes"),
-                "specdec's msgpack": ("ours", "checkpoint_3/checkpoint", "msgpack"),
-                "specdec's chunk": ("ours", "checkpoint_3/*query*/0*", "bytes"),
-                "one file": ("single", "checkpoint_3", "msgpack"),
-                "Orbax _METADATA": ("orbax", "checkpoint_3/state/_METADATA", "json"),
-                "Orbax manifest": ("orbax", "checkpoint_3/state/manifest.ocdbt", "bytes"),
-                "Orbax data": ("orbax", "checkpoint_3/state/**/d/*", "bytes"),
+                "msgpack": ("native", "/checkpoint", "msgpack"),
+                ".zarray": ("native", "/target*query*/.zarray", "json"),
+                "chunk": ("native", "/target*query*/0.0", "bytes"),
+                "specdec's msgpack": ("ours", "/checkpoint", "msgpack"),
+                "specdec's chunk": ("ours", "/target*query*/0*", "bytes"),
+                "one file": ("single", "", "msgpack"),
+                "Orbax _METADATA": ("orbax", "/state/_METADATA", "json"),
+                "Orbax manifest": ("orbax", "/state/manifest.ocdbt", "bytes"),
+                "Orbax data": ("orbax", "/state/**/d/*", "bytes"),
                 "Orbax checkpoint metadata": (
-                    "orbax", "checkpoint_3/_CHECKPOINT_METADATA", "json"
+                    "orbax", "/_CHECKPOINT_METADATA", "json"
                 ),
-                "Orbax .zarray": ("plain", "checkpoint_3/state/target*query*/.zarray", "json"),
-                "Orbax chunk": ("plain", "checkpoint_3/state/target*query*/0*", "bytes"),
+                "Orbax .zarray": ("plain", "/state/target*query*/.zarray", "json"),
+                "Orbax chunk": ("plain", "/state/target*query*/0*", "bytes"),
             }.items()
         },
         "training: model.json": Kind("run", "run/model.json", "json", training_run),

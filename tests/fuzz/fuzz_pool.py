@@ -144,6 +144,8 @@ def _outcome(
     except Changed as error:
         return Outcome(name, what, "law", str(error))
     except (ValueError, OSError) as error:
+        if number < 0:
+            return Outcome(name, what, "a good file refused", str(error))
         return Outcome(
             name,
             what,

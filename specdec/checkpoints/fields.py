@@ -115,8 +115,8 @@ class TokenFields:
 
     def first(self, *names: str) -> int | None:
         """The first token that is given, by any of these names: in generation_config.json first."""
-        for fields in (self.generation, self.config):
-            for name in names if fields else ():
+        for fields in filter(None, (self.generation, self.config)):
+            for name in names:
                 if found := fields.tokens(name, self.vocab_size):
                     return found[0]
         return None

@@ -24,7 +24,7 @@ def _beams(found: Found) -> str:
 
 
 def _sampling(found: Found) -> str:
-    values = {"temperature": 1.0, "top_k": 50, "top_p": 1.0} | found
+    values = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, **found}
     names = ("temperature", "top_k", "top_p")
     given = ", ".join(f"{name}={reprlib.repr(values[name])}" for name in names)
     return f"pass sampling=specdec.SamplingConfig({given})"

@@ -45,7 +45,9 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
     Raises:
       CheckpointError: a field missing or wrong, or a variant that GPTConfig cannot say.
     """
-    activation = config.choice("activation_function", ACTIVATIONS, ACTIVATIONS["gelu_new"])
+    activation: Activation = config.choice(
+        "activation_function", ACTIVATIONS, ACTIVATIONS["gelu_new"]
+    )
     for name, value in VARIANTS.items():
         if config.truth(name, value) != value:
             raise CheckpointError(f"{config.source}: {name} must be {value}, got {not value}.")

@@ -518,7 +518,9 @@ def test_unreadable_vocabulary(tmp_path, params, text):
     path = tmp_path / "v.model"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(CheckpointError, match=r"v.model (is not a SentencePiece model|cannot be read)"):
+    with pytest.raises(
+        CheckpointError, match=r"v.model (is not a SentencePiece model|cannot be read)"
+    ):
         save_huggingface(tmp_path / "m", CONFIG, params, vocabulary_file=path)
 
 

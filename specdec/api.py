@@ -24,7 +24,7 @@ from specdec.decoding.speculative_beam import (
 )
 from specdec.drafters.tree import Tree
 from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments, refuse_unknown
-from specdec.measure.chooser import Choice
+from specdec.measure.choice import Choice
 from specdec.models.base import LoadedModel
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier

@@ -22,7 +22,8 @@ from specdec.engines import speculative_beams, speculative_engine
 from specdec.generate_arguments import Method
 from specdec.measure import chooser
 from specdec.measure.beam_choice import BeamKind
-from specdec.measure.chooser import Choice, Kind, Name
+from specdec.measure.choice import Choice, Name, keep, remembered
+from specdec.measure.chooser import Kind
 from specdec.measure.decode_choice import DecodeKind
 from specdec.models.base import LoadedModel
 from specdec.types import SamplingConfig
@@ -240,10 +241,10 @@ def _chosen(
     kind: Kind, key: str, batches: Sequence[Batch], max_decode_len: int, remember: bool
 ) -> Choice:
     """What was chosen before, or now."""
-    known = chooser.remembered(cache_directory(), key) if remember else None
+    known = remembered(cache_directory(), key) if remember else None
     if known is not None and known.levels < max_decode_len:
         return known
     choice = chooser.choose(kind, batches, max_decode_len)
     if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
-        chooser.remember(cache_directory(), key, choice)
+        keep(cache_directory(), key, choice)
     return choice

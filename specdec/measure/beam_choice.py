@@ -15,15 +15,8 @@ from specdec.core.theory_beams import beam_speedup, levels_per_call
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
-from specdec.measure.chooser import (
-    PLAIN,
-    Candidate,
-    Estimate,
-    Name,
-    Runner,
-    Timed,
-    time_in_turns,
-)
+from specdec.measure.choice import Candidate, Name
+from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, time_in_turns
 from specdec.topology import MOST_NODES
 
 GAMMAS = (1, 2, 3, 4)

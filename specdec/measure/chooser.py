@@ -10,31 +10,24 @@ When time is up, the choice is made by what is known by then, and its text tells
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
-import hashlib
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from specdec.arguments import positive, real, whole
-from specdec.core.files import read_object, write_json
 from specdec.core.machine import num_cores
 from specdec.core.stats import RunStats
-from specdec.core.theory_beams import levels_per_call
 from specdec.decoding.batches import Batch
-from specdec.drafters.tree import MOST_NODES, Tree
+from specdec.measure.choice import Candidate, Choice, Name
 from specdec.measure.progress import Progress
 
-Name = Literal["gamma", "tree", "beams"]  # What is chosen.
 PLAIN = "plain decoding"
 # Shares of the time by whose end something is done: the probes are compiled, those without which
 # nothing can be measured, the probes are timed, the candidates compiled.
@@ -42,129 +35,6 @@ _COMPILED, _NEEDED, _PROBED, _TRIED = 0.55, 0.85, 0.7, 0.9
 SECONDS: dict[Name, float] = {"gamma": 30.0, "tree": 60.0, "beams": 60.0}  # A choice takes at most.
 _REPETITIONS = 3  # Of a row's decodes, while there is time.
 _FEWEST_TOKENS = 4  # Of a row, where decoding is slow.
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """A way to decode.
-
-    Attributes:
-      gamma: guesses of a chain, or levels of a draft's beams; 0 for a tree.
-      tree: None for a chain or for beams.
-      tokens: that a block emits, or levels that a call advances, as predicted; None where the
-        shape is found while decoding.
-      predicted: speedup over plain decoding.
-      measured: that of whole decodes, for each token; None where there was none.
-
-    Raises:
-      ValueError: a field of another type or out of range, or not one of gamma and tree.
-    """
-
-    gamma: int
-    tree: Tree | None
-    tokens: float | None = None
-    predicted: float | None = None
-    measured: float | None = None
-
-    def __post_init__(self):
-        whole("gamma", self.gamma, 0, MOST_NODES)
-        if not isinstance(self.tree, Tree | None) or (self.tree is None) != bool(self.gamma):
-            raise ValueError(
-                f"A candidate is a gamma or a Tree, got {self.gamma} and {self.tree!r}."
-            )
-        for name in ("tokens", "predicted", "measured"):
-            value = getattr(self, name)
-            if value is not None:
-                positive(name, value, "above 0")
-
-    def __str__(self) -> str:
-        return str(self.tree) if self.tree else f"gamma {self.gamma}"
-
-    @property
-    def levels(self) -> int:
-        """Guesses in a row."""
-        return self.tree.levels if self.tree else self.gamma
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """The fastest way found; neither gamma nor tree is plain decoding. ``print`` gives the reason.
-
-    Attributes:
-      name: what was chosen.
-      gamma: guesses of a chain, or levels of a draft's beams.
-      accepted: how likely each guess of a position is to be the one that is accepted, by its rank;
-        a chain's one is alpha. Of beams: the share of calls that advanced 0, 1, 2, ... levels.
-      cost_ratio: c of a level of one guess; of beams, of a level of them.
-      verify_ratio: v by the guesses of a call.
-      candidates: the fastest first; those that were timed before those that were not.
-      note: what was not measured, as time was up; empty if nothing.
-
-    Raises:
-      ValueError: a field of another type or out of range, or a choice that is no candidate.
-    """
-
-    name: Name
-    gamma: int
-    tree: Tree | None
-    accepted: tuple[float, ...]
-    cost_ratio: float
-    verify_ratio: Mapping[int, float]
-    candidates: tuple[Candidate, ...]
-    note: str = ""
-
-    def __post_init__(self):
-        if self.name not in get_args(Name):
-            raise ValueError(f"name must be one of {', '.join(get_args(Name))}, got {self.name!r}.")
-        whole("gamma", self.gamma, 0, MOST_NODES)
-        if not self.accepted:
-            raise ValueError("accepted must have a probability at least.")
-        for each in self.accepted:
-            real("each of accepted", each, "a probability", 0, 1)
-        real("cost_ratio", self.cost_ratio, "at least 0", 0)
-        for size, each in self.verify_ratio.items():
-            whole("each size of verify_ratio", size, 1)
-            positive("each of verify_ratio", each, "above 0")
-        if not isinstance(self.note, str):
-            raise ValueError(f"note must be a text, got {self.note!r}.")
-        ways = [(each.gamma, each.tree) for each in self.candidates]
-        if not ways or (self.gamma, self.tree) not in [(0, None), ways[0]]:
-            raise ValueError("The choice must be plain decoding or the first candidate.")
-
-    @property
-    def alpha(self) -> float:
-        """How likely the first guess of a position is to be accepted."""
-        return self.accepted[0]
-
-    @property
-    def levels(self) -> int:
-        """Guesses in a row; 0 for plain decoding."""
-        return self.candidates[0].levels if self.gamma or self.tree else 0
-
-    def __str__(self) -> str:
-        best = self.candidates[0]
-        speedup = best.predicted if best.measured is None else best.measured
-        how = "predicted" if best.measured is None else "measured here"
-        if speedup is None:
-            head = "Decoding plainly."
-        elif self.gamma or self.tree:
-            head = f"{best}: {speedup:.2f} x plain decoding, {how}."
-        else:
-            head = (
-                f"Speculation does not pay here: the best way, {best}, is {speedup:.2f} times as "
-                f"fast as plain decoding, {how}. Decoding plainly."
-            )
-        timed = [each for each in self.candidates[1:] if each.measured is not None]
-        if timed:
-            head += f" Others: {', '.join(f'{each} {each.measured:.2f}' for each in timed)}."
-        ranks = "/".join(f"{each:.2f}" for each in self.accepted[:4])
-        accepted = {"gamma": f"alpha {ranks}", "tree": f"acceptance by rank {ranks}"}.get(self.name)
-        if accepted is None:
-            most = len(self.accepted) - 2
-            accepted = f"{levels_per_call(self.accepted, most):.2f} levels a call with gamma {most}"
-        sizes = "".join(f", v({size}) {v:.2f}" for size, v in self.verify_ratio.items())
-        parts = (head, f"With {accepted}, c {self.cost_ratio:.2f}{sizes}.", self.note)
-        return " ".join(filter(None, parts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -478,35 +348,3 @@ class _Session:
                 ready, batches, until=self._began + share * self._seconds, limit=limit,
                 starts=starts, passed=progress.add,
             )  # fmt: skip
-
-
-def _path(directory: Path, key: str) -> Path:
-    return directory / "choices" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-
-
-def remembered(directory: Path, key: str) -> Choice | None:
-    """The choice made before for ``key``; None if there is none, or none that can be read."""
-
-    def tree(found: Any) -> Tree | None:
-        return None if found is None else Tree(**found)
-
-    try:
-        kept = read_object(_path(directory, key))
-        if kept["key"] != key:
-            return None
-        found = dict(kept["choice"])
-        found["tree"] = tree(found["tree"])
-        found["accepted"] = tuple(found["accepted"])
-        found["verify_ratio"] = {int(size): v for size, v in found["verify_ratio"].items()}
-        found["candidates"] = tuple(
-            Candidate(**{**each, "tree": tree(each["tree"])}) for each in found["candidates"]
-        )
-        return Choice(**found)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def remember(directory: Path, key: str, choice: Choice) -> None:
-    """Keeps a choice for later; a directory that cannot be written to is no error."""
-    with contextlib.suppress(OSError):
-        write_json(_path(directory, key), {"key": key, "choice": dataclasses.asdict(choice)})

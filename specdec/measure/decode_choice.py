@@ -19,7 +19,8 @@ from specdec.core.tree_shapes import best_parents, expected_tokens, falling
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.tree import Tree
-from specdec.measure.chooser import PLAIN, Candidate, Estimate, Name, Runner, Timed
+from specdec.measure.choice import Candidate, Name
+from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed
 from specdec.measure.costs import without_draft
 from specdec.models.base import LoadedModel
 from specdec.topology import Topology

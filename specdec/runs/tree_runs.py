@@ -26,7 +26,8 @@ from specdec.decoding.engine import decode
 from specdec.drafters.tree import Tree
 from specdec.load import load_pair
 from specdec.measure import costs, same_blocks
-from specdec.measure.chooser import PLAIN, Candidate, Runner, time_in_turns, with_speedups
+from specdec.measure.choice import Candidate
+from specdec.measure.chooser import PLAIN, Runner, time_in_turns, with_speedups
 from specdec.measure.decode_choice import RANKS, acceptance_by_rank
 from specdec.measure.timing import Spread, time_interleaved
 from specdec.runs.alpha_run import slug

@@ -10,18 +10,8 @@ import pytest
 
 from specdec.drafters.tree import Tree
 from specdec.measure import chooser
-from specdec.measure.chooser import (
-    PLAIN,
-    Candidate,
-    Choice,
-    Estimate,
-    Runner,
-    Timed,
-    choose,
-    remember,
-    remembered,
-    time_in_turns,
-)
+from specdec.measure.choice import Candidate, Choice, keep, remembered
+from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, choose, time_in_turns
 
 BATCHES = ["short", "long"]
 STEPS = {"short": 5, "long": 10}  # Tokens, each of which takes a call of one second.
@@ -256,8 +246,8 @@ CHOICES = [
 def test_remembers(tmp_path, choice):
     directory = tmp_path / "new"
     assert remembered(directory, "here") is None
-    remember(directory, "here", choice)
-    remember(directory, "there", CHOICES[0])
+    keep(directory, "here", choice)
+    keep(directory, "there", CHOICES[0])
     assert remembered(directory, "here") == choice
     assert remembered(directory, "nowhere") is None
     assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
@@ -280,13 +270,13 @@ DAMAGED = [
 @pytest.mark.parametrize(("field", "value"), DAMAGED, ids=str)
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
 def test_a_damaged_field_is_no_choice(tmp_path, choice, field, value):
-    remember(tmp_path, "here", choice)
+    keep(tmp_path, "here", choice)
     (path,) = (tmp_path / "choices").iterdir()
-    kept = json.loads(path.read_text())
-    kept["choice"][field] = value
-    path.write_text(json.dumps(kept))
+    found = json.loads(path.read_text())
+    found["choice"][field] = value
+    path.write_text(json.dumps(found))
     assert remembered(tmp_path, "here") is None
-    remember(tmp_path, "here", choice)
+    keep(tmp_path, "here", choice)
     assert remembered(tmp_path, "here") == choice
 
 
@@ -299,11 +289,11 @@ def test_a_damaged_field_is_no_choice(tmp_path, choice, field, value):
     ids=str,
 )  # fmt: skip
 def test_a_damaged_candidate_is_no_choice(tmp_path, field, value):
-    remember(tmp_path, "here", CHOICES[0])
+    keep(tmp_path, "here", CHOICES[0])
     (path,) = (tmp_path / "choices").iterdir()
-    kept = json.loads(path.read_text())
-    kept["choice"]["candidates"][1][field] = value
-    path.write_text(json.dumps(kept))
+    found = json.loads(path.read_text())
+    found["choice"]["candidates"][1][field] = value
+    path.write_text(json.dumps(found))
     assert remembered(tmp_path, "here") is None
 
 
@@ -318,17 +308,17 @@ def test_a_damaged_candidate_is_no_choice(tmp_path, field, value):
     ids=range(13),
 )  # fmt: skip
 def test_a_damaged_file_is_no_choice(tmp_path, content):
-    remember(tmp_path, "here", CHOICES[0])
+    keep(tmp_path, "here", CHOICES[0])
     (path,) = (tmp_path / "choices").iterdir()
     path.write_bytes(content)
     assert remembered(tmp_path, "here") is None
-    remember(tmp_path, "here", CHOICES[0])
+    keep(tmp_path, "here", CHOICES[0])
     assert remembered(tmp_path, "here") == CHOICES[0]
 
 
 def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
-    remember(tmp_path / "file", "here", CHOICES[0])
+    keep(tmp_path / "file", "here", CHOICES[0])
     assert remembered(tmp_path / "file", "here") is None
 
 

@@ -22,7 +22,8 @@ from specdec.drafters.model import model_draft
 from specdec.drafters.random import Random
 from specdec.drafters.tree import Tree
 from specdec.measure import chooser, decode_choice
-from specdec.measure.chooser import PLAIN, Candidate, Choice, Timed
+from specdec.measure.choice import Candidate, Choice
+from specdec.measure.chooser import PLAIN, Timed
 from specdec.measure.decode_choice import DecodeKind, acceptance_by_rank
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier

@@ -6,7 +6,7 @@ import pytest
 
 from specdec.drafters.tree import Tree
 from specdec.measure import chooser, decode_choice
-from specdec.measure.chooser import Candidate
+from specdec.measure.choice import Candidate
 from specdec.runs import cli, tree_runs
 from specdec.runs.command_line import Given
 from tests.runs.conftest import TEXTS

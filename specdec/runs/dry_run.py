@@ -6,6 +6,7 @@ Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 from __future__ import annotations
 
 import dataclasses
+import os
 import math
 import re
 from pathlib import Path
@@ -163,7 +164,7 @@ def report(
         "",
     ]
     if isinstance(tables, Ngram):
-        lines.append(f"n-gram tables {_amount(_tables_file(tables.path).stat().st_size)}")
+        lines.append(f"n-gram tables {_amount(_tables_file(os.fspath(tables.path)).stat().st_size)}")
     if draft:
         lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:

@@ -52,41 +52,47 @@ class Mutation(NamedTuple):
     content: Callable[[], bytes | None]
 
 
-def mutations(data: bytes, form: str, count: int, seed: str) -> list[Mutation]:
+@functools.lru_cache(maxsize=1)  # Tests ask for one after the other.
+def mutations(data: bytes, form: str, count: int, seed: str) -> tuple[Mutation, ...]:
     """``count`` mutations of a file (fewer if there are no more), by a seed.
 
-    Half of them are of its form, if it has one; others of its bytes.
+    Half of them are of its form, if it has one; others of its bytes, those of all of them first.
     """
     draw = random.Random(seed)
     of_form = list(_FORMS[form](data, draw)) if form in _FORMS else []
-    of_bytes = list(_of_bytes(data, draw))
-    draw.shuffle(of_form)
-    draw.shuffle(of_bytes)
+    whole, parts = list(_of_whole(data, draw)), list(_of_parts(data, draw))
+    for some in (whole, parts, of_form):
+        draw.shuffle(some)
+    of_bytes = whole + parts
     half = max(count - len(of_form), min(len(of_bytes), count // 2 if of_form else count))
-    return (of_bytes[:half] + of_form)[:count]
+    return tuple((of_bytes[:half] + of_form)[:count])
 
 
-def _of_bytes(data: bytes, draw: random.Random) -> Iterator[Mutation]:
-    def made(name: str, content: bytes | None) -> Mutation:
-        return Mutation(name, lambda: content)
+def _bytes(name: str, content: bytes | None) -> Mutation:
+    return Mutation(name, lambda: content)
 
-    yield made("a directory", None)
-    yield made("empty", b"")
-    yield made("a Git-LFS pointer", LFS)
-    yield made("a web page", PAGE)
-    yield made("twice", data + data)
-    yield made("rubbish behind it", data + draw.randbytes(40))
-    yield made("a line's end behind it", data + b"\n\n")
+
+def _of_whole(data: bytes, draw: random.Random) -> Iterator[Mutation]:
+    yield _bytes("a directory", None)
+    yield _bytes("empty", b"")
+    yield _bytes("a Git-LFS pointer", LFS)
+    yield _bytes("a web page", PAGE)
+    yield _bytes("twice", data + data)
+    yield _bytes("rubbish behind it", data + draw.randbytes(40))
+    yield _bytes("a line's end behind it", data + b"\n\n")
     for size in (1, len(data) // 4, len(data) // 2, len(data) - 1):
-        yield made(f"truncated to {size} bytes", data[:size])
+        yield _bytes(f"truncated to {size} bytes", data[:size])
+
+
+def _of_parts(data: bytes, draw: random.Random) -> Iterator[Mutation]:
     for _ in range(12):
         at, bit = draw.randrange(len(data)), draw.randrange(8)
         changed = bytes([data[at] ^ 1 << bit])
-        yield made(f"bit {bit} of byte {at} flipped", data[:at] + changed + data[at + 1 :])
+        yield _bytes(f"bit {bit} of byte {at} flipped", data[:at] + changed + data[at + 1 :])
         at = draw.randrange(min(len(data), 400))  # Headers are in front.
-        yield made(f"byte {at} zeroed", data[:at] + b"\0" + data[at + 1 :])
-        yield made(f"bytes inserted at {at}", data[:at] + draw.randbytes(3) + data[at:])
-        yield made(f"bytes {at} to {at + 5} removed", data[:at] + data[at + 5 :])
+        yield _bytes(f"byte {at} zeroed", data[:at] + b"\0" + data[at + 1 :])
+        yield _bytes(f"bytes inserted at {at}", data[:at] + draw.randbytes(3) + data[at:])
+        yield _bytes(f"bytes {at} to {at + 5} removed", data[:at] + data[at + 5 :])
 
 
 # JSON. A place is a path of keys; a mutation gives the text that stands there, None to remove it.
@@ -124,9 +130,8 @@ def _of_tree(
     places = [place for place in _places(tree) if place]
     for place in draw.sample(places, min(len(places), 60)):
         value = _at(tree, place)
-        changed: dict[str, Any] = {
-            repr(new)[:20]: new for new in VALUES if repr(new) != repr(value)
-        }
+        known = repr(value)
+        changed: dict[str, Any] = {repr(new)[:20]: new for new in VALUES if repr(new) != known}
         if isinstance(value, int | float) and not isinstance(value, bool):
             changed |= {"times 10": value * 10, "negated": -value, "a string": str(value)}
         elif isinstance(value, str):

@@ -1,4 +1,5 @@
 import dataclasses
+import zlib
 
 import pytest
 
@@ -65,10 +66,19 @@ def test_two_writers_are_one_too_many(tmp_path):
     assert list(read_rows(path)) == [ROW, ROW, ROW]
 
 
-def test_a_line_that_is_no_row_is_named(tmp_path):
+def with_checksum(content):
+    return f'{content}, "checksum": "{zlib.crc32(content.encode()):08x}"}}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"id": 1}', with_checksum('{"id": 1'), with_checksum('{"id": ' + "[" * 200_000),
+     with_checksum('{"id": NaN'), '[3, "checksum": "0"}'],
+)  # fmt: skip
+def test_a_line_that_is_no_row_is_named(tmp_path, line):
     path = tmp_path / "decodes.jsonl"
-    path.write_text(line_of(ROW) + '\n{"id": 1}\n')
-    with pytest.raises(ValueError, match=r"decodes\.jsonl:2 is not a row"):
+    path.write_text(f"{line_of(ROW)}\n{line}\n")
+    with pytest.raises(ValueError, match=r"decodes\.jsonl:2 (is not a row|was changed)"):
         list(read_rows(path))
 
 

@@ -153,6 +153,16 @@ def test_only_what_is_between_the_markers_changes(tmp_path):
         page_files.rewrite(page, str.upper, check=True)
 
 
+@pytest.mark.parametrize(
+    "section_of", [{}.__getitem__, lambda name: name + 1, lambda name: f"{name:.2f}"]
+)
+def test_a_section_that_results_are_not_enough_for(tmp_path, section_of):
+    page = tmp_path / "page.md"
+    page.write_text(section("these"))
+    with pytest.raises(page_files.PageError, match=r"section these of .*page\.md cannot be made"):
+        page_files.rewrite(page, section_of, check=True)
+
+
 def _spread(value):
     return {"median": value, "low": 0.9 * value, "high": 1.1 * value}
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_tiny import recipe
+from safetensors.numpy import load_file, save_file
 from tiny import TINY_GPT, random_gpt_params
 
 import specdec
@@ -270,6 +271,10 @@ def test_what_is_written_is_read(tmp_path, kind):
         ({"model_type": "t5"}, "is not of heads"),
         ({"count": 2}, "does not hold the heads"),
         ({"kind": "other"}, "not a config of heads: kind must be one of blockwise, medusa"),
+        ({"kind": []}, "not a config of heads: kind must be one of blockwise, medusa"),
+        ({"width": 10**30}, "does not hold the heads"),
+        ({"more": 1}, "not a config of heads: .*unexpected keyword"),
+        ({"target": "a\nb"}, "was trained on another target"),
         (None, "holds no heads"),
     ],
 )
@@ -282,8 +287,28 @@ def test_damaged_heads_are_one_clear_error(tmp_path, change, message):
         path.unlink()
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as caught:
         load_heads(directory, target)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a * np.float16(np.nan), "model.safetensors: kernel holds NaN or infinite"),
+        (lambda a: a.astype(np.float32) * 0 + np.inf, "kernel holds NaN or infinite"),
+        (lambda a: a.astype(np.int32), "kernel is stored as I32, not as one of"),
+        (lambda a: a[None], "does not hold the heads"),
+    ],
+)
+def test_damaged_weights_of_heads_are_one_clear_error(tmp_path, change, message):
+    shape, target = SHAPES["medusa"], {"a": np.ones((2, 3))}
+    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), target)
+    path = tmp_path / "heads" / "model.safetensors"
+    arrays = load_file(path)
+    save_file(arrays | {"kernel": np.ascontiguousarray(change(arrays["kernel"]))}, path)
+    with pytest.raises(CheckpointError, match=message):
+        load_heads(tmp_path / "heads", target)
 
 
 @pytest.mark.parametrize("architecture", [pytest.param("t5", marks=pytest.mark.slow), "gpt"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -15,8 +16,14 @@ import numpy as np
 import pytest
 from run_tiny import recipe
 
+from specdec.checkpoints import CheckpointError
 from specdec.training import train
-from specdec.training.checkpointing import checkpoints, load_params
+from specdec.training.checkpointing import (
+    checkpoints,
+    load_params,
+    open_params,
+    prepare_directory,
+)
 
 HERE = Path(__file__).parent
 
@@ -98,3 +105,29 @@ def test_load_params_says_what_is_missing(tmp_path):
         FileNotFoundError, match=r"neither a training run, which has model\.json, nor"
     ):
         load_params(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("model.json", "{", "model.json is not valid JSON"),
+        ("model.json", "[" * 200_000, "model.json is not valid JSON"),
+        ("model.json", "[]", "model.json is not a JSON object"),
+        ("model.json", "{}", "model.json does not describe a network: .*missing"),
+        ("model.json", '{"vocab_size": null}', "model.json does not describe a network"),
+        ("run.json", '{"model": 3}', "run.json does not describe a network"),
+        ("run.json", '{"seed": NaN}', "run.json is not valid JSON"),
+    ],
+)
+def test_a_damaged_description_is_one_clear_error(
+    tmp_path, data_directory, tiny_model, name, text, message
+):
+    options = {"seed": 1}, data_directory / "spiece.model"
+    prepare_directory(tmp_path, tiny_model, *options)
+    (tmp_path / name).write_text(text)
+    read = functools.partial(prepare_directory, tmp_path, tiny_model, *options)
+    if name == "model.json":
+        read = functools.partial(open_params, tmp_path, "float32", 1)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read()
+    assert "\n" not in str(caught.value)

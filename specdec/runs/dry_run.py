@@ -6,8 +6,8 @@ Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 from __future__ import annotations
 
 import dataclasses
-import os
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,8 @@ def report(
         "",
     ]
     if isinstance(tables, Ngram):
-        lines.append(f"n-gram tables {_amount(_tables_file(os.fspath(tables.path)).stat().st_size)}")
+        file = _tables_file(os.fspath(tables.path))
+        lines.append(f"n-gram tables {_amount(file.stat().st_size)}")
     if draft:
         lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:

@@ -176,11 +176,10 @@ class Hierarchical:
     gamma: int = 2
 
     def __post_init__(self):
-        draft = draft_spec("Hierarchical.draft", self.draft)
-        if not isinstance(draft, Checkpoint | Quantized):
+        if not isinstance(draft_spec("Hierarchical.draft", self.draft), Checkpoint | Quantized):
             raise ValueError(
                 "Hierarchical.draft must be a model, by its path or name, or specdec.Quantized(), "
-                f"got {draft!r}."
+                f"got {self.draft!r}."
             )
         if not isinstance(self.inner, Ngram | Copying | Random):
             raise ValueError(
@@ -188,7 +187,8 @@ class Hierarchical:
                 f"guesses depend on tokens alone, got {self.inner!r}."
             )
         whole("Hierarchical.gamma", self.gamma, 1, MOST_NODES)
-        object.__setattr__(self, "draft", draft)
+        if isinstance(self.draft, os.PathLike):
+            object.__setattr__(self, "draft", os.fspath(self.draft))
 
     def __str__(self) -> str:
         return f"{self.draft} over {self.inner}"

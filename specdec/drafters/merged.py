@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -155,19 +156,20 @@ class Merged:
       drafts: two or more; a draft model by its name, as in :func:`specdec.load_pair`.
     """
 
-    drafts: Sequence[DraftSpec]
+    drafts: Sequence[str | os.PathLike | DraftSpec]
 
     def __post_init__(self):
         if not isinstance(self.drafts, list | tuple) or len(self.drafts) < 2:
             raise ValueError(f"Merged needs two drafts or more, got {self.drafts!r}.")
-        specs = tuple(draft_spec("Each draft of Merged", each) for each in self.drafts)
-        object.__setattr__(self, "drafts", specs)
+        for each in self.drafts:
+            draft_spec("Each draft of Merged", each)
+        object.__setattr__(self, "drafts", tuple(self.drafts))
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.drafts))
 
     def open(self, opening: Opening) -> OpenDraft:
-        opened = [spec.open(opening) for spec in self.drafts]
+        opened = [draft_spec("draft", each).open(opening) for each in self.drafts]
         makers = []
         for spec, each in zip(self.drafts, opened, strict=True):
             if each.make_tree is None:

@@ -12,9 +12,11 @@ import functools
 import itertools
 import math
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -65,7 +67,7 @@ class OnPolicyBatches:
     """``batches`` of which a share has the draft's outputs instead of their own.
 
     Outputs are kept in ``directory``, so that a run that is stopped between two refreshes goes on
-    with the same ones.
+    with the same ones. Going on raises ValueError where they are damaged.
 
     Args:
       generate: (draft's parameters, batch, step) -> the same batch with the draft's outputs.
@@ -108,12 +110,19 @@ class OnPolicyBatches:
                     arrays |= {f"{side} {number}": ids for side, ids in made._asdict().items()}
             with written(path) as partial, open(partial, "wb") as file:
                 np.savez(file, **arrays)
-        with np.load(path) as kept:
-            numbers = [n for n in range(first, first + len(batches)) if f"inputs {n}" in kept]
-            return {
-                n: TokenBatch(*(kept[f"{side} {n}"] for side in TokenBatch._fields))
-                for n in numbers
-            }
+        try:
+            with open(path, "rb") as file, np.load(file) as kept:
+                found = {
+                    n: TokenBatch(*(kept[f"{side} {n}"] for side in TokenBatch._fields))
+                    for n in range(first, first + len(batches))
+                    if f"inputs {n}" in kept
+                }
+        except (ValueError, LookupError, EOFError, BadZipFile, zlib.error) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{path} is damaged ({reason}). Remove it, and the draft decodes its batches again."
+            ) from None
+        return found
 
 
 def generator(

@@ -20,7 +20,8 @@ from specdec.core.files import written
 from specdec.data.batching import Batches, TokenBatch
 from specdec.measure.progress import Progress
 
-_FILES = ("encoding", "top_probs", "top_tokens")
+# And what they hold.
+_FILES = {"encoding": np.float16, "top_probs": np.float16, "top_tokens": np.int32}
 
 
 class ScoredBatch(NamedTuple):
@@ -49,6 +50,9 @@ class ScoredBatches:
         [B, S, W], or None if the draft has no use for it.
       params: the target's.
       top: K.
+
+    Raises:
+      ValueError: a file in the directory is damaged, or of other batches.
     """
 
     def __init__(
@@ -65,10 +69,13 @@ class ScoredBatches:
         sizes = [(batch.inputs.size, batch.targets.size) for batch in self._batches]
         self._starts = np.cumsum([(0, 0), *sizes], axis=0)
         paths = {name: Path(directory) / f"{name}.npy" for name in _FILES}
-        if not paths[_FILES[-1]].exists():  # It gets its name last.
+        if not paths["top_tokens"].exists():  # It gets its name last.
             self._score(paths, score, params, top)
+        count = len(self._batches)
         self._files = {
-            name: np.load(path, mmap_mode="r") for name, path in paths.items() if path.exists()
+            name: _opened(path, self._rows(name, count - 1).stop, _FILES[name])
+            for name, path in paths.items()
+            if path.exists()
         }
 
     def _rows(self, name: str, number: int) -> slice:
@@ -117,3 +124,19 @@ class ScoredBatches:
             *batch, read("top_tokens", batch.targets), read("top_probs", batch.targets),
             read("encoding", batch.inputs) if "encoding" in self._files else None,
         )  # fmt: skip
+
+
+def _opened(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
+    """A file's rows, in memory where they are read."""
+    try:
+        array = np.load(path, mmap_mode="r")
+        wanted = array.ndim == 2 and len(array) == rows and array.dtype == dtype
+        problem = f"it holds {array.dtype}{list(array.shape)}, not {rows} rows of {dtype.__name__}"
+    except (ValueError, EOFError) as error:
+        wanted, problem = False, " ".join(str(error).split())
+    if not wanted:
+        raise ValueError(
+            f"{path} is damaged, or of other batches: {problem}. Remove the files of the target's "
+            f"scores in {path.parent} ({', '.join(_FILES)}), and it scores the batches again."
+        )
+    return array

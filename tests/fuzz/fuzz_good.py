@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,10 @@ from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
 from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
+from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.data.vocabulary import train_vocabulary
-from specdec.measure import chooser, rows
-from specdec.measure.chooser import Candidate, Choice
+from specdec.measure import rows
+from specdec.measure.choice import Candidate, Choice, remember
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
@@ -35,6 +37,8 @@ from specdec.runs.command_line import Given
 from specdec.runs.kept import kept_of
 from specdec.training import checkpointing
 from specdec.training.ngrams import count_ngrams
+from specdec.training.on_policy import OnPolicy, OnPolicyBatches
+from specdec.training.scored import ScoredBatches
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -222,7 +226,31 @@ def _measured(root: Path) -> None:
     (root / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
     kept_of(root / "study.json", {"seed": 3, "names": ["a", "b"]}, lambda: {"alpha": [0.5, 0.25]})
     for name, choice in CHOICES.items():
-        chooser.remember(root / name, "key", choice)
+        remember(root / name, "key", choice)
+    scores(root / "scores")
+    outputs(root)
+
+
+def scores(directory: Path) -> list[Any]:
+    """The batches of a target whose distributions are kept in a directory."""
+
+    def score(params: Any, batch: Any) -> tuple[Any, None]:
+        return jax.nn.log_softmax(params[batch.targets % len(params)]), None
+
+    params = np.random.default_rng(0).normal(size=(7, V)).astype("f4")
+    directory.mkdir(exist_ok=True)
+    scored = ScoredBatches(directory, BATCHES, 1, score, params, 3)
+    return list(itertools.islice(scored.from_step(0), 4))
+
+
+def outputs(directory: Path) -> list[Any]:
+    """Batches of a draft's outputs that are kept in a directory."""
+
+    def generate(params: Any, batch: Any, step: int) -> Any:
+        return TokenBatch(batch.inputs, np.full_like(batch.targets, step))
+
+    made = OnPolicyBatches(directory, BATCHES, OnPolicy(refresh_every=3), generate, 0)
+    return list(itertools.islice(made.from_step(0, lambda: 1), 3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +262,7 @@ class Measured:
     value: float
 
 
+BATCHES = Batches([TokenPair([3, 4, 5, 6], [7, 8])] * 40, BatchingOptions(32, (8,)))
 _TREE = specdec.Tree((2, 1))
 CHOICES = {
     "gamma": Choice("gamma", 2, None, (0.7,), 0.1, {1: 1.0, 2: 1.1}, (Candidate(2, None, 1.9),)),

@@ -21,7 +21,9 @@ from fuzz_readers import (
     resumed,
     study,
     target,
+    training_outputs,
     training_run,
+    training_scores,
     training_settings,
 )
 
@@ -124,6 +126,8 @@ def _kinds() -> dict[str, Kind]:
         "run: results.json": Kind("decoded", "out/results.json", "json", resumed),
         "run: skipped.jsonl": Kind("decoded", "out/skipped.jsonl", "lines", resumed),
         "measurement: rows": Kind("measured", "rows.jsonl", "lines", measured_rows),
+        "training: scores": Kind("measured", "scores/top_tokens.npy", "bytes", training_scores),
+        "training: outputs": Kind("measured", "on_policy/0.npz", "bytes", training_outputs),
         "measurement: a study": Kind("measured", "study.json", "json", study),
     }  # fmt: skip
     for name in HEADS:

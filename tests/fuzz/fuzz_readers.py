@@ -15,7 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from fuzz_good import CHOICES, IDS, SETTINGS, TEXTS, Measured, V, decoded, told
+from fuzz_good import (
+    CHOICES,
+    IDS,
+    SETTINGS,
+    TEXTS,
+    Measured,
+    V,
+    decoded,
+    outputs,
+    scores,
+    told,
+)
 from tiny import TINY
 
 import specdec
@@ -23,7 +34,8 @@ from specdec.core.randomness import BlockRandom
 from specdec.data.text import BadRow
 from specdec.decoding.batches import make_batches
 from specdec.drafters.ngram_tables import distribution
-from specdec.measure import chooser, rows
+from specdec.measure import rows
+from specdec.measure.choice import remember, remembered
 from specdec.models.toy import ToyModel
 from specdec.reproduction import page_files, pages
 from specdec.runs.kept import kept_of
@@ -192,6 +204,22 @@ def measured_rows(root: Path) -> Check:
     return check
 
 
+def training_scores(root: Path) -> Check:
+    scores(root / "scores")
+    return lambda: None
+
+
+def training_outputs(root: Path) -> Check:
+    """Its numbers have a checksum in the file: they are those that were written."""
+    found = outputs(root)
+
+    def check() -> None:
+        if [int(batch.targets[0, 0]) for batch in found] != [0, 1, 2]:
+            raise Changed(f"the outputs are {found}")
+
+    return check
+
+
 def study(root: Path) -> Check:
     settings = {"seed": 3, "names": ["a", "b"]}
     found = kept_of(root / "study.json", settings, lambda: {"alpha": [0.5, 0.25]})
@@ -207,12 +235,12 @@ def choice(name: str) -> Callable[[Path], Check]:
     """What is remembered was checked as it was made, and can be kept anew over what is damaged."""
 
     def read(root: Path) -> Check:
-        found = chooser.remembered(root / name, "key")
+        found = remembered(root / name, "key")
 
         def check() -> None:
             str(found)
-            chooser.remember(root / name, "key", CHOICES[name])
-            kept = chooser.remembered(root / name, "key")
+            remember(root / name, "key", CHOICES[name])
+            kept = remembered(root / name, "key")
             if kept != CHOICES[name] and next((root / name / "choices").iterdir()).is_file():
                 raise Changed("nothing can be kept there any more")
 

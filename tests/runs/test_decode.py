@@ -1,10 +1,16 @@
+import shutil
 import subprocess
 
+import gin
 import pytest
 from safetensors import numpy as safetensors
 
 from specdec.data.tasks import bundled_examples
 from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.runs import gin_files
+from specdec.runs.decode import PreparedRun
+from specdec.runs.decode_run import DecodeRun
+from specdec.runs.gin_bindings import configured
 from tests.runs.decoding import ROOT, main, read, start, without_time
 
 DESIGN_KEYS = {
@@ -127,6 +133,17 @@ def test_a_killed_run_continues(tiny, finished, tmp_path, kept):
     assert (tmp_path / "decodes.jsonl").read_bytes() == whole
     assert without_time(read(tmp_path)[0]) == without_time(read(finished)[0])
     assert (tmp_path / "trace.html").read_bytes() == (finished / "trace.html").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[3]", "[" * 200_000])
+def test_damaged_results_are_made_again(tiny, finished, tmp_path, text):
+    """Of the rows; so the run counts as one that has not finished."""
+    out = shutil.copytree(finished, tmp_path / "out")
+    gin_files.parse([str(tiny.gin)], [], ROOT)
+    prepared = PreparedRun(configured(DecodeRun), gin.operative_config_str(), out)
+    assert prepared.finished() == read(out)[0]
+    (out / "results.json").write_text(text)
+    assert prepared.finished() is None
 
 
 def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, monkeypatch):

@@ -64,6 +64,24 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_outputs(tmp_path):
             jax.tree.map(np.testing.assert_array_equal, here, there)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"", lambda data: data[:9], lambda data: data[: len(data) // 2],
+        lambda data: data.replace(b"targets", b"targetz"),
+        lambda data: data[:150] + bytes([data[150] ^ 1]) + data[151:],
+    ],
+)  # fmt: skip
+def test_damaged_outputs_are_one_clear_error(tmp_path, damage):
+    source = OnPolicyBatches(tmp_path, batches(), OnPolicy(refresh_every=3), marked, 0)
+    numbers(source, 0, lambda: 1, 3)
+    path = tmp_path / "on_policy" / "0.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"0\.npz is damaged .* Remove it") as caught:
+        numbers(source, 0, lambda: 1, 3)
+    assert "\n" not in str(caught.value)
+
+
 def greedy_along(config, params, batch):
     """Whether each target token is the likeliest one at its place."""
     logits = apply(architectures.network(config), params, batch)

@@ -59,3 +59,10 @@ def path_name(name: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ValueError(f"{name} must be a path or a name, got {value!r}.")
     return os.fspath(value)
+
+
+def choice(name: str, value: Any, *known: Any) -> Any:
+    """``value``; raises ValueError unless it is one of those that are known."""
+    if not any(value is each or (isinstance(each, str) and value == each) for each in known):
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}.")
+    return value

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from specdec.api import Pair
+from specdec.arguments import choice
 from specdec.checkpoints import find_vocabulary, is_t5x
 from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
-from specdec.models.partitioning import DeviceMesh
+from specdec.models.partitioning import DeviceMesh, check_mesh
 
 
 def load_pair(
@@ -61,10 +62,9 @@ def load_pair(
     if not isinstance(target, str | os.PathLike):
         raise ValueError(f"target must be a checkpoint's path or name, got {target!r}.")
     spec = draft_spec("draft", draft)
-    if weights not in (None, "int8"):
-        raise ValueError(
-            f'weights must be "int8", or None for the checkpoint\'s own, got {weights!r}.'
-        )
+    choice("dtype", dtype, "float32", "bfloat16")
+    choice("weights", weights, "int8", None)
+    check_mesh(mesh)
     source = resolve(target, "target")
     vocabulary = find_vocabulary(source)
     loaded = load_model(source, dtype, partitioning=mesh and mesh.target, int8=weights == "int8")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from specdec.api import Pair
-from specdec.arguments import whole
+from specdec.arguments import choice, path_name, truth, whole
 from specdec.data.inputs import Text
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -15,10 +15,11 @@ from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
+from specdec.drafters.model import draft_spec
 from specdec.drafters.tree import Tree
 from specdec.engines import TREE_VERIFIER, VERIFIER
 from specdec.generate_arguments import Method, check_arguments
-from specdec.models.partitioning import DeviceMesh
+from specdec.models.partitioning import DeviceMesh, check_mesh
 from specdec.runs.inputs import BadRows
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
@@ -80,14 +81,19 @@ class DecodeRun:
 
     def __post_init__(self):
         checked = check_arguments(**{name: getattr(self, name) for name in _GENERATE})
+        checked["target"] = path_name("target", self.target)
+        draft_spec("draft", self.draft)
+        choice("dtype", self.dtype, "float32", "bfloat16")
+        choice("weights", self.weights, "int8", None)
+        check_mesh(self.mesh)
+        checked["check"] = truth("check", self.check)
+        choice("bad_rows", self.bad_rows, *get_args(BadRows))
         at_least = {"timing_examples": 0, "timing_repetitions": 1}
         if self.num_examples is not None:
             at_least["num_examples"] = 1
         checked |= {name: whole(name, getattr(self, name), n) for name, n in at_least.items()}
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
-        if self.bad_rows not in get_args(BadRows):
-            raise ValueError(f'bad_rows must be "fail" or "skip", got {self.bad_rows!r}.')
 
     @property
     def checked(self) -> bool:

@@ -70,9 +70,15 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
 def _check_macros() -> None:
     """gin itself ignores a misspelt macro in silence."""
     found = _Macros()
+    try:
+        statements = list(config_parser.ConfigParser(gin.config_str(), found))
+    except SyntaxError as error:  # 1e400 is read, but cannot be written.
+        raise ValueError(
+            f"A value is not one of gin's, such as an infinite number: {error.msg}"
+        ) from None
     defined = {
         "/".join(filter(None, (statement.scope, statement.selector))): statement.value
-        for statement in config_parser.ConfigParser(gin.config_str(), found)
+        for statement in statements
         if isinstance(statement, config_parser.BindingStatement) and not statement.arg_name
     }
     used = found.used - {_REQUIRED}

@@ -49,7 +49,8 @@ def byte_tokens(path: Path) -> tuple[dict[int, AddedToken], Settings]:
             if token in added:
                 raise CheckpointError(
                     f"{path} and the files beside it give {added[token].content!r} the id {token}, "
-                    f"which {text!r} gets: ids of added tokens must follow the special ones."
+                    f"which {text!r} gets too. List all of them, the sentinels first, in "
+                    "added_tokens_decoder of tokenizer_config.json."
                 )
             added[token] = AddedToken(text, normalized=False, special=True)
     names = {key: str(token) for key, token in named.items()}

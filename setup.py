@@ -94,7 +94,7 @@ setup(
             "ctranslate2>=4.5",
             "matplotlib>=3.9",
             "torch>=2.6",
-            "transformers>=4.50",
+            "transformers>=5.24",
         ],
         "test": [
             *COMPILERS,
@@ -108,7 +108,7 @@ setup(
             "scipy>=1.13",
             "setuptools>=68",
             "torch>=2.6",
-            "transformers>=4.50",
+            "transformers>=5.24",
         ],
     },
 )

@@ -28,7 +28,7 @@ from specdec.core.files import write_json
 from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.data.vocabulary import train_vocabulary
 from specdec.measure import rows
-from specdec.measure.choice import Candidate, Choice, remember
+from specdec.measure.choice import Candidate, Choice, keep
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
@@ -226,7 +226,7 @@ def _measured(root: Path) -> None:
     (root / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
     kept_of(root / "study.json", {"seed": 3, "names": ["a", "b"]}, lambda: {"alpha": [0.5, 0.25]})
     for name, choice in CHOICES.items():
-        remember(root / name, "key", choice)
+        keep(root / name, "key", choice)
     scores(root / "scores")
     outputs(root)
 

@@ -35,7 +35,7 @@ from specdec.data.text import BadRow
 from specdec.decoding.batches import make_batches
 from specdec.drafters.ngram_tables import distribution
 from specdec.measure import rows
-from specdec.measure.choice import remember, remembered
+from specdec.measure.choice import keep, remembered
 from specdec.models.toy import ToyModel
 from specdec.reproduction import page_files, pages
 from specdec.runs.kept import kept_of
@@ -239,7 +239,7 @@ def choice(name: str) -> Callable[[Path], Check]:
 
         def check() -> None:
             str(found)
-            remember(root / name, "key", CHOICES[name])
+            keep(root / name, "key", CHOICES[name])
             kept = remembered(root / name, "key")
             if kept != CHOICES[name] and next((root / name / "choices").iterdir()).is_file():
                 raise Changed("nothing can be kept there any more")

@@ -10,9 +10,12 @@ import platform
 import reprlib
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import IO, Any
+from zipfile import BadZipFile
 
 
 @contextlib.contextmanager
@@ -143,6 +146,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"the name {reprlib.repr(name)} is there twice")
             seen.add(name)
     return found
+
+
+@contextlib.contextmanager
+def numpy_file(path: Path, remedy: str) -> Iterator[IO[bytes]]:
+    """A file of NumPy's to read.
+
+    Raises:
+      OSError: it cannot be opened.
+      ValueError: reading it fails in any of NumPy's ways; a line that names it, and the ``remedy``.
+    """
+    with open(path, "rb") as file:
+        try:
+            yield file
+        except _UNREADABLE as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path} is damaged ({reason}). {remedy}") from None
+
+
+# What NumPy raises where a header is no literal of Python's, or a part of an archive is cut off.
+_UNREADABLE = (
+    ValueError, LookupError, OSError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError,
+    BadZipFile, NotImplementedError, zlib.error,
+)  # fmt: skip
 
 
 def check_writable(directory: Path) -> None:

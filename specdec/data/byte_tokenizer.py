@@ -37,7 +37,10 @@ class ByteTokenizer:
         self.path = Path(path)
         self._added, settings = byte_tokens(self.path)
         self._ids = {token.content: i for i, token in self._added.items()}
-        self.eos_id: int = self._ids[str(settings.named["eos_token"])]
+        end = settings.named.get("eos_token")
+        if end is None:
+            raise ValueError(f"{path}: eos_token is null; it must name the token that ends a text.")
+        self.eos_id: int = self._ids[str(end)]
         pad = settings.named.get("pad_token")
         self._no_text = {self.eos_id, self._ids.get(str(pad))}
         self._cleans_up = settings.options.get("clean_up_tokenization_spaces", False)

@@ -56,7 +56,8 @@ class FastTokenizer:
         self.start_ids = tuple(text[: text.index(first[0])] if first else around)
         self._ends_texts = around[-1:] == [end]
         self._no_text = {pad, end, *around}
-        check_rows(self.path, len(self), rows)
+        last = max(self._model.get_vocab().values())
+        check_rows(self.path, max(last + 1, len(self)), rows)
 
     def __len__(self) -> int:
         return self._model.get_vocab_size()

@@ -49,9 +49,9 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
             f"system? Those of specdec are in configs/. {' '.join(where.split())}".rstrip()
         ) from None
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{' or '.join(files)}, or a file that is included, is not UTF-8 ({error})."
-        ) from None
+        raise ValueError(f"{_one_of(files)} is not UTF-8 ({error}).") from None
+    except (RecursionError, MemoryError):  # Python's parser raises the latter.
+        raise ValueError(f"{_one_of(files)} is nested too deep.") from None
     except TypeError as error:  # gin looks for a missing file in a package of its folder's name.
         where = str(error).partition("\n")[2]
         raise FileNotFoundError(f"An included config file is missing. {where}") from None
@@ -65,6 +65,10 @@ def parse(files: Sequence[str], bindings: Sequence[str], root: Path) -> None:
             ) from None
     _check_macros()
     gin.finalize()
+
+
+def _one_of(files: Sequence[str]) -> str:
+    return f"{' or '.join(files)}, or a file that is included,"
 
 
 def _check_macros() -> None:

@@ -12,11 +12,9 @@ import functools
 import itertools
 import math
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -24,7 +22,7 @@ import numpy as np
 from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
-from specdec.core.files import written
+from specdec.core.files import numpy_file, written
 from specdec.data.batching import TokenBatch
 from specdec.models.base import Model
 from specdec.training.acceptance import room
@@ -110,19 +108,13 @@ class OnPolicyBatches:
                     arrays |= {f"{side} {number}": ids for side, ids in made._asdict().items()}
             with written(path) as partial, open(partial, "wb") as file:
                 np.savez(file, **arrays)
-        try:
-            with open(path, "rb") as file, np.load(file) as kept:
-                found = {
-                    n: TokenBatch(*(kept[f"{side} {n}"] for side in TokenBatch._fields))
-                    for n in range(first, first + len(batches))
-                    if f"inputs {n}" in kept
-                }
-        except (ValueError, LookupError, EOFError, BadZipFile, zlib.error) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"{path} is damaged ({reason}). Remove it, and the draft decodes its batches again."
-            ) from None
-        return found
+        again = "Remove it, and the draft decodes its batches again."
+        with numpy_file(path, again) as file, np.load(file) as kept:
+            numbers = [n for n in range(first, first + len(batches)) if f"inputs {n}" in kept]
+            return {
+                n: TokenBatch(*(kept[f"{side} {n}"] for side in TokenBatch._fields))
+                for n in numbers
+            }
 
 
 def generator(

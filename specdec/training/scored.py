@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.core.files import written
+from specdec.core.files import numpy_file, written
 from specdec.data.batching import Batches, TokenBatch
 from specdec.measure.progress import Progress
 
@@ -128,15 +128,11 @@ class ScoredBatches:
 
 def _opened(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
     """A file's rows, in memory where they are read."""
-    try:
+    again = f"Remove {', '.join(_FILES)} there, and the target scores the batches again."
+    with numpy_file(path, again):
         array = np.load(path, mmap_mode="r")
-        wanted = array.ndim == 2 and len(array) == rows and array.dtype == dtype
-        problem = f"it holds {array.dtype}{list(array.shape)}, not {rows} rows of {dtype.__name__}"
-    except (ValueError, EOFError) as error:
-        wanted, problem = False, " ".join(str(error).split())
-    if not wanted:
-        raise ValueError(
-            f"{path} is damaged, or of other batches: {problem}. Remove the files of the target's "
-            f"scores in {path.parent} ({', '.join(_FILES)}), and it scores the batches again."
-        )
+        if array.ndim != 2 or len(array) != rows or array.dtype != dtype:
+            raise ValueError(
+                f"it holds {array.dtype}{list(array.shape)}, not {rows} rows of {dtype.__name__}"
+            )
     return array

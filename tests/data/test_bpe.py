@@ -49,6 +49,15 @@ def test_the_ids_of_transformers(files, name):
             assert ours.decode(ours.encode(text, add_eos=True)) == text
 
 
+def test_an_id_beyond_the_embedding_is_refused(files, tmp_path):
+    """However few tokens there are."""
+    ids = json.loads((files[0] / "vocab.json").read_text())
+    (tmp_path / "vocab.json").write_text(json.dumps(ids | {next(reversed(ids)): 1000}))
+    shutil.copyfile(files[0] / "merges.txt", tmp_path / "merges.txt")
+    with pytest.raises(ValueError, match=r"vocab\.json .* the model's embedding only 400 rows"):
+        open_tokenizer(tmp_path / "vocab.json", 400)
+
+
 def test_a_character_of_several_tokens_comes_out_whole(files):
     ours = open_tokenizer(files[0] / "vocab.json")
     ids = ours.encode("🙂")

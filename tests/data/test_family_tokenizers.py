@@ -90,6 +90,13 @@ def test_a_file_that_is_no_tokenizer_config(tmp_path, text):
         open_tokenizer(path)
 
 
+def test_bytes_without_an_end_are_refused(tmp_path):
+    content = {"tokenizer_class": "ByT5Tokenizer", "eos_token": None}
+    path = write_json(tmp_path / "tokenizer_config.json", content)
+    with pytest.raises(ValueError, match=r"config\.json: eos_token is null"):
+        open_tokenizer(path)
+
+
 def test_only_byt5_is_known_by_its_config_alone(tmp_path):
     write_json(tmp_path / "config.json", {"model_type": "t5"})
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"})

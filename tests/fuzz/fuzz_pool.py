@@ -146,11 +146,9 @@ def _outcome(
     except (ValueError, OSError) as error:
         if number < 0:
             return Outcome(name, what, "a good file refused", str(error))
-        return Outcome(
-            name,
-            what,
-            *_judged(error, [path.name, str(path.parent), str(root)] if kind.named else []),
-        )
+        folder = str(path.parent.relative_to(root))
+        names = [path.name, str(root), *([folder] if folder != "." else [])]
+        return Outcome(name, what, *_judged(error, names if kind.named else []))
     except BaseException as error:
         return Outcome(name, what, type(error).__name__, _where(error))
     return Outcome(name, what, "taken", "")

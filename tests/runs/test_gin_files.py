@@ -108,6 +108,22 @@ def test_syntax_error_names_the_line(tmp_path):
         parse(tmp_path, "A = 3\nB = = 4")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"decode.gamma = \xff\n", "is not UTF-8"),
+        (b"decode.gamma = " + b"(" * 200_000, "is nested too deep"),
+        (b"decode.gamma = " + b"[" * 2000 + b"]" * 2000, "is nested too deep"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_error(tmp_path, content, message):
+    path = tmp_path / "run.gin"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"run\.gin, or a file that is included, {message}") as e:
+        gin_files.parse([str(path)], [], ROOT)
+    assert "\n" not in str(e.value)
+
+
 def test_a_configuration_of_another_system(tmp_path):
     """T5X's import its modules, which need not be installed."""
     for line in ("import no_such_system.network", "from no_such_system import models"):

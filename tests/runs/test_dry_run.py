@@ -389,7 +389,7 @@ def test_weights_of_few_bits_on_a_mesh(capsys):
         ("PAPER_ROW=3", "PAPER_ROW must be one of [('CNNDM', 'T5-base'), "),
         ("GAMMA=0", "gamma must be in"),
         ("GAMA=3", "Did you mean GAMMA?"),
-        ("DTYPE='int8'", "T5Config.dtype must be"),
+        ("DTYPE='int8'", "dtype must be 'float32' or 'bfloat16'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, binding, message):

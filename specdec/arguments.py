@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+MOST_SIZE = 2**24  # Of a network: above every model's, and far below what overflows.
+MOST_LAYERS = 10_000  # Each has names of its own.
+
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """``value`` as an int.

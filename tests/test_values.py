@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
+from tiny import TINY, TINY_GPT
 
 import specdec
 from specdec.drafters.copying import Copying
@@ -121,3 +122,14 @@ def test_a_chain_is_bounded_as_a_tree_is(gamma):
     assert chain(MOST_NODES).size == MOST_NODES
     with pytest.raises(ValueError, match=r"gamma must be in 1\.\.1024"):
         chain(gamma)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [(TINY["v1.1"], "num_encoder_layers"), (TINY_GPT["gpt"], "num_layers"),
+     (TINY["v1.1"], "d_ff"), (TINY_GPT["gpt"], "vocab_size")],
+)  # fmt: skip
+def test_sizes_of_networks_are_bounded(config, field):
+    """Names of so many layers are never made."""
+    with pytest.raises(ValueError, match=rf"{field} must be in 1\.\."):
+        dataclasses.replace(config, **{field: 10**19})

@@ -7,10 +7,9 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
+from specdec.arguments import MOST_SIZE
 from specdec.checkpoints.parameters import CheckpointError
 
-MOST = 2**24  # Of any size: above every model's, and far below what overflows.
-MOST_LAYERS = 10_000  # Each has names of its own.
 T = TypeVar("T")
 
 
@@ -29,7 +28,9 @@ class Fields:
         """Whether there is a value, other than null."""
         return self.raw.get(name) is not None
 
-    def whole(self, name: str, least: int = 1, most: int = MOST, default: int | None = None) -> int:
+    def whole(
+        self, name: str, least: int = 1, most: int = MOST_SIZE, default: int | None = None
+    ) -> int:
         """A whole number in least..most; without a default it must be there."""
         if name not in self.raw:
             if default is None:

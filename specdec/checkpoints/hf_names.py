@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.checkpoints.fields import MOST_LAYERS, Fields, TokenFields
+from specdec.arguments import MOST_LAYERS
+from specdec.checkpoints.fields import Fields, TokenFields
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.t5.config import Activation, T5Config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from specdec.arguments import real, whole
+from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, whole
 
 Activation = Literal["relu", "gelu", "gelu_exact"]
 
@@ -40,7 +40,8 @@ class GPTConfig:
 
     def __post_init__(self):
         for name in ("vocab_size", "max_positions", "d_model", "num_layers", "num_heads", "d_ff"):
-            whole(f"GPTConfig.{name}", getattr(self, name), 1)
+            most = MOST_LAYERS if name == "num_layers" else MOST_SIZE
+            whole(f"GPTConfig.{name}", getattr(self, name), 1, most)
         for name in ("layer_norm_epsilon", "dropout_rate"):
             real(f"GPTConfig.{name}", getattr(self, name), "a number in [0, 1)", 0, 1 - 1e-12)
         if self.d_model % self.num_heads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from specdec.arguments import real, whole
+from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, whole
 
 Activation = Literal["relu", "gelu", "silu"]
 
@@ -57,7 +57,8 @@ class T5Config:
             least |= {"num_encoder_layers": 0, "encoding_width": 1}
         least["relative_attention_num_buckets"] = least["relative_attention_max_distance"] = 1
         for name, smallest in least.items():
-            whole(f"T5Config.{name}", getattr(self, name), smallest)
+            most = MOST_LAYERS if name.endswith("_layers") else MOST_SIZE
+            whole(f"T5Config.{name}", getattr(self, name), smallest, most)
         for name in ("layer_norm_epsilon", "dropout_rate"):
             real(f"T5Config.{name}", getattr(self, name), "a number in [0, 1)", 0, 1 - 1e-12)
         buckets = self.relative_attention_num_buckets

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-LOADING, CHECKING = 20, 60  # Seconds; the latter has programs to compile.
+LOADING, CHECKING = 20, 60  # Seconds. Checks have programs to compile.
 STARTING = 120
 MEMORY = 6 * 2**30  # Bytes; a file that asks for more is to be refused before.
 

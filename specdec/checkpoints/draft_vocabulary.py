@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec.checkpoints.hf_files import read_json
+from specdec.checkpoints.files import read_json
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core import files
 

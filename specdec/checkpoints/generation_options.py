@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG, read_json
+from specdec.checkpoints.files import read_json
+from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG
 
 Found = Mapping[str, Any]  # Options that are not neutral, with their values.
 _EOS = "eos_token_id"

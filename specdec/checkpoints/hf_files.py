@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from specdec.checkpoints import vocabulary_files
+from specdec.checkpoints.files import check_whole, read_json
 from specdec.checkpoints.parameters import (
     DTYPES,
     CheckpointError,
@@ -25,7 +26,7 @@ from specdec.checkpoints.parameters import (
     cast,
     part_of,
 )
-from specdec.core.files import read_object, write_json
+from specdec.core.files import write_json
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -33,7 +34,6 @@ WEIGHTS = "model.safetensors"
 HEADS_TYPE = "specdec_heads"  # The model_type of what drafts on a target's hidden states.
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"  # PEFT's: what is beside it changes another checkpoint's weights.
-_LFS = b"version https://git-lfs"
 # Weights that safetensors can be made of: what reads them, and with which argument.
 _OTHER_WEIGHTS = {
     "pytorch_model*": ("transformers", ""),
@@ -114,21 +114,11 @@ def opened(path: Path) -> Iterator[safe_open]:
         with safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        refuse_pointer(path)
+        check_whole(path)
         raise CheckpointError(
             f"{path} is truncated or corrupt, or cannot be read ({error}); "
             "copy or download it again."
         ) from None
-
-
-def refuse_pointer(path: Path) -> None:
-    """Raises CheckpointError if a file is what Git LFS left in the place of a large one."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        if file.read(len(_LFS)) == _LFS:
-            raise CheckpointError(
-                f"{path} is a Git LFS pointer, not the file itself: install Git LFS and run "
-                "`git lfs pull` in that directory."
-            )
 
 
 def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
@@ -252,18 +242,3 @@ def write_weights(
     if len(shards) > 1:
         metadata = {"total_size": sum(sizes.values())}
         write_json(directory / INDEX, {"metadata": metadata, "weight_map": weight_map})
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; a CheckpointError names a file that is absent or holds anything else."""
-    try:
-        return read_object(path)
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path.parent} has no {path.name}; pass the directory of a T5 or GPT-2 checkpoint."
-        ) from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        refuse_pointer(path)
-        raise CheckpointError(f"{str(error)[:-1]}; copy or download it again.") from None

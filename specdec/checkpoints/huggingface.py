@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import gpt_names, hf_names
 from specdec.checkpoints.fields import Fields
+from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import (
     ADAPTER,
     CONFIG,
@@ -26,7 +27,6 @@ from specdec.checkpoints.hf_files import (
     STORED_DTYPES,
     Parameter,
     local_directory,
-    read_json,
     stored_array,
     weight_files,
     write_weights,

@@ -32,15 +32,10 @@ from tokenizers import (
 )
 
 from specdec.checkpoints.byte_pieces import SPACE, BytePieces
+from specdec.checkpoints.files import check_whole, read_json
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.tokenizer_settings import NAMED, Settings, check_ids, read_settings
-from specdec.checkpoints.vocabulary_files import (
-    MERGES,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    check_whole,
-    read_json,
-)
+from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG
 
 T5_CLASS, _GPT2, _ROBERTA, _AS_IT_IS = "T5Tokenizer", "GPT2Tokenizer", "RobertaTokenizer", ""
 # transformers' tokenizers of the architectures, where no file names one.

@@ -16,13 +16,13 @@ from typing import Any
 
 from tokenizers import AddedToken
 
+from specdec.checkpoints.files import read_json
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.vocabulary_files import (
     ADDED_TOKENS,
     SPECIAL_TOKENS_MAP,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    read_json,
 )
 
 NAMED = (

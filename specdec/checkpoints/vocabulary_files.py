@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
-from specdec.checkpoints.parameters import CheckpointError
-from specdec.core.files import read_object
+from specdec.checkpoints.files import read_json
 
 VOCABULARY = "spiece.model"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -19,7 +17,6 @@ VOCABULARIES = (TOKENIZER, VOCABULARY, *MERGES)
 # What is read beside any of them.
 BESIDE = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
 FILES = (*VOCABULARIES, *MERGES.values(), *BESIDE)
-_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def vocabulary_in(*directories: Path) -> Path | None:
@@ -39,29 +36,6 @@ def vocabulary_in(*directories: Path) -> Path | None:
 def _is_of_bytes(path: Path) -> bool:
     """Whether a tokenizer_config.json is ByT5's."""
     return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
-
-
-def check_whole(path: Path) -> None:
-    """CheckpointError for a file that cannot be read, or is only Git LFS's pointer to it."""
-    try:
-        with open(path, "rb") as file:
-            pointer = file.read(len(_POINTER)) == _POINTER
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from None
-    if pointer:
-        raise CheckpointError(
-            f"{path} is a pointer of Git LFS, not the file itself: run `git lfs pull` in that "
-            "repository, or download the file."
-        )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; a CheckpointError names a file that holds anything else."""
-    check_whole(path)
-    try:
-        return read_object(path)
-    except ValueError as error:
-        raise CheckpointError(f"{str(error)[:-1]}; copy or download it again.") from None
 
 
 def copy_vocabulary(file: Path, directory: Path) -> None:

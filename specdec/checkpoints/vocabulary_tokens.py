@@ -7,10 +7,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
+from specdec.checkpoints.files import read_json
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.tokenizer_backends import SPECIAL, T5_CLASS, open_backend
 from specdec.checkpoints.tokenizer_settings import NAMED, Settings, read_settings
-from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG, read_json
+from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG
 
 BYTE_OFFSET = 3  # Byte b is ByT5's token b + 3.
 _BYTE_IDS = 125  # ByT5's sentinels, where no file tells their number.

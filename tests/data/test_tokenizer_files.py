@@ -7,7 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import sentencepiece
+from small_vocabularies import train_pieces
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
@@ -32,12 +32,7 @@ def write_json(path, value):
 @pytest.fixture(scope="module")
 def spiece(tmp_path_factory):
     directory = tmp_path_factory.mktemp("spiece")
-    with open(directory / "spiece.model", "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES), model_writer=file, vocab_size=PIECES,
-            model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-        )  # fmt: skip
-    return directory / "spiece.model"
+    return train_pieces(directory, LINES, PIECES)
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +177,10 @@ NESTED = "[" * 200_000 + "]" * 200_000
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("spiece.model", POINTER, "is a pointer of Git LFS, .* run `git lfs pull`"),
+        ("spiece.model", POINTER, "is a Git LFS pointer, .* run `git lfs pull`"),
         ("spiece.model", "", "is not a SentencePiece model that can be read"),
         ("spiece.model", "\n\x05", "is not a SentencePiece model that can be read"),
-        ("tokenizer_config.json", POINTER, "is a pointer of Git LFS"),
+        ("tokenizer_config.json", POINTER, "is a Git LFS pointer"),
         ("tokenizer_config.json", "[]", "is not a JSON object"),
         ("tokenizer_config.json", NESTED, "is not valid JSON .*recursion"),
         ("tokenizer_config.json", '{"extra_ids": true}', "extra_ids is True, not a number"),
@@ -206,7 +201,7 @@ NESTED = "[" * 200_000 + "]" * 200_000
         ("added_tokens.json", '{"<": 142, ">": 142}', "gives id 142 to both '<' and '>'"),
         ("added_tokens.json", '{"<": 150}', "the id 150, but it gets 142"),
         ("special_tokens_map.json", '{"eos_token": {}}', "eos_token is {}, not a token"),
-        ("tokenizer.json", POINTER, "is a pointer of Git LFS"),
+        ("tokenizer.json", POINTER, "is a Git LFS pointer"),
         ("tokenizer.json", '{"model": {', "is not valid JSON"),
         ("tokenizer.json", NESTED, "is not valid JSON .*recursion"),
         ("tokenizer.json", '{"model": []}', "model is not an object"),
@@ -247,7 +242,7 @@ def test_damaged_files_are_one_line(spiece, tmp_path, name, content, words):
         ("vocab.json", '{"a": 0, "b": 0}', "gives id 0 to both 'a' and 'b'"),
         ("vocab.json", '{"a": true}', ".'a'. is True, not a token's id"),
         ("merges.txt", "#version: 0.2\nun known\n", "cannot be read as a vocab.json .*un"),
-        ("merges.txt", POINTER, "merges.txt is a pointer of Git LFS"),
+        ("merges.txt", POINTER, "merges.txt is a Git LFS pointer"),
     ],
 )
 def test_damaged_files_of_gpt2(bpe, tmp_path, name, content, words):

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-import sentencepiece
+from small_vocabularies import train_pieces
 from tiny import random_t5_params
 
 import specdec
@@ -36,12 +36,7 @@ CONFIG = T5Config(
 def spiece(tmp_path_factory):
     """A vocabulary like T5's, without pieces for bytes."""
     directory = tmp_path_factory.mktemp("spiece")
-    with open(directory / "spiece.model", "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES), model_writer=file, vocab_size=PIECES,
-            model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-        )  # fmt: skip
-    return directory / "spiece.model"
+    return train_pieces(directory, LINES, PIECES)
 
 
 @pytest.fixture(scope="module")

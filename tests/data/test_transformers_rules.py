@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import sentencepiece
+from small_vocabularies import train_pieces
 
 from specdec.checkpoints import find_vocabulary
 from specdec.data.fast_tokenizer import open_tokenizer
@@ -107,11 +108,7 @@ def tried(tmp_path, model_type, sources, configs, maps, added):
 @pytest.fixture(scope="module")
 def spiece(tmp_path_factory):
     directory = tmp_path_factory.mktemp("spiece")
-    with open(directory / "spiece.model", "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES), model_writer=file, vocab_size=PIECES,
-            model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-        )  # fmt: skip
+    train_pieces(directory, LINES, PIECES)
     add(transformers.T5Tokenizer.from_pretrained(directory), directory / "added")
     transformers.T5Tokenizer.from_pretrained(directory).save_pretrained(directory / "plain")
     return directory

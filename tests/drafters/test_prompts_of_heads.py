@@ -12,6 +12,7 @@ from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 from specdec.checkpoints import architectures
 from specdec.checkpoints.heads import init_params
+from specdec.core.randomness import BlockRandom
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import Sampled
 from specdec.drafters.eagle import EagleDrafter
@@ -54,7 +55,7 @@ def target(request):
 
 
 def drafter_of(kind, model, packed):
-    """A drafter with random parameters, and (tokens, hidden, encoded) -> laws of two guesses."""
+    """A drafter with random parameters, and (tokens, hidden, encoded) -> states of the guesses."""
     width = model.config.d_model
     if kind == "medusa":
         config = HeadsConfig("medusa", 2, width)
@@ -85,7 +86,7 @@ def drafter_of(kind, model, packed):
     return LookAheadDrafter(ahead, Topology.chain(2)), own, states
 
 
-def trained_laws(model, packed, states, inputs, text):
+def trained_distributions(model, packed, states, inputs, text):
     """By the functions of training: q of the guesses that follow a text of the decoder."""
     if model.reads_prefix:
         pair = jnp.asarray([text]), jnp.asarray([text])
@@ -106,21 +107,18 @@ def test_guesses_are_drawn_from_what_training_computes(target, kind):
     state = engine.start(params, prompt, np.arange(3), LIMIT, 5, output_bucket=8)
     step, blocks = jax.jit(engine.step), 0
     while not np.all(state.finished):
-        draft, _ = drafter.propose(params.drafter, state.drafter_state, step_numbers(state))
+        random = BlockRandom.of(state.row_keys, state.block)
+        draft, _ = drafter.propose(params.drafter, state.drafter_state, random)
         for row in range(3):
             if state.finished[row]:
                 continue
             start = [] if model.reads_prefix else [model.decoder_start_id]
             emitted = state.tokens[row, : state.num_tokens[row]].tolist()
             text = [*start, *PREFIXES[row], *emitted]
-            for guess, law in enumerate(trained_laws(model, packed, states, INPUTS[row], text)):
-                np.testing.assert_allclose(draft.probs[row, guess], law, atol=3e-5)
+            for guess, q in enumerate(
+                trained_distributions(model, packed, states, INPUTS[row], text)
+            ):
+                np.testing.assert_allclose(draft.probs[row, guess], q, atol=3e-5)
         state, _ = step(params, state)
         blocks += 1
     assert blocks > 2
-
-
-def step_numbers(state):
-    from specdec.core.randomness import BlockRandom
-
-    return BlockRandom.of(state.row_keys, state.block)

@@ -142,7 +142,7 @@ def _outcome(
         if checked:
             check()
     except Changed as error:
-        return Outcome(name, what, "law", str(error))
+        return Outcome(name, what, "distribution", str(error))
     except (ValueError, OSError) as error:
         if number < 0:
             return Outcome(name, what, "a good file refused", str(error))

@@ -1,7 +1,7 @@
 """What reads the files, as a user would have them read.
 
 A reader loads from a copy of a directory of ``GOOD`` and returns a check, to be called once the
-file was taken. A check raises Changed where outputs would follow another law than the target's own.
+file was taken. A check raises Changed where outputs would not follow the target's distribution.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _drafted(root: Path, draft: Any) -> Check:
 
 
 def exact(pair: specdec.Pair) -> None:
-    """Greedy tokens are plain decoding's, and each q is the law that its guess was drawn from."""
+    """Greedy tokens are plain decoding's, and each guess was drawn from its q."""
     options = {"max_decode_len": 8, "batch_size": 2, "max_input_len": 16}
     plain = pair.generate(IDS, method="autoregressive", sampling=GREEDY, **options)
     fast = pair.generate(IDS, gamma=2, sampling=GREEDY, **options)
@@ -104,17 +104,17 @@ def ngrams(root: Path) -> Check:
 
     def check() -> None:
         contexts = np.stack(np.meshgrid(*[np.arange(V)] * 2), -1).reshape(-1, 2)
-        check_law(np.asarray(_laws(pair.draft.weights, jnp.asarray(contexts))))
+        check_law(np.asarray(_distribution_of(pair.draft.weights, jnp.asarray(contexts))))
         exact(pair)
 
     return check
 
 
-_laws = jax.jit(distribution)
+_distribution_of = jax.jit(distribution)
 
 
 def target(root: Path, source: str = "target", texts: Any = TEXTS) -> Check:
-    """A model whose law outputs follow, whatever it is: that it decodes is enough."""
+    """A model whose distribution outputs follow, whatever it is: that it decodes is enough."""
     pair = specdec.load_pair(target=root / source, draft=specdec.Copying())
     options = {"max_decode_len": 4, "batch_size": 2, "max_input_len": 64}
     given = texts if pair.vocabulary else IDS
@@ -232,7 +232,7 @@ def study(root: Path) -> Check:
 
 
 def choice(name: str) -> Callable[[Path], Check]:
-    """What is remembered was checked as it was made, and can be kept anew over what is damaged."""
+    """What is remembered was checked as it was made, and replaces a damaged file."""
 
     def read(root: Path) -> Check:
         found = remembered(root / name, "key")

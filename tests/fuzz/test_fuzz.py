@@ -1,4 +1,4 @@
-"""Damaged files of every kind: one clear error, or outputs that follow the target's own law."""
+"""Damaged files of every kind: one clear error, or the target's own distribution."""
 
 import collections
 from concurrent.futures import ThreadPoolExecutor

@@ -162,6 +162,37 @@ def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch
     assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
 
 
+def test_what_nothing_can_be_measured_without_has_more_time(clock, monkeypatch):
+    """Plain decoding compiles for 0.8 of the time: nothing else is waited for so long."""
+    began = clock.now
+    kind = Kind(clock, {1: 0.001, 3: 0.001}, compiling=lambda name: None)
+    kind.shortlist = lambda estimate: estimate.candidates[1:]
+    monkeypatch.setattr(Compiling, "compile", lambda self: None)
+
+    def waiting(futures, timeout, **options):
+        clock.now += timeout
+        late = {PLAIN: 24, "gamma 3": 0}
+        done = [f for f, name in futures.items() if clock.now - began >= late.get(name, 1000)]
+        return types.SimpleNamespace(done=done)
+
+    monkeypatch.setattr(chooser, "wait", waiting)
+    choice = choose(kind, BATCHES, 16)
+    assert choice.candidates[0].measured == pytest.approx(3)
+    assert choice.note == "Time was up after 30 s; not timed: gamma 1."
+
+
+def test_speedups_are_for_each_token():
+    """Sampled outputs have other lengths in each way."""
+
+    def timed(seconds, tokens):
+        counts = types.SimpleNamespace(emitted=np.array([tokens]))
+        return Timed(seconds, 0.0, (types.SimpleNamespace(stats=counts),))
+
+    times = {PLAIN: timed(15.0, 15), "gamma 3": timed(5.0, 10)}
+    (found,) = chooser.with_speedups([Candidate(3, None)], times)
+    assert found.measured == pytest.approx(2)
+
+
 def test_slow_decodes_are_cut_short(clock):
     """A call of 0.1 s, of whose decodes two ways have 4.5 s in all: not whole rows."""
     kind = Kind(clock, {1: 0.1, 3: 0.1, 5: 0.1}, step=0.1)
@@ -251,6 +282,14 @@ def test_remembers(tmp_path, choice):
     assert remembered(directory, "here") == choice
     assert remembered(directory, "nowhere") is None
     assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
+
+
+def test_another_keys_choice_is_none(tmp_path):
+    """Two keys may have one file."""
+    keep(tmp_path, "here", CHOICES[0])
+    (path,) = (tmp_path / "choices").iterdir()
+    path.write_text(path.read_text().replace('"here"', '"there"'))
+    assert remembered(tmp_path, "here") is None
 
 
 DAMAGED = [

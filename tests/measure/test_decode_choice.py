@@ -230,6 +230,33 @@ def test_guesses_of_several_drafts_all_count(models, drafts):
     assert times["1"] == pytest.approx(1.2 + 0.02)
 
 
+def test_a_level_of_many_guesses_costs_what_the_probe_says(models, drafts):
+    """Its second and third levels were fed 8 nodes each, and took 0.3 each."""
+    kind = kind_of(models, drafts["model"], "tree")
+    every = found(0.1, 0.02)
+    every["acceptance by rank"] = timed(1 + 2.4 + 0.02 + 2 * 0.3, rates=(12, 3, 1))
+    checked = 0
+    for each in kind.estimate(every).candidates:
+        parents = each.tree and each.tree.parents
+        if parents and each.levels == 2:
+            fed = len(set(parents) - {-1})
+            block = each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
+            level = 0.02 + (0.3 - 0.02) * (fed - 1) / 7
+            assert block == pytest.approx(1 + 0.1 * len(parents) + 0.02 + level)
+            checked += fed > 1
+    assert checked
+
+
+def test_the_probe_asks_for_as_many_guesses_as_there_are_tokens(models, drafts):
+    draft = drafts["model"]
+    assert kind_of(models, draft, "tree")._ranks == 8
+    few = types.SimpleNamespace(most_tokens=3)
+    assert kind_of(models, dataclasses.replace(draft, model=few), "tree")._ranks == 3
+    (small, *_), vocab = models, types.SimpleNamespace(vocab_size=5)
+    kind = kind_of([dataclasses.replace(small, model=vocab)], draft, "tree")
+    assert kind._ranks == 5
+
+
 def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
     verifier = KSeqVerifier()
     kind = kind_of(

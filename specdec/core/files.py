@@ -164,7 +164,8 @@ def numpy_file(path: Path, remedy: str) -> Iterator[IO[bytes]]:
             raise ValueError(f"{path} is damaged ({reason}). {remedy}") from None
 
 
-# What NumPy raises where a header is no literal of Python's, or a part of an archive is cut off.
+# What NumPy raises where a header is no literal of Python's, or a part of an archive is cut off;
+# of zipfile NotImplementedError, where a damaged byte names a compression that it lacks.
 _UNREADABLE = (
     ValueError, LookupError, OSError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError,
     BadZipFile, NotImplementedError, zlib.error,

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from specdec.compiling import compile_report
     from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.hierarchical import Hierarchical
+    from specdec.decoding.options import Decoding
     from specdec.drafters.copying import Copying
     from specdec.drafters.heads import Heads
     from specdec.drafters.merged import Merged
     from specdec.drafters.ngram import Ngram
     from specdec.drafters.quantized import Quantized
     from specdec.drafters.random import Random
-    from specdec.drafters.tree import Tree
+    from specdec.drafters.shape import Tree
     from specdec.load import load_pair
     from specdec.models.partitioning import DeviceMesh
     from specdec.types import SamplingConfig
@@ -33,6 +34,7 @@ _HOMES = {
     "BeamConfig": "decoding.beam_rules",
     "BlockVerifier": "verifiers.block",
     "Copying": "drafters.copying",
+    "Decoding": "decoding.options",
     "DeviceMesh": "models.partitioning",
     "GenerateOutput": "api",
     "Heads": "drafters.heads",
@@ -49,7 +51,7 @@ _HOMES = {
     "SamplingConfig": "types",
     "TokenVerifier": "verifiers.token",
     "TraversalVerifier": "verifiers.traversal",
-    "Tree": "drafters.tree",
+    "Tree": "drafters.shape",
     "TypicalVerifier": "verifiers.typical",
     "compile_report": "compiling",
     "load_pair": "load",
@@ -58,6 +60,7 @@ __all__ = [
     "BeamConfig",
     "BlockVerifier",
     "Copying",
+    "Decoding",
     "DeviceMesh",
     "GenerateOutput",
     "Heads",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from specdec.checkpoints.generation_options import advice_on
 from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
-from specdec.data.vocabulary import added_text
-from specdec.decoders import GREEDY, Decoders
+from specdec.data.vocabulary import Tokenizer, added_text
+from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, Block, blocks_of, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
-from specdec.decoding.beam_rules import BeamConfig
+from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.options import Decoding, decoding_of
 from specdec.decoding.speculative_beam import (
     BeamCounts,
     SearchedBlock,
@@ -22,12 +25,10 @@ from specdec.decoding.speculative_beam import (
     SpeculativeBeamResult,
     searched_blocks,
 )
-from specdec.drafters.tree import Tree
-from specdec.generate_arguments import BEAM_METHODS, Method, check_arguments, refuse_unknown
+from specdec.drafters.base import OpenDraft
+from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
 from specdec.models.base import LoadedModel
-from specdec.types import SamplingConfig
-from specdec.verifiers.base import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,133 +57,114 @@ class GenerateOutput:
     searched: BeamCounts | None = None
 
 
-class Pair(Decoders):
-    """A target, a draft and the vocabulary they share. Make one with :func:`load_pair`."""
+class Pair:
+    """A target, a draft and the vocabulary they share. Make one with :func:`load_pair`.
+
+    Attributes:
+      target: the model whose distribution outputs follow.
+      draft: what guesses.
+      vocabulary: None where the checkpoints have none; then texts are token ids.
+      name: for results and tables.
+    """
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        draft: OpenDraft,
+        vocabulary: Tokenizer | None,
+        name: str = "custom",
+    ):
+        self.target, self.draft = target, draft
+        self.vocabulary = vocabulary
+        self.name = name
 
     def generate(
         self,
         texts: Iterable[Text],
+        decoding: Decoding | None = None,
         *,
-        method: Method = "speculative",
-        gamma: int | Literal["auto"] | None = None,
-        tree: Tree | Sequence[int] | Literal["auto"] | None = None,
-        sampling: SamplingConfig = GREEDY,
-        max_decode_len: int = 64,
-        seed: int = 0,
-        batch_size: int = 1,
-        max_input_len: int = 512,
-        trace: bool = False,
-        stop_below: float = 0.0,
-        draft_sampling: SamplingConfig | None = None,
-        verifier: Verifier | None = None,
-        beam: BeamConfig | None = None,
-        num_return: int | None = None,
-        draft_beams: int | None = None,
         prefix: Prefix | None = None,
-        **unknown: Any,
+        trace: bool = False,
+        **options: Any,
     ) -> GenerateOutput:
         """Generates an output for each text.
 
-        With ``method="speculative"`` outputs follow the same law as with "autoregressive": the
-        same tokens at temperature 0, the same distribution above it, unless the verifier is a lossy
-        one (``verifier.lossless`` tells). A row's output depends on the
-        seed and on its place in ``texts``, not on the rows it shares a batch with.
+        A row's output depends on the seed and on its place in ``texts``, not on the rows it shares
+        a batch with.
 
         Args:
           texts: strings, or token ids with EOS at the end; any iterable of them.
-          method: "speculative", "autoregressive", "beam", which takes no draft's arguments and no
-            ``trace``, or "speculative_beam": the same beams in fewer calls of the target.
-          gamma: guesses a block, in 1..max_decode_len - 1; unless given 4, or as many as the draft
-            can make and an output has room for; or "auto": chosen by
-            :meth:`choose_gamma` (as for a draft that never stops), plain decoding where speculation
-            does not pay. Of beams: levels that the draft guesses; "auto" is :meth:`choose_beams`.
-          tree: several guesses for one position, instead of gamma: a :class:`specdec.Tree`, or its
-            branching by level, such as (3, 2, 1); or "auto": chosen by :meth:`choose_tree` among
-            trees, chains and plain decoding.
-          sampling: temperature (0: argmax), top-k and top-p.
-          max_decode_len: tokens a row may emit, EOS included.
-          seed: of the random numbers; 64 bits.
-          batch_size: rows decoded together; on a mesh, a multiple of its data axis.
-          max_input_len: tokens an input may have, EOS included.
-          trace: return every row's blocks.
-          stop_below: the draft ends a block's guesses after one less likely than this; see
-            :class:`specdec.drafters.model.ModelDrafter`.
-          draft_sampling: how guesses are drawn, which does not change the output's law; as
-            ``sampling`` if None.
-          verifier: who accepts. Of chains :class:`specdec.TokenVerifier`, which is the default,
-            :class:`specdec.BlockVerifier`, or the lossy :class:`specdec.LenientVerifier`. Of trees,
-            and of chains as well, :class:`specdec.RecursiveVerifier`, which is their default,
-            :class:`specdec.TraversalVerifier`, :class:`specdec.KSeqVerifier`,
-            :class:`specdec.PointMassVerifier`, or the lossy :class:`specdec.TypicalVerifier`.
-          beam: how beams are searched; :class:`specdec.BeamConfig`'s defaults if None.
-          num_return: of beam search, hypotheses to return of each row, in 1..num_beams; 1 if None.
-          draft_beams: of speculative beams, those of the draft, at least num_beams; three times as
-            many if None. More of them miss less and make calls longer.
+          decoding: how to decode; the defaults of :class:`specdec.Decoding` if None.
           prefix: what outputs are made to begin with, which an encoder-decoder's decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with
             one for each. No part of the output, and no more than max_input_len tokens.
+          trace: return every row's blocks.
+          options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
+            ``decoding``.
 
         Raises:
-          ValueError: an argument out of range; an empty text, or one longer than max_input_len; a
+          ValueError: an option out of range; an empty text, or one longer than max_input_len; a
             prefix for a decoder-only model, whose text is the prefix.
-          TypeError: a keyword that there is not; one of transformers' tells what to give instead.
+          TypeError: an option that there is not; one of transformers' tells what to give instead.
         """
-        refuse_unknown(unknown)
-        checked = check_arguments(
-            method=method, gamma=gamma, tree=tree, sampling=sampling,
-            max_decode_len=max_decode_len, seed=seed, batch_size=batch_size,
-            max_input_len=max_input_len, stop_below=stop_below, draft_sampling=draft_sampling,
-            verifier=verifier, beam=beam, num_return=num_return, draft_beams=draft_beams,
-            most_guesses=self.draft.most_guesses,
-        )  # fmt: skip
-        method = checked["method"]
-        names = ("gamma", "tree", "max_decode_len", "seed", "batch_size", "max_input_len",
-                 "stop_below")  # fmt: skip
-        guesses, shape, max_decode_len, seed, batch_size, max_input_len, stop_below = (
-            checked[name] for name in names
-        )
-        ids = self.token_ids(texts, max_input_len=max_input_len, max_decode_len=max_decode_len)
-        prefixes = self.prefix_ids(
-            prefix, len(ids), max_input_len=max_input_len, max_decode_len=max_decode_len
-        )
-        batches = list(make_batches(ids, batch_size, self.target.model, prefixes))
-        if method in BEAM_METHODS:
-            if trace and method == "beam":
-                raise ValueError("Beam search has no blocks: leave trace out.")
-            config: BeamConfig = checked["beam"]
-            search = choice = None
-            if method == "speculative_beam":
-                options = {"max_decode_len": max_decode_len, "draft_beams": draft_beams}
-                search = self.beam_decoder(config, **options)  # What cannot be is refused first.
-                if guesses == "auto" and ids:
-                    choice = self.choose_beams(
-                        ids, config, batch_size=batch_size, prefixes=prefixes, **options
-                    )
-                    guesses = choice.gamma
-                search = dataclasses.replace(search, gamma=guesses) if guesses else None
-            search = search or BeamDecoder(self.target, config, max_decode_len)
-            found = self._searched(len(ids), batches, search, checked["num_return"], trace)
-            return dataclasses.replace(found, choice=choice)
+        refuse_unknown(options)
+        decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
+        if trace and decoding.method == "beam":
+            raise ValueError("Beam search has no blocks: leave trace out.")
+        sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
+        ids = self.token_ids(texts, **sizes)
+        prefixes = self.prefix_ids(prefix, len(ids), **sizes)
         choice = None
-        if "auto" in (guesses, shape):
-            choose = self.choose_gamma if guesses == "auto" else self.choose_tree
-            guesses, shape = 0, None
-            if method == "speculative" and ids:
-                choice = choose(
-                    ids, sampling=sampling, max_decode_len=max_decode_len, seed=seed,
-                    batch_size=batch_size, draft_sampling=draft_sampling,
-                    stop_below=stop_below, verifier=verifier, prefixes=prefixes,
-                )  # fmt: skip
-                guesses, shape = choice.gamma, choice.tree
-            method = "speculative" if guesses or shape else "autoregressive"
-        decoder = self.decoder(
-            method=method, gamma=guesses, tree=shape, sampling=sampling,
-            max_decode_len=max_decode_len, seed=seed, stop_below=stop_below,
-            draft_sampling=draft_sampling, verifier=verifier,
-        )  # fmt: skip
-        tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * len(ids)
-        shown: list[str | None] = [None] * len(ids)
-        traces: list[list[Block]] = [[] for _ in ids]
+        if decoding.to_choose:
+            if ids:
+                choice = self.choose(ids, decoding, prefixes=prefixes)
+            decoding = decoding.with_shape(choice and choice.shape)
+        batches = list(make_batches(ids, decoding.batch_size, self.target.model, prefixes))
+        if decoding.searches:
+            found = self._searched(len(ids), batches, decoding, trace)
+        else:
+            found = self._decoded(len(ids), batches, self.decoder(decoding), trace)
+        return dataclasses.replace(found, choice=choice)
+
+    def decoder(
+        self, decoding: Decoding | None = None, *, width: int = 1, **options: Any
+    ) -> BatchDecoder:
+        """What decodes batches; see :func:`specdec.decoding.build.build_decoder`.
+
+        Args:
+          decoding, options: as in :meth:`generate`.
+        """
+        decoding = decoding_of(decoding, options)
+        return build_decoder(self.target, self.draft, decoding, width=width)
+
+    def searcher(
+        self, decoding: Decoding | None = None, **options: Any
+    ) -> BeamDecoder | SpeculativeBeamDecoder:
+        """What searches beams; see :func:`specdec.decoding.build.build_search`.
+
+        Args:
+          decoding, options: as in :meth:`generate`.
+        """
+        return build_search(self.target, self.draft, decoding_of(decoding, options))
+
+    def choose(
+        self, ids: Sequence[np.ndarray], decoding: Decoding | None = None, *,
+        prefixes: Sequence[np.ndarray] | None = None, remember: bool = True, **options: Any,
+    ) -> Choice:  # fmt: skip
+        """What "auto" stands for; see :func:`specdec.measure.auto.choose`.
+
+        Args:
+          decoding, options: as in :meth:`generate`.
+        """
+        decoding = decoding_of(decoding, options)
+        return choose(self.target, self.draft, decoding, ids, prefixes, remember=remember)
+
+    def _decoded(
+        self, num_rows: int, batches: Sequence[Batch], decoder: BatchDecoder, trace: bool
+    ) -> GenerateOutput:
+        tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * num_rows
+        shown: list[str | None] = [None] * num_rows
+        traces: list[list[Block]] = [[] for _ in range(num_rows)]
         stats = []
         for batch in batches:
             result = decoder.decode(batch, trace=trace)
@@ -196,21 +178,21 @@ class Pair(Decoders):
         return GenerateOutput(
             texts=self._texts(shown),
             tokens=tokens,
-            stats=RunStats.total(stats, len(ids), decoder.engine.depth),
+            stats=RunStats.total(stats, num_rows, decoder.engine.depth),
             traces=traces if trace else None,
-            choice=choice,
         )
 
     def _searched(
-        self, num_rows: int, batches: Sequence[Batch],
-        decoder: BeamDecoder | SpeculativeBeamDecoder, num_return: int, trace: bool,
-    ) -> GenerateOutput:  # fmt: skip
+        self, num_rows: int, batches: Sequence[Batch], decoding: Decoding, trace: bool
+    ) -> GenerateOutput:
+        decoder, num_return = self.searcher(decoding), decoding.num_return
+        assert num_return is not None
         beams: list[list[Hypothesis]] = [[] for _ in range(num_rows)]
         traces: list[list[SearchedBlock]] = [[] for _ in range(num_rows)]
-        stats, counts, gamma = [], [], 0
+        stats, counts = [], []
         for batch in batches:
             if isinstance(decoder, SpeculativeBeamDecoder):
-                result, gamma = decoder.search(batch, trace=trace), decoder.gamma
+                result = decoder.search(batch, trace=trace)
                 counts.append(result.counts)
             else:
                 result = decoder.search(batch)
@@ -224,7 +206,7 @@ class Pair(Decoders):
         texts = self._texts([row[0].text for row in beams])
         tokens = [row[0].tokens for row in beams]
         return GenerateOutput(
-            texts, tokens, RunStats.total(stats, num_rows, gamma),
+            texts, tokens, RunStats.total(stats, num_rows, decoding.depth),
             traces if trace and counts else None, beams=beams,
             searched=BeamCounts.total(counts) if counts else None,
         )  # fmt: skip
@@ -286,6 +268,21 @@ class Pair(Decoders):
 
     def _texts(self, found: Sequence[str | None]) -> list[str] | None:
         return None if self.vocabulary is None else [text or "" for text in found]
+
+
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Raises TypeError for options that there are not, with what to give instead."""
+    known = [field.name for field in dataclasses.fields(Decoding)]
+    advice = advice_on(options)
+    for name in options:
+        if name in known:
+            continue
+        close = difflib.get_close_matches(name, [*known, "prefix", "trace"], cutoff=0.6)
+        hint = advice.get(name) or (f"did you mean {close[0]}?" if close else "")
+        raise TypeError(
+            f"generate has no keyword {name} (got {options[name]!r}): "
+            f"{hint or 'help(specdec.Decoding) lists those that there are'}"
+        )
 
 
 __all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair"]

@@ -18,9 +18,10 @@ from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.loading import BUNDLED, as_loaded, bundled, resolve
 from specdec.checkpoints.ngrams import load_ngrams
 from specdec.core import platforms
-from specdec.decoders import Decoders
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec, MakeTree, OpenDraft
 from specdec.drafters.model import model_draft
@@ -102,8 +103,7 @@ def _traced(
 
 
 def shaped_decoder(
-    target: Config, draft: Config | DraftSpec | None,
-    make: Callable[[Decoders], Decoder], *,
+    target: Config, draft: Config | DraftSpec | None, decoding: Decoding, *,
     partitionings: tuple[Partitioning | None, Partitioning | None] = (None, None),
     config_of: Callable[[str], Config] | None = None, int8: bool = False,
 ) -> Decoder:  # fmt: skip
@@ -111,25 +111,26 @@ def shaped_decoder(
 
     Args:
       draft: a model's config, or a spec; None where nothing is drafted.
-      make: of a pair, what decodes.
       partitionings: the target's and the draft's.
       config_of: the config of a draft model that a spec names.
       int8: whether the target's weights have 8 bits.
 
     Raises:
-      ValueError: the draft has no shape without weights; see also ``make``.
+      ValueError: the draft has no shape without weights; see also
+        :func:`specdec.decoding.build.build_decoder`.
     """
     found: Decoder | None = None
     laid, draft_laid = partitionings
 
-    def build() -> Any:
+    def make() -> Any:
         nonlocal found
         loaded = _traced(target, laid, "target", int8=int8)
         opened = _opened(draft, _ShapeLoader(loaded, config_of or _unknown, draft_laid))
-        found = make(Decoders(loaded, opened, None))
+        build = build_search if decoding.searches else build_decoder
+        found = build(loaded, opened, decoding)
         return _arrays(found)
 
-    shapes = jax.eval_shape(build)
+    shapes = jax.eval_shape(make)
     assert found is not None
     return _with_shapes(found, shapes)
 

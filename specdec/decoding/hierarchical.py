@@ -13,7 +13,7 @@ from specdec.arguments import whole
 from specdec.core.residuals import take_position, write_at
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
-from specdec.drafters.base import Chain, Drafter, OpenDraft, Opening, Sampled, never_stopping
+from specdec.drafters.base import ChainDrafter, Drafter, OpenDraft, Opening, Sampled, never_stopping
 from specdec.drafters.copying import Copying
 from specdec.drafters.model import Checkpoint, draft_spec
 from specdec.drafters.ngram import Ngram
@@ -68,7 +68,7 @@ class _InnerRandom:
 
 
 @dataclasses.dataclass(frozen=True)
-class HierarchicalDrafter(Chain):
+class HierarchicalDrafter(ChainDrafter):
     """Draws gamma guesses from a draft model by speculative decoding with a cheaper inner drafter.
 
     Blocks of an engine, whose target is the draft model, run until every row has gamma guesses;

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.arguments import whole
 from specdec.drafters.ngram_tables import NgramTables
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
 from specdec.topology import CHAIN, MOST_NODES, AnyTopology, Order, Topology
@@ -262,7 +262,7 @@ def chain(gamma: int) -> Topology:
     return Topology.chain(whole("gamma", gamma, 1, MOST_NODES))
 
 
-class Chain:
+class ChainDrafter:
     """What drafters by gamma have in common: each guess follows the one before.
 
     Raises:

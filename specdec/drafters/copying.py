@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from specdec.arguments import whole
 from specdec.core.residuals import write_at
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
-from specdec.drafters.tree import Tree, fixed_shape
+from specdec.drafters.shape import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import Draft, Params, Prompt, RandomSource, Start, Verdict

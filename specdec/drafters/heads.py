@@ -25,7 +25,7 @@ from specdec.drafters.base import (
 )
 from specdec.drafters.growing import grow
 from specdec.drafters.model_tree import ids_of
-from specdec.drafters.tree import Tree, fixed_shape
+from specdec.drafters.shape import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import (

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from specdec.core.residuals import take_position
 from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening, TreeShapes
 from specdec.drafters.model import draft_spec
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
 from specdec.types import (
     Draft,

@@ -15,10 +15,10 @@ from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take, take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Chain, Drafter, DraftSpec, OpenDraft, Opening, Sampled
+from specdec.drafters.base import ChainDrafter, Drafter, DraftSpec, OpenDraft, Opening, Sampled
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
 from specdec.pytrees import pytree
 from specdec.types import (
@@ -52,7 +52,7 @@ class ModelDrafterState:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelDrafter(Chain):
+class ModelDrafter(ChainDrafter):
     """Drafts gamma tokens autoregressively from a model.
 
     The block's first call always feeds two tokens, of which one or two count: after a fully

@@ -13,7 +13,7 @@ from specdec.arguments import path_name, whole
 from specdec.drafters.base import OpenDraft, Opening, Sampled, chain, never_stopping
 from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
-from specdec.drafters.tree import Tree, fixed_shape
+from specdec.drafters.shape import Tree, fixed_shape
 from specdec.topology import Topology
 from specdec.types import Draft, Prompt, Purpose, RandomSource, SamplingConfig, Start, Verdict
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
-from specdec.drafters.tree import Tree, fixed_shape
+from specdec.drafters.shape import Tree, fixed_shape
 from specdec.topology import AnyTopology
 from specdec.types import Draft, Params, Prompt, Purpose, RandomSource, Start, Verdict
 

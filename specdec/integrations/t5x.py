@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,19 @@ from jaxtyping import Array, Float, Int, Shaped
 from t5x import models  # Where T5X is not installed, pyright takes this very file for it.
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
-from specdec.api import GREEDY
 from specdec.checkpoints.loading import DraftLoader, as_loaded
 from specdec.decoding import beam as plain_beam
 from specdec.decoding import speculative_beam
-from specdec.decoding.beam_rules import BeamConfig
+from specdec.decoding.build import build_engine, build_search
 from specdec.decoding.engine import EngineParams, decode
+from specdec.decoding.options import Decoding
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
-from specdec.drafters.tree import Tree, as_tree
-from specdec.engines import speculative_beams, speculative_engine
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right
-from specdec.types import Params, Prompt, SamplingConfig
-from specdec.verifiers.base import Verifier
+from specdec.types import Params, Prompt
 
 _NO_HYPOTHESIS = -1e7  # ``t5x.decoding.NEG_INF``.
 
@@ -75,29 +73,26 @@ class SpeculativeEncoderDecoderModel(
 ):
     """T5X's encoder-decoder, sampled speculatively with a draft, or searched by beams.
 
-    Predictions follow the target's own law under ``sampling`` (if the verifier is lossless), and
-    are its argmax tokens at temperature 0. With ``beam`` they are beam search's. Loss, scores and
+    Predictions follow the target's own distribution (if the verifier is lossless), and are its
+    argmax tokens at temperature 0. Those of beams are beam search's. Loss, scores and
     parameters are T5X's. In bfloat16, specdec's sums are rounded elsewhere than T5X's. Each batch
     packs the target's decoder again, a copy for as long as it is decoded; the draft's parameters
     are the compiled program's constants.
 
     Args:
       module: a ``t5x.examples.t5.network.Transformer``.
+      decoding: how to decode, in the place of T5X's ``decode_fn``; without "auto". The batches'
+        own limits and T5X's random numbers take the place of its.
       draft: a checkpoint of any format, a bundled pair's name, or a spec such as
-        :class:`specdec.Copying`; see :func:`specdec.load_pair`. None for plain beams.
-      gamma: guesses a block, or levels of guesses of speculative beams; or
-      tree: several for one position, as in :meth:`specdec.Pair.generate`, but not "auto".
-      sampling: temperature, top-k and top-p. They take the place of T5X's ``decode_fn``.
-      verifier: what accepts guesses; None for the default of chains or of trees.
-      beam, draft_beams: how beams are searched; see :meth:`specdec.Pair.generate`.
+        :class:`specdec.Copying`; see :func:`specdec.load_pair`. None for plain beams, also where
+        ``decoding`` has speculative ones.
       input_vocabulary, output_vocabulary, optimizer_def, feature_converter_cls, label_smoothing,
         z_loss, loss_normalizing_factor, default_decoder_params: see
         ``t5x.models.EncoderDecoderModel``.
 
     Raises:
-      ValueError: a gamma below 1, both gamma and tree or none, a verifier or draft of chains with
-        a tree, beams with what belongs to sampling, a target that is not T5X's T5, or a draft that
-        does not speak its tokens.
+      ValueError: no draft to sample with; a gamma or tree that is to be chosen, or that draft or
+        verifier cannot do; a target that is not T5X's T5, or a draft of other tokens than its.
       CheckpointError: the draft cannot be read.
     """
 
@@ -108,13 +103,8 @@ class SpeculativeEncoderDecoderModel(
         output_vocabulary: seqio.Vocabulary,
         optimizer_def: Any,
         *,
+        decoding: Decoding,
         draft: str | os.PathLike | DraftSpec | None = None,
-        gamma: int | None = None,
-        tree: Tree | Sequence[int] | None = None,
-        sampling: SamplingConfig = GREEDY,
-        verifier: Verifier | None = None,
-        beam: BeamConfig | None = None,
-        draft_beams: int | None = None,
         feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -128,14 +118,13 @@ class SpeculativeEncoderDecoderModel(
             loss_normalizing_factor=loss_normalizing_factor,
             default_decoder_params=default_decoder_params,
         )  # fmt: skip
-        if beam is not None:
-            _check_beams(draft, gamma, tree, sampling, verifier)
-        elif draft is None or draft_beams is not None:
-            raise ValueError("Give a draft, or beam for plain beams; draft_beams belongs to beams.")
-        elif (gamma is None) == (tree is None):
-            raise ValueError(f"Give gamma or tree, got gamma = {gamma!r} and tree = {tree!r}.")
-        if gamma is not None and (not isinstance(gamma, int) or gamma < 1):
-            raise ValueError(f"gamma must be a whole number of at least 1, got {gamma!r}.")
+        if draft is None and decoding.searches:
+            decoding = decoding.with_shape(None)
+        if (draft is not None) != decoding.guesses or decoding.to_choose:
+            raise ValueError(
+                'Give a draft with a gamma or tree that is not "auto", or neither for plain beams; '
+                f"got draft = {draft!r} and {decoding}."
+            )
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
         # T5X compiles the program, without the options that the CPU's own layout needs.
@@ -143,22 +132,24 @@ class SpeculativeEncoderDecoderModel(
         # Before a checkpoint is restored the parameters are shapes.
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = as_loaded(model, shapes, "T5X's module")
-        self._beams, self._depth = beam, gamma or 0
+        self._beams = decoding.beam
         if draft is None:
+            self._depth = 0
             return
         spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
         vocabulary = _vocabulary_file(output_vocabulary)
         opened = spec.open(DraftLoader(target, vocabulary, config.dtype))
-        if beam is not None:
-            # The length limit is a batch's.
-            self._searcher = speculative_beams(target, opened, beam, gamma or 0, draft_beams, 1)
-            assert opened.model is not None
-            self._draft_params = opened.model.params
+        decoding = decoding.fitted(opened.most_guesses)
+        self._depth = decoding.depth
+        if decoding.searches:
+            searcher = build_search(target, opened, decoding)
+            assert isinstance(searcher, SpeculativeBeamDecoder)
+            assert searcher.draft is not None
+            self._searcher, self._draft_params = searcher, searcher.draft.params
             return
-        shape = None if tree is None else as_tree(tree)
-        self._engine = speculative_engine(model, opened, gamma or 0, shape, verifier)
-        self._depth = self._engine.depth
-        self._draft_params, self._sampling = opened.params(sampling), sampling.traced()
+        self._engine = build_engine(model, opened, decoding)
+        self._draft_params = opened.params(decoding.draft_sampling or decoding.sampling)
+        self._sampling = decoding.sampling.traced()
 
     def predict_batch_with_aux(
         self, params: Params, batch: Mapping[str, Shaped[Array, "b ..."]],
@@ -265,19 +256,6 @@ class SpeculativeEncoderDecoderModel(
         taken = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
         emitted = jnp.arange(tokens.shape[1]) < num_tokens[:, None]
         return jnp.sum(jnp.where(emitted, taken, 0.0), axis=1)
-
-
-def _check_beams(
-    draft: Any, gamma: int | None, tree: Any, sampling: SamplingConfig, verifier: Verifier | None
-) -> None:
-    """Raises ValueError for what cannot be given with beams."""
-    if tree is not None or verifier is not None or sampling != GREEDY:
-        raise ValueError("tree, sampling and verifier belong to sampling: leave them out of beams.")
-    if (draft is None) != (gamma is None):
-        raise ValueError(
-            "Speculative beams need draft and gamma, plain beams neither; got draft = "
-            f"{draft!r} and gamma = {gamma!r}."
-        )
 
 
 def _vocabulary_file(vocabulary: seqio.Vocabulary) -> Path | None:

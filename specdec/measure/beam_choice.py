@@ -14,8 +14,10 @@ import numpy as np
 from specdec.core.theory_beams import beam_speedup, levels_per_call
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.options import AutoName
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
-from specdec.measure.choice import Candidate, Name
+from specdec.drafters.shape import Chain
+from specdec.measure.choice import Candidate
 from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, time_in_turns
 from specdec.topology import MOST_NODES
 
@@ -37,7 +39,7 @@ class BeamKind:
     plain: BeamDecoder
     fast: SpeculativeBeamDecoder
     longest: int
-    name: Name = dataclasses.field(default="beams", init=False)
+    name: AutoName = dataclasses.field(default="beams", init=False)
 
     @property
     def _gammas(self) -> list[int]:
@@ -48,15 +50,15 @@ class BeamKind:
         return dataclasses.replace(self.fast, gamma=gamma)
 
     def runner(self, candidate: Candidate) -> Runner:
-        return _runner(self._fast(candidate.gamma))
+        return _runner(self._fast(candidate.shape.levels))
 
     def probes(self) -> Mapping[str, Runner]:
         gamma = self._gammas[-1]
-        return _runners(self.plain, self._fast(gamma), str(Candidate(gamma, None)))
+        return _runners(self.plain, self._fast(gamma), str(Candidate(Chain(gamma))))
 
     def estimate(self, found: Mapping[str, Timed]) -> Estimate:
         last = self._gammas[-1]
-        probe = found[str(Candidate(last, None))]
+        probe = found[str(Candidate(Chain(last)))]
         counts = sum(np.sum(each.counts.levels, axis=0) for each in probe.results)
         shares = tuple((np.asarray(counts) / np.sum(counts)).tolist())
         note = ""
@@ -72,12 +74,12 @@ class BeamKind:
             v = float(np.interp(self._fast(gamma).engine.nodes, sizes, [1.0, verify]))
             tokens = levels_per_call(shares, gamma)
             speedup = beam_speedup(tokens, gamma, cost, v)
-            candidates.append(Candidate(gamma, None, tokens, speedup))
+            candidates.append(Candidate(Chain(gamma), tokens, speedup))
         candidates.sort(key=lambda each: -(each.predicted or 0.0))
         return Estimate(shares, cost, {last: verify}, candidates, note)
 
     def assumed(self) -> Estimate:
-        candidates = [Candidate(gamma, None) for gamma in self._gammas]
+        candidates = [Candidate(Chain(gamma)) for gamma in self._gammas]
         levels = (0.0, 1.0, *[0.0] * self._gammas[-1])
         return Estimate(levels, 0.0, {}, candidates, "plain beams are taken.")
 

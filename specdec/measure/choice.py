@@ -7,14 +7,13 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from specdec.arguments import positive, real, whole
 from specdec.core.files import read_object, write_json
 from specdec.core.theory_beams import levels_per_call
-from specdec.drafters.tree import MOST_NODES, Tree
-
-Name = Literal["gamma", "tree", "beams"]  # What is chosen.
+from specdec.decoding.options import AutoName
+from specdec.drafters.shape import Chain, Shape, Tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,50 +21,40 @@ class Candidate:
     """A way to decode.
 
     Attributes:
-      gamma: guesses of a chain, or levels of a draft's beams; 0 for a tree.
-      tree: None for a chain or for beams.
+      shape: of a block's guesses; of speculative beams a chain, whose gamma are the draft's levels.
       tokens: that a block emits, or levels that a call advances, as predicted; None where the
         shape is found while decoding.
       predicted: speedup over plain decoding.
       measured: that of whole decodes, for each token; None where there was none.
 
     Raises:
-      ValueError: a field of another type or out of range, or not one of gamma and tree.
+      ValueError: a field of another type or out of range.
     """
 
-    gamma: int
-    tree: Tree | None
+    shape: Shape
     tokens: float | None = None
     predicted: float | None = None
     measured: float | None = None
 
     def __post_init__(self):
-        whole("gamma", self.gamma, 0, MOST_NODES)
-        if not isinstance(self.tree, Tree | None) or (self.tree is None) != bool(self.gamma):
-            raise ValueError(
-                f"A candidate is a gamma or a Tree, got {self.gamma} and {self.tree!r}."
-            )
+        if not isinstance(self.shape, Shape):
+            raise ValueError(f"shape must be a Chain or a Tree, got {self.shape!r}.")
         for name in ("tokens", "predicted", "measured"):
             value = getattr(self, name)
             if value is not None:
                 positive(name, value, "above 0")
 
     def __str__(self) -> str:
-        return str(self.tree) if self.tree else f"gamma {self.gamma}"
-
-    @property
-    def levels(self) -> int:
-        """Guesses in a row."""
-        return self.tree.levels if self.tree else self.gamma
+        return str(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The fastest way found; neither gamma nor tree is plain decoding. ``print`` gives the reason.
+    """The fastest way found. ``print`` gives the reason.
 
     Attributes:
       name: what was chosen.
-      gamma: guesses of a chain, or levels of a draft's beams.
+      shape: of the first candidate; None for plain decoding.
       accepted: how likely each guess of a position is to be the one that is accepted, by its rank;
         a chain's one is alpha. Of beams: the share of calls that advanced 0, 1, 2, ... levels.
       cost_ratio: c of a level of one guess; of beams, of a level of them.
@@ -77,9 +66,8 @@ class Choice:
       ValueError: a field of another type or out of range, or a choice that is no candidate.
     """
 
-    name: Name
-    gamma: int
-    tree: Tree | None
+    name: AutoName
+    shape: Shape | None
     accepted: tuple[float, ...]
     cost_ratio: float
     verify_ratio: Mapping[int, float]
@@ -87,9 +75,9 @@ class Choice:
     note: str = ""
 
     def __post_init__(self):
-        if self.name not in get_args(Name):
-            raise ValueError(f"name must be one of {', '.join(get_args(Name))}, got {self.name!r}.")
-        whole("gamma", self.gamma, 0, MOST_NODES)
+        names = get_args(AutoName)
+        if self.name not in names:
+            raise ValueError(f"name must be one of {', '.join(names)}, got {self.name!r}.")
         if not self.accepted:
             raise ValueError("accepted must have a probability at least.")
         for each in self.accepted:
@@ -100,8 +88,7 @@ class Choice:
             positive("each of verify_ratio", each, "above 0")
         if not isinstance(self.note, str):
             raise ValueError(f"note must be a text, got {self.note!r}.")
-        ways = [(each.gamma, each.tree) for each in self.candidates]
-        if not ways or (self.gamma, self.tree) not in [(0, None), ways[0]]:
+        if not self.candidates or self.shape not in (None, self.candidates[0].shape):
             raise ValueError("The choice must be plain decoding or the first candidate.")
 
     @property
@@ -112,7 +99,7 @@ class Choice:
     @property
     def levels(self) -> int:
         """Guesses in a row; 0 for plain decoding."""
-        return self.candidates[0].levels if self.gamma or self.tree else 0
+        return self.shape.levels if self.shape else 0
 
     def __str__(self) -> str:
         best = self.candidates[0]
@@ -120,7 +107,7 @@ class Choice:
         how = "predicted" if best.measured is None else "measured here"
         if speedup is None:
             head = "Decoding plainly."
-        elif self.gamma or self.tree:
+        elif self.shape:
             head = f"{best}: {speedup:.2f} x plain decoding, {how}."
         else:
             head = (
@@ -144,22 +131,25 @@ def _path(directory: Path, key: str) -> Path:
     return directory / "choices" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
+def _shape(found: Mapping[str, Any] | None) -> Shape | None:
+    if found is None:
+        return None
+    return Chain(**found) if "gamma" in found else Tree(**found)
+
+
 def remembered(directory: Path, key: str) -> Choice | None:
     """The choice made before for ``key``; None if there is none, or none that can be read."""
-
-    def tree(found: Any) -> Tree | None:
-        return None if found is None else Tree(**found)
 
     try:
         kept = read_object(_path(directory, key))
         if kept["key"] != key:
             return None
         found = dict(kept["choice"])
-        found["tree"] = tree(found["tree"])
+        found["shape"] = _shape(found["shape"])
         found["accepted"] = tuple(found["accepted"])
         found["verify_ratio"] = {int(size): v for size, v in found["verify_ratio"].items()}
         found["candidates"] = tuple(
-            Candidate(**{**each, "tree": tree(each["tree"])}) for each in found["candidates"]
+            Candidate(**{**each, "shape": _shape(each["shape"])}) for each in found["candidates"]
         )
         return Choice(**found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

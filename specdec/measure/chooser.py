@@ -25,14 +25,19 @@ import numpy as np
 from specdec.core.machine import num_cores
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Batch
-from specdec.measure.choice import Candidate, Choice, Name
+from specdec.decoding.options import AutoName
+from specdec.measure.choice import Candidate, Choice
 from specdec.measure.progress import Progress
 
 PLAIN = "plain decoding"
 # Shares of the time by whose end something is done: the probes are compiled, those without which
 # nothing can be measured, the probes are timed, the candidates compiled.
 _COMPILED, _NEEDED, _PROBED, _TRIED = 0.55, 0.85, 0.7, 0.9
-SECONDS: dict[Name, float] = {"gamma": 30.0, "tree": 60.0, "beams": 60.0}  # A choice takes at most.
+SECONDS: dict[AutoName, float] = {
+    "gamma": 30.0,
+    "tree": 60.0,
+    "beams": 60.0,
+}  # A choice takes at most.
 _REPETITIONS = 3  # Of a row's decodes, while there is time.
 _FEWEST_TOKENS = 4  # Of a row, where decoding is slow.
 
@@ -114,7 +119,7 @@ class Kind(Protocol):
     """What is chosen: a gamma, a tree, or the gamma of beams."""
 
     @property
-    def name(self) -> Name:
+    def name(self) -> AutoName:
         """Which of them."""
         ...
 
@@ -191,8 +196,8 @@ def _decided(kind: Kind, estimate: Estimate, times: Mapping[str, Timed]) -> Choi
     speedup = best.measured if timed else best.predicted
     pays = speedup is not None and speedup > 1
     return Choice(
-        kind.name, best.gamma if pays else 0, best.tree if pays else None, estimate.accepted,
-        estimate.cost_ratio, estimate.verify_ratio, candidates, estimate.note,
+        kind.name, best.shape if pays else None, estimate.accepted, estimate.cost_ratio,
+        estimate.verify_ratio, candidates, estimate.note,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ likely each rank is to be accepted. Of every size and depth the best tree is fou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -17,13 +17,16 @@ import numpy as np
 from specdec.core.stats import RunStats
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
 from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.build import build_decoder
+from specdec.decoding.options import AutoName, Decoding
 from specdec.drafters.base import OpenDraft
-from specdec.drafters.tree import Tree
-from specdec.measure.choice import Candidate, Name
+from specdec.drafters.shape import Chain, Shape, Tree
+from specdec.measure.choice import Candidate
 from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed
 from specdec.measure.costs import without_draft
 from specdec.models.base import LoadedModel
 from specdec.topology import Topology
+from specdec.verifiers.kseq import KSeqVerifier
 
 RANKS, PROBE_DEPTH = 8, 3
 GAMMAS = (1, 2, 3, 4, 5, 6, 7, 10, 15)
@@ -41,23 +44,31 @@ class DecodeKind:
     """A gamma, or a tree, a chain, or plain decoding.
 
     Attributes:
-      decoder: (gamma, tree) -> what decodes so; (0, None) is plain decoding.
-      draft: what it can make is what is tried.
-      target: of the decoders.
-      longest: guesses in a row that outputs have room for.
-      independent: whether siblings have to be drawn with replacement.
+      target, draft: what decodes. What the draft can make is what is tried.
+      decoding: all but what is to be chosen.
     """
 
-    name: Name
-    decoder: Callable[[int, Tree | None], BatchDecoder]
-    draft: OpenDraft
     target: LoadedModel
-    longest: int
-    independent: bool = False
+    draft: OpenDraft
+    decoding: Decoding
+
+    @property
+    def name(self) -> AutoName:
+        return "tree" if self.decoding.to_choose == "tree" else "gamma"
+
+    @property
+    def _independent(self) -> bool:
+        """Whether siblings have to be drawn with replacement, as K-SEQ's test needs them.
+
+        At temperature 0 nothing is drawn.
+        """
+        drawn = self.decoding.sampling.temperature > 0
+        return drawn and isinstance(self.decoding.verifier, KSeqVerifier)
 
     @property
     def _most(self) -> int:
-        return min(self.longest, self.draft.most_guesses)
+        """Guesses in a row."""
+        return min(self.decoding.max_decode_len - 1, self.draft.most_guesses)
 
     @property
     def _probe(self) -> Candidate:
@@ -69,23 +80,29 @@ class DecodeKind:
         return min(RANKS, tokens or RANKS, self.target.model.vocab_size)
 
     def _chain(self, gamma: int) -> Candidate:
-        return Candidate(gamma, None) if self.draft.chain else Candidate(0, Tree((1,) * gamma))
+        if not self.draft.chain:
+            return Candidate(Tree((1,) * gamma))
+        return Candidate(Chain(gamma, self.decoding.stop_below))
 
     def _tree(self, parents: Sequence[int]) -> Candidate:
-        return Candidate(0, Tree(parents=parents, independent=self.independent))
+        return Candidate(Tree(parents=parents, independent=self._independent))
+
+    def decoder(self, shape: Shape | None) -> BatchDecoder:
+        """What decodes so; None: plain decoding."""
+        return build_decoder(self.target, self.draft, self.decoding.with_shape(shape))
 
     def runner(self, candidate: Candidate) -> Runner:
-        return _runner(self.decoder(candidate.gamma, candidate.tree))
+        return _runner(self.decoder(candidate.shape))
 
     def probes(self) -> Mapping[str, Runner]:
         probe = self._probe
-        found = {PLAIN: _runner(self.decoder(0, None)), str(probe): self.runner(probe)}
+        found = {PLAIN: _runner(self.decoder(None)), str(probe): self.runner(probe)}
         sizes = FREE[-1:]
         if self.name == "tree":
-            shape = (self._ranks, *[1] * (probe.levels - 1))
-            found[_TREE_PROBE] = _runner(self.decoder(0, Tree(shape, independent=self.independent)))
+            shape = (self._ranks, *[1] * (probe.shape.levels - 1))
+            found[_TREE_PROBE] = _runner(self.decoder(Tree(shape, independent=self._independent)))
             sizes = FREE
-        fast = self.decoder(probe.gamma, probe.tree)
+        fast = self.decoder(probe.shape)
         for size in sizes:  # What a call costs hardly depends on their shape.
             found[_free(size)] = _runner(without_draft(fast, Topology.chain(size)))
         return found
@@ -98,20 +115,20 @@ class DecodeKind:
                   if _free(size) in found}  # fmt: skip
         block, note = fast.block / plain.block, ""
         if verify:
-            cost = max(0.0, (block - _at(verify, guesses)) / probe.levels)
+            cost = max(0.0, (block - _at(verify, guesses)) / probe.shape.levels)
         else:
-            cost = min(self._size_ratio(), max(0.0, block - 1) / probe.levels)
-            verify = {guesses: max(block - probe.levels * cost, 1e-3)}
+            cost = min(self._size_ratio(), max(0.0, block - 1) / probe.shape.levels)
+            verify = {guesses: max(block - probe.shape.levels * cost, 1e-3)}
             note = "c is taken to be the ratio of the weights' sizes."
-        stats = fast.stats(probe.levels)
+        stats = fast.stats(probe.shape.levels)
         levels, accepted = {1: cost}, (stats.alpha or 0.0,)
         if self.name == "tree" and _TREE_PROBE in found:
             wide = found[_TREE_PROBE]
-            accepted = acceptance_by_rank(wide.stats(probe.levels))
-            nodes = self._share * self._ranks * probe.levels
+            accepted = acceptance_by_rank(wide.stats(probe.shape.levels))
+            nodes = self._share * self._ranks * probe.shape.levels
             many = wide.block / plain.block - _at(verify, nodes)
-            if probe.levels > 1:
-                levels[self._ranks] = max(cost, (many - cost) / (probe.levels - 1))
+            if probe.shape.levels > 1:
+                levels[self._ranks] = max(cost, (many - cost) / (probe.shape.levels - 1))
         encoders = (plain.start / plain.block, max(0.0, fast.start - plain.start) / plain.block)
         tokens = plain.calls / len(plain.results)
 
@@ -154,10 +171,10 @@ class DecodeKind:
     @property
     def _share(self) -> int:
         """Guesses for one of a tree; several where each of several drafts grows it."""
-        return self._nodes(self._probe) // self._probe.levels
+        return self._nodes(self._probe) // self._probe.shape.levels
 
     def _nodes(self, candidate: Candidate) -> int:
-        return self.decoder(candidate.gamma, candidate.tree).engine.nodes
+        return self.decoder(candidate.shape).engine.nodes
 
     def _size_ratio(self) -> float:
         """The bytes of the draft's weights over the target's: a step mostly reads them."""
@@ -185,7 +202,7 @@ class DecodeKind:
             # The first level is fed one token, each other one the nodes above with children.
             fed = [1] + [
                 len({parents[i] for i in np.flatnonzero(depths == depth)})
-                for depth in range(1, candidate.levels)
+                for depth in range(1, candidate.shape.levels)
             ]
             time = _at(verify, self._share * len(parents)) + sum(_line(levels, m) for m in fed)
             tokens = expected_tokens(accepted, parents)
@@ -208,10 +225,10 @@ class DecodeKind:
 
     def _best_first(self) -> list[Candidate]:
         """Trees that find their shape while decoding."""
-        if self.name != "tree" or self.draft.trees != "best-first" or self.independent:
+        if self.name != "tree" or self.draft.trees != "best-first" or self._independent:
             return []
         return [
-            Candidate(0, Tree(nodes=nodes, depth=depth, siblings=siblings))
+            Candidate(Tree(nodes=nodes, depth=depth, siblings=siblings))
             for nodes, depth, siblings in BEST_FIRST
             if depth <= self._most and siblings <= self._ranks
         ]
@@ -226,9 +243,8 @@ def _free(size: int) -> str:
 
 
 def _is_chain(candidate: Candidate) -> bool:
-    return candidate.tree is None or (
-        candidate.tree.topology is not None and candidate.tree.topology.is_chain
-    )
+    shape = candidate.shape
+    return isinstance(shape, Chain) or bool(shape.topology and shape.topology.is_chain)
 
 
 def _at(verify: Mapping[int, float], size: int) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from specdec.checkpoints.architectures import Config, decode_model
 from specdec.checkpoints.share import DeviceShare, FewBits
 from specdec.core.roofline import Collective, Hardware, Load
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
 
 _PENDING = 2  # Tokens that the first draft call of a block always feeds.

@@ -16,10 +16,9 @@ from specdec.api import Pair
 from specdec.core import files
 from specdec.core.machine import fingerprint
 from specdec.data.tasks import Task, evenly, model_inputs
-from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
+from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
-from specdec.generate_arguments import Method
 from specdec.load import load_pair
 from specdec.measure import alpha, results
 from specdec.measure.rows import measure_rows
@@ -97,15 +96,15 @@ class AlphaRun:
         directory.mkdir(parents=True, exist_ok=True)
         files.write_text(path, identity)
 
-    def _decoder(self, pair: Pair, method: Method) -> BatchDecoder:
-        return pair.decoder(
-            method=method, gamma=1, sampling=self.sampling, max_decode_len=self.max_decode_len,
-            seed=self.seed,
-        )  # fmt: skip
+    @property
+    def _decoding(self) -> Decoding:
+        return Decoding(
+            gamma=1, sampling=self.sampling, max_decode_len=self.max_decode_len, seed=self.seed
+        )
 
     def _texts(self, directory: Path, pair: Pair, batches: Sequence[Batch]) -> dict[int, list[int]]:
         """The target's outputs by row."""
-        decoder = self._decoder(pair, "autoregressive")
+        decoder = pair.decoder(self._decoding.with_shape(None))
 
         def decode(batch: Batch, wanted: Mapping[int, int]) -> Iterator[Text]:
             result = decoder.decode(batch)
@@ -118,7 +117,7 @@ class AlphaRun:
         self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
     ) -> dict[str, Any]:
         """What a draft's results are, of rows that are kept in a file."""
-        decoder = self._decoder(pair, "speculative")
+        decoder = pair.decoder(self._decoding)
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
             given = {place: texts[row] for row, place in wanted.items()}

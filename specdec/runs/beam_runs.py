@@ -19,6 +19,7 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, bucket, commonest, make_batches
 from specdec.decoding.beam import BeamDecoder, BeamResult
 from specdec.decoding.beam_rules import BeamConfig
+from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import BeamCounts, SpeculativeBeamDecoder
 from specdec.load import load_pair
 from specdec.measure.beam_choice import measure_costs
@@ -28,7 +29,6 @@ from specdec.reproduction.beam_floors import BeamFloors
 from specdec.runs.alpha_run import slug
 from specdec.runs.dry_run import find_config
 from specdec.runs.kept import kept
-from specdec.types import SamplingConfig
 
 NEAR = 1e-4  # Scores closer than this are a near tie.
 QUALITY_WIDTH = 4
@@ -126,9 +126,15 @@ class _Piece:
         return [self._searcher(width).search(batch) for batch in self.batches]
 
     def _fast(self, width: int, gamma: int) -> SpeculativeBeamDecoder:
-        return self.pair.beam_decoder(
-            BeamConfig(width), gamma=gamma, max_decode_len=self.runs.max_decode_len
-        )
+        fast = self.pair.searcher(self._decoding(width), gamma=gamma)
+        assert isinstance(fast, SpeculativeBeamDecoder)
+        return fast
+
+    def _decoding(self, width: int) -> Decoding:
+        return Decoding(
+            "speculative_beam", gamma="auto", beam=BeamConfig(width),
+            max_decode_len=self.runs.max_decode_len,
+        )  # fmt: skip
 
     def compare(self, width: int, gamma: int) -> dict[str, Any]:
         """Calls, levels, misses and differences, and the time computed for devices."""
@@ -196,19 +202,14 @@ class _Piece:
     def auto(self, width: int) -> dict[str, Any]:
         """What "auto" chooses, on rows of the study."""
         ids = self._ids(_TIMED)
-        choice = self.pair.choose_beams(
-            ids, BeamConfig(width), max_decode_len=self.runs.max_decode_len, remember=False
-        )
+        choice = self.pair.choose(ids, self._decoding(width), remember=False)
         return {"said": str(choice), **dataclasses.asdict(choice), "device": device_name()}
 
     def quality(self) -> dict[str, Any]:
         """BLEU and chrF of greedy decoding and of plain beams, all rows."""
         examples, model = self.task.examples, self.pair.target.model
         ids = self._ids(len(examples))
-        greedy = self.pair.decoder(
-            method="autoregressive", sampling=SamplingConfig(0.0), seed=0,
-            max_decode_len=self.runs.max_decode_len,
-        )  # fmt: skip
+        greedy = self.pair.decoder(method="autoregressive", max_decode_len=self.runs.max_decode_len)
         searcher, scored = self._searcher(QUALITY_WIDTH), {"greedy": Quality(), "beams": Quality()}
         for batch in make_batches(ids, _BATCH, model):
             one, best = greedy.decode(batch), searcher.search(batch)

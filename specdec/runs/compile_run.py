@@ -28,19 +28,14 @@ def compiled(
       ValueError: gamma or the tree are to be chosen, or its draft has no shape without weights; see
         also :func:`specdec.compiling.compile_report`.
     """
-    if run.gamma == "auto" or isinstance(run.tree, str):
+    how = run.decoding
+    if how.to_choose:
         raise ValueError('COMPILE_FOR compiles one program: give a gamma or a tree, not "auto".')
-    speculative = run.method.startswith("speculative")
     try:
         return compile_report(
-            target, run.draft if speculative else None, chip=chip,
-            gamma=run.guesses if run.tree is None else None, tree=run.tree,
-            batch_size=run.batch_size, max_input_len=run.max_input_len,
-            max_decode_len=run.max_decode_len, sampling=run.sampling,
-            draft_sampling=run.draft_sampling, verifier=run.verifier, stop_below=run.stop_below,
-            beam=run.beam, draft_beams=run.draft_beams, mesh=run.mesh, dtype=run.dtype,
-            int8=run.weights == "int8", names=(run.target, str(run.draft) if speculative else None),
-            config_of=config_of,
+            target, run.draft if how.guesses else None, how, chip=chip, mesh=run.mesh,
+            dtype=run.dtype, int8=run.weights == "int8",
+            names=(run.target, str(run.draft) if how.guesses else None), config_of=config_of,
         )  # fmt: skip
     except DoesNotFitError as error:
         raise DoesNotFitError(f"{error} {_advice(plan, chip)}") from None

@@ -14,7 +14,7 @@ from specdec.checkpoints.architectures import Config
 from specdec.compiling import compile_report
 from specdec.core import tree_shapes
 from specdec.core.theory import expected_tokens
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction import paper
 from specdec.runs.alpha_run import slug

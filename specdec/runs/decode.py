@@ -59,7 +59,7 @@ class PreparedRun:
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
         files.check_writable(directory)
-        if processes.count > 1 and "auto" in (run.gamma, run.tree):
+        if processes.count > 1 and run.decoding.to_choose:
             raise ValueError(
                 "Several processes could choose differently: choose in a run of one process, then "
                 "give all of them its gamma or tree."
@@ -67,16 +67,19 @@ class PreparedRun:
         if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
-        self.run, self._directory, self._processes = run, directory, processes
+        self._directory, self._processes = directory, processes
         self.pair = load_pair(
             target=run.target, draft=run.draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh
         )
-        self.pair.target.check_batch_size(run.batch_size)
-        if "auto" not in (run.gamma, run.tree):
-            run.decoder(self.pair)  # A draft or verifier that cannot do it says so.
-        if run.beam is not None:
+        how = run.decoding.fitted(self.pair.draft.most_guesses)
+        self.run = run = dataclasses.replace(run, decoding=how)
+        self.pair.target.check_batch_size(how.batch_size)
+        # A draft or verifier that cannot do it says so.
+        if how.searches:
             run.searcher(self.pair)
-        sizes = {"max_input_len": run.max_input_len, "max_decode_len": run.max_decode_len}
+        elif not how.to_choose:
+            run.decoder(self.pair)
+        sizes = {"max_input_len": how.max_input_len, "max_decode_len": how.max_decode_len}
         (prefix,) = self.pair.prefix_ids(run.prefix, 1, **sizes)
         self._inputs = Inputs(
             run.task, self.pair, num_examples=run.num_examples, bad_rows=run.bad_rows,
@@ -88,19 +91,19 @@ class PreparedRun:
         if more := found.num_skipped - len(found.first_skipped):
             say(f"  and {more} more, in {SKIPPED}")
         self._choice = None
-        if "auto" in (run.gamma, run.tree):
+        if how.to_choose:
             self._choose()
         target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
         # With the weights: a draft trained again under the same name is another run.
         self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
         if self._choice:
-            chosen = self.run.tree or f"gamma {self.run.gamma}"
+            chosen = self.run.decoding.shape or "gamma 0"
             self._identity = f"# Chosen: {chosen}\n{self._identity}"
         self._parts = Parts(
             processes, directory, self._survey.num_rows,
-            lambda: (len(members) for _, members in self._inputs.batches(run.batch_size)),
+            lambda: (len(members) for _, members in self._inputs.batches(how.batch_size)),
         )  # fmt: skip
-        if run.beam is None:
+        if not how.searches:
             self._check_verifier()
         self._num_done = self._count_previous_rows()
 
@@ -119,44 +122,22 @@ class PreparedRun:
 
     def _check_verifier(self) -> None:
         """Refuses a draft that the verifier cannot verify."""
-        batch, _ = next(iter(self._inputs.batches(self.run.batch_size)))
+        batch, _ = next(iter(self._inputs.batches(self.run.decoding.batch_size)))
         self.run.decoder(self.pair).check(batch, trace=True)
 
     def _choose(self) -> None:
         """Puts a number or a tree in the place of "auto"."""
-        run, what = self.run, "gamma" if self.run.gamma == "auto" else "tree"
-        if run.method == "autoregressive":
-            self.run = dataclasses.replace(run, gamma=0, tree=None)
-            return
-        say(f"Choosing {what} by measurement (kept for the next time)")
-        some = [item.tokens for item in islice(self._inputs.items(), WINDOW * run.batch_size)]
-        prefixes = self._inputs.prefixes(len(some))
-        if run.beam is not None:
-            choice = self.pair.choose_beams(
-                some, run.beam, draft_beams=run.draft_beams, prefixes=prefixes,
-                max_decode_len=run.max_decode_len, batch_size=run.batch_size,
-            )  # fmt: skip
-            say(str(choice))
-            changes = {"gamma": choice.gamma}
-            if not choice.gamma:
-                changes = {"gamma": None, "method": "beam", "draft_beams": None}
-            self.run, self._choice = dataclasses.replace(run, **changes), choice
-            return
-        choose = self.pair.choose_gamma if what == "gamma" else self.pair.choose_tree
-        choice = choose(
-            some, sampling=run.sampling, prefixes=prefixes,
-            max_decode_len=run.max_decode_len, seed=run.seed, batch_size=run.batch_size,
-            draft_sampling=run.draft_sampling, stop_below=run.stop_below, verifier=run.verifier,
-        )  # fmt: skip
+        how = self.run.decoding
+        say(f"Choosing {'gamma' if how.gamma else 'tree'} by measurement (kept for the next time)")
+        some = [item.tokens for item in islice(self._inputs.items(), WINDOW * how.batch_size)]
+        choice = self.pair.choose(some, how, prefixes=self._inputs.prefixes(len(some)))
         say(str(choice))
-        method = "speculative" if choice.gamma or choice.tree else "autoregressive"
-        gamma = None if choice.tree else choice.gamma
-        self.run = dataclasses.replace(run, gamma=gamma, tree=choice.tree, method=method)
+        self.run = dataclasses.replace(self.run, decoding=how.with_shape(choice.shape))
         self._choice = choice
 
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
         """Those of this process."""
-        return self._parts.mine(self._inputs.batches(self.run.batch_size))
+        return self._parts.mine(self._inputs.batches(self.run.decoding.batch_size))
 
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""
@@ -189,7 +170,7 @@ class PreparedRun:
 
     def first_rows(self, count: int) -> list[Row]:
         """The rows with the lowest ids, at most as many as there are in a window."""
-        window = islice(self.rows(), WINDOW * self.run.batch_size)
+        window = islice(self.rows(), WINDOW * self.run.decoding.batch_size)
         return heapq.nsmallest(count, window, key=lambda row: row.id)
 
     def finished(self) -> dict[str, Any] | None:
@@ -236,33 +217,34 @@ class PreparedRun:
 
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
-        run, measured = self.run, None
+        run, how, measured = self.run, self.run.decoding, None
         batches = self._to_time()
-        if batches and run.beam is None:
-            plain = run.decoder(self.pair, "autoregressive")
-            guessing = run.decoder(self.pair) if run.guesses else None
+        if batches and not how.searches:
+            plain = run.decoder(self.pair, plain=True)
+            guessing = run.decoder(self.pair) if how.guesses else None
             timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
             measured = speed.summarize(timings)
-        names = ("target", "weights", "method", "stop_below", "dtype", "batch_size",
+        names = ("num_return", "draft_beams", "method", "stop_below", "batch_size",
                  "max_input_len", "max_decode_len", "seed")  # fmt: skip
         content = {
             "task": run.task.name,
-            "drafter": str(run.draft) if run.guesses else None,
-            "draft_temperature": (run.draft_sampling or run.sampling).temperature,
-            "gamma": run.guesses,
-            "tree": run.tree and str(run.tree),
-            "beam": run.beam and dataclasses.asdict(run.beam),
-            "num_return": run.num_return,
-            "draft_beams": run.draft_beams,
+            "target": run.target,
+            "weights": run.weights,
+            "dtype": run.dtype,
+            "drafter": str(run.draft) if how.guesses else None,
+            "draft_temperature": (how.draft_sampling or how.sampling).temperature,
+            "gamma": how.depth,
+            "tree": how.tree and str(how.tree),
+            "beam": how.beam and dataclasses.asdict(how.beam),
             "topology": self._topology(),
-            "verifier": described(run.who_accepts),
-            "lossless": run.who_accepts.lossless,
+            "verifier": described(how.accepts),
+            "lossless": how.accepts.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
-            **{name: getattr(run, name) for name in names},
-            **dataclasses.asdict(run.sampling),
+            **{name: getattr(how, name) for name in names},
+            **dataclasses.asdict(how.sampling),
             **results.numbers(
-                self.rows(), run.guesses, measured, checked=run.checked, metrics=run.task.metrics
+                self.rows(), how.depth, measured, checked=run.checked, metrics=run.task.metrics
             ),
             "checked": run.checked,
             "agreement": self._agreement() if run.weights else None,
@@ -271,9 +253,9 @@ class PreparedRun:
             "gin": self._identity,
             "command": command,
         }
-        if batches and run.beam is not None:
+        if batches and how.searches:
             content |= self._time_beams(batches, content["levels_per_call"])
-        title = f"{run.task.name}: {run.method}, {run.tree or f'gamma {run.guesses}'}"
+        title = f"{run.task.name}: {how.method}, {how.tree or f'gamma {how.depth}'}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
         files.write_text(self._directory / TRACE, page)
         files.write_json(self._directory / RESULTS, content)
@@ -281,7 +263,7 @@ class PreparedRun:
 
     def _topology(self) -> dict[str, int]:
         """Nodes of a block; of speculative beams, tokens of a call."""
-        if self.run.beam is not None and self.run.guesses:
+        if self.run.decoding.method == "speculative_beam":
             searcher = self.run.searcher(self.pair)
             assert isinstance(searcher, SpeculativeBeamDecoder)
             return {"nodes": searcher.engine.nodes, "siblings": searcher.draft_beams}
@@ -294,11 +276,11 @@ class PreparedRun:
             return []
         ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
-        return list(self._inputs.batches_of(ids, run.batch_size))
+        return list(self._inputs.batches_of(ids, run.decoding.batch_size))
 
     def _time_beams(self, batches: Sequence[Batch], levels: float | None) -> dict[str, Any]:
         run, plain = self.run, self.run.searcher(self.pair, plain=True)
-        fast = run.searcher(self.pair) if run.guesses else None
+        fast = run.searcher(self.pair) if run.decoding.guesses else None
         assert isinstance(plain, BeamDecoder)
         assert not isinstance(fast, BeamDecoder)
         return beam_speed.measure(plain, fast, batches, run.timing_repetitions, levels or 1.0)
@@ -309,22 +291,21 @@ class PreparedRun:
         The full weights take the part of a draft: at temperature 0 alpha is the share of tokens
         that they would have generated too, above it 1 less the distance of the distributions.
         """
-        run = self.run
+        run, how = self.run, self.run.decoding
         say(f"Comparing the {run.weights} weights with the full ones")
         full = load_pair(
             target=run.target, draft=resolve(run.target, "target"), dtype=run.dtype,
             weights=run.weights, mesh=run.mesh,
         )  # fmt: skip
         decoder = full.decoder(
-            method="speculative", gamma=1, sampling=run.sampling,
-            max_decode_len=run.max_decode_len, seed=run.seed,
-        )  # fmt: skip
+            gamma=1, sampling=how.sampling, max_decode_len=how.max_decode_len, seed=how.seed
+        )
         places = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
         items = [item for place, item in enumerate(self._inputs.items()) if place in places]
         ids = {item.id for item in items}
         texts = {row.id: row.tokens for row in self.rows() if row.id in ids}
         found = []
-        for batch in self._inputs.batches_of([item.tokens for item in items], run.batch_size):
+        for batch in self._inputs.batches_of([item.tokens for item in items], how.batch_size):
             rows = {place: items[row].id for place, row in enumerate(batch.row_ids) if row >= 0}
             given = {place: texts[row] for place, row in rows.items()}
             replayed = alpha.replayed(decoder, batch, given)
@@ -364,13 +345,13 @@ class PreparedRun:
             raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
 
     def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
-        if self.run.beam is not None:
+        if self.run.decoding.searches:
             return self._search_batch(self.run.searcher(self.pair), batch, members)
         run, decoder = self.run, self.run.decoder(self.pair)
         result = decoder.decode(batch, trace=True)
         widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}
         references = {
-            name: run.decoder(self.pair, "autoregressive", width).decode(batch)
+            name: run.decoder(self.pair, plain=True, width=width).decode(batch)
             for name, width in widths.items()
             if run.checked
         }
@@ -392,7 +373,7 @@ class PreparedRun:
     def _search_batch(
         self, decoder: BeamDecoder | SpeculativeBeamDecoder, batch: Batch, members: Sequence[Item]
     ) -> list[Row]:
-        config, count = decoder.config, self.run.num_return
+        config, count = decoder.config, self.run.decoding.num_return
         assert count is not None
         searched, references = None, {}
         if isinstance(decoder, SpeculativeBeamDecoder):

@@ -23,8 +23,9 @@ from specdec.core.compilation import OPTIONS
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.engine import decode
+from specdec.decoding.options import Decoding
 from specdec.drafters.model import model_draft
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Chain, Tree
 from specdec.measure.progress import say
 from specdec.measure.timing import Spread, Work, time_interleaved
 from specdec.runs.alpha_run import slug
@@ -128,21 +129,18 @@ class DeviceRuns:
         }  # fmt: skip
 
     def _decoder(self, pair: Pair, shape: str, temperature: float) -> BatchDecoder:
-        return pair.decoder(
-            method="autoregressive" if shape == "plain" else "speculative",
-            gamma=self.gamma if shape == "chain" else 0,
-            tree=Tree(tuple(self.branching)) if shape == "tree" else None,
+        shapes = {"plain": None, "chain": Chain(self.gamma)}
+        given = shapes[shape] if shape in shapes else Tree(tuple(self.branching))
+        decoding = Decoding(
             sampling=SamplingConfig(temperature), max_decode_len=self.output_len, seed=self.seed,
-            verifier=None if shape == "plain" else ForcedAcceptance(self.forced_alpha),
+            verifier=ForcedAcceptance(self.forced_alpha),
         )  # fmt: skip
+        return pair.decoder(decoding.with_shape(given))
 
     def _compare_arithmetic(self, pair: Pair, batch: Batch) -> dict[str, Any]:
         """The target drafts for itself, greedily: what it rejects was computed otherwise."""
         own = Pair(pair.target, model_draft(pair.target), None)
-        drafted = own.decoder(
-            method="speculative", gamma=self.gamma, sampling=SamplingConfig(0.0),
-            max_decode_len=self.output_len, seed=self.seed,
-        )  # fmt: skip
+        drafted = own.decoder(gamma=self.gamma, max_decode_len=self.output_len, seed=self.seed)
         result, plain = drafted.decode(batch), self._decoder(own, "plain", 0.0).decode(batch)
         examined, accepted = int(result.stats.examined[0]), int(result.stats.accepted[0])
         return {

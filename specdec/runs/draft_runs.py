@@ -13,8 +13,9 @@ from specdec.checkpoints.hf_files import stored_parameters
 from specdec.checkpoints.loading import resolve
 from specdec.data.tasks import Task, evenly
 from specdec.decoding.batches import Block
+from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.runs.alpha_run import slug
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
@@ -56,9 +57,11 @@ class DraftRuns:
         """The decode of one row of the table."""
         return DecodeRun(
             task=self._task, target=self.target, draft=draft, dtype="float32",
-            method="speculative", **settings_of(shape), sampling=SamplingConfig(temperature),
-            seed=self.seed, batch_size=1, max_input_len=self.max_input_len,
-            max_decode_len=self.max_decode_len, num_examples=None,
+            decoding=Decoding(
+                **settings_of(shape), sampling=SamplingConfig(temperature), seed=self.seed,
+                max_input_len=self.max_input_len, max_decode_len=self.max_decode_len,
+            ),
+            num_examples=None,
             timing_examples=self.timing_examples, timing_repetitions=self.timing_repetitions,
         )  # fmt: skip
 

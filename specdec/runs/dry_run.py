@@ -27,12 +27,13 @@ from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket
+from specdec.decoding.build import DRAFT_BEAMS
 from specdec.decoding.hierarchical import Hierarchical
+from specdec.decoding.options import Decoding
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
-from specdec.drafters.tree import Tree
-from specdec.engines import DRAFT_BEAMS
+from specdec.drafters.shape import Tree
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
@@ -118,13 +119,14 @@ def report(
         raise ValueError(f"HARDWARE must be a device's figures, as in {example}, got {hardware!r}.")
     if not isinstance(reported, ReportedRun | None):
         raise ValueError(f"REPORTED must be @ReportedRun() or None, got {reported!r}.")
-    row = None if paper_row is None else _find_row(paper_row, run.sampling.temperature)
-    if run.tree is not None:
+    how = run.decoding
+    row = None if paper_row is None else _find_row(paper_row, how.sampling.temperature)
+    if how.tree is not None:
         row = None  # The paper's alpha is that of one guess for a position.
-    tree = run.tree if isinstance(run.tree, Tree) else None
+    tree = how.tree if isinstance(how.tree, Tree) else None
     # Shapes are those of plain decoding then, and of beams, whose caches hold each of them.
-    chosen = "auto" in (run.gamma, run.tree) or run.beam is not None
-    beams = run.beam.num_beams if run.beam else 1
+    chosen = bool(how.to_choose) or how.searches
+    beams = how.beam.num_beams if how.beam else 1
     model = tables = run.draft
     if isinstance(model, Merged):
         raise ValueError(f"--dry_run plans one draft, not {model}: give one of them alone.")
@@ -142,9 +144,9 @@ def report(
     counts = [count_parameters(config) for config, _ in found]
     target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config, _ in found)
     plan = BlockPlan(
-        target, draft[0] if draft else None, run.mesh or DeviceMesh(), run.batch_size,
-        gamma=0 if chosen else run.guesses, input_len=bucket(run.max_input_len),
-        output_len=bucket(run.max_decode_len) * beams, tree=tree,
+        target, draft[0] if draft else None, run.mesh or DeviceMesh(), how.batch_size,
+        gamma=0 if chosen else how.depth, input_len=bucket(how.max_input_len),
+        output_len=bucket(how.max_decode_len) * beams, tree=tree,
         target_bits=FewBits(8, GROUP, "model") if run.weights else None,
         draft_bits=_few_bits(model),
     )  # fmt: skip
@@ -156,8 +158,8 @@ def report(
         for name, (_, where), both, held in zip(names, found, counts, whole, strict=True)
     ]
     lines = [
-        f"{run.target} drafted by {run.draft}: {run.method}, {_shape(run)}, temperature "
-        f"{run.sampling.temperature:g}, batch size {run.batch_size}, {run.dtype}"
+        f"{run.target} drafted by {run.draft}: {how.method}, {_shape(how)}, temperature "
+        f"{how.sampling.temperature:g}, batch size {how.batch_size}, {run.dtype}"
         + (f", {run.weights} weights" if run.weights else ""),
         "",
         *aligned(list(zip(labels, *columns, strict=True))),
@@ -193,9 +195,11 @@ def _times(
     """Collectives on a mesh, and floors on known hardware."""
     if run.mesh is None and hardware is None:
         return []
-    if run.beam is not None:
+    if run.decoding.searches:
         alike = hardware is not None and run.mesh is None
-        times = _beam_lines(run, plan, hardware) if alike and hardware else [_BEAMS_ON_MESHES]
+        times = (
+            _beam_lines(run.decoding, plan, hardware) if alike and hardware else [_BEAMS_ON_MESHES]
+        )
         return ["", *times]
     if plan.unplanned:
         cut = ", ".join(plan.unplanned)
@@ -204,19 +208,20 @@ def _times(
         return ["", "How often a hierarchical draft calls its model depends on the texts."]
     lines = []
     if run.mesh is not None:
-        lines += ["", *_collective_lines(plan, run.stop_below)]
+        lines += ["", *_collective_lines(plan, run.decoding.stop_below)]
     if hardware is not None:
         lines += ["", *_time_lines(plan, hardware, row)]
     return lines
 
 
-def _shape(run: DecodeRun) -> str:
-    if run.tree == "auto":
-        return "tree auto"
-    if run.beam is not None:
-        gamma = f", gamma {run.gamma}" if run.method == "speculative_beam" else ""
-        return f"{run.beam.num_beams} beams{gamma}"
-    return f"gamma {run.gamma}" if run.tree is None else str(run.tree)
+def _shape(how: Decoding) -> str:
+    shape = "gamma auto" if how.gamma == "auto" else "tree auto" if how.tree == "auto" else ""
+    if not shape:
+        shape = str(how.shape or "gamma 0")
+    if how.beam is None:
+        return shape
+    beams = f"{how.beam.num_beams} beams"
+    return f"{beams}, {shape}" if how.guesses else beams
 
 
 def _amount(count: float) -> str:
@@ -296,14 +301,14 @@ def _collective_lines(plan: BlockPlan, stop_below: float) -> list[str]:
     return ["Collectives in a block:", *(lines or ["  none"]), *([remark] if stop_below else [])]
 
 
-def _beam_lines(run: DecodeRun, plan: BlockPlan, hardware: Hardware) -> list[str]:
+def _beam_lines(how: Decoding, plan: BlockPlan, hardware: Hardware) -> list[str]:
     """Floors of calls of plain beams and, with a draft and a gamma, of speculative ones."""
-    assert run.beam is not None
-    width, draft = run.beam.num_beams, plan.draft
-    guessed = draft is not None and run.method == "speculative_beam" and run.gamma != "auto"
-    beams = run.draft_beams or DRAFT_BEAMS * width
+    assert how.beam is not None
+    width, draft = how.beam.num_beams, plan.draft
+    guessed = draft is not None and how.guesses and not how.to_choose
+    beams = how.draft_beams or DRAFT_BEAMS * width
     floors = BeamFloors(
-        plan.target, draft or plan.target, width, beams, run.guesses if guessed else 1,
+        plan.target, draft or plan.target, width, beams, how.depth if guessed else 1,
         plan.input_len, plan.output_len // width,
     )  # fmt: skip
     found = floors.computed(hardware, 1.0)

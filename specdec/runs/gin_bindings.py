@@ -12,13 +12,14 @@ from specdec.core.roofline import Hardware
 from specdec.data import tasks
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.hierarchical import Hierarchical
+from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
 from specdec.drafters.heads import Heads
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
 from specdec.reproduction.reported import ReportedRun
 from specdec.runs import dry_run, reproduce
@@ -44,7 +45,7 @@ _NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
         reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, ControlRuns,
-        DecodeRun, DraftRuns,
+        Decoding, DecodeRun, DraftRuns,
         dry_run.report, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),

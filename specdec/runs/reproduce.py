@@ -24,8 +24,9 @@ from specdec.core import files
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, make_batches
+from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
-from specdec.engines import VERIFIER
+from specdec.drafters.shape import Chain
 from specdec.load import load_pair
 from specdec.measure import expected_accepted, results, timeline
 from specdec.measure.expected_accepted import RowExpectation
@@ -45,6 +46,7 @@ from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.token import TokenVerifier
 
 SUMMARY, TABLES, FIGURES, EXPECTED = "summary.json", "tables.md", "figures", "expected.jsonl"
 FIGURE_5_GAMMAS = (7, 3, 0)
@@ -99,17 +101,14 @@ class Study:
         """The task's examples."""
         return self.task()
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        names = ("target", "max_input_len", "max_decode_len", "dtype", "seed")
-        return {name: getattr(self, name) for name in names}
-
     def alpha_run(self, temperature: float) -> AlphaRun:
         """Alpha of every draft at a temperature."""
         drafts = [*(row[0] for row in self.rows if row[1] == temperature), *self.alpha_drafts]
         return AlphaRun(
-            task=self.opened, drafts=tuple(dict.fromkeys(drafts)), **self._settings,
+            task=self.opened, target=self.target, drafts=tuple(dict.fromkeys(drafts)),
             sampling=SamplingConfig(temperature), num_examples=self.alpha_examples,
+            max_input_len=self.max_input_len, max_decode_len=self.max_decode_len,
+            dtype=self.dtype, seed=self.seed,
         )  # fmt: skip
 
     def decode_run(
@@ -122,10 +121,14 @@ class Study:
             chosen = evenly(self.opened.examples, examples)
             task = Task.of(self.opened.name, chosen, self.opened.metrics)
         return DecodeRun(
-            task=task, draft=draft, method="speculative", **settings_of(shape), **self._settings,
-            sampling=SamplingConfig(temperature), batch_size=1 if timed else _BATCH,
+            task=task, target=self.target, draft=draft, dtype=self.dtype,
+            decoding=Decoding(
+                **settings_of(shape), verifier=verifier, sampling=SamplingConfig(temperature),
+                max_input_len=self.max_input_len, max_decode_len=self.max_decode_len,
+                seed=self.seed, batch_size=1 if timed else _BATCH,
+            ),
             num_examples=None, timing_examples=self.timing_examples if timed else 0,
-            timing_repetitions=self.timing_repetitions, verifier=verifier,
+            timing_repetitions=self.timing_repetitions,
         )  # fmt: skip
 
     def path(
@@ -167,7 +170,7 @@ def _results(run: DecodeRun, directory: Path) -> dict[str, Any]:
 def _compare(study: Study, row: StudyRow, directory: Path) -> dict[str, Any]:
     """Token and block verification on the same rows: expected on the same blocks, and counted."""
     counted = []
-    for name, verifier in (("token", VERIFIER), ("block", BlockVerifier())):
+    for name, verifier in (("token", TokenVerifier()), ("block", BlockVerifier())):
         decode = study.decode_run(*row, study.block_examples, verifier=verifier)
         _, done = _done(decode, directory / name)
         rows = list(done.rows())  # In the same order both times: it depends on the task alone.
@@ -182,7 +185,10 @@ def expect_rows(run: DecodeRun, path: Path) -> list[RowExpectation]:
     """What either verification is expected to keep of each row's blocks; continues a file."""
     pair = load_pair(target=run.target, draft=run.draft, dtype=run.dtype)
     given = model_inputs(run.task.examples, pair.vocabulary)
-    ids, decoder = pair.token_ids(given, max_input_len=run.max_input_len), run.decoder(pair)
+    ids, decoder = (
+        pair.token_ids(given, max_input_len=run.decoding.max_input_len),
+        run.decoder(pair),
+    )
 
     def expect(batch: Batch, wanted: Mapping[int, int]) -> Iterator[RowExpectation]:
         given, width = decoder.arguments(batch), decoder.output_bucket
@@ -192,7 +198,7 @@ def expect_rows(run: DecodeRun, path: Path) -> list[RowExpectation]:
             kept = float(sums.token[place]), float(sums.block[place])
             yield RowExpectation(row, int(sums.blocks[place]), *kept)
 
-    batches = list(make_batches(ids, run.batch_size, pair.target.model))
+    batches = list(make_batches(ids, run.decoding.batch_size, pair.target.model))
     return measure_rows(path, batches, RowExpectation, expect)
 
 
@@ -331,8 +337,7 @@ def _draw_decodes(study: Study, directory: Path) -> None:
     given = model_inputs([run.task.examples[shown.id]], pair.vocabulary)
     ids = pair.token_ids(given, max_input_len=study.max_input_len)
     (batch,) = make_batches(ids, 1, pair.target.model)
-    plain = dataclasses.replace(run, method="autoregressive")
-    gammas = [gamma for gamma in FIGURE_5_GAMMAS if gamma < study.max_decode_len]
-    runs = [dataclasses.replace(run, gamma=gamma) if gamma else plain for gamma in gammas]
-    timelines = [timeline.record(each.decoder(pair), batch) for each in runs]
+    shapes = [Chain(n) if n else None for n in FIGURE_5_GAMMAS if n < study.max_decode_len]
+    decoders = [pair.decoder(run.decoding.with_shape(shape)) for shape in shapes]
+    timelines = [timeline.record(decoder, batch) for decoder in decoders]
     paper_figures.figure_5(timelines, directory / FIGURES)

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 from specdec.api import Pair
 from specdec.data.tasks import Task
-from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
+from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
-from specdec.drafters.tree import Tree
-from specdec.generate_arguments import Method
+from specdec.drafters.shape import Tree
 from specdec.measure import siblings
 from specdec.measure.rows import measure_rows
 from specdec.runs.alpha_run import AlphaRun, slug
@@ -29,19 +28,17 @@ class SiblingsRun(AlphaRun):
 
     results: ClassVar[str] = "siblings.json"
 
-    def _decoder(self, pair: Pair, method: Method) -> BatchDecoder:
-        # Siblings are drawn from the first one's law; at temperature 0 the drafter ranks tokens.
+    @property
+    def _decoding(self) -> Decoding:
+        # Siblings are drawn from the first one's distribution; at temperature 0 the drafter ranks
+        # tokens.
         guesses = siblings.MOST if self.sampling.greedy else 1
-        tree = Tree((guesses,)) if method == "speculative" else None
-        return pair.decoder(
-            method=method, tree=tree, sampling=self.sampling, max_decode_len=self.max_decode_len,
-            seed=self.seed,
-        )  # fmt: skip
+        return super()._decoding.with_shape(Tree((guesses,)))
 
     def _measure(
         self, path: Path, pair: Pair, batches: Sequence[Batch], texts: dict[int, list[int]]
     ) -> dict[str, Any]:
-        decoder = self._decoder(pair, "speculative")
+        decoder = pair.decoder(self._decoding)
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[siblings.RowSiblings]:
             given = {place: texts[row] for row, place in wanted.items()}

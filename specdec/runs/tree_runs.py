@@ -23,7 +23,8 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest, make_batches
 from specdec.decoding.engine import decode
-from specdec.drafters.tree import Tree
+from specdec.decoding.options import Decoding
+from specdec.drafters.shape import Chain, Shape, Tree
 from specdec.load import load_pair
 from specdec.measure import costs, same_blocks
 from specdec.measure.choice import Candidate
@@ -42,9 +43,9 @@ BRANCHINGS = ((4, 1, 1, 1), (2, 2, 1, 1))
 NODES, DEPTH = 16, 8
 BEST_FIRST = Tree(nodes=NODES, depth=6, siblings=4)
 FIXED = (  # Settings that "auto" is held against, beside plain decoding and its own candidates.
-    *(Candidate(n, None) for n in (1, 2, 3, 5)),
-    *(Candidate(0, Tree(each)) for each in ((2, 1, 1), *BRANCHINGS)),
-    Candidate(0, BEST_FIRST),
+    *(Candidate(Chain(n)) for n in (1, 2, 3, 5)),
+    *(Candidate(Tree(each)) for each in ((2, 1, 1), *BRANCHINGS)),
+    Candidate(BEST_FIRST),
 )
 SIZES = (1, 3, 7, 11, 15, 23, 31)  # Guesses of the calls that are timed.
 _PROBED, _REPETITIONS = 64, 9
@@ -116,27 +117,33 @@ class _Piece:
         given = model_inputs(self.texts, pair.vocabulary)
         return pair, pair.token_ids(given, max_input_len=512)
 
-    def _decoder(self, pair: Pair, temperature: float, **shape: Any) -> BatchDecoder:
-        return pair.decoder(
-            method="speculative" if shape else "autoregressive",
-            sampling=SamplingConfig(temperature), max_decode_len=self.runs.max_decode_len,
-            seed=self.runs.seed, **shape,
+    def _decoder(
+        self, pair: Pair, temperature: float, shape: Shape | None = None,
+        verifier: Verifier | None = None,
+    ) -> BatchDecoder:  # fmt: skip
+        return pair.decoder(self._decoding(temperature).with_shape(shape), verifier=verifier)
+
+    def _decoding(self, temperature: float) -> Decoding:
+        return Decoding(
+            tree="auto", sampling=SamplingConfig(temperature), seed=self.runs.seed,
+            max_decode_len=self.runs.max_decode_len,
         )  # fmt: skip
 
     def by_shape(self, temperature: float) -> dict[str, Any]:
         """Tokens a target call of every shape, with a 95 % interval by rows."""
         pair, ids = self._pair()
         by_rank, best = self._best_tree(pair, ids, temperature)
-        ways: dict[str, dict[str, Any]] = {f"chain of {n}": {"gamma": n} for n in GAMMAS}
-        ways |= {str(tree): {"tree": tree} for tree in map(Tree, BRANCHINGS)}
-        ways[f"best tree of {NODES}"] = {"tree": best}
+        ways: dict[str, tuple[Shape, Verifier | None]] = {
+            f"chain of {n}": (Chain(n), None) for n in GAMMAS
+        }
+        ways |= {str(tree): (tree, None) for tree in map(Tree, BRANCHINGS)}
+        ways[f"best tree of {NODES}"] = best, None
         if temperature:
-            verifier: Verifier = TraversalVerifier()
-            ways[f"best tree of {NODES}, traversal"] = {"tree": best, "verifier": verifier}
-        ways[f"best-first tree of {NODES}"] = {"tree": BEST_FIRST}
+            ways[f"best tree of {NODES}, traversal"] = best, TraversalVerifier()
+        ways[f"best-first tree of {NODES}"] = BEST_FIRST, None
         found = {}
-        for name, shape in ways.items():
-            found[name] = self._efficiency(pair, ids, self._decoder(pair, temperature, **shape))
+        for name, way in ways.items():
+            found[name] = self._efficiency(pair, ids, self._decoder(pair, temperature, *way))
             jax.clear_caches()
         return {"by_rank": by_rank, "parents": best.parents, "shapes": found}
 
@@ -144,7 +151,7 @@ class _Piece:
         self, pair: Pair, ids: list[np.ndarray], temperature: float
     ) -> tuple[tuple[float, ...], Tree]:
         """Acceptance by rank, and the best tree for it."""
-        probe = self._decoder(pair, temperature, tree=Tree((RANKS, 1, 1)))
+        probe = self._decoder(pair, temperature, Tree((RANKS, 1, 1)))
         by_rank = acceptance_by_rank(_stats(probe, pair, ids[:_PROBED]))
         return by_rank, Tree(parents=best_parents(by_rank, NODES, DEPTH))
 
@@ -155,7 +162,7 @@ class _Piece:
         shapes[f"best tree of {NODES}"] = self._best_tree(pair, ids, 1.0)[1]
         both, found = (RecursiveVerifier(), TraversalVerifier()), {}
         for name, tree in shapes.items():
-            decoder = self._decoder(pair, 1.0, tree=tree)
+            decoder = self._decoder(pair, 1.0, tree)
             parts = [
                 jax.tree.map(
                     np.asarray,
@@ -174,28 +181,21 @@ class _Piece:
         """Whole decodes by the choice of "auto" over plain decoding, and by other settings."""
         pair, ids = self._pair()
         chosen_by, others = ids[:_PROBED], ids[_PROBED:]
-        sampling = SamplingConfig(temperature)
-        choice = pair.choose_tree(
-            chosen_by, sampling=sampling, max_decode_len=self.runs.max_decode_len,
-            seed=self.runs.seed, remember=False,
-        )  # fmt: skip
+        choice = pair.choose(chosen_by, self._decoding(temperature), remember=False)
         jax.clear_caches()
         # Its own candidates too: whether another of them had been better.
         ways = {str(each): each for each in (*FIXED, *choice.candidates)}
         batches = commonest(list(make_batches(others, 1, pair.target.model)))
 
-        def runner(**shape: Any) -> Runner:
-            decoder = self._decoder(pair, temperature, **shape)
+        def runner(shape: Shape | None) -> Runner:
+            decoder = self._decoder(pair, temperature, shape)
             return Runner(decoder.lower, decoder.decode)
 
-        runners = {PLAIN: runner()} | {
-            name: runner(**({"tree": each.tree} if each.tree else {"gamma": each.gamma}))
-            for name, each in ways.items()
-        }
+        runners = {PLAIN: runner(None)}
+        runners |= {name: runner(each.shape) for name, each in ways.items()}
         found = with_speedups(list(ways.values()), time_in_turns(runners, batches))
         speedups = {PLAIN: 1.0} | {str(each): each.measured for each in found}
-        plain = not (choice.gamma or choice.tree)
-        chosen = PLAIN if plain else str(choice.candidates[0])
+        chosen = str(choice.shape or PLAIN)
         best = max(speedups, key=lambda name: speedups[name] or 0.0)
         return {
             "said": str(choice), "chosen": chosen, "best": best, "speedups": speedups,
@@ -225,15 +225,13 @@ class _Piece:
         pair, ids = self._pair()
         batch = commonest(list(make_batches(ids, 1, pair.target.model)))[0]
         compiled = {
-            name: _compile_seconds(self._decoder(pair, 1.0, **shape), batch)
+            name: _compile_seconds(self._decoder(pair, 1.0, shape), batch)
             for name, shape in (
-                ("chain of 4", {"gamma": 4}), ("chain of 8", {"gamma": 8}),
-                ("tree 4-1-1-1", {"tree": Tree((4, 1, 1, 1))}),
-                ("best-first tree of 16", {"tree": BEST_FIRST}),
+                ("chain of 4", Chain(4)), ("chain of 8", Chain(8)),
+                ("tree 4-1-1-1", Tree((4, 1, 1, 1))), ("best-first tree of 16", BEST_FIRST),
             )
         }  # fmt: skip
-        chain = self._decoder(pair, 1.0, gamma=4)
-        tree = self._decoder(pair, 1.0, tree=Tree((4, 1, 1, 1)))
+        chain, tree = (self._decoder(pair, 1.0, s) for s in (Chain(4), Tree((4, 1, 1, 1))))
         loops = {
             "plain": costs.loop(self._decoder(pair, 1.0), batch),
             "chain": costs.loop(chain, batch), "tree": costs.loop(tree, batch),
@@ -241,7 +239,7 @@ class _Piece:
             "free tree": costs.loop(costs.without_draft(tree), batch),
         }  # fmt: skip
         for size in SIZES:
-            wide = self._decoder(pair, 1.0, tree=Tree((size,)))
+            wide = self._decoder(pair, 1.0, Tree((size,)))
             loops[f"v {size}"] = costs.loop(costs.without_draft(wide), batch, ("draft", "target"))
         times = time_interleaved(costs.works_of(loops), _REPETITIONS)
 

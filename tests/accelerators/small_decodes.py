@@ -13,6 +13,7 @@ from specdec.accelerators.report import ProgramReport
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.hierarchical import Hierarchical
+from specdec.decoding.options import Decoding
 from specdec.drafters.base import OpenDraft, Sampled, chain
 from specdec.drafters.copying import Copying
 from specdec.drafters.eagle import EagleDrafter
@@ -22,7 +23,7 @@ from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads import network as heads
@@ -127,8 +128,11 @@ CASES = {
     "heads": (OnStates("heads"), {}),
     "eagle": (OnStates("eagle"), {}),
     "look-ahead": (OnStates("look-ahead"), {}),
-    "beams": (None, {"beam": BeamConfig(2)}),
-    "speculative beams": (DRAFT, {"beam": BeamConfig(2)}),
+    "beams": (None, {"method": "beam", "beam": BeamConfig(2)}),
+    "speculative beams": (
+        DRAFT,
+        {"method": "speculative_beam", "gamma": 2, "beam": BeamConfig(2), "draft_beams": 2},
+    ),
 }  # fmt: skip
 
 
@@ -136,20 +140,13 @@ def decoder_of(place, name, target=TARGET):
     """The case's decoder, as shapes for this place; its models as ``target`` says."""
     draft, options = CASES[name]
 
-    def make(pair):
-        beam, tree = options.get("beam"), options.get("tree")
-        if beam is not None and draft is None:
-            return BeamDecoder(pair.target, beam, 16)
-        if beam is not None:
-            return pair.beam_decoder(beam, gamma=2, draft_beams=2, max_decode_len=16)
-        return pair.decoder(
-            method="speculative" if draft else "autoregressive",
-            gamma=0 if tree else GAMMA, max_decode_len=16, seed=0,
-            **{"sampling": GREEDY} | options,
-        )  # fmt: skip
-
+    decoding = Decoding(max_decode_len=16, **options)
+    if draft is None:
+        decoding = decoding.with_shape(None)
+    elif decoding.tree is None and decoding.gamma is None:
+        decoding = dataclasses.replace(decoding, gamma=GAMMA)
     with place.tracing():
-        return shaped_decoder(target, draft, make, partitionings=(place.target, place.draft))
+        return shaped_decoder(target, draft, decoding, partitionings=(place.target, place.draft))
 
 
 def report_of(place, name, batch_size=1):

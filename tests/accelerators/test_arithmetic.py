@@ -15,8 +15,9 @@ from specdec.accelerators import chips, hlo, phases
 from specdec.accelerators.decodes import compile_decode
 from specdec.accelerators.programs import Place
 from specdec.core import platforms
+from specdec.decoding.options import Decoding
+from specdec.drafters.shape import Chain
 from specdec.shapes import shaped_decoder
-from specdec.types import SamplingConfig
 
 
 def compiled(gamma, dtype="bfloat16", platform=platforms.TPU):
@@ -25,14 +26,9 @@ def compiled(gamma, dtype="bfloat16", platform=platforms.TPU):
     chip = dataclasses.replace(where.chip, platform=platform)
     place = Place(dataclasses.replace(where, chip=chip))
 
-    def make(pair):
-        return pair.decoder(
-            method="speculative" if gamma else "autoregressive", gamma=gamma, max_decode_len=16,
-            seed=0, sampling=SamplingConfig(0.0),
-        )  # fmt: skip
-
+    decoding = Decoding(max_decode_len=16).with_shape(Chain(gamma) if gamma else None)
     with place.tracing():
-        decoder = shaped_decoder(config, config if gamma else None, make)
+        decoder = shaped_decoder(config, config if gamma else None, decoding)
     program = compile_decode(place, decoder, batch_size=1, input_len=16)
     return hlo.parse(program.text)
 

@@ -117,20 +117,20 @@ def test_auto_searches_plainly_where_speculation_does_not_pay(tiny, monkeypatch,
     options = {"gamma": "auto", "max_decode_len": 10, "beam": specdec.BeamConfig(2)}
     texts = [[5, 9, 1], [3, 4, 8, 12, 1]]
     found = pair.generate(texts, method=METHOD, **options)
-    assert found.choice.gamma == 0
+    assert found.choice.shape is None
     assert found.searched is None
     assert str(found.choice).startswith("Speculation does not pay here: the best way, gamma ")
     assert found.choice.verify_ratio == pytest.approx({3: 2.5})
-    again = pair.choose_beams(
-        [np.array(t) for t in texts], specdec.BeamConfig(2), max_decode_len=10
+    ids = [np.array(t) for t in texts]
+    how = specdec.Decoding(
+        "speculative_beam", "auto", beam=specdec.BeamConfig(2), max_decode_len=10
     )
+    again = pair.choose(ids, how)
     assert again == found.choice, "it was remembered"
     seconds |= dict.fromkeys(("gamma 1", "gamma 2", "gamma 3"), 0.5)
-    faster = pair.choose_beams(
-        [np.array(t) for t in texts], specdec.BeamConfig(2), max_decode_len=10, remember=False
-    )
-    assert faster.gamma > 0
-    assert str(faster).startswith(f"gamma {faster.gamma}: 2.00 x plain decoding, ")
+    faster = pair.choose(ids, how, remember=False)
+    assert faster.levels > 0
+    assert str(faster).startswith(f"gamma {faster.levels}: 2.00 x plain decoding, ")
 
 
 def test_predictions():

@@ -5,7 +5,7 @@ import pytest
 from specdec.drafters.copying import Copying
 from specdec.drafters.merged import Merged
 from specdec.drafters.random import Random
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel
 from specdec.models.toy import ToyModel
 

@@ -27,6 +27,7 @@ from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
 from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.data.vocabulary import train_vocabulary
+from specdec.drafters.shape import Chain
 from specdec.measure import rows
 from specdec.measure.choice import Candidate, Choice, keep
 from specdec.models.eagle.config import EagleConfig
@@ -265,13 +266,13 @@ class Measured:
 BATCHES = Batches([TokenPair([3, 4, 5, 6], [7, 8])] * 40, BatchingOptions(32, (8,)))
 _TREE = specdec.Tree((2, 1))
 CHOICES = {
-    "gamma": Choice("gamma", 2, None, (0.7,), 0.1, {1: 1.0, 2: 1.1}, (Candidate(2, None, 1.9),)),
+    "gamma": Choice("gamma", Chain(2), (0.7,), 0.1, {1: 1.0}, (Candidate(Chain(2), 1.9),)),
     "tree": Choice(
-        "tree", 0, _TREE, (0.5, 0.2), 0.1, {1: 1.0, 3: 1.2},
-        (Candidate(0, _TREE, 1.7, 1.4, 1.3), Candidate(2, None, 1.5, 1.2, 1.1)),
+        "tree", _TREE, (0.5, 0.2), 0.1, {1: 1.0, 3: 1.2},
+        (Candidate(_TREE, 1.7, 1.4, 1.3), Candidate(Chain(2), 1.5, 1.2, 1.1)),
     ),
     "beams": Choice(
-        "beams", 0, None, (0.2, 0.3, 0.5), 0.1, {1: 1.0, 2: 1.1}, (Candidate(1, None, 1.1, 0.9),)
+        "beams", None, (0.2, 0.3, 0.5), 0.1, {1: 1.0, 2: 1.1}, (Candidate(Chain(1), 1.1, 0.9),)
     ),
 }  # fmt: skip
 

@@ -71,8 +71,14 @@ def plain_model(t5x, config, **decoding):
 
 def speculative_model(module, **arguments):
     integration = importlib.import_module("specdec.integrations.t5x")
-    arguments = passing_through(V) | {"gamma": 3, "draft": specdec.Copying()} | arguments
-    return integration.SpeculativeEncoderDecoderModel(module, optimizer_def=None, **arguments)
+    names = [each.name for each in dataclasses.fields(specdec.Decoding)]
+    options = {name: arguments.pop(name) for name in names if name in arguments}
+    method = "speculative_beam" if "beam" in options else "speculative"
+    decoding = specdec.Decoding(**{"method": method, "gamma": 3} | options)
+    arguments = passing_through(V) | {"draft": specdec.Copying()} | arguments
+    return integration.SpeculativeEncoderDecoderModel(
+        module, optimizer_def=None, decoding=decoding, **arguments
+    )
 
 
 def lengths_of(tokens):
@@ -301,20 +307,14 @@ def test_what_cannot_be_decoded(t5x, drafts):
         (module, passing_through(V, eos_id=2) | {"draft": drafts["t5x"]}, "eos_id is 2"),
         (module, sentence_pieces | {"draft": drafts["t5x"]}, "different vocabularies"),
         (module, {"gamma": 0}, "gamma must be"),
-        (module, {"gamma": "auto"}, "gamma must be"),
-        (module, {"tree": (2, 1)}, "Give gamma or tree, got gamma = 3 and tree"),
-        (module, {"gamma": None}, "Give gamma or tree, got gamma = None and tree = None"),
-        (module, {"gamma": None, "tree": "auto"}, "branching must be a few whole numbers"),
+        (module, {"gamma": "auto"}, 'a gamma or tree that is not "auto"'),
+        (module, {"gamma": None, "tree": "auto"}, 'a gamma or tree that is not "auto"'),
         (module, {"gamma": None, "tree": (V + 1,)}, "guesses for one position; the vocabulary"),
         (module, {"gamma": None, "tree": specdec.Tree(nodes=4, depth=2)}, "needs a draft model"),
-        (module, {"draft": None}, "Give a draft, or beam for plain beams"),
-        (module, {"draft_beams": 4}, "draft_beams belongs to beams"),
-        (module, {"beam": beam}, "need a draft with a law over tokens"),
-        (module, {"beam": beam, "draft": None}, "plain beams neither; got draft = None and gamma"),
-        (module, {"beam": beam, "gamma": None}, "plain beams neither; got draft = Copying"),
-        (module, {"beam": beam, "gamma": 0, "draft": drafts["t5x"]}, "gamma must be"),
-        (module, {"beam": beam, "tree": (2, 1), "gamma": None}, "leave them out of beams"),
-        (module, {"beam": beam, "sampling": specdec.SamplingConfig(1.0)}, "out of beams"),
+        (module, {"draft": None}, "or neither for plain beams; got draft = None"),
+        (module, {"method": "beam", "gamma": None}, "plain beams; got draft = Copying"),
+        (module, {"method": "autoregressive"}, "plain beams; got draft = Copying"),
+        (module, {"beam": beam}, "need a draft with a distribution over tokens"),
         (module, {"beam": beam, "draft": drafts["t5x"], "draft_beams": 1}, "at least num_beams"),
         (
             module,

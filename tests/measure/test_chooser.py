@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
 from specdec.measure.choice import Candidate, Choice, keep, remembered
 from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, choose, time_in_turns
@@ -60,7 +60,7 @@ class Kind:
         self.ran = []
 
     def runner(self, candidate):
-        return self._runner(candidate.gamma)
+        return self._runner(candidate.shape.levels)
 
     def _runner(self, gamma):
         name = f"gamma {gamma}" if gamma else PLAIN
@@ -81,7 +81,7 @@ class Kind:
         return {PLAIN: self._runner(0), "gamma 3": self._runner(3)}
 
     def _estimate(self, note=""):
-        candidates = [Candidate(gamma, None, 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1)]
+        candidates = [Candidate(Chain(gamma), 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1)]
         return Estimate((0.5,), 0.1, {3: 1.2}, candidates, note)
 
     def estimate(self, found):
@@ -98,8 +98,8 @@ class Kind:
 def test_the_fastest_that_was_timed(clock, capsys):
     kind = Kind(clock, {1: 0.001, 3: 0.001, 5: 0.004})
     choice = choose(kind, BATCHES, 16)
-    assert (choice.gamma, choice.tree, choice.note) == (3, None, "")
-    assert [each.gamma for each in choice.candidates] == [3, 1, 5]
+    assert (choice.shape, choice.note) == (Chain(3), "")
+    assert [each.shape.gamma for each in choice.candidates] == [3, 1, 5]
     # Of 5 and 10 tokens, with blocks of 4: 2 and 3 calls instead of 15.
     assert choice.candidates[0].measured == pytest.approx(15 / 5)
     assert str(choice) == (
@@ -116,7 +116,7 @@ def test_the_fastest_that_was_timed(clock, capsys):
 
 def test_plain_decoding_where_nothing_is_faster(clock):
     choice = choose(Kind(clock, {1: 0.01, 3: 0.01, 5: 0.01}), BATCHES, 16)
-    assert (choice.gamma, choice.levels) == (0, 0)
+    assert (choice.shape, choice.levels) == (None, 0)
     assert str(choice).startswith(
         "Speculation does not pay here: the best way, gamma 5, is 0.50 times as fast as plain "
         "decoding, measured here. Decoding plainly."
@@ -141,7 +141,7 @@ def test_what_is_not_compiled_in_time_is_left_out(clock):
         choice = choose(late, BATCHES, 16)
     assert clock.now - began == pytest.approx(27, abs=1.1), "nine tenths of the time"
     assert max(waits) <= 1, "it shows that it goes on"
-    assert choice.gamma == 3
+    assert choice.shape == Chain(3)
     assert choice.note == "Time was up after 30 s; not timed: gamma 5."
     assert str(choice).endswith(choice.note)
 
@@ -157,7 +157,7 @@ def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch
     choice = choose(kind, BATCHES, 16)
     assert clock.now - began <= 30
     assert kind.ran == []
-    assert choice.gamma == 5
+    assert choice.shape == Chain(5)
     assert str(choice).startswith("gamma 5: 1.50 x plain decoding, predicted.")
     assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
 
@@ -189,7 +189,7 @@ def test_speedups_are_for_each_token():
         return Timed(seconds, 0.0, (types.SimpleNamespace(stats=counts),))
 
     times = {PLAIN: timed(15.0, 15), "gamma 3": timed(5.0, 10)}
-    (found,) = chooser.with_speedups([Candidate(3, None)], times)
+    (found,) = chooser.with_speedups([Candidate(Chain(3))], times)
     assert found.measured == pytest.approx(2)
 
 
@@ -205,7 +205,7 @@ def test_slow_decodes_are_cut_short(clock):
     assert len(limits) == 1
     assert 4 < limits.pop() < 20
     assert clock.now - began < 30
-    assert choice.gamma == 5
+    assert choice.shape == Chain(5)
 
 
 def test_decodes_of_which_one_takes_too_long_are_not_begun(clock):
@@ -257,19 +257,19 @@ def test_what_a_decode_does_once_is_no_part_of_a_block():
 
 CHOICES = [
     Choice(
-        "gamma", 3, None, (0.8,), 0.1, {7: 1.5},
-        (Candidate(3, None, 2.9, 1.7, 1.6), Candidate(5, None, 3.1, 1.6)),
+        "gamma", Chain(3, 0.5), (0.8,), 0.1, {7: 1.5},
+        (Candidate(Chain(3, 0.5), 2.9, 1.7, 1.6), Candidate(Chain(5), 3.1, 1.6)),
     ),
     Choice(
-        "tree", 0, Tree((2, 1)), (0.6, 0.2), 0.0, {7: 1.5, 23: 2.5},
+        "tree", Tree((2, 1)), (0.6, 0.2), 0.0, {7: 1.5, 23: 2.5},
         (
-            Candidate(0, Tree((2, 1)), 2.0, 1.5, 1.4),
-            Candidate(0, Tree(nodes=8, depth=4, siblings=3), None, None, 1.2),
-            Candidate(0, Tree(parents=(-1, -1, 0), independent=True), 2.0, 1.1),
+            Candidate(Tree((2, 1)), 2.0, 1.5, 1.4),
+            Candidate(Tree(nodes=8, depth=4, siblings=3), None, None, 1.2),
+            Candidate(Tree(parents=(-1, -1, 0), independent=True), 2.0, 1.1),
         ),
         "Time was up.",
     ),
-    Choice("beams", 0, None, (0.0, 0.7, 0.3), 0.1, {1: 2.0}, (Candidate(1, None, 1.3, 0.6, 0.5),)),
+    Choice("beams", None, (0.0, 0.7, 0.3), 0.1, {1: 2.0}, (Candidate(Chain(1), 1.3, 0.6, 0.5),)),
 ]  # fmt: skip
 
 
@@ -293,16 +293,17 @@ def test_another_keys_choice_is_none(tmp_path):
 
 
 DAMAGED = [
-    ("gamma", value) for value in ("3", None, [2], 2.5, True, -5, 11, 10**9)
+    ("shape", value) for value in ("3", 3, [2], {}, {"branching": [2]}, {"branching": 2})
+] + [
+    ("shape", {"gamma": value}) for value in ("3", None, [2], 2.5, True, -5, 11, 10**9)
 ] + [
     ("accepted", value) for value in ("x", [], ["x"], [1.5], [None], 0.5, {"0.5": 1}, [True])
 ] + [
     ("cost_ratio", -0.1), ("cost_ratio", "0.1"), ("verify_ratio", {"7": 0}),
     ("verify_ratio", {"x": 1.5}), ("verify_ratio", {"-7": 1.5}), ("verify_ratio", [1.5]),
     ("verify_ratio", {"7": None}), ("candidates", []), ("candidates", None),
-    ("candidates", [3]), ("candidates", [{"gamma": 3}]), ("name", "other"), ("name", 3),
-    ("tree", {"branching": [2]}), ("tree", 3), ("tree", {"branching": 2}), ("note", 3),
-    ("unknown", 3),
+    ("candidates", [3]), ("candidates", [{"shape": 3}]), ("name", "other"), ("name", 3),
+    ("note", 3), ("unknown", 3),
 ]  # fmt: skip
 
 
@@ -322,8 +323,8 @@ def test_a_damaged_field_is_no_choice(tmp_path, choice, field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("gamma", "3"), ("gamma", 2.5), ("gamma", 0), ("tokens", "x"), ("tokens", -1),
-        ("predicted", True), ("measured", 0), ("measured", [1]), ("tree", {"branching": [2]}),
+        ("shape", None), ("shape", {"gamma": 2.5}), ("shape", {"gamma": 3, "stop_below": 2}),
+        ("tokens", "x"), ("tokens", -1), ("predicted", True), ("measured", 0), ("measured", [1]),
     ],
     ids=str,
 )  # fmt: skip
@@ -363,9 +364,9 @@ def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
 
 def test_a_choice_is_a_candidate_or_plain():
     with pytest.raises(ValueError, match="must be plain decoding or the first candidate"):
-        dataclasses.replace(CHOICES[0], gamma=5)
-    with pytest.raises(ValueError, match="a gamma or a Tree"):
-        Candidate(3, Tree((2,)))
+        dataclasses.replace(CHOICES[0], shape=Chain(5))
+    with pytest.raises(ValueError, match="a Chain or a Tree"):
+        Candidate(3)
 
 
 def test_beams_tell_levels_a_call():

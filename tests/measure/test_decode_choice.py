@@ -15,12 +15,13 @@ from specdec.core import platforms, theory
 from specdec.core.stats import RunStats
 from specdec.core.tree_shapes import expected_tokens
 from specdec.decoding.batches import make_batches
+from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
 from specdec.drafters.heads import Heads
 from specdec.drafters.merged import Merged
 from specdec.drafters.model import model_draft
 from specdec.drafters.random import Random
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Timed
@@ -77,17 +78,17 @@ def drafts(models):
     return {"model": model_draft(models[1])} | {n: s.open(opening) for n, s in specs.items()}
 
 
-def kind_of(models, draft, name, *, verifier=None, temperature=0.0, longest=63, independent=False):
-    pair = Pair(models[0], draft, None)
+def kind_of(models, draft, name, *, verifier=None, temperature=0.0, longest=63):
+    decoding = Decoding(
+        **{name: "auto"}, sampling=SamplingConfig(temperature), max_decode_len=longest + 1,
+        verifier=verifier,
+    )  # fmt: skip
+    return DecodeKind(models[0], draft, decoding)
 
-    def decoder(gamma, tree):
-        return pair.decoder(
-            method="speculative" if gamma or tree else "autoregressive", gamma=gamma, tree=tree,
-            sampling=SamplingConfig(temperature), max_decode_len=longest + 1, seed=0,
-            verifier=verifier,
-        )  # fmt: skip
 
-    return DecodeKind(name, decoder, draft, models[0], longest, independent)
+def tree_of(candidate):
+    """None for a chain."""
+    return candidate.shape if isinstance(candidate.shape, Tree) else None
 
 
 def timed(block, start=0.0, *, blocks=20, rates=(12,), examined=20, alpha=0.6):
@@ -120,16 +121,18 @@ def test_gamma_is_predicted_from_alpha_c_v_and_encoders(models, drafts):
     assert estimate.cost_ratio == pytest.approx(0.05)
     assert estimate.verify_ratio == pytest.approx({7: 1.7, 23: 3.3})
     for each in estimate.candidates:
-        decoder = theory.speedup(0.6, each.gamma, 0.05, 1 + 0.1 * each.gamma)
+        decoder = theory.speedup(0.6, each.shape.gamma, 0.05, 1 + 0.1 * each.shape.gamma)
         # Half of what the last block emits is behind the end.
-        tokens = 20 + (theory.expected_tokens(0.6, each.gamma) - 1) / 2
+        tokens = 20 + (theory.expected_tokens(0.6, each.shape.gamma) - 1) / 2
         assert each.predicted == pytest.approx(23 / (4 + tokens / decoder))
     best = max(range(1, 16), key=lambda n: theory.speedup(0.6, n, 0.05, 1 + 0.1 * n))
-    assert estimate.candidates[0].gamma == best
-    assert [each.gamma for each in kind.shortlist(estimate)][:2] == [
-        each.gamma for each in estimate.candidates[:2]
+    assert estimate.candidates[0].shape.gamma == best
+    assert [each.shape.gamma for each in kind.shortlist(estimate)][:2] == [
+        each.shape.gamma for each in estimate.candidates[:2]
     ]
-    assert 3 in {each.gamma for each in kind.shortlist(estimate)}, "its program is there already"
+    assert 3 in {each.shape.gamma for each in kind.shortlist(estimate)}, (
+        "its program is there already"
+    )
 
 
 def test_without_calls_of_other_sizes_c_is_that_of_the_weights(models, drafts):
@@ -146,8 +149,8 @@ def test_what_is_assumed(models, drafts):
     small = dataclasses.replace(drafts["model"], weights=np.zeros(4))
     estimate = kind_of(models, small, "tree").assumed()
     assert estimate.cost_ratio < 0.01
-    assert estimate.candidates[0].gamma == 15
-    assert all(each.tree is None for each in estimate.candidates)
+    assert estimate.candidates[0].shape.gamma == 15
+    assert all(tree_of(each) is None for each in estimate.candidates)
     assert "alpha 0.75" in estimate.note
 
 
@@ -159,20 +162,20 @@ def tree_estimate(models, draft, slope, cost=0.02, **options):
 def test_where_a_wide_call_costs_nothing_large_trees_come_first(models, drafts):
     kind, estimate = tree_estimate(models, drafts["model"], 0.0)
     assert estimate.accepted == pytest.approx((12 / 20, 3 / 20, 1 / 20))
-    assert estimate.candidates[0].tree.size >= 16
-    assert estimate.candidates[0].tree.parents.count(-1) > 1
+    assert estimate.candidates[0].shape.size >= 16
+    assert estimate.candidates[0].shape.parents.count(-1) > 1
     tried = kind.shortlist(estimate)
-    assert sum(each.tree is None for each in tried) == 3
-    assert sum(bool(each.tree and each.tree.nodes) for each in tried) == 1
+    assert sum(tree_of(each) is None for each in tried) == 3
+    assert sum(bool(tree_of(each) and tree_of(each).nodes) for each in tried) == 1
 
 
 def test_where_it_costs_much_short_chains_do(models, drafts):
     _, estimate = tree_estimate(models, drafts["model"], 0.4)
     best = estimate.candidates[0]
-    assert best.gamma in (1, 2, 3)
+    assert best.shape.gamma in (1, 2, 3)
     ranks = estimate.accepted
-    tokens = expected_tokens(ranks, range(-1, best.gamma - 1))
-    decoder = tokens / (1 + 0.42 * best.gamma)
+    tokens = expected_tokens(ranks, range(-1, best.shape.gamma - 1))
+    decoder = tokens / (1 + 0.42 * best.shape.gamma)
     assert best.predicted == pytest.approx(20 * decoder / (20 + (tokens - 1) / 2))
 
 
@@ -200,19 +203,21 @@ def test_every_candidate_can_decode(models, drafts, draft, name, longest):
     estimate = kind.estimate(every)
     for each in estimate.candidates:
         kind.runner(each)
-        assert each.levels <= most
+        assert each.shape.levels <= most
     assert kind.shortlist(estimate)
     assert estimate.candidates[0].predicted > 1
     if name == "tree":
-        assert any(each.tree and each.tree.most_siblings > 1 for each in kind.shortlist(estimate))
+        assert any(
+            tree_of(each) and tree_of(each).most_siblings > 1 for each in kind.shortlist(estimate)
+        )
 
 
 def test_chains_side_by_side_for_a_draft_of_no_other_trees(models, drafts):
     _, estimate = tree_estimate(models, drafts["copying"], 0.0)
-    shapes = {each.tree.parents for each in estimate.candidates if each.tree}
+    shapes = {tree_of(each).parents for each in estimate.candidates if tree_of(each)}
     assert Tree((2, 1, 1)).topology.parents in shapes
     assert Tree((8, 1)).topology.parents in shapes
-    assert not any(each.tree and each.tree.nodes for each in estimate.candidates)
+    assert not any(tree_of(each) and tree_of(each).nodes for each in estimate.candidates)
 
 
 def test_guesses_of_several_drafts_all_count(models, drafts):
@@ -224,7 +229,7 @@ def test_guesses_of_several_drafts_all_count(models, drafts):
     merged = kind.estimate(every)
     assert merged.cost_ratio == pytest.approx(0.02)
     times = {
-        str(each.tree.size): each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
+        str(tree_of(each).size): each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
         for each in merged.candidates if each.predicted
     }  # fmt: skip
     assert times["1"] == pytest.approx(1.2 + 0.02)
@@ -237,8 +242,8 @@ def test_a_level_of_many_guesses_costs_what_the_probe_says(models, drafts):
     every["acceptance by rank"] = timed(1 + 2.4 + 0.02 + 2 * 0.3, rates=(12, 3, 1))
     checked = 0
     for each in kind.estimate(every).candidates:
-        parents = each.tree and each.tree.parents
-        if parents and each.levels == 2:
+        parents = tree_of(each) and tree_of(each).parents
+        if parents and each.shape.levels == 2:
             fed = len(set(parents) - {-1})
             block = each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
             level = 0.02 + (0.3 - 0.02) * (fed - 1) / 7
@@ -259,21 +264,19 @@ def test_the_probe_asks_for_as_many_guesses_as_there_are_tokens(models, drafts):
 
 def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
     verifier = KSeqVerifier()
-    kind = kind_of(
-        models, drafts["model"], "tree", verifier=verifier, temperature=1.0, independent=True
-    )
+    kind = kind_of(models, drafts["model"], "tree", verifier=verifier, temperature=1.0)
     pair = Pair(models[0], drafts["model"], None)
     ids = pair.token_ids(TEXTS, max_input_len=16)
     batch = next(make_batches(ids, 1, models[0].model))
-    kind.decoder(0, Tree((8, 1, 1), independent=True)).check(batch)
+    kind.decoder(Tree((8, 1, 1), independent=True)).check(batch)
     estimate = kind.estimate(found(0.0, 0.02))
-    trees = [each.tree for each in estimate.candidates if each.tree]
+    trees = [tree_of(each) for each in estimate.candidates if tree_of(each)]
     assert trees
     assert all(tree.independent for tree in trees)
-    assert estimate.candidates[0].tree.most_siblings > 1
-    kind.decoder(0, estimate.candidates[0].tree).check(batch)
+    assert estimate.candidates[0].shape.most_siblings > 1
+    kind.decoder(estimate.candidates[0].shape).check(batch)
     # XLA once ended the process at this program.
-    assert kind.decoder(0, Tree((2,), independent=True)).decode(batch).num_tokens > 0
+    assert kind.decoder(Tree((2,), independent=True)).decode(batch).num_tokens > 0
 
 
 def test_point_masses_where_the_verifier_takes_no_others(models, drafts):
@@ -323,7 +326,7 @@ def test_auto_decodes_with_the_chosen_gamma(pair, seconds):
     names, calls = seconds
     names["gamma 2"] = 0.1
     out = _generate(pair, gamma="auto")
-    assert out.choice.gamma == out.stats.gamma == 2
+    assert out.choice.levels == out.stats.gamma == 2
     plain = _generate(pair, method="autoregressive")
     for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -335,18 +338,18 @@ def test_auto_decodes_with_the_chosen_gamma(pair, seconds):
 def test_auto_decodes_plainly_where_that_is_faster(pair, seconds):
     seconds[0].update({"gamma 2": 9.0, "gamma 3": 9.0})
     out = _generate(pair, gamma="auto")
-    assert out.choice.gamma == out.stats.gamma == 0
+    assert out.choice.levels == out.stats.gamma == 0
     assert out.stats.target_calls == out.stats.emitted
 
 
 def test_what_was_not_measured_is_not_remembered(pair, seconds, monkeypatch):
     monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 0.0))
     ids = pair.token_ids(TEXTS, max_input_len=16)
-    choice = pair.choose_gamma(ids, max_decode_len=12)
+    choice = pair.choose(ids, max_decode_len=12, gamma="auto")
     assert choice.note.startswith("Nothing could be measured within 0 s")
     assert choice.alpha == 0.75
     monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
-    again = pair.choose_gamma(ids, max_decode_len=12)
+    again = pair.choose(ids, max_decode_len=12, gamma="auto")
     assert again.note == ""
 
 
@@ -365,22 +368,22 @@ def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, optio
 
     def choose(kind, batches, max_decode_len):
         kinds.append(kind)
-        return Choice("gamma", 3, None, (0.8,), 0.1, {7: 1.5}, (Candidate(3, None, 2, 2, 2),))
+        return Choice("gamma", Chain(3), (0.8,), 0.1, {7: 1.5}, (Candidate(Chain(3), 2, 2, 2),))
 
     monkeypatch.setattr(chooser, "choose", choose)
     ids = pair.token_ids(TEXTS, max_input_len=16)
     for _ in range(2):
         for options in ({}, option):
-            pair.choose_gamma(ids, max_decode_len=12, **options)
+            pair.choose(ids, gamma="auto", max_decode_len=12, **options)
     assert len(kinds) == 2
-    decoder = kinds[1].decoder
-    assert decoder(0, None).engine.drafter is None
+    decoder, chain = kinds[1].decoder, Chain(5, option.get("stop_below", 0.0))
+    assert decoder(None).engine.drafter is None
     wanted = {"method": "speculative", "gamma": 5, "max_decode_len": 12, "seed": 0}
     expected = pair.decoder(**wanted | {"sampling": SamplingConfig(0.0)} | option)
-    assert decoder(5, None).engine == expected.engine
+    assert decoder(chain).engine == expected.engine
     for ours, theirs in (
-        (decoder(5, None).params.sampling, expected.params.sampling),
-        (decoder(5, None).params.drafter.sampling, expected.params.drafter.sampling),
+        (decoder(chain).params.sampling, expected.params.sampling),
+        (decoder(chain).params.drafter.sampling, expected.params.drafter.sampling),
     ):
         assert ours.greedy == theirs.greedy
 
@@ -405,7 +408,7 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     assert "Choosing gamma, 600 s at most: compiling: 0 of 3 programs\n" in shown
     assert "measuring acceptance and costs: 6 of 6 batches" in shown
     assert choice.note == ""
-    assert {each.gamma for each in choice.candidates if each.measured} == {1, 2}
+    assert {each.shape.gamma for each in choice.candidates if each.measured} == {1, 2}
     assert all(v > 0 for v in choice.verify_ratio.values())
     assert 0 <= choice.alpha <= 1
     (path,) = (tmp_path / "choices").iterdir()
@@ -423,7 +426,7 @@ def test_nothing_in_it_is_a_cpus(models, seconds):
         assert pair.target.model.layout == "in_out"
         out = _generate(pair, gamma="auto")
         plain = _generate(pair, method="autoregressive")
-    assert out.choice.gamma == 2
+    assert out.choice.levels == 2
     for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -448,33 +451,35 @@ def test_trees_with_the_real_loops(pair, monkeypatch, tmp_path, options):
     choice = out.choice
     assert choice.note == ""
     assert out.stats.gamma == choice.levels
-    assert any(each.tree and each.measured for each in choice.candidates)
+    assert any(tree_of(each) and each.measured for each in choice.candidates)
     assert "With acceptance by rank" in str(choice)
-    again = pair.choose_tree([np.array(text) for text in TEXTS], max_decode_len=6, **options)
+    again = pair.choose(
+        [np.array(text) for text in TEXTS], tree="auto", max_decode_len=6, **options
+    )
     assert again == choice
 
 
 def test_two_heads(models, drafts, monkeypatch, tmp_path):
     """What heads there are is known before anything is decoded."""
     kind = kind_of(models, drafts["heads"], "gamma")
-    assert kind._probe.gamma == 2
-    assert {each.gamma for each in kind.assumed().candidates} == {1, 2}
+    assert kind._probe.shape.gamma == 2
+    assert {each.shape.gamma for each in kind.assumed().candidates} == {1, 2}
 
 
 def test_what_cannot_be_chosen_is_one_error(models, drafts, pair):
     ids = pair.token_ids(TEXTS, max_input_len=16)
     with pytest.raises(ValueError, match='BlockVerifier verifies chains only: give gamma="auto"'):
-        pair.choose_tree(ids, verifier=BlockVerifier())
+        pair.choose(ids, tree="auto", verifier=BlockVerifier())
     with pytest.raises(ValueError, match="instead of gamma"):
-        Pair(models[0], drafts["merged"], None).choose_gamma(ids)
+        Pair(models[0], drafts["merged"], None).choose(ids, gamma="auto")
     chains = dataclasses.replace(drafts["model"], make_tree=None)
     with pytest.raises(ValueError, match="makes chains only: give gamma instead of tree"):
-        Pair(models[0], chains, None).choose_tree(ids)
+        Pair(models[0], chains, None).choose(ids, tree="auto")
     with pytest.raises(ValueError, match="stop_below must be 0"):
-        pair.choose_tree(ids, stop_below=0.5)
+        pair.choose(ids, tree="auto", stop_below=0.5)
     with pytest.raises(ValueError, match='gamma must be a whole number or "auto"'):
         _generate(pair, gamma="often")
     with pytest.raises(ValueError, match="at least one row"):
-        pair.choose_gamma([])
+        pair.choose([], gamma="auto")
     with pytest.raises(ValueError, match="max_decode_len >= 2"):
-        pair.choose_gamma(ids, max_decode_len=1)
+        pair.choose(ids, max_decode_len=1, gamma="auto")

@@ -162,7 +162,7 @@ def test_beams_of_a_draft_that_generates_few_tokens(tmp_path):
         found = pair.generate(texts, method=method, beam=beam, **settings, **options)
         return [row.tolist() for row in found.tokens]
 
-    assert pair.beam_decoder(specdec.BeamConfig(4)).draft_beams == 4
+    assert pair.searcher(method="speculative_beam", beam=specdec.BeamConfig(4)).draft_beams == 4
     assert beams(4, gamma=1) == beams(4, "beam")
     for wrong in ({"num_beams": 5}, {"num_beams": 2, "draft_beams": 6}):
         with pytest.raises(

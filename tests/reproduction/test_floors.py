@@ -7,7 +7,7 @@ import pytest
 from specdec.core.roofline import Hardware
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES, DeviceMesh
 from specdec.models.t5.config import T5Config
 from specdec.reproduction.floors import BlockPlan, floor

@@ -136,7 +136,7 @@ def test_gamma_and_trees_are_chosen(gpt, what):
     out = pair.generate(texts, **{what: "auto"}, max_decode_len=5)
     plain = pair.generate(texts, method="autoregressive", max_decode_len=5)
     assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
-    assert 0 <= out.choice.gamma < 5
+    assert 0 <= out.choice.levels < 5
     assert str(out.choice)
     again = pair.generate(texts, **{what: "auto"}, max_decode_len=5)
     assert again.choice == out.choice  # Remembered, not measured again.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate
 from specdec.runs import cli, tree_runs
@@ -34,7 +34,7 @@ def given(tiny, tmp_path, monkeypatch):
         ("GAMMAS", (1,)), ("BRANCHINGS", ((2,),)), ("NODES", 2), ("DEPTH", 2), ("RANKS", 2),
         ("SIZES", (1, 2)), ("_REPETITIONS", 1), ("_PROBED", 2),
         ("BEST_FIRST", Tree(nodes=2, depth=2, siblings=2)),
-        ("FIXED", (Candidate(1, None), Candidate(0, SMALL))),
+        ("FIXED", (Candidate(Chain(1)), Candidate(SMALL))),
     ):  # fmt: skip
         monkeypatch.setattr(tree_runs, name, value)
     for name, value in (

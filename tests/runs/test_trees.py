@@ -3,7 +3,7 @@
 import gin
 import pytest
 
-from specdec.drafters.tree import Tree
+from specdec.drafters.shape import Tree
 from specdec.measure import chooser, decode_choice
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
@@ -137,21 +137,20 @@ def test_a_killed_run_of_trees_continues(tiny, tmp_path, name):
 def test_a_configuration_that_was_written_is_read_back(tiny, tmp_path, name):
     """The operative configuration gives the same run, and so the same configuration again."""
     gin_files.parse(files(tiny, f"trees/{name}.gin"), ["SEED=3"], ROOT)
-    run, config = configured(DecodeRun), gin.operative_config_str()
-    assert isinstance(run.tree, Tree)
-    assert (str(run.tree), run.seed) == (SHAPES[name][2], 3)
+    how, config = configured(DecodeRun).decoding, gin.operative_config_str()
+    assert isinstance(how.tree, Tree)
+    assert (str(how.tree), how.seed) == (SHAPES[name][2], 3)
     (tmp_path / "run.gin").write_text(config)
     gin_files.parse([str(tmp_path / "run.gin")], [], ROOT)
-    again = configured(DecodeRun)
-    assert (again.tree, again.verifier, again.gamma) == (run.tree, run.verifier, run.gamma)
-    assert (run.verifier == KSeqVerifier()) == (name == "independent")
+    assert configured(DecodeRun).decoding == how
+    assert (how.verifier == KSeqVerifier()) == (name == "independent")
     assert gin.operative_config_str() == config
 
 
 def test_the_settings_of_typical_acceptance(tiny):
     given = files(tiny, "trees/branching.gin", "verifiers/typical.gin")
     gin_files.parse(given, ["EPSILON=0.5", "DELTA=0.2"], ROOT)
-    assert configured(DecodeRun).verifier == TypicalVerifier(0.5, 0.2)
+    assert configured(DecodeRun).decoding.verifier == TypicalVerifier(0.5, 0.2)
 
 
 # What is known to be wrong before a model is loaded.

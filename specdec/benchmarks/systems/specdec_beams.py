@@ -11,7 +11,6 @@ import numpy as np
 from specdec.benchmarks.systems.specdec_loop import VARIANTS, pair_of
 from specdec.benchmarks.workload import Workload
 from specdec.decoding.batches import make_batches
-from specdec.decoding.beam import BeamDecoder
 
 
 class System:
@@ -20,16 +19,15 @@ class System:
     def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         del options  # The process has its threads already.
         assert workload.beam is not None
-        variant, limit = VARIANTS[method], workload.max_decode_len
+        variant = VARIANTS[method]
         pair = pair_of(workload, variant)
         self.inputs = [np.asarray(ids) for ids in workload.inputs]
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
-        if variant.method == "speculative":
-            self.decoder = pair.beam_decoder(
-                workload.beam, gamma=workload.gamma, max_decode_len=limit
-            )
-        else:
-            self.decoder = BeamDecoder(pair.target, workload.beam, limit)
+        guesses = variant.method == "speculative"
+        self.decoder = pair.searcher(
+            method="speculative_beam" if guesses else "beam", beam=workload.beam,
+            gamma=workload.gamma if guesses else None, max_decode_len=workload.max_decode_len,
+        )  # fmt: skip
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
         """The best hypothesis of each row."""

@@ -18,10 +18,9 @@ from specdec.checkpoints.architectures import Config, decode_model, init_params
 from specdec.checkpoints.loading import as_loaded, draft_kernel_dtype
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
+from specdec.decoding.options import Method
 from specdec.drafters.model import model_draft
 from specdec.drafters.quantized import Quantized
-from specdec.engines import VERIFIER
-from specdec.generate_arguments import Method
 from specdec.load import load_pair
 from specdec.models.base import LoadedModel
 from specdec.models.packed import PackedModel
@@ -148,7 +147,7 @@ def decoder_of(workload: Workload, pair: Pair, method: Method) -> BatchDecoder:
     return pair.decoder(
         method=method, gamma=workload.gamma, max_decode_len=workload.max_decode_len,
         sampling=SamplingConfig(temperature=workload.temperature), stop_below=workload.stop_below,
-        verifier=VERIFIER if forced is None else ForcedAcceptance(forced), seed=workload.seed,
+        verifier=None if forced is None else ForcedAcceptance(forced), seed=workload.seed,
     )  # fmt: skip
 
 

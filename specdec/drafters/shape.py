@@ -1,4 +1,4 @@
-"""The shape of a tree of guesses, as a user gives it."""
+"""The shape of a block's guesses, as a user gives it: a chain or a tree."""
 
 from __future__ import annotations
 
@@ -8,8 +8,36 @@ from typing import Any
 
 import numpy as np
 
-from specdec.arguments import truth, whole
+from specdec.arguments import real, truth, whole
 from specdec.topology import MOST_NODES, Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Guesses of which each follows the one before.
+
+    Attributes:
+      gamma: how many.
+      stop_below: the draft ends them after one less likely than this.
+
+    Raises:
+      ValueError: gamma is not in 1..MOST_NODES, or stop_below not in [0, 1].
+    """
+
+    gamma: int
+    stop_below: float = 0.0
+
+    def __post_init__(self):
+        whole("gamma", self.gamma, 1, MOST_NODES)
+        real("stop_below", self.stop_below, "in [0, 1]", 0, 1)
+
+    @property
+    def levels(self) -> int:
+        """D, guesses in a row."""
+        return self.gamma
+
+    def __str__(self) -> str:
+        return f"gamma {self.gamma}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +161,9 @@ class Tree:
         if self.parents is not None:
             return f"tree of {self.size} nodes, {self.levels} deep{kind}"
         return f"best-first tree of {self.nodes} nodes, {self.depth} deep"
+
+
+Shape = Chain | Tree
 
 
 def as_tree(given: Any) -> Tree:

@@ -1,0 +1,98 @@
+"""What "auto" chooses for a target, a draft and some rows; kept for the next time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from specdec.core.machine import cache_directory, device_name, fingerprint
+from specdec.decoding.batches import Batch, bucket, commonest, make_batches
+from specdec.decoding.build import build_search
+from specdec.decoding.options import Decoding
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.drafters.base import OpenDraft
+from specdec.drafters.shape import Chain, Tree
+from specdec.measure import chooser
+from specdec.measure.beam_choice import BeamKind
+from specdec.measure.choice import Choice, keep, remembered
+from specdec.measure.chooser import Kind
+from specdec.measure.decode_choice import DecodeKind
+from specdec.models.base import LoadedModel
+
+_PROBED_BATCHES = 32  # Decoded to measure acceptance, and to time what is promising.
+
+
+def choose(
+    target: LoadedModel,
+    draft: OpenDraft,
+    decoding: Decoding,
+    ids: Sequence[np.ndarray],
+    prefixes: Sequence[np.ndarray] | None = None,
+    *,
+    remember: bool = True,
+) -> Choice:
+    """The gamma or tree for these rows on this machine, or none where plain decoding is faster.
+
+    Decodes the first rows to measure acceptance and costs, then times the most promising shapes
+    that draft and verifier can do (:mod:`specdec.measure.chooser`): 30 s at most for a gamma, 60 s
+    for a tree or beams. What could be measured in that time decides. A choice that was timed is
+    kept in the user's cache directory, and found there the next time for this pair, device, way of
+    decoding and shapes.
+
+    Args:
+      decoding: its gamma or tree is "auto".
+      ids: see :meth:`specdec.Pair.token_ids`; a few rows are enough.
+      prefixes: of each row; see :meth:`specdec.Pair.prefix_ids`.
+      remember: whether to look for a choice made before, and to keep this one.
+
+    Raises:
+      ValueError: nothing is to be chosen; no row, or max_decode_len below 2, which leaves nothing
+        to guess; a draft or verifier that cannot do what is to be chosen.
+    """
+    name = decoding.to_choose
+    if name is None or not ids:
+        raise ValueError(
+            'A choice needs gamma="auto" or tree="auto", max_decode_len >= 2, and at least one '
+            f"row; got {len(ids)} rows and {decoding}."
+        )
+    batches = commonest(list(make_batches(ids, decoding.batch_size, target.model, prefixes)))
+    batches = batches[:_PROBED_BATCHES]
+    if name == "beams":
+        plain = build_search(target, None, decoding.with_shape(None))
+        fast = build_search(target, draft, decoding.with_shape(Chain(1)))
+        assert isinstance(fast, SpeculativeBeamDecoder)
+        assert not isinstance(plain, SpeculativeBeamDecoder)
+        engine, kind = fast.engine, BeamKind(plain, fast, decoding.max_decode_len - 1)
+    else:
+        kind = DecodeKind(target, draft, decoding)
+        # One of its kind, so that a draft that cannot make such says so.
+        engine = kind.decoder(Chain(1, decoding.stop_below) if name == "gamma" else Tree((1,)))
+        engine = engine.engine
+        if name == "tree" and not engine.verifier.trees:
+            raise ValueError(
+                f"{type(engine.verifier).__name__} verifies chains only: give "
+                'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
+            )
+    # What changes no program and no time is left out.
+    most = bucket(decoding.max_decode_len)
+    alike = dataclasses.replace(decoding, seed=0, max_input_len=1, max_decode_len=most)
+    weights = fingerprint(target.params), fingerprint(draft.weights)
+    where = device_name(), jax.__version__
+    key = " ".join(map(str, (name, *where, *weights, engine, alike, batches[0].shape)))
+    return _chosen(kind, key, batches, decoding.max_decode_len, remember)
+
+
+def _chosen(
+    kind: Kind, key: str, batches: Sequence[Batch], max_decode_len: int, remember: bool
+) -> Choice:
+    """What was chosen before, or now."""
+    known = remembered(cache_directory(), key) if remember else None
+    if known is not None and known.levels < max_decode_len:
+        return known
+    choice = chooser.choose(kind, batches, max_decode_len)
+    if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
+        keep(cache_directory(), key, choice)
+    return choice

@@ -29,6 +29,7 @@ def version() -> str:
     return match.group(1)
 
 
+COMMANDS = {"runs": ("decode", "train", "convert"), "studies": ("benchmark", "reproduce")}
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
 DOCS = [
     "mkdocs>=1.6,<2",  # 2 takes no plugins.
@@ -60,8 +61,9 @@ setup(
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={
         "console_scripts": [
-            f"specdec-{name} = specdec.runs.commands:{name}"
-            for name in ("decode", "train", "benchmark", "convert", "reproduce")
+            f"specdec-{name} = specdec.{room}.commands:{name}"
+            for room, names in COMMANDS.items()
+            for name in names
         ]
     },
     package_data={"specdec": ["accelerators/*.txtpb", "bundled/**/*", "py.typed"]},

@@ -1,11 +1,11 @@
-"""The command ``specdec-benchmark`` from a checkout; specdec/runs/commands.py has its options."""
+"""The command ``specdec-benchmark`` from a checkout; specdec/studies/commands.py has its options."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec.runs.commands import benchmark
+from specdec.studies.commands import benchmark
 
 if __name__ == "__main__":
     benchmark()

@@ -23,9 +23,11 @@ sys.path.insert(0, str(ROOT))
 from specdec.checkpoints.architectures import Config
 from specdec.core import files
 from specdec.core.roofline import Hardware
-from specdec.reproduction import page_files, pages, scaling
 from specdec.runs import dry_run, gin_files
 from specdec.runs.gin_bindings import configured
+from specdec.studies import scaling
+from specdec.studies.pages import files as page_files
+from specdec.studies.pages import sections as pages
 
 SUMMARY = "results/scaling/summary.json"
 TARGETS = {"T5-XXL": "t5-v1_1-xxl", "T5 of 110 B": "t5-v1_1-110b"}

@@ -1,11 +1,11 @@
-"""The command ``specdec-reproduce`` from a checkout; specdec/runs/commands.py has its options."""
+"""The command ``specdec-reproduce`` from a checkout; specdec/studies/commands.py has its options."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec.runs.commands import reproduce
+from specdec.studies.commands import reproduce
 
 if __name__ == "__main__":
     reproduce()

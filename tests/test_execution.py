@@ -13,7 +13,7 @@ from scipy import stats
 
 from specdec import execution
 from specdec.execution import Link, execute, execute_plainly, speedup
-from specdec.reproduction.control import Pendulum, height
+from specdec.studies.control import Pendulum, height
 
 # By state: f's law, and a guess of it that is wrong in places, or even impossible.
 LAW = np.array([[4, 2, 2], [0, 4, 4], [1, 6, 1]]) / 8

@@ -1,4 +1,4 @@
-"""From command line to finished run, for ``scripts/decode.py`` and ``scripts/reproduce.py``."""
+"""From command line to finished run, for ``scripts/decode.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import gin
 
 from specdec.measure import traces
 from specdec.measure.run_table import format_table
-from specdec.reproduction import paper_tables
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, told
 from specdec.runs.decode import PreparedRun
@@ -19,7 +18,6 @@ from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured
 from specdec.runs.processes import ALONE, Processes
-from specdec.runs.reproduce import SUMMARY, TABLES, Reproduction
 
 SHOWN_ROWS = 3
 
@@ -81,25 +79,3 @@ def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:
     if input_file:  # In a scope of its own, to leave the configuration's bindings as they are.
         return ["TASK = @given/text_file()", f"given/text_file.path = {input_file!r}"]
     return []
-
-
-def reproduce(given: Given, root: Path, *, dry_run: bool = False) -> int:
-    """Runs a configuration and prints its tables; returns the exit code, as :func:`decode`.
-
-    ``dry_run`` only prints what :meth:`specdec.runs.reproduce.Reproduction.plan` prints.
-    """
-    directory = given.directory("reproduce")
-    try:
-        gin_files.parse(given.gin_files, given.bindings, root)
-        reproduction = configured(Reproduction)
-        if dry_run:
-            print(reproduction.plan(root))
-            return 0
-        content = reproduction.run(directory, given.command)
-    except (ValueError, OSError) as error:
-        return told(error)
-    if reproduction.studies:
-        print(paper_tables.page(content))
-    tables = f", {TABLES}" if reproduction.studies else ""
-    print(f"Written to {directory}: {SUMMARY}{tables}")
-    return 0

@@ -1,4 +1,4 @@
-"""The commands ``specdec-decode`` ... ``specdec-reproduce``; scripts/ has one for each.
+"""The commands ``specdec-decode``, ``-train`` and ``-convert``; scripts/ has one for each.
 
 Each imports what it runs only when it runs: help is there at once, and Ctrl-C is one line at any
 time.
@@ -83,28 +83,6 @@ def train() -> None:
     command_line.run(run, train, where, required=True)
 
 
-def benchmark() -> None:
-    """Times specdec beside other systems on the same weights, inputs and output lengths.
-
-        specdec-benchmark --gin_file=configs/benchmarks/quickstart.gin \\
-            [--output_dir=DIR] [--t5x_path=CHECKOUT] [--gin.NAME=value ...]
-
-    Needs the extra "bench" for the other systems (pip install "specdec[bench]"); one that is not
-    installed is listed as absent.
-    """
-    about = "A checkout of github.com/google-research/t5x."
-    t5x_path = flags.DEFINE_string("t5x_path", None, about)
-
-    def run(given: Given) -> int:
-        from specdec.runs import gin_files
-        from specdec.runs.benchmark import main
-
-        return main(given, gin_files.root(), t5x_path.value)
-
-    where = "Where to write; out/benchmark_<configuration> by default."
-    command_line.run(run, benchmark, where)
-
-
 def convert() -> None:
     """Converts checkpoints between T5X, Hugging Face and Orbax (a training run), and checks them.
 
@@ -131,22 +109,3 @@ def convert() -> None:
         return 0
 
     command_line.run(run, convert, "A new directory.", required=True, configured=False)
-
-
-def reproduce() -> None:
-    """Makes the paper's tables and figures with the models of a configuration.
-
-        specdec-reproduce --gin_file=configs/reproduce/small.gin [--output_dir=DIR] [--dry_run]
-
-    Run the same command again to continue a run that was stopped.
-    """
-    sizes = "Only print the sizes of each row's models: no weights or data are read."
-    dry_run = flags.DEFINE_bool("dry_run", False, sizes)
-
-    def run(given: Given) -> int:
-        from specdec.runs import cli, gin_files
-
-        return cli.reproduce(given, gin_files.root(), dry_run=dry_run.value)
-
-    where = "Where to write and to continue; out/reproduce_<configuration> by default."
-    command_line.run(run, reproduce, where)

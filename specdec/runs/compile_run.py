@@ -9,7 +9,7 @@ from specdec.accelerators.programs import DoesNotFitError
 from specdec.accelerators.report import CompileReport
 from specdec.checkpoints.architectures import Config
 from specdec.compiling import compile_report
-from specdec.reproduction.floors import BlockPlan
+from specdec.measure.floors import BlockPlan
 from specdec.runs.decode_run import DecodeRun
 
 

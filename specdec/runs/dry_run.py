@@ -34,15 +34,14 @@ from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.shape import Tree
+from specdec.measure.beam_floors import BeamFloors
+from specdec.measure.floors import BlockPart, BlockPlan, floor
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
-from specdec.reproduction import paper
-from specdec.reproduction.beam_floors import BeamFloors
-from specdec.reproduction.floors import BlockPart, BlockPlan, floor
-from specdec.reproduction.reported import ReportedRun
 from specdec.runs import compile_run, gin_files
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.published import TABLE_4, ReportedRun, Table4Row
 
 SHAPES = "configs/shapes"
 _BEAMS_ON_MESHES = "Collectives and times of beams are not planned for a mesh."
@@ -86,8 +85,8 @@ def _few_bits(draft: Any) -> FewBits | None:
     return FewBits(draft.bits, draft.group or GROUP, what)
 
 
-def _find_row(task_and_draft: tuple[str, str], temperature: float) -> paper.Table4Row | None:
-    rows = {(row.task, row.draft, row.temperature): row for row in paper.TABLE_4}
+def _find_row(task_and_draft: tuple[str, str], temperature: float) -> Table4Row | None:
+    rows = {(row.task, row.draft, row.temperature): row for row in TABLE_4}
     known = sorted({row[:2] for row in rows})
     if task_and_draft not in known:
         raise ValueError(f"PAPER_ROW must be one of {known}, got {task_and_draft!r}.")
@@ -190,7 +189,7 @@ def report(
 
 
 def _times(
-    run: DecodeRun, plan: BlockPlan, hardware: Hardware | None, row: paper.Table4Row | None
+    run: DecodeRun, plan: BlockPlan, hardware: Hardware | None, row: Table4Row | None
 ) -> list[str]:
     """Collectives on a mesh, and floors on known hardware."""
     if run.mesh is None and hardware is None:
@@ -240,7 +239,7 @@ def _tables_file(path: str) -> Path:
     return file
 
 
-def _speed_lines(ratio: float, gamma: int, row: paper.Table4Row | None) -> list[str]:
+def _speed_lines(ratio: float, gamma: int, row: Table4Row | None) -> list[str]:
     """What theory and the paper say; ``ratio`` is c if a step takes the time to read weights."""
     if row is None:
         return [f"c is {ratio:.3f} or more: the ratio of what decode steps read"]
@@ -325,7 +324,7 @@ def _beam_lines(how: Decoding, plan: BlockPlan, hardware: Hardware) -> list[str]
     return lines
 
 
-def _time_lines(plan: BlockPlan, hardware: Hardware, row: paper.Table4Row | None) -> list[str]:
+def _time_lines(plan: BlockPlan, hardware: Hardware, row: Table4Row | None) -> list[str]:
     def ms(*parts: BlockPart) -> str:
         return f"{floor(parts, hardware) * 1e3:.3f}"
 

@@ -1,4 +1,4 @@
-"""What decoding configurations can name. The only place where the library meets gin's registry."""
+"""What decoding configurations can name. The library meets gin's registry here and in studies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
-from specdec.reproduction.reported import ReportedRun
-from specdec.runs import dry_run, reproduce
-from specdec.runs.beam_runs import BeamRuns
-from specdec.runs.control_runs import ControlRuns
+from specdec.runs import dry_run
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.draft_runs import DraftRuns
-from specdec.runs.siblings import Siblings
-from specdec.runs.tree_runs import TreeRuns
+from specdec.runs.published import ReportedRun
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -41,12 +36,9 @@ from specdec.verifiers.typical import TypicalVerifier
 
 T = TypeVar("T")
 
-_NAMES: dict[Any, str] = {reproduce.Reproduction: "reproduce", dry_run.report: "dry_run"}
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
-        reproduce.Reproduction, reproduce.Study, Siblings, TreeRuns, BeamRuns, ControlRuns,
-        Decoding, DecodeRun, DraftRuns,
-        dry_run.report, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
+        Decoding, DecodeRun, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
@@ -62,7 +54,8 @@ _NAMED: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 for _module, _all in _NAMED.items():
     for _each in _all:
-        gin.external_configurable(_each, _NAMES.get(_each), module=_module)
+        gin.external_configurable(_each, module=_module)
+gin.external_configurable(dry_run.report, "dry_run", module="specdec")
 
 
 def configured(what: Callable[..., T]) -> T:

@@ -24,7 +24,7 @@ from run_on_meshes import (
 from simulated import on_eight_devices
 
 from specdec.checkpoints.share import DeviceShare
-from specdec.reproduction.floors import BlockPlan
+from specdec.measure.floors import BlockPlan
 
 COLLECTIVES = re.compile(
     r"(all-reduce|all-gather|all-to-all|collective-permute|collective-broadcast|reduce-scatter)"

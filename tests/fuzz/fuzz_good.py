@@ -35,7 +35,7 @@ from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.runs import cli
 from specdec.runs.command_line import Given
-from specdec.runs.kept import kept_of
+from specdec.studies.runs.kept import kept_of
 from specdec.training import checkpointing
 from specdec.training.ngrams import count_ngrams
 from specdec.training.on_policy import OnPolicy, OnPolicyBatches

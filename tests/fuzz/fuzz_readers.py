@@ -37,8 +37,9 @@ from specdec.drafters.ngram_tables import distribution
 from specdec.measure import rows
 from specdec.measure.choice import keep, remembered
 from specdec.models.toy import ToyModel
-from specdec.reproduction import page_files, pages
-from specdec.runs.kept import kept_of
+from specdec.studies.pages import files as page_files
+from specdec.studies.pages import sections as pages
+from specdec.studies.runs.kept import kept_of
 from specdec.training import checkpointing
 
 Check = Callable[[], Any]

@@ -26,9 +26,9 @@ from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Timed
 from specdec.measure.decode_choice import DecodeKind, acceptance_by_rank
+from specdec.studies.measure.forced import ForcedAcceptance
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
-from specdec.verifiers.forced import ForcedAcceptance
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.recursive import RecursiveVerifier

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.studies.measure.forced import ForcedAcceptance
 from specdec.topology import Topology, TracedTopology
 from specdec.types import Draft, PointMass, Purpose
 from specdec.verifiers.block import BlockVerifier
-from specdec.verifiers.forced import ForcedAcceptance
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.recursive import RecursiveVerifier

@@ -1,0 +1,155 @@
+"""A benchmark's numbers as JSON and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.measure.tables import aligned
+from specdec.measure.timing import Spread
+from specdec.studies.benchmarks.harness import Measurement
+from specdec.studies.benchmarks.systems import SYSTEMS
+from specdec.studies.benchmarks.workload import Workload
+from specdec.studies.measure.breakdown import Breakdown
+
+_SETTINGS = ("batch_size", "gamma", "stop_below", "temperature", "dtype")
+_DERIVED = (
+    "block", "block_overhead", "explained", "floor_ratio", "cost_ratio", "verify_ratio",
+    "predicted_speedup", "counted_speedup", "measured_speedup",
+)  # fmt: skip
+
+
+def numbers(
+    workload: Workload, measurements: Sequence[Measurement], breakdown: Breakdown | None
+) -> dict[str, Any]:
+    """One workload's part of ``results.json``."""
+
+    def system(m: Measurement) -> dict[str, Any]:
+        if m.absent is not None:
+            return {"system": m.system, "absent": m.absent}
+        per_token, batches = m.ms_per_token(), len(workload.batches())
+        first = Spread.of(1e3 * seconds / batches for seconds in m.first_token_seconds)
+        return dataclasses.asdict(m) | {
+            "ms_per_token": dataclasses.asdict(per_token),
+            "tokens_per_second": 1e3 / per_token.median,
+            "first_token_ms": dataclasses.asdict(first),
+            "speedup": dataclasses.asdict(m.speedup_over(measurements[0])),
+        }
+
+    parts = breakdown and dataclasses.asdict(breakdown)
+    return {
+        "workload": workload.name, "label": workload.label, "forced_alpha": workload.forced_alpha,
+        "beam": workload.beam and dataclasses.asdict(workload.beam),
+        "num_rows": len(workload.inputs), "input_tokens": sum(map(len, workload.inputs)),
+        **{name: getattr(workload, name) for name in _SETTINGS},
+        "systems": [system(m) for m in measurements],
+        "breakdown": parts and parts | {name: getattr(breakdown, name) for name in _DERIVED},
+    }  # fmt: skip
+
+
+# The columns of a system's table, by formats of its numbers and of ``same``.
+_CELLS = (
+    ("system", "{system}"), ("ms per token", "{ms_per_token[median]:.3f}"),
+    ("(range)", "{ms_per_token[low]:.3f} to {ms_per_token[high]:.3f}"),
+    ("tokens/s", "{tokens_per_second:.0f}"), ("first token, ms", "{first_token_ms[median]:.1f}"),
+    ("speedup", "{speedup[median]:.2f}"),
+    ("(range)", "{speedup[low]:.2f} to {speedup[high]:.2f}"),
+    ("load, s", "{load_seconds:.1f}"), ("compile, s", "{compile_seconds:.1f}"),
+    ("memory, MB", "{megabytes:.0f}"), ("same rows", "{same}"),
+)  # fmt: skip
+COLUMNS = [title for title, _ in _CELLS]
+
+
+def rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of one workload's table, a row a system, in the order of COLUMNS."""
+    comparable = result["temperature"] == 0 and result["forced_alpha"] is None
+    table = []
+    for s in result["systems"]:
+        if s.get("absent") is not None:
+            table.append([s["system"], f"absent: {s['absent']}", *[""] * (len(COLUMNS) - 2)])
+            continue
+        same = f"{s['same_rows']}/{result['num_rows']}" if comparable else "–"
+        megabytes = s["memory_bytes"] / 1e6
+        table.append([form.format(**s, same=same, megabytes=megabytes) for _, form in _CELLS])
+    return table
+
+
+SWEEP_COLUMNS = (
+    "workload", "gamma", "alpha", "c", "v", "tokens a block", "plain, ms per token",
+    "speculative, ms per token", "speedup", "decoder: predicted", "from blocks", "measured",
+    "block / (drafts + call)",
+)  # fmt: skip
+
+
+def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line a workload, under ``SWEEP_COLUMNS``: specdec's two methods and a block's costs."""
+    table = []
+    for w in workloads:
+        plain = next(s for s in w["systems"] if s["system"] == "specdec autoregressive")
+        # That of which a block was taken apart.
+        fast = next(s for s in w["systems"] if SYSTEMS[s["system"]].guesses)
+        b = w["breakdown"]
+        # Equation 1 and a block's parts are of gamma guesses.
+        whole_blocks = not w["stop_below"]
+        stop = f", stops below {w['stop_below']:g}" if w["stop_below"] else ""
+        warm = "" if w["temperature"] == 0 else f", temperature {w['temperature']:g}"
+        numbers = [
+            b["alpha"], b["cost_ratio"], b["verify_ratio"], b["block_efficiency"],
+            plain["ms_per_token"]["median"], fast["ms_per_token"]["median"],
+            fast["speedup"]["median"], b["predicted_speedup"] if whole_blocks else None,
+            b["counted_speedup"], b["measured_speedup"],
+            b["block_overhead"] if whole_blocks else None,
+        ]  # fmt: skip
+        cells = ["" if n is None else f"{n:.3f}" if n < 0.1 else f"{n:.2f}" for n in numbers]
+        table.append([f"{w['label']}{warm}", f"{w['gamma']}{stop}", *cells])
+    return table
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """One workload for a terminal."""
+    lines = [title(result), ""]
+    # What an absent system has instead of numbers is no column's width.
+    cells = [row[:2] if row[1].startswith("absent") else row for row in rows(result)]
+    lines += aligned([COLUMNS, *cells])
+    if result["breakdown"] is not None:
+        lines += ["", *breakdown_lines(result["breakdown"])]
+    return "\n".join(lines)
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What was run."""
+    how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
+    if result.get("beam"):  # Not in results of before there were beams.
+        how = f"{result['beam']['num_beams']} beams"
+    stop = f" stopping below {result['stop_below']:g}" if result["stop_below"] else ""
+    return (
+        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}{stop}, "
+        f"batch size {result['batch_size']}, {result['dtype']}"
+    )
+
+
+def breakdown_lines(b: Mapping[str, Any]) -> list[str]:
+    """Where the time goes, a line a part."""
+    block = b["block"]
+    parts = ", ".join(
+        f"{name} {b[name]:.3f} ({b[name] / block:.0%})"
+        for name in ("drafts", "scoring", "verification", "bookkeeping")
+    )
+    lines = [
+        f"one block, ms: {parts}",
+        f"whole, ms: encoders {b['target_encode']:.1f} + {max(0.0, b['draft_encode']):.1f}, "
+        f"{b['target_calls']} blocks {b['target_calls'] * block:.1f}: {b['explained']:.1%} of "
+        f"{b['speculative']:.1f}; plain decoding {b['autoregressive']:.1f}",
+        f"block / (drafts + target call) {b['block_overhead']:.3f}; "
+        f"c {b['cost_ratio']:.3f}, v {b['verify_ratio']:.2f}, alpha {b['alpha']:.3f}; "
+        f"decoder speedup predicted {b['predicted_speedup']:.2f}, "
+        f"from counted blocks {b['counted_speedup']:.2f}, measured {b['measured_speedup']:.2f}",
+        f"a plain step takes {b['plain_step']:.2f} ms, {b['floor_ratio']:.2f} x the time to read "
+        f"its {b['decoder_bytes'] / 1e6:.0f} MB at the measured {b['bandwidth'] / 1e9:.1f} GB/s",
+        f"the compiled decode allocates {b['program_bytes'] / 1e6:.0f} MB, "
+        f"{b['program_bytes'] / b['needed_bytes']:.2f} x weights, caches and logits",
+    ]
+    if b["predicted_speedup"] < 1:
+        lines.append("Plain decoding is faster here.")
+    return lines

@@ -1,0 +1,1 @@
+"""Measurements that serve studies and no decode of a user."""

@@ -1,0 +1,1 @@
+"""Runs of studies: what gin binds, and what each keeps on disk."""

@@ -1,4 +1,4 @@
-"""The command ``specdec-benchmark`` from a checkout; specdec/studies/commands.py has its options."""
+"""The command ``specdec-benchmark`` from a checkout; see specdec/studies/commands.py."""
 
 import sys
 from pathlib import Path

@@ -168,12 +168,12 @@ class Pair:
         stats = []
         for batch in batches:
             result = decoder.decode(batch, trace=trace)
-            for place, row in enumerate(batch.row_ids):
+            for index, row in enumerate(batch.row_ids):
                 if row >= 0:
-                    tokens[row] = result.tokens[place, : result.num_tokens[place]]
-                    shown[row] = self.text(tokens[row], batch, place)
+                    tokens[row] = result.tokens[index, : result.num_tokens[index]]
+                    shown[row] = self.text(tokens[row], batch, index)
                     if result.trace is not None:
-                        traces[row] = blocks_of(result.trace, place)
+                        traces[row] = blocks_of(result.trace, index)
             stats.append(result.stats)
         return GenerateOutput(
             texts=self._texts(shown),
@@ -196,12 +196,12 @@ class Pair:
                 counts.append(result.counts)
             else:
                 result = decoder.search(batch)
-            for place, row in enumerate(batch.row_ids):
+            for index, row in enumerate(batch.row_ids):
                 if row >= 0:
-                    beams[row] = self.with_text(result.row(place, num_return), batch, place)
+                    beams[row] = self.with_text(result.row(index, num_return), batch, index)
                     if isinstance(result, SpeculativeBeamResult) and result.trace is not None:
                         wide = decoder.config.num_beams
-                        traces[row] = searched_blocks(result.trace, place, wide)
+                        traces[row] = searched_blocks(result.trace, index, wide)
             stats.append(result.stats)
         texts = self._texts([row[0].text for row in beams])
         tokens = [row[0].tokens for row in beams]
@@ -211,10 +211,10 @@ class Pair:
             searched=BeamCounts.total(counts) if counts else None,
         )  # fmt: skip
 
-    def with_text(self, beams: Sequence[Hypothesis], batch: Batch, place: int) -> list[Hypothesis]:
+    def with_text(self, beams: Sequence[Hypothesis], batch: Batch, index: int) -> list[Hypothesis]:
         """The hypotheses of a batch's row with their texts, where there is a vocabulary."""
         return [
-            dataclasses.replace(each, text=self.text(each.tokens, batch, place)) for each in beams
+            dataclasses.replace(each, text=self.text(each.tokens, batch, index)) for each in beams
         ]
 
     def token_ids(
@@ -253,7 +253,7 @@ class Pair:
         model = self.target.model
         return prefix_ids(prefix, count, self.vocabulary, model, max_input_len, max_decode_len)
 
-    def text(self, tokens: np.ndarray, batch: Batch, place: int) -> str | None:
+    def text(self, tokens: np.ndarray, batch: Batch, index: int) -> str | None:
         """What an output adds to the text that a batch's row begins with; None: no vocabulary.
 
         The EOS that ends it has no text.
@@ -262,7 +262,7 @@ class Pair:
             return None
         model, prompt = self.target.model, batch.prompt
         start = 0 if model.reads_prefix else 1  # The start token is no text.
-        before = prompt.prefix[place, start : prompt.prefix_lengths[place]].tolist()
+        before = prompt.prefix[index, start : prompt.prefix_lengths[index]].tolist()
         ended = len(tokens) and tokens[-1] in model.eos_ids
         return added_text(self.vocabulary, before, tokens[: -1 if ended else None].tolist())
 

@@ -36,12 +36,12 @@ class Link:
     or where each has a device of its own; others if they release the interpreter's lock.
 
     Attributes:
-      law: f, state -> probabilities [V].
+      distribution: f, state -> probabilities [V].
       guess: what f is guessed to give, state -> probabilities [V].
       step: g, (state, x) -> the next link's state; x is a number in 0..V-1.
     """
 
-    law: Callable[[State], Float[Array, " v"]]
+    distribution: Callable[[State], Float[Array, " v"]]
     guess: Callable[[State], Float[Array, " v"]]
     step: Callable[[State, int], State]
 
@@ -71,7 +71,9 @@ class Executed:
         return float(np.mean(self.acceptance)) if self.acceptance else float("nan")
 
 
-def speedup(alpha: float, law: float, guess: float, step: float, *, slowdown: float = 1.0) -> float:
+def speedup(
+    alpha: float, distribution: float, guess: float, step: float, *, slowdown: float = 1.0
+) -> float:
     """Expected time of a link without speculation over that with it.
 
     Without: f, then g. With it, f and g of the guess run side by side, and with probability
@@ -85,7 +87,7 @@ def speedup(alpha: float, law: float, guess: float, step: float, *, slowdown: fl
 
     Args:
       alpha: how likely a guess is accepted, in [0, 1].
-      law, guess, step: seconds of f, of its guess, and of g.
+      distribution, guess, step: seconds of f, of its guess, and of g.
       slowdown: how many times as long f and g take side by side.
 
     Raises:
@@ -94,14 +96,17 @@ def speedup(alpha: float, law: float, guess: float, step: float, *, slowdown: fl
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}.")
-    if min(law, guess, step) < 0 or law + step <= 0:
+    if min(distribution, guess, step) < 0 or distribution + step <= 0:
         raise ValueError(
-            f"times must not be negative, nor both 0 for f and g: got {law}, {guess} and {step}."
+            f"times must not be negative, nor both 0 for f and g: got {distribution}, {guess} "
+            f"and {step}."
         )
     if slowdown <= 0:
         raise ValueError(f"slowdown must be above 0, got {slowdown}.")
-    together = slowdown * max(law, guess + step)
-    return (law + step) / (alpha * together + (1 - alpha) * (slowdown * law + step))
+    together = slowdown * max(distribution, guess + step)
+    return (distribution + step) / (
+        alpha * together + (1 - alpha) * (slowdown * distribution + step)
+    )
 
 
 def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
@@ -115,8 +120,8 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
       seed: of the samples. Runs with the same one are alike.
 
     Raises:
-      ValueError: what a link's law or guess returned is no distribution, or they do not fit.
-      Exceptions of the functions. A g that was thrown away raises nothing.
+      ValueError: what a link's distribution or guess returned is no distribution, or they do not
+      fit. Exceptions of the functions. A g that was thrown away raises nothing.
     """
     keys = _keys(seed)
     samples, accepted, acceptance = [], [], []
@@ -136,12 +141,12 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
         for i, link in enumerate(links):
             proposed = others[-1].submit(proposal, i, link, state)
             ahead = others[-1].submit(step_ahead, link, state, proposed)
-            p = _distribution(finished(link.law, state), i, "law")
+            p = _distribution(finished(link.distribution, state), i, "distribution")
             q, guessed = proposed.result()
             if p.shape != q.shape:
                 raise ValueError(
-                    f"link {i}: law gave {p.size} probabilities and guess gave {q.size}; they must "
-                    "be of the same samples."
+                    f"link {i}: distribution gave {p.size} probabilities and guess gave {q.size}; "
+                    "they must be of the same samples."
                 )
             x, kept, beta = map(np.asarray, _verified(keys, i, p, q, guessed))
             samples.append(int(x))
@@ -166,7 +171,7 @@ def execute_plainly(links: Iterable[Link], state: State, *, seed: int = 0) -> Ex
     keys, samples = _keys(seed), []
     begun = time.perf_counter()
     for i, link in enumerate(links):
-        p = _distribution(finished(link.law, state), i, "law")
+        p = _distribution(finished(link.distribution, state), i, "distribution")
         samples.append(int(_drawn(keys, i, p)))
         state = finished(link.step, state, samples[-1])
     return Executed(state, samples, [False] * len(samples), [], time.perf_counter() - begun)

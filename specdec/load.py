@@ -40,7 +40,7 @@ def load_pair(
         the draft's decoder keeps float16 then: reading weights is most of its work, and what it
         generates are guesses.
       weights: "int8" rounds the target's to 8 bits, with a scale for each output of a kernel. That
-        is another model, whose law outputs then follow; None keeps them.
+        is another model, whose distribution outputs then follow; None keeps them.
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
         for one device. Tokens do not depend on it, but for sums that are rounded in another order:
         a token differs only where two were about as likely, or where a random number fell on the

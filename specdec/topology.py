@@ -57,10 +57,10 @@ class Topology:
     @classmethod
     def of_sizes(cls, size: int, depth: int, siblings: int) -> Topology:
         """A chain of ``depth`` nodes, with the other nodes as siblings of its own."""
-        places = range(-1, depth - 1)
-        extra = [p for p in places for _ in range(siblings - 1)]
+        positions = range(-1, depth - 1)
+        extra = [p for p in positions for _ in range(siblings - 1)]
         extra += [p for p in range(depth, size) for _ in range(siblings)]
-        return cls((*places, *extra[: size - depth]))
+        return cls((*positions, *extra[: size - depth]))
 
     @property
     def size(self) -> int:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.toy import ToyModel
-from specdec.testing.oracle import Grid, exact_law, model_law, total_variation
+from specdec.testing.oracle import Grid, exact_distribution, model_distribution, total_variation
 from specdec.testing.toys import dyadic_table, reference_distribution, tailed_table
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
@@ -59,11 +59,11 @@ def distances(
     case, *, gamma, limit, verifier=None, drafter=ModelDrafter, model=ToyModel, tables=None,
     draft_sampling=None,
 ):  # fmt: skip
-    """Total variation, row by row, between the real loop's law and the target's own."""
+    """Total variation, row by row, between the real loop's distribution and the target's own."""
     sampling = draft_sampling or case.sampling
     target, draft = (jnp.asarray(case.table(seed)) for seed in tables or case.tables)
     return distances_of(
-        drafter(ToyModel(case.vocab_size), gamma), Sampled(draft, sampling.traced()),
+        drafter(ToyModel(case.vocab_size), gamma), DraftParams(draft, sampling.traced()),
         case, target, limit=limit, verifier=verifier, model=model,
     )  # fmt: skip
 
@@ -72,27 +72,29 @@ def distances_of(
     drafter, drafter_params, case, target, *, limit, verifier=None, model=ToyModel, truth_of=None,
     prompt=PROMPT,
 ):  # fmt: skip
-    """The same for any drafter, any table for the target, and the law of ``truth_of``."""
-    law = exact_law(
+    """The same for any drafter, any table for the target, and the distribution of ``truth_of``."""
+    distribution = exact_distribution(
         Engine(model(case.vocab_size), drafter, verifier or TokenVerifier()),
         EngineParams(target, case.sampling.traced(), drafter_params), prompt,
         limit=limit, grid=case.grid,
     )  # fmt: skip
-    truth = target_law(case, target, limit, truth_of or ToyModel(case.vocab_size), prompt)
-    assert truth[0] != truth[1], "both rows have the same law; swapped rows would go unseen"
-    assert [pytest.approx(1) == sum(row.values()) for row in law] == [True, True]
-    return [total_variation(a, b) for a, b in zip(law, truth, strict=True)]
+    truth = target_distribution(case, target, limit, truth_of or ToyModel(case.vocab_size), prompt)
+    assert truth[0] != truth[1], (
+        "both rows have the same distribution; swapped rows would go unseen"
+    )
+    assert [pytest.approx(1) == sum(row.values()) for row in distribution] == [True, True]
+    return [total_variation(a, b) for a, b in zip(distribution, truth, strict=True)]
 
 
-_laws = {}
+_distributions = {}
 
 
-def target_law(case, target, limit, model, prompt=PROMPT):
-    """The target's own law, walked once for each table."""
+def target_distribution(case, target, limit, model, prompt=PROMPT):
+    """The target's own distribution, walked once for each table."""
     key = case.sampling, np.asarray(target).tobytes(), limit, model, id(prompt)
-    if key not in _laws:
-        _laws[key] = model_law(
+    if key not in _distributions:
+        _distributions[key] = model_distribution(
             model, target, prompt,
             lambda x: reference_distribution(x, case.sampling), limit=limit,
         )  # fmt: skip
-    return _laws[key]
+    return _distributions[key]

@@ -93,8 +93,8 @@ class ToyLookAhead(WholeVocabulary):
         ahead = jnp.broadcast_to(100 + 7 * jnp.arange(self.count), (len(tokens), self.count))
         fed = write_at(jnp.pad(tokens, ((0, 0), (0, self.count))), ahead, count)
         hidden, cache = self._model.extend(params, encoded, cache, fed)
-        places = count[:, None] - 1 + jnp.arange(1 + self.count)
-        return jnp.take_along_axis(hidden, places[..., None], axis=1), cache
+        indices = count[:, None] - 1 + jnp.arange(1 + self.count)
+        return jnp.take_along_axis(hidden, indices[..., None], axis=1), cache
 
     def logits(self, params, hidden):
         return self._model.logits(params, hidden)

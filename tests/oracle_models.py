@@ -23,7 +23,7 @@ from specdec.models.gpt.network import Transformer as GPTNetwork
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer as T5Network
-from specdec.testing.oracle import exact_law, total_variation
+from specdec.testing.oracle import exact_distribution, total_variation
 from specdec.testing.toys import reference_distribution
 from specdec.topology import CHAIN, Forest
 from specdec.types import Prompt, SamplingConfig
@@ -124,7 +124,7 @@ def network_logits(family, role, outputs):
 def distributions(family, numerators, limit, role="target"):
     """Row by row {tokens so far: probabilities of the next} of the network, shorter than limit."""
     outputs = np.array(list(itertools.product(range(V), repeat=limit - 1)), np.int32)
-    laws = []
+    distributions = []
     for row in network_logits(family, role, outputs):
         found = {}
         for tokens, logits in zip(outputs, row, strict=True):
@@ -136,33 +136,33 @@ def distributions(family, numerators, limit, role="target"):
                 else:
                     probs = reference_distribution(each, ONE)
                 found[tuple(tokens[:n].tolist())] = probs
-        laws.append(found)
-    return laws
+        distributions.append(found)
+    return distributions
 
 
 @functools.cache
 def truth(family, numerators, limit):
-    """The target's own law of the outputs of each text."""
-    laws = []
+    """The target's own distribution of the outputs of each text."""
+    distributions = []
     for following in distributions(family, numerators, limit):
-        law, unfinished = {}, {(): 1.0}
+        distribution, unfinished = {}, {(): 1.0}
         while unfinished:
             tokens, weight = unfinished.popitem()
             for token, p in enumerate(following[tokens]):
                 longer = (*tokens, token)
                 ended = token == EOS or len(longer) == limit
                 if p:
-                    (law if ended else unfinished)[longer] = weight * p
-        laws.append(law)
-    return laws
+                    (distribution if ended else unfinished)[longer] = weight * p
+        distributions.append(distribution)
+    return distributions
 
 
 def distances(
     family, drafter, params, grid, *, limit=3, verifier=None, mutant=None, numerators=STEEP
 ):
-    """Row by row, total variation between the real loop's law and the network's own."""
+    """Row by row, total variation between the real loop's distribution and the network's own."""
     target, weights = model_of(family, numerators, "target", mutant)
-    law = exact_law(
+    distribution = exact_distribution(
         Engine(target, drafter, verifier or TokenVerifier()),
         EngineParams(weights, ONE.traced(), params), prompt_of(family), limit=limit, grid=grid,
         rows_a_call=1 << 13,
@@ -170,15 +170,15 @@ def distances(
     expected = truth(family, numerators, limit)
     pairs = itertools.combinations(expected, 2)
     assert all(a != b for a, b in pairs), "swapped rows would go unseen"
-    return [total_variation(a, b) for a, b in zip(law, expected, strict=True)]
+    return [total_variation(a, b) for a, b in zip(distribution, expected, strict=True)]
 
 
 def _placed(topology, cache, count, after, positions):
     """The same block whose tokens are told other positions."""
-    length, room = cache.length, cache.keys[0].shape[2]
+    length, capacity = cache.length, cache.keys[0].shape[2]
     return Forest(
-        kv.block_mask(topology, length, room, count, after), positions,
-        kv.slot_positions(topology, length, room, after + count),
+        kv.block_mask(topology, length, capacity, count, after), positions,
+        kv.slot_positions(topology, length, capacity, after + count),
     )  # fmt: skip
 
 

@@ -101,8 +101,8 @@ def traversal_grid(targets, drafts, tree: Topology, proposal, independent):
         for x, p in itertools.product(range(len(r)), targets):
             if not q[x]:
                 continue
-            for own, law, before in judged(child, min(ONE, w * r[x] / q[x]), p, survival):
-                final.update(cumulative(law))
+            for own, distribution, before in judged(child, min(ONE, w * r[x] / q[x]), p, survival):
+                final.update(cumulative(distribution))
                 left = before * (1 - own)
                 acceptance.add(1 - left)
                 rest = tuple(max(w * a - b, 0) for a, b in zip(r, q, strict=True))
@@ -113,8 +113,8 @@ def traversal_grid(targets, drafts, tree: Topology, proposal, independent):
                     yield 0 * ONE, r, left, after
 
     for p in targets:
-        for _, law, _ in judged(-1, ONE, p, ONE):
-            final.update(cumulative(law))
+        for _, distribution, _ in judged(-1, ONE, p, ONE):
+            final.update(cumulative(distribution))
     return grid(proposal, acceptance, final)
 
 

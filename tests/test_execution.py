@@ -1,4 +1,4 @@
-"""Speculative execution: the samples' law, which g's result is kept, errors, the arithmetic."""
+"""Speculative execution: distribution of the samples, which g's result is kept, errors, sums."""
 
 import itertools
 import threading
@@ -15,8 +15,8 @@ from specdec import execution
 from specdec.execution import Link, execute, execute_plainly, speedup
 from specdec.studies.control import Pendulum, height
 
-# By state: f's law, and a guess of it that is wrong in places, or even impossible.
-LAW = np.array([[4, 2, 2], [0, 4, 4], [1, 6, 1]]) / 8
+# By state: f's distribution, and a guess of it that is wrong in places, or even impossible.
+DISTRIBUTION = np.array([[4, 2, 2], [0, 4, 4], [1, 6, 1]]) / 8
 GUESS = np.array([[2, 2, 4], [4, 4, 0], [1, 6, 1]]) / 8
 FALSE_ALARM = 1e-4  # Of each chi-square test, whose seeds are fixed.
 
@@ -26,7 +26,7 @@ def walk(state, x):
     return (2 * state + x) % 3
 
 
-WALK = Link(lambda state: LAW[state], lambda state: GUESS[state], walk)
+WALK = Link(lambda state: DISTRIBUTION[state], lambda state: GUESS[state], walk)
 LINKS, CHAINS = 3, 2000
 
 
@@ -43,7 +43,7 @@ def expected():
     for samples in itertools.product(range(3), repeat=LINKS):
         state, weight = 0, 1.0
         for x in samples:
-            weight *= LAW[state][x]
+            weight *= DISTRIBUTION[state][x]
             state = walk(state, x)
         found[samples] = weight
     return found
@@ -51,12 +51,12 @@ def expected():
 
 def p_value(samples):
     """Of the chains that may occur; 0 if one occurred that may not."""
-    law, counts = expected(), Counter(map(tuple, samples.tolist()))
-    if any(law[each] == 0 for each in counts):
+    distribution, counts = expected(), Counter(map(tuple, samples.tolist()))
+    if any(distribution[each] == 0 for each in counts):
         return 0.0
-    possible = [each for each in law if law[each] > 0]
+    possible = [each for each in distribution if distribution[each] > 0]
     observed = [counts[each] for each in possible]
-    return stats.chisquare(observed, [CHAINS * law[each] for each in possible]).pvalue
+    return stats.chisquare(observed, [CHAINS * distribution[each] for each in possible]).pvalue
 
 
 @pytest.mark.parametrize("run", [execute, execute_plainly])
@@ -98,7 +98,7 @@ def test_each_state_is_made_of_the_sample_that_is_told(run):
 
 def test_acceptance_is_theorem_3_5s():
     told = execute([WALK], 0)
-    assert told.acceptance == [pytest.approx(np.minimum(LAW[0], GUESS[0]).sum())]
+    assert told.acceptance == [pytest.approx(np.minimum(DISTRIBUTION[0], GUESS[0]).sum())]
 
 
 def test_links_of_a_chain_may_differ():
@@ -114,7 +114,7 @@ def test_links_of_a_chain_may_differ():
 def test_the_step_of_a_guess_runs_while_the_law_is_computed():
     begun = threading.Event()
 
-    def law(_):
+    def distribution(_):
         assert begun.wait(30), "g did not start before f ended"
         return [1.0, 0.0]
 
@@ -122,7 +122,7 @@ def test_the_step_of_a_guess_runs_while_the_law_is_computed():
         begun.set()
         return state
 
-    assert execute([Link(law, lambda _: [0.5, 0.5], step)], "kept").state == "kept"
+    assert execute([Link(distribution, lambda _: [0.5, 0.5], step)], "kept").state == "kept"
 
 
 def test_the_next_link_does_not_wait_for_what_is_thrown_away():
@@ -155,18 +155,22 @@ def test_what_is_thrown_away_raises_nothing():
 
 
 @pytest.mark.parametrize(
-    ("law", "guess", "words"),
+    ("distribution", "guess", "words"),
     [
-        ([0.5, 0.6], [0.5, 0.5], "link 0: law must give probabilities, at least 0, that sum to 1"),
+        (
+            [0.5, 0.6],
+            [0.5, 0.5],
+            "link 0: distribution must give probabilities, at least 0, that sum to 1",
+        ),
         ([1.5, -0.5], [0.5, 0.5], "a least one of -0.5"),
         ([0.5, 0.5], [np.nan, 1.0], "link 0: guess must give probabilities"),
-        ([0.5, 0.5], [1.0, 0.0, 0.0], "law gave 2 probabilities and guess gave 3"),
-        ([[1.0]], [1.0], r"law must give probabilities \[V\], got \(1, 1\)"),
+        ([0.5, 0.5], [1.0, 0.0, 0.0], "distribution gave 2 probabilities and guess gave 3"),
+        ([[1.0]], [1.0], r"distribution must give probabilities \[V\], got \(1, 1\)"),
     ],
 )
-def test_what_is_no_distribution(law, guess, words):
+def test_what_is_no_distribution(distribution, guess, words):
     with pytest.raises(ValueError, match=words):
-        execute([Link(lambda _: law, lambda _: guess, lambda s, x: s)], None)
+        execute([Link(lambda _: distribution, lambda _: guess, lambda s, x: s)], None)
 
 
 def test_the_arithmetic():
@@ -196,7 +200,7 @@ def test_a_slowdown_of_nothing():
 
 def test_the_pendulum_keeps_its_energy_and_its_guess_is_a_good_one():
     """Without a torque; energy per kilogram, from the heights and speeds of both ends."""
-    pendulum = Pendulum(law_steps=400, simulator_steps=400)
+    pendulum = Pendulum(distribution_steps=400, simulator_steps=400)
     link = pendulum.link()
 
     def energy(state):
@@ -218,11 +222,13 @@ def test_the_pendulum_keeps_its_energy_and_its_guess_is_a_good_one():
 
 def test_the_pendulums_torques_follow_the_planner():
     """The first one's of many loops, whose planner and guess differ enough to be told apart."""
-    pendulum = Pendulum(law_steps=400, guess_steps=2, simulator_steps=4)
+    pendulum = Pendulum(distribution_steps=400, guess_steps=2, simulator_steps=4)
     link, start = pendulum.link(), jnp.array([1.0, 2.0, 5.0, 0.0])
     told = [execute([link], start, seed=seed) for seed in range(3000)]
     counts = np.bincount([each.samples[0] for each in told], minlength=pendulum.torques)
-    law, guess = (np.asarray(f(start), np.float64) for f in (link.law, link.guess))
-    assert stats.chisquare(counts, 3000 * law / law.sum()).pvalue > FALSE_ALARM
+    distribution, guess = (
+        np.asarray(f(start), np.float64) for f in (link.distribution, link.guess)
+    )
+    assert stats.chisquare(counts, 3000 * distribution / distribution.sum()).pvalue > FALSE_ALARM
     assert stats.chisquare(counts, 3000 * guess / guess.sum()).pvalue < 1e-9
     assert sum(each.accepted[0] for each in told) < 3000

@@ -22,7 +22,7 @@ from oracle_cases import (
 )
 
 from specdec.core.standardize import spread
-from specdec.drafters.base import Sampled, chain
+from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.models.base import forced
@@ -115,10 +115,10 @@ class Misreporting(ModelDrafter):
 
 
 def terse(sampling, drafter=ModelDrafter):
-    """Row by row, how far a draft of three tokens takes a target of four from its law."""
+    """Row by row, how far a draft of three tokens takes a target of four from its distribution."""
     fine = dataclasses.replace(CASES["top-k"], sampling=sampling, grid=Grid(4, 12, 60))
     target = dyadic_table(CONTEXTS, 4, 3)
-    params = Sampled(jnp.asarray(quarters_table(CONTEXTS, 2)), sampling.traced())
+    params = DraftParams(jnp.asarray(quarters_table(CONTEXTS, 2)), sampling.traced())
     return distances_of(drafter(TerseToy(4), 2), params, fine, jnp.asarray(target), limit=2)
 
 
@@ -150,11 +150,11 @@ def test_broken_verifiers_are_caught(verifier):
 
 
 def several_ends(model):
-    """Distances from the law of a target of which tokens 1 and 2 each end a row."""
+    """Distances from the distribution of a target of which tokens 1 and 2 each end a row."""
     case = CASES["top-k"]
     target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
     return distances_of(
-        ModelDrafter(ToyModel(4), 2), Sampled(draft, case.sampling.traced()), case, target,
+        ModelDrafter(ToyModel(4), 2), DraftParams(draft, case.sampling.traced()), case, target,
         limit=3, model=model, truth_of=ToyModel(4, eos_ids=(1, 2)),
     )  # fmt: skip
 
@@ -191,7 +191,7 @@ def after_a_prompt(model, gamma=2):
     case = CASES["temperature 1"]
     target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
     return distances_of(
-        ModelDrafter(model(3), gamma), Sampled(draft, case.sampling.traced()), case, target,
+        ModelDrafter(model(3), gamma), DraftParams(draft, case.sampling.traced()), case, target,
         limit=3, model=model, truth_of=CONTINUING(3), prompt=PREFIXES,
     )  # fmt: skip
 
@@ -224,7 +224,7 @@ def after_forced_tokens(model, drafter=None, params=None, grid=PLAIN):
     case = dataclasses.replace(CASES["temperature 1"], grid=grid)
     target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
     return distances_of(
-        drafter or ModelDrafter(model(3), 2), params or Sampled(draft, case.sampling.traced()),
+        drafter or ModelDrafter(model(3), 2), params or DraftParams(draft, case.sampling.traced()),
         case, target, limit=3, model=model, truth_of=ToyModel(3), prompt=FORCED,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from oracle_heads import (
 from test_oracle import TerseToy, terse
 from test_oracle_trees import DRAFTS, POINTS, STEEP, off
 
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.look_ahead import LookAheadDrafter
@@ -70,7 +70,7 @@ def test_a_tree_is_lossless(drafter, name, independent, levels):
 
 @pytest.mark.parametrize("drafter", TREES)
 def test_the_likeliest_tokens_are_point_masses(drafter):
-    likely = Sampled(DRAFTS["quarters"], SamplingConfig(0.0).traced())
+    likely = DraftParams(DRAFTS["quarters"], SamplingConfig(0.0).traced())
     drafter = drafter(None, Topology.branching((2, 2)))
     verifier = PointMassVerifier()
     assert max(distances_of(drafter, likely, POINTS, STEEP, limit=4, verifier=verifier)) < LOSSLESS
@@ -101,7 +101,7 @@ def test_lossless_when_the_draft_has_some_tokens_only(sampling, drafter, draft):
     assert max(terse(sampling, some_tokens(drafter, draft))) < LOSSLESS
 
 
-def other_laws(drafter, draft):
+def other_distributions(drafter, draft):
     """Reports the q of the guesses in another order than that in which it draws them."""
 
     class OtherLaws(drafter):
@@ -115,9 +115,9 @@ def other_laws(drafter, draft):
 @pytest.mark.parametrize(
     "broken",
     [
-        other_laws(OffsetHeadsDrafter, ToyHeads()),
-        other_laws(EagleDrafter, ToyLayer()),
-        other_laws(LookAheadDrafter, ToyLookAhead()),
+        other_distributions(OffsetHeadsDrafter, ToyHeads()),
+        other_distributions(EagleDrafter, ToyLayer()),
+        other_distributions(LookAheadDrafter, ToyLookAhead()),
     ],
 )
 def test_the_q_of_another_guess_is_caught(broken):

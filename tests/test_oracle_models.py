@@ -10,7 +10,7 @@ from oracle_models import COINS, ONE, QUARTERS, STEEP, distances, distributions,
 from oracle_trees import FIRST, fractions_of, recursive_grid, rolled
 
 from specdec.core import platforms
-from specdec.drafters.base import Sampled, chain
+from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
@@ -30,15 +30,22 @@ def guessed_by(family, name):
     """A drafter, its parameters, and the grid of its decisions."""
     if name == "model":
         model, weights = model_of(family, QUARTERS)
-        return ModelDrafter(model, 2), Sampled(weights, ONE.traced()), EXACT
+        return ModelDrafter(model, 2), DraftParams(weights, ONE.traced()), EXACT
     if name == "tree":
         model, weights = model_of(family, COINS)
-        laws = (fractions_of(rolled(law, sum(law), 0)) for law in (STEEP, COINS))
-        grid = recursive_grid(*laws, 2, 2, False)
+        both = (
+            fractions_of(rolled(distribution, sum(distribution), 0))
+            for distribution in (STEEP, COINS)
+        )
+        grid = recursive_grid(*both, 2, 2, False)
         drafter = ModelTreeDrafter(model, Topology.branching((2, 1)))
-        return drafter, Sampled(weights, ONE.traced()), grid
+        return drafter, DraftParams(weights, ONE.traced()), grid
     if name == "n-gram":
-        return NgramDrafter(chain(2), 2), Sampled(dyadic_ngrams(2), ONE.traced()), Grid(4, 6, 12)
+        return (
+            NgramDrafter(chain(2), 2),
+            DraftParams(dyadic_ngrams(2), ONE.traced()),
+            Grid(4, 6, 12),
+        )
     return CopyingDrafter(chain(2), max_match=2), (), Grid(1, 4, 4)
 
 
@@ -85,8 +92,8 @@ def own_probabilities(family, limit=2):
     """A drafter of one guess, its parameters, and a grid with all that may be decided."""
     model, weights = model_of(family, ())
     proposal, acceptance, final = set(), set(), set()
-    laws = (distributions(family, (), limit, role) for role in ("target", "draft"))
-    for target, draft in zip(*laws, strict=True):
+    both = (distributions(family, (), limit, role) for role in ("target", "draft"))
+    for target, draft in zip(*both, strict=True):
         for tokens, p in target.items():
             q = draft[tokens]
             left = np.maximum(p - q, 0)
@@ -96,7 +103,7 @@ def own_probabilities(family, limit=2):
     cells = (
         tuple(x for x in each if 1e-9 < x < 1 - 1e-9) for each in (proposal, acceptance, final)
     )
-    return ModelDrafter(model, 1), Sampled(weights, ONE.traced()), Grid(*cells, first=FIRST)
+    return ModelDrafter(model, 1), DraftParams(weights, ONE.traced()), Grid(*cells, first=FIRST)
 
 
 BROKEN_VERIFIERS = [

@@ -7,18 +7,18 @@ from fractions import Fraction
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, target_law
+from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, target_distribution
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.hierarchical import HierarchicalDrafter
-from specdec.drafters.base import Sampled, chain
+from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyModel
 from specdec.testing import mutants
-from specdec.testing.oracle import Grid, exact_law, total_variation
+from specdec.testing.oracle import Grid, exact_distribution, total_variation
 from specdec.testing.toys import dyadic_ngrams, quarters_table
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
@@ -33,16 +33,16 @@ def make(name, gamma, sampling):
     """A drafter and its parameters."""
     drawn = sampling.traced()
     if name == "model":
-        return ModelDrafter(TOY, gamma), Sampled(jnp.asarray(quarters_table(31, 2)), drawn)
+        return ModelDrafter(TOY, gamma), DraftParams(jnp.asarray(quarters_table(31, 2)), drawn)
     if name in ("unigram", "bigram", "trigram"):
         tables = dyadic_ngrams({"unigram": 1, "bigram": 2, "trigram": 3}[name])
-        return NgramDrafter(chain(gamma), tables.order), Sampled(tables, drawn)
+        return NgramDrafter(chain(gamma), tables.order), DraftParams(tables, drawn)
     if name == "copying":
         return CopyingDrafter(chain(gamma), max_match=2), ()
     if name == "random":
         return RandomDrafter(chain(gamma), TOY.vocab_size), ()
     inner, inner_params = make(name.removeprefix("model over "), 1, sampling)
-    own = Sampled(jnp.asarray(quarters_table(31, 2)), drawn)
+    own = DraftParams(jnp.asarray(quarters_table(31, 2)), drawn)
     return HierarchicalDrafter(TOY, inner, gamma), (own, inner_params)
 
 
@@ -61,14 +61,14 @@ class FullReported(ModelDrafter):
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
-        full = Sampled(params.weights[::-1], params.sampling)
+        full = DraftParams(params.weights[::-1], params.sampling)
         reported = super().propose(full, state, random)[0].probs
         return dataclasses.replace(draft, probs=reported), after
 
 
 def quantized_off(drafter, case):
     tables = (quarters_table(31, 2), case.table(case.tables[0]))
-    params = Sampled(jnp.stack(tuple(map(jnp.asarray, tables))), case.sampling.traced())
+    params = DraftParams(jnp.stack(tuple(map(jnp.asarray, tables))), case.sampling.traced())
     return distances_of(drafter(FewBits(3), 1), params, case, target(case), limit=3)
 
 
@@ -77,7 +77,7 @@ def test_lossless_with_the_targets_own_copy():
     assert max(quantized_off(ModelDrafter, SAMPLED)) < LOSSLESS
     full = target(GREEDY)
     model, few = TOY.quantized(full, 8, 16, of_target=True)
-    params = Sampled(few, GREEDY.sampling.traced())
+    params = DraftParams(few, GREEDY.sampling.traced())
     for gamma in (1, 3):
         off = distances_of(ModelDrafter(model, gamma), params, GREEDY, full, limit=4)
         assert max(off) < LOSSLESS
@@ -159,7 +159,7 @@ def two_guesses(name, drafter=HierarchicalDrafter):
     case, table = dataclasses.replace(SAMPLED, grid=GRIDS[name]), TARGET
     if name == "model over copying":  # With quarters its grid would have 110,000 cells.
         case, table = COINS, target(COINS)
-        params = (Sampled(jnp.asarray(COINS.table(1)), COINS.sampling.traced()), params[1])
+        params = (DraftParams(jnp.asarray(COINS.table(1)), COINS.sampling.traced()), params[1])
     return drafter(built.model, built.inner, 2), params, case, table
 
 
@@ -247,14 +247,14 @@ LENIENT_TARGET = jnp.asarray(SAMPLED.table(0))  # Unlike the draft: little is ac
 @pytest.mark.parametrize("name", ["model", "unigram", "copying", "random"])
 def test_lenience_is_lossy_and_bounded(name):
     """No token has more than p / l of probability, so no row of n tokens more than p / l^n."""
-    law, truth = lenient_laws(LenientVerifier(LENIENCE), name)
+    distribution, truth = lenient_distributions(LenientVerifier(LENIENCE), name)
     assert not LenientVerifier(LENIENCE).lossless
-    assert max(total_variation(a, b) for a, b in zip(law, truth, strict=True)) > CAUGHT
-    assert excess(law, truth) < LOSSLESS
+    assert max(total_variation(a, b) for a, b in zip(distribution, truth, strict=True)) > CAUGHT
+    assert excess(distribution, truth) < LOSSLESS
 
 
 def test_a_lenient_correction_that_breaks_the_bound_is_caught():
-    assert excess(*lenient_laws(mutants.LenientRedraw(LENIENCE), "model")) > CAUGHT
+    assert excess(*lenient_distributions(mutants.LenientRedraw(LENIENCE), "model")) > CAUGHT
 
 
 def test_lenience_one_is_exact():
@@ -265,19 +265,23 @@ def test_lenience_one_is_exact():
     assert max(distances_of(drafter, params, case, TARGET, limit=3, verifier=verifier)) < LOSSLESS
 
 
-def lenient_laws(verifier, name):
-    """The law under lenience and the target's own, of rows of at most two tokens."""
+def lenient_distributions(verifier, name):
+    """The distribution under lenience and the target's own, of rows of at most two tokens."""
     grid = dataclasses.replace(GRIDS[name], acceptance=12, final=60)
     drafter, params = make(name, 1, SamplingConfig(1.0))
     params = EngineParams(LENIENT_TARGET, SAMPLED.sampling.traced(), params)
-    law = exact_law(Engine(TOY, drafter, verifier), params, PROMPT, limit=2, grid=grid)
-    return law, target_law(SAMPLED, LENIENT_TARGET, 2, ToyModel(SAMPLED.vocab_size))
+    distribution = exact_distribution(
+        Engine(TOY, drafter, verifier), params, PROMPT, limit=2, grid=grid
+    )
+    return distribution, target_distribution(
+        SAMPLED, LENIENT_TARGET, 2, ToyModel(SAMPLED.vocab_size)
+    )
 
 
-def excess(law, truth):
+def excess(distribution, truth):
     """By how much some row is likelier than the bound allows."""
     return max(
         p - own.get(tokens, 0.0) / LENIENCE ** len(tokens)
-        for row, own in zip(law, truth, strict=True)
+        for row, own in zip(distribution, truth, strict=True)
         for tokens, p in row.items()
     )

@@ -10,7 +10,7 @@ import pytest
 from oracle_cases import CASES, CAUGHT, LOSSLESS, distances_of
 from oracle_trees import FIRST, fractions_of, kseq_grid, recursive_grid, rolled, traversal_grid
 
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.merged import MergedDrafter
@@ -53,13 +53,13 @@ def off(
     verifier, levels, draft="coins", independent=False, limit=3, drafter=ModelTreeDrafter,
     model=ToyModel, tree=None, target=STEEP, acceptance=None,
 ):  # fmt: skip
-    """How far the loop's law is from the target's, at worst; the draft is a model's tree."""
+    """How far the loop's distribution is from the target's at worst; the draft is a tree."""
     tree = tree or Topology.branching(levels)
     grid = grid_of(verifier, tree, draft, independent, target)
     if acceptance:
         grid = dataclasses.replace(grid, acceptance=acceptance)
     case = dataclasses.replace(SAMPLED, grid=grid)
-    params = Sampled(DRAFTS[draft], ONE)
+    params = DraftParams(DRAFTS[draft], ONE)
     built = drafter(TOY, tree, independent)
     return max(
         distances_of(built, params, case, target, limit=limit, verifier=verifier, model=model)
@@ -119,13 +119,13 @@ POINTS = dataclasses.replace(SAMPLED, grid=Grid(1, 1, 4))
 def point_masses(name):
     """A drafter whose guesses are no draws, and its parameters."""
     zero = SamplingConfig(0.0).traced()
-    likely = Sampled(DRAFTS["quarters"], zero)
+    likely = DraftParams(DRAFTS["quarters"], zero)
     tables = dyadic_ngrams(2)
     made = {
         "model": (ModelTreeDrafter(TOY, Topology.branching((2, 2))), likely),
         "best-first": (BestFirstDrafter(TOY, 5, 3, 2), likely),
-        "best-first, temperature 1": (BestFirstDrafter(TOY, 4, 2, 2), Sampled(STEEP, ONE)),
-        "n-gram": (NgramDrafter(Topology.branching((2, 1)), 2), Sampled(tables, zero)),
+        "best-first, temperature 1": (BestFirstDrafter(TOY, 4, 2, 2), DraftParams(STEEP, ONE)),
+        "n-gram": (NgramDrafter(Topology.branching((2, 1)), 2), DraftParams(tables, zero)),
         "copying": (CopyingDrafter(Topology.branching((2, 1)), 2), ()),
         "best-first and copying": (
             MergedDrafter(
@@ -166,7 +166,7 @@ def two_drafts(drafter=MergedDrafter, levels=(1,), draft="coins", target=STEEP):
     tree = Topology.branching(levels)
     both = tuple(ModelTreeDrafter(TOY, tree, catch_up=len(levels) + 1) for _ in range(2))
     other = {"coins": rolled((1, 1, 0), 2, 3), "quarters": rolled((2, 1, 1), 4, 4)}
-    params = Sampled(DRAFTS[draft], ONE), Sampled(other[draft], ONE)
+    params = DraftParams(DRAFTS[draft], ONE), DraftParams(other[draft], ONE)
     grid = recursive_grid(
         fractions_of(target), fractions_of(DRAFTS[draft]), 2, PROPOSALS[draft], True, several=True
     )
@@ -187,7 +187,7 @@ def test_a_model_and_copying_at_once_are_lossless():
         ModelTreeDrafter(TOY, tree, catch_up=3), CopyingDrafter(tree, max_match=2, catch_up=3),
     )  # fmt: skip
     case = dataclasses.replace(SAMPLED, grid=Grid(2, 24, 24, first=FIRST))
-    params = (Sampled(DRAFTS["coins"], ONE), ())
+    params = (DraftParams(DRAFTS["coins"], ONE), ())
     found = distances_of(MergedDrafter(both, 3), params, case, STEEP, limit=3, verifier=RECURSIVE)
     assert max(found) < LOSSLESS
 
@@ -197,7 +197,7 @@ def test_a_model_and_copying_at_once_are_lossless():
     [
         (RandomDrafter(Topology.branching((2,)), 3), (), Grid(3, 16, 16, first=FIRST)),
         (
-            NgramDrafter(Topology.branching((2, 1)), 1), Sampled(dyadic_ngrams(1), ONE),
+            NgramDrafter(Topology.branching((2, 1)), 1), DraftParams(dyadic_ngrams(1), ONE),
             Grid(2, 16, 16, first=FIRST),
         ),
     ],
@@ -231,7 +231,7 @@ def test_a_greedy_target_with_drawn_guesses():
     target = jnp.asarray(GREEDY.table(GREEDY.tables[0]))
     drafter = ModelTreeDrafter(TOY, Topology.branching((2, 1)))
     case = dataclasses.replace(GREEDY, grid=Grid(2, 1, 1))
-    params = Sampled(DRAFTS["coins"], ONE)
+    params = DraftParams(DRAFTS["coins"], ONE)
     assert max(distances_of(drafter, params, case, target, limit=4, verifier=RECURSIVE)) == 0
 
 
@@ -247,7 +247,7 @@ def test_trees_of_the_targets_own_copy_are_lossless(verifier):
     full = jnp.asarray(GREEDY.table(GREEDY.tables[0]))
     model, few = TOY.quantized(full, 8, 16, of_target=True)
     drafter = ModelTreeDrafter(model, Topology.branching((2, 1)))
-    params = Sampled(few, SamplingConfig(0.0).traced())
+    params = DraftParams(few, SamplingConfig(0.0).traced())
     assert max(distances_of(drafter, params, GREEDY, full, limit=4, verifier=verifier)) == 0
 
 

@@ -220,13 +220,13 @@ def write_weights(
     No shard is larger than ``max_shard_bytes``, unless a single tensor is. Several have an index.
     """
     sizes = {name: math.prod(table[name].shape) * dtype.itemsize for name in table}
-    shards, room = [[]], max_shard_bytes
+    shards, capacity = [[]], max_shard_bytes
     for name, size in sizes.items():
-        if size > room and shards[-1]:
+        if size > capacity and shards[-1]:
             shards.append([])
-            room = max_shard_bytes
+            capacity = max_shard_bytes
         shards[-1].append(name)
-        room -= size
+        capacity -= size
 
     weight_map = {}
     for i, names in enumerate(shards, start=1):

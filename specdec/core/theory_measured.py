@@ -1,9 +1,9 @@
 """Theory where acceptances are measured along texts and are not independent.
 
 Everything here starts from ratios r_t = min(1, q(x_t)/p(x_t)) at the tokens x of texts that follow
-the target's law p (with what the draft assigns, q, after the same prefix). Given that the target's
-output is x_t, its guess was accepted with probability r_t, since min(p, q) of p's mass is accepted
-guesses. So, x_1..x_i being such a text,
+the target's distribution p (with what the draft assigns, q, after the same prefix). Given that the
+target's output is x_t, its guess was accepted with probability r_t, since min(p, q) of p's mass is
+accepted guesses. So, x_1..x_i being such a text,
 
     P(the first i guesses are accepted) = sum_x prod_j min(p, q) = E_p[prod_j r_j],
 

@@ -1,7 +1,8 @@
 """The most that K guesses of one position can be accepted, whatever the rule that judges them.
 
-A rule sees K tokens drawn from q and emits a token whose law is p. It accepts if that token is one
-of the K. So the best rule is a flow from sets of K tokens to tokens, and by its minimal cut
+A rule sees K tokens drawn from q and emits a token whose distribution is p. It accepts if that
+token is one of the K. So the best rule is a flow from sets of K tokens to tokens, and by its
+minimal cut
 
     P(accepted) = min over sets H of tokens of  p(H) + 1 - P(all K tokens are in H).
 
@@ -11,9 +12,9 @@ Sources: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transpo
 transport problem; Hu et al. 2025, "Towards Optimal Multi-draft Speculative Decoding", for the sets
 H and their order, with and without replacement.
 
-Notation: p [B, V] is the target's law, q [B, V] that of the first guess. All K of ``counts`` are
-computed together. Everything raises ValueError if shapes differ, a row is no distribution, or a
-count is below 1.
+Notation: p [B, V] is the target's distribution, q [B, V] that of the first guess. All K of
+``counts`` are computed together. Everything raises ValueError if shapes differ, a row is no
+distribution, or a count is below 1.
 """
 
 from __future__ import annotations
@@ -95,14 +96,14 @@ def _by_count(
     rang = np.zeros((most + 1, len(p), len(times)))  # P(at least k rang by t).
     rang[0] = 1
     best = np.ones((most, len(p)))
-    for place in range(kept.shape[1]):
-        rings = -np.expm1(-rates[:, place, None] * times)
+    for position in range(kept.shape[1]):
+        rings = -np.expm1(-rates[:, position, None] * times)
         rang[1:] += rings * (rang[:-1] - rang[1:])
-        at = outside[:, place, None] * times
+        at = outside[:, position, None] * times
         inside = np.einsum("bt,kbt->kb", _STEP * at * np.exp(-at), rang[1:])
-        inside = np.where(outside[:, place] <= small[:, 0], 1.0, inside)
-        best = np.minimum(best, in_p[:, place] + 1 - inside)
-        if (in_p[:, place] >= best).all():  # Larger sets have more of p, and no P above 1.
+        inside = np.where(outside[:, position] <= small[:, 0], 1.0, inside)
+        best = np.minimum(best, in_p[:, position] + 1 - inside)
+        if (in_p[:, position] >= best).all():  # Larger sets have more of p, and no P above 1.
             break
     return best.T
 
@@ -111,18 +112,26 @@ def _sorted(
     p: np.ndarray, q: np.ndarray, counts: Sequence[int]
 ) -> tuple[Float[np.ndarray, "b v"], Float[np.ndarray, "b v"], Int[np.ndarray, "b v"]]:
     """p and q with sums of 1, and their tokens by decreasing q/p."""
-    laws = [np.asarray(each, np.float64) for each in (p, q)]
-    if laws[0].ndim != 2 or laws[0].shape != laws[1].shape:
-        raise ValueError(f"p and q must be [B, V] both, got {laws[0].shape} and {laws[1].shape}.")
-    for name, law in zip("pq", laws, strict=True):
-        if not ((law >= 0).all() and (abs(law.sum(axis=1) - 1) <= _SUM_TOLERANCE).all()):
+    distributions = [np.asarray(each, np.float64) for each in (p, q)]
+    if distributions[0].ndim != 2 or distributions[0].shape != distributions[1].shape:
+        raise ValueError(
+            f"p and q must be [B, V] both, got {distributions[0].shape} and "
+            f"{distributions[1].shape}."
+        )
+    for name, distribution in zip("pq", distributions, strict=True):
+        if not (
+            (distribution >= 0).all()
+            and (abs(distribution.sum(axis=1) - 1) <= _SUM_TOLERANCE).all()
+        ):
             raise ValueError(f"Each row of {name} must be >= 0 and sum to 1.")
     if not counts or min(counts) < 1:
         raise ValueError(f"counts must be whole numbers >= 1, got {counts}.")
-    p, q = (law / law.sum(axis=1, keepdims=True) for law in laws)
+    p, q = (
+        distribution / distribution.sum(axis=1, keepdims=True) for distribution in distributions
+    )
     ratios = np.divide(q, p, out=np.where(q > 0, np.inf, 0.0), where=p > 0)
     return p, q, np.argsort(-ratios, axis=1, kind="stable")
 
 
-def _take(law: Float[np.ndarray, "b v"], order: Int[np.ndarray, "b m"]) -> np.ndarray:
-    return np.take_along_axis(law, order, axis=1)
+def _take(distribution: Float[np.ndarray, "b v"], order: Int[np.ndarray, "b m"]) -> np.ndarray:
+    return np.take_along_axis(distribution, order, axis=1)

@@ -1,8 +1,8 @@
 """The shape of a tree that is worth its cost, from measured acceptance by rank.
 
 Notation: p_k (``by_rank``) is the probability that, of a position's guesses, the k-th is the one
-that is accepted, whatever the position. A node's worth is the probability that it is emitted: the
-product of p over its path. A block emits the sum of all worths, plus 1.
+that is accepted, whatever the position. A node's score is the probability that it is emitted: the
+product of p over its path. A block emits the sum of all scores, plus 1.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 
 def best_parents(by_rank: Sequence[float], nodes: int, depth: int) -> tuple[int, ...]:
-    """The parents of the ``nodes`` most worthy guesses, in the order of levels.
+    """The parents of the ``nodes`` guesses of the highest scores, in the order of levels.
 
     This is the optimum of Sequoia's dynamic program (Chen et al. 2024, "Sequoia", section 4.1),
-    found by always adding the most worthy node: with p_k that do not rise with k, a node is never
-    worth more than its parent or its earlier siblings, so the best nodes make a tree.
+    found by always adding the node of the highest score: with p_k that do not rise with k, a node
+    never ranks above its parent or its earlier siblings, so the best nodes make a tree.
 
     Args:
       by_rank: p_1, p_2, ...; as many as a position may have guesses.
@@ -34,40 +34,40 @@ def best_parents(by_rank: Sequence[float], nodes: int, depth: int) -> tuple[int,
     if nodes < 1 or depth < 1:
         raise ValueError(f"nodes and depth must be at least 1, got {nodes} and {depth}.")
     order = itertools.count()
-    # (minus worth, tie-breaker, level, parent's number, rank)
+    # (minus score, tie-breaker, level, parent's number, rank)
     waiting = [(-p[0], next(order), 0, -1, 0)]
     found: list[tuple[int, int]] = []  # Level and parent's number.
     while waiting and len(found) < nodes:
-        worth, _, level, parent, rank = heapq.heappop(waiting)
+        score, _, level, parent, rank = heapq.heappop(waiting)
         number = len(found)
         found.append((level, parent))
         if rank + 1 < len(p):
-            sibling = worth / p[rank] * p[rank + 1] if p[rank] else 0.0
+            sibling = score / p[rank] * p[rank + 1] if p[rank] else 0.0
             heapq.heappush(waiting, (sibling, next(order), level, parent, rank + 1))
         if level + 1 < depth:
-            heapq.heappush(waiting, (worth * p[0], next(order), level + 1, number, 0))
+            heapq.heappush(waiting, (score * p[0], next(order), level + 1, number, 0))
     # In the order of levels, siblings in the order of ranks.
     by_level = sorted(range(len(found)), key=lambda number: (found[number][0], number))
-    place = {number: i for i, number in enumerate(by_level)}
-    return tuple(place.get(found[number][1], -1) for number in by_level)
+    index = {number: i for i, number in enumerate(by_level)}
+    return tuple(index.get(found[number][1], -1) for number in by_level)
 
 
 def expected_tokens(by_rank: Sequence[float], parents: Sequence[int]) -> float:
-    """Tokens a block emits on average: 1 and the sum of all nodes' worths.
+    """Tokens a block emits on average: 1 and the sum of all nodes' scores.
 
     Of a chain with p_1 = alpha this is Equation 1 of Leviathan et al. 2023. Ranks without a p are
-    worth nothing.
+    of score 0.
 
     Raises:
       ValueError: as :func:`best_parents`.
     """
     p = _checked(by_rank)
-    worths: list[float] = []
+    scores: list[float] = []
     for i, parent in enumerate(parents):
         rank = list(parents[:i]).count(parent)
-        above = 1.0 if parent < 0 else worths[parent]
-        worths.append(above * (p[rank] if rank < len(p) else 0.0))
-    return 1.0 + sum(worths)
+        above = 1.0 if parent < 0 else scores[parent]
+        scores.append(above * (p[rank] if rank < len(p) else 0.0))
+    return 1.0 + sum(scores)
 
 
 def falling(by_rank: Sequence[float] | np.ndarray) -> tuple[float, ...]:

@@ -26,10 +26,10 @@ def refuse_nan(batch: Batch, nan: np.ndarray, num_tokens: np.ndarray, source: st
     Raises:
       ValueError: there is such a row; it names the first one.
     """
-    for place in np.flatnonzero(nan):
+    for index in np.flatnonzero(nan):
         raise ValueError(
-            f"Row {batch.row_ids[place]}: the logits of {source} became NaN within the first "
-            f"{num_tokens[place]} tokens. Look for NaN or infinity in the weights; bfloat16 models "
+            f"Row {batch.row_ids[index]}: the logits of {source} became NaN within the first "
+            f"{num_tokens[index]} tokens. Look for NaN or infinity in the weights; bfloat16 models "
             'may need dtype="float32".'
         )
 
@@ -54,9 +54,9 @@ class Batch:
         """Batches of the same shape share their programs."""
         return (*self.prompt.inputs.shape, self.prompt.prefix.shape[1])
 
-    def row(self, place: int) -> Prompt:
+    def row(self, index: int) -> Prompt:
         """The prompt of one row alone."""
-        return jax.tree.map(lambda array: array[place : place + 1], self.prompt)
+        return jax.tree.map(lambda array: array[index : index + 1], self.prompt)
 
 
 def make_batches(
@@ -92,9 +92,9 @@ def _padded(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The chosen rows' tokens in an array of ``shape``, and how many each has."""
     tokens, lengths = np.full(shape, pad_id, np.int32), np.zeros(shape[0], np.int32)
-    for place, row in enumerate(rows):
-        lengths[place] = len(ids[row])
-        tokens[place, : lengths[place]] = ids[row]
+    for index, row in enumerate(rows):
+        lengths[index] = len(ids[row])
+        tokens[index, : lengths[index]] = ids[row]
     return tokens, lengths
 
 

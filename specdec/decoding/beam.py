@@ -46,13 +46,13 @@ class BeamResult:
     steps: Int[Array, " b"]
     nan: Bool[Array, " b"]
 
-    def row(self, place: int, count: int) -> list[Hypothesis]:
+    def row(self, index: int, count: int) -> list[Hypothesis]:
         """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
         return [
             Hypothesis(tokens[:length], float(score), float(log_prob))
             for tokens, length, score, log_prob in zip(
-                self.tokens[place, :count], self.num_tokens[place, :count],
-                self.scores[place, :count], self.log_probs[place, :count], strict=True,
+                self.tokens[index, :count], self.num_tokens[index, :count],
+                self.scores[index, :count], self.log_probs[index, :count], strict=True,
             )
             if length
         ]  # fmt: skip

@@ -139,7 +139,7 @@ class BeamEngine:
         return self.draft.beams * self.draft.gamma if self.draft else 0
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Entries of a cache behind the prefix; the draft's needs less behind its last level."""
         return self.num_beams * self.output_bucket + self.num_beams + self.nodes
 
@@ -160,28 +160,28 @@ class BeamEngine:
         wide = self.num_beams
         prefix = prompt.prefix_lengths - 1
         first = prefix + ahead * wide
-        entries = jnp.arange(prompt.prefix.shape[1] - 1 + self.room)
+        entries = jnp.arange(prompt.prefix.shape[1] - 1 + self.capacity)
         written = jnp.arange(family.shape[2])[:, None] < level[:, None, None, None]
         before = written & (family[..., None] == jnp.arange(wide))
         seen = jnp.broadcast_to((entries < prefix[:, None])[:, None], (batch, count, len(entries)))
         seen = _set_last(seen, before.reshape(batch, count, -1), first)
         seen = _set_last(seen, ancestors, first + level * wide)
         own = (prefix + level)[:, None] + depths
-        places = jnp.where(
+        indices = jnp.where(
             entries < prefix[:, None], entries,
             prefix[:, None] + (entries - first[:, None]) // wide,
         )  # fmt: skip
-        places = _set_last(places[:, None], own[:, None], first + level * wide)[:, 0]
-        return Forest(seen, own[:, -count:], places)
+        indices = _set_last(indices[:, None], own[:, None], first + level * wide)[:, 0]
+        return Forest(seen, own[:, -count:], indices)
 
     def start(
         self, params: Params, draft_params: Params, prompt: Prompt
     ) -> tuple[tuple[Encoded, Encoded], Live, tuple[Cache, Cache]]:
         """What both models made of the inputs, the one hypothesis of no tokens, both caches."""
-        start = self.target.start(params, prompt, self.room)
+        start = self.target.start(params, prompt, self.capacity)
         encoded = cache = ()
         if self.draft:
-            drafted = self.draft.model.start(draft_params, prompt, self.room, start.encoded)
+            drafted = self.draft.model.start(draft_params, prompt, self.capacity, start.encoded)
             encoded, cache = drafted.encoded, drafted.cache
         tokens = jnp.tile(start.last_token[:, None], (1, self.num_beams))
         family = jnp.zeros((*tokens.shape, self.output_bucket), jnp.int32)
@@ -209,7 +209,7 @@ class BeamEngine:
         if self.draft is None:
             return guesses, cache, nan
         model, u = self.draft.model, self.draft.beams
-        worth, first = beams.live_log_probs, 0
+        score, first = beams.live_log_probs, 0
         for level in range(self.draft.gamma):
             fed = slice(first, wide + u * level)
             hidden, cache = self._feed(params, encoded, prompt, beams, live, cache, guesses, fed)
@@ -220,9 +220,9 @@ class BeamEngine:
             ids = model.over_vocabulary(params, PointMass(best.tokens.reshape(batch, -1)))
             assert isinstance(ids, PointMass)
             nan |= jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
-            total = (worth[..., None] + best.log_probs).reshape(batch, -1)
+            total = (score[..., None] + best.log_probs).reshape(batch, -1)
             total = jnp.where(one_of(ids.tokens, model.eos_ids), -jnp.inf, total)
-            worth, chosen = jax.lax.top_k(total, u)
+            score, chosen = jax.lax.top_k(total, u)
             parents = fed.start + chosen // best.tokens.shape[2]
             at = (slice(None), slice(fed.stop, fed.stop + u))
             own = jnp.take_along_axis(guesses.ancestors, parents[..., None], axis=1)
@@ -295,7 +295,7 @@ class BeamEngine:
             bad = running & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
             finished = jnp.where(running, new.finished | bad, beams.finished)
             level = jnp.max(jnp.where(running, block.num_levels, 0))  # Of all that are running.
-            place, found = self.find(guesses, take_rows(at, parents), tokens)
+            index, found = self.find(guesses, take_rows(at, parents), tokens)
             lost = ~found & (new.live_log_probs > -jnp.inf)
             family = take_rows(live.family, parents)
             now = jnp.arange(self.output_bucket) == beams.length[:, None, None]
@@ -316,7 +316,7 @@ class BeamEngine:
                 lambda old, new: where_rows(running, new, old), (live, block), (after, taken)
             )
             new = dataclasses.replace(new, finished=finished)
-            return place, new, live, block, going, nan | bad
+            return index, new, live, block, going, nan | bad
 
         carry = here, beams, live, block, ~beams.finished, jnp.zeros((batch,), bool)
         carry = jax.lax.while_loop(lambda carry: jnp.any(carry[4]), take_level, carry)

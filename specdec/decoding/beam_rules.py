@@ -230,9 +230,9 @@ def step(
     """
     width, each = rules.num_beams, best.tokens.shape[2]
     total = (state.live_log_probs[..., None] + best.log_probs).reshape(len(state.length), -1)
-    total, places = jax.lax.top_k(total, min(rules.num_candidates(eos_ids), total.shape[1]))
-    tokens = take_rows(best.tokens.reshape(len(places), -1), places)
-    parents, ends = places // each, one_of(tokens, eos_ids)
+    total, indices = jax.lax.top_k(total, min(rules.num_candidates(eos_ids), total.shape[1]))
+    tokens = take_rows(best.tokens.reshape(len(indices), -1), indices)
+    parents, ends = indices // each, one_of(tokens, eos_ids)
     length = state.length + 1
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, total), width)
@@ -328,10 +328,10 @@ def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
     return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
 
-def take_rows(values: Array, places: Int[Array, "b n"]) -> Array:
+def take_rows(values: Array, indices: Int[Array, "b n"]) -> Array:
     """values[b, places[b, n]], without a row looking into another's."""
-    places = places.reshape(*places.shape, *(1,) * (values.ndim - 2))
-    return jnp.take_along_axis(values, places, axis=1, mode="promise_in_bounds")
+    indices = indices.reshape(*indices.shape, *(1,) * (values.ndim - 2))
+    return jnp.take_along_axis(values, indices, axis=1, mode="promise_in_bounds")
 
 
 def _appended(

@@ -58,7 +58,7 @@ class EngineParams:
     """The arrays an engine works with."""
 
     target: Params  # The target's packed parameters.
-    sampling: Sampling  # How the target's logits become the law of the output.
+    sampling: Sampling  # How the target's logits become the distribution of the output.
     drafter: Params = ()  # The drafter's own; () for plain decoding.
 
 
@@ -77,7 +77,7 @@ class Engine:
     """A target, what drafts for it, and who accepts. Everything is pure; an engine is static.
 
     Attributes:
-      target: the model whose law outputs follow.
+      target: the model whose distribution outputs follow.
       drafter: None for plain decoding.
       verifier: who accepts guesses; plain decoding has none to accept.
       width: of plain decoding, tokens in each target call; all but the last token are padding.
@@ -128,8 +128,8 @@ class Engine:
           trace: whether every block's diagnostics are kept.
           encoded: what its target made of the inputs, where a draft decodes alone.
         """
-        room = output_bucket + max(self.nodes + 1, self.width)
-        start = self.target.start(params.target, prompt, room, encoded)
+        capacity = output_bucket + max(self.nodes + 1, self.width)
+        start = self.target.start(params.target, prompt, capacity, encoded)
         drafter_state = None
         if self.drafter:
             drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start)
@@ -233,8 +233,8 @@ def decode(
     """Decodes a batch, the whole of it in one ``lax.while_loop``.
 
     Rows advance and end apart; a row's output does not depend on its neighbours. With a lossless
-    verifier the output's law is the target's own under ``params.sampling``. Arguments as in
-    :meth:`Engine.start`.
+    verifier the output's distribution is the target's own under ``params.sampling``. Arguments as
+    in :meth:`Engine.start`.
     """
     state = engine.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace,

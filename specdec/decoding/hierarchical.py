@@ -13,7 +13,14 @@ from specdec.arguments import whole
 from specdec.core.residuals import take_position, write_at
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.state import initial_state
-from specdec.drafters.base import ChainDrafter, Drafter, OpenDraft, Opening, Sampled, never_stopping
+from specdec.drafters.base import (
+    ChainDrafter,
+    Drafter,
+    DraftParams,
+    OpenDraft,
+    Opening,
+    never_stopping,
+)
 from specdec.drafters.copying import Copying
 from specdec.drafters.model import Checkpoint, draft_spec
 from specdec.drafters.ngram import Ngram
@@ -63,8 +70,8 @@ class _InnerRandom:
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
         inner = Purpose(purpose + Purpose.INNER_PROPOSAL)
-        numbers = self.outer.uniforms(inner, self.rounds * count)
-        return jax.lax.dynamic_slice_in_dim(numbers, self.round * count, count, axis=1)
+        uniforms = self.outer.uniforms(inner, self.rounds * count)
+        return jax.lax.dynamic_slice_in_dim(uniforms, self.round * count, count, axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +80,8 @@ class HierarchicalDrafter(ChainDrafter):
 
     Blocks of an engine, whose target is the draft model, run until every row has gamma guesses;
     what a block emits beyond them is dropped. Its verification is exact, so guesses follow the
-    draft model's own law, which is the q that is returned, and the whole stays lossless. Parameters
-    are (the model's, :class:`~specdec.drafters.base.Sampled`, and the inner drafter's).
+    draft model's own distribution, which is the q that is returned, and the whole stays lossless.
+    Parameters are (the model's, ``DraftParams``, and the inner drafter's).
 
     Source: Leviathan et al. 2023, section 6 (a hierarchical version of the method), with the
     negligible-cost drafts of section 3.6 at the bottom.
@@ -91,19 +98,19 @@ class HierarchicalDrafter(ChainDrafter):
         return Engine(Lagging(self.model), self.inner)
 
     def init(
-        self, params: tuple[Sampled, Params], prompt: Prompt, max_len: int, target: Start
+        self, params: tuple[DraftParams, Params], prompt: Prompt, max_len: int, target: Start
     ) -> HierarchicalState:
         # The block that crosses the limit is drafted whole, its last inner round too.
-        room = max_len + self.gamma
-        own = room + self.inner.topology.size + 1
+        capacity = max_len + self.gamma
+        own = capacity + self.inner.topology.size + 1
         start = self._engine.target.start(params[0].weights, prompt, own, target.encoded)
         start = dataclasses.replace(start, states=start.states[:, :0])
         last, active = start.last_token, jnp.ones((prompt.batch_size,), bool)
-        inner = self.inner.init(params[1], prompt, room, target)
+        inner = self.inner.init(params[1], prompt, capacity, target)
         return HierarchicalState(start, last, jnp.zeros_like(last), active, inner)
 
     def propose(
-        self, params: tuple[Sampled, Params], state: HierarchicalState, random: RandomSource
+        self, params: tuple[DraftParams, Params], state: HierarchicalState, random: RandomSource
     ) -> tuple[Draft, HierarchicalState]:
         engine, gamma, greedy = self._engine, self.gamma, params[0].sampling.greedy
         batch, depth = len(state.active), engine.depth
@@ -117,10 +124,10 @@ class HierarchicalDrafter(ChainDrafter):
 
         def block(carry):
             rows, probs = carry
-            numbers = self._numbers(random, rows.block)
-            draft, rows = engine.propose(drawn, rows, numbers)
+            uniforms = self._numbers(random, rows.block)
+            draft, rows = engine.propose(drawn, rows, uniforms)
             scored = engine.score(drawn, rows, draft)
-            verdict = engine.verify(scored, draft, numbers)
+            verdict = engine.verify(scored, draft, uniforms)
             after, _ = engine.commit(rows, draft, scored, verdict)
             if not isinstance(scored.distribution, PointMass):
                 emitted = after.num_tokens - rows.num_tokens
@@ -201,8 +208,8 @@ class Hierarchical:
         def make(gamma: int) -> HierarchicalDrafter:
             return HierarchicalDrafter(loaded.model, inner.make(self.gamma, 0.0), gamma)
 
-        def params(sampling: SamplingConfig) -> tuple[Sampled, Params]:
-            return Sampled(loaded.params, sampling.traced()), inner.params(sampling)
+        def params(sampling: SamplingConfig) -> tuple[DraftParams, Params]:
+            return DraftParams(loaded.params, sampling.traced()), inner.params(sampling)
 
         weights = (loaded.params, inner.weights)
         return OpenDraft(never_stopping("A hierarchical", make), params, weights, loaded)

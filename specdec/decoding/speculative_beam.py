@@ -70,9 +70,9 @@ class SpeculativeBeamResult:
     proposed: Int[Array, " b"]
     trace: BeamBlock | None
 
-    def row(self, place: int, count: int) -> list[Hypothesis]:
+    def row(self, index: int, count: int) -> list[Hypothesis]:
         """See :meth:`specdec.decoding.beam.BeamResult.row`."""
-        return self.beams.row(place, count)
+        return self.beams.row(index, count)
 
     @property
     def stats(self) -> Stats:

@@ -89,8 +89,8 @@ def cut_at_end(
     valid = slots < verdict.num_emitted[:, None]
     is_eos = one_of(verdict.tokens, eos_ids) & valid
     until_eos = jnp.min(jnp.where(is_eos, slots + 1, slots.size), axis=1)
-    room = state.limit - state.num_tokens
-    emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), room)
+    capacity = state.limit - state.num_tokens
+    emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), capacity)
     emitted = jnp.where(state.finished, 0, emitted).astype(jnp.int32)
     dropped = jnp.where(state.finished, 0, verdict.num_emitted - emitted)
     accepted = jnp.minimum(verdict.num_accepted, emitted)

@@ -68,7 +68,7 @@ class Drafter(Protocol):
 
 
 @pytree
-class Sampled:
+class DraftParams:
     """Parameters of a drafter that draws its guesses: its own, and how it draws."""
 
     weights: Params

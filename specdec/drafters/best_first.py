@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.growing import likeliest
 from specdec.drafters.model_tree import (
     ModelTreeState,
@@ -25,16 +25,16 @@ from specdec.types import Distribution, Draft, PointMass, Prompt, RandomSource, 
 
 @dataclasses.dataclass(frozen=True)
 class BestFirstDrafter:
-    """The ``nodes`` likeliest guesses, a node's worth being the draft's probability of its path.
+    """The ``nodes`` likeliest guesses, a node's score being the draft's probability of its path.
 
     Level by level, the K likeliest nodes so far are fed, and K guesses follow each. Of all guesses
-    the likeliest are kept. A node is never worth more than its parent, so parents are kept with
+    the likeliest are kept. A node never scores more than its parent, so parents are kept with
     their children. Guesses are point masses: which ones are made does not depend on any random
     number, so a verifier of point masses is lossless. Sizes are static, parents are traced.
 
     Source: Li et al. 2024, "EAGLE-2", section 4 (expansion and reranking by confidence).
 
-    Notation: N is ``nodes``, D ``depth``, K ``siblings``. At temperature 0 worth is taken from the
+    Notation: N is ``nodes``, D ``depth``, K ``siblings``. At temperature 0 the score is taken from the
     distribution at temperature 1.
     """
 
@@ -54,72 +54,74 @@ class BestFirstDrafter:
     def _num_fed(self) -> int:
         return (self.depth - 1) * self.siblings
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> ModelTreeState:
-        room = max_len + self._num_fed + 1
-        return start_tree(self.model, params, prompt, room, self.nodes, self.catch_up, target)
+    def init(
+        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
+    ) -> ModelTreeState:
+        capacity = max_len + self._num_fed + 1
+        return start_tree(self.model, params, prompt, capacity, self.nodes, self.catch_up, target)
 
     def propose(
-        self, params: Sampled, state: ModelTreeState, random: RandomSource
+        self, params: DraftParams, state: ModelTreeState, random: RandomSource
     ) -> tuple[Draft, ModelTreeState]:
         del random
         model, weights, k = self.model, params.weights, self.siblings
         batch = len(state.num_pending)
         logits, cache = feed_pending(model, params, state)
         nothing = jnp.zeros((batch, 0), jnp.int32)
-        # All guesses made: token, worth, parent and place among those that are fed.
-        tokens, worth = self._children(params, logits, jnp.zeros((batch, 1)))
+        # All guesses made: token, score, parent and index among those that are fed.
+        tokens, score = self._children(params, logits, jnp.zeros((batch, 1)))
         parents = jnp.full((batch, k), -1, jnp.int32)
-        places = jnp.full((batch, k), -1, jnp.int32)
+        indices = jnp.full((batch, k), -1, jnp.int32)
         fed_parents, newest = nothing, jnp.tile(jnp.arange(k), (batch, 1))
         for level in range(self.depth - 1):
             # The likeliest of the newest guesses are fed.
-            best = jax.lax.top_k(jnp.take_along_axis(worth, newest, axis=1), k)[1]
+            best = jax.lax.top_k(jnp.take_along_axis(score, newest, axis=1), k)[1]
             fed = jnp.take_along_axis(newest, best, axis=1)
             above = jnp.take_along_axis(parents, fed, axis=1)
             above = jnp.where(
-                above >= 0, jnp.take_along_axis(places, jnp.maximum(above, 0), axis=1), -1
+                above >= 0, jnp.take_along_axis(indices, jnp.maximum(above, 0), axis=1), -1
             )
             fed_parents = jnp.concatenate([fed_parents, above], axis=1)
             is_fed = fed[:, None] == jnp.arange(tokens.shape[1])[:, None]
-            place = level * k + jnp.argmax(is_fed, axis=2)
-            places = jnp.where(jnp.any(is_fed, axis=2), place, places)
+            index = level * k + jnp.argmax(is_fed, axis=2)
+            indices = jnp.where(jnp.any(is_fed, axis=2), index, indices)
             shape = TracedTopology(fed_parents, self.depth - 1, k)
             hidden, cache = model.extend(
                 weights, state.encoded, cache, jnp.take_along_axis(tokens, fed, axis=1), shape,
                 after=level * k,
             )  # fmt: skip
-            own = jnp.take_along_axis(worth, fed, axis=1)
+            own = jnp.take_along_axis(score, fed, axis=1)
             more, their = self._children(params, model.logits(weights, hidden), own)
             newest = tokens.shape[1] + jnp.tile(jnp.arange(k * k), (batch, 1))
             tokens = jnp.concatenate([tokens, more], axis=1)
-            worth = jnp.concatenate([worth, their], axis=1)
+            score = jnp.concatenate([score, their], axis=1)
             parents = jnp.concatenate([parents, jnp.repeat(fed, k, axis=1)], axis=1)
-            places = jnp.pad(places, ((0, 0), (0, k * k)), constant_values=-1)
+            indices = jnp.pad(indices, ((0, 0), (0, k * k)), constant_values=-1)
         # Among equals the earlier ones, so parents before children.
-        kept = jnp.sort(jax.lax.top_k(worth, self.nodes)[1], axis=1)
-        tokens, parents, places = (
-            jnp.take_along_axis(each, kept, axis=1) for each in (tokens, parents, places)
+        kept = jnp.sort(jax.lax.top_k(score, self.nodes)[1], axis=1)
+        tokens, parents, indices = (
+            jnp.take_along_axis(each, kept, axis=1) for each in (tokens, parents, indices)
         )
         # Parents, too, are counted among those that are kept.
         parents = jnp.where(parents >= 0, jnp.sum(kept[:, None] < parents[..., None], axis=2), -1)
         topology = TracedTopology(parents, self.depth, k)
-        return Draft(tokens, None, topology), dataclasses.replace(state, cache=cache, fed=places)
+        return Draft(tokens, None, topology), dataclasses.replace(state, cache=cache, fed=indices)
 
     def _children(
-        self, params: Sampled, logits: Float[Array, "b m v"], worth: Float[Array, "b m"]
+        self, params: DraftParams, logits: Float[Array, "b m v"], score: Float[Array, "b m"]
     ) -> tuple[Int[Array, "b mk"], Float[Array, "b mk"]]:
-        """K guesses after each of m nodes, and what they are worth: the logarithm of their path."""
-        model, flat = self.model, (len(worth), -1)
+        """K guesses after each of m nodes, and their scores: the logarithm of their path."""
+        model, flat = self.model, (len(score), -1)
         tokens = likeliest(logits, self.siblings)
         log_q = jax.nn.log_softmax(logits)
         if not params.sampling.greedy:
-            law: Distribution = standardize(logits, params.sampling)
-            assert not isinstance(law, PointMass)
-            log_q = jnp.log(jnp.maximum(law, jnp.finfo(jnp.float32).tiny))
+            distribution: Distribution = standardize(logits, params.sampling)
+            assert not isinstance(distribution, PointMass)
+            log_q = jnp.log(jnp.maximum(distribution, jnp.finfo(jnp.float32).tiny))
         own = jnp.minimum(jnp.take_along_axis(log_q, tokens, axis=2), 0.0)
         tokens = tokens.reshape(flat)
         tokens = ids_of(model, params.weights, tokens)
-        return tokens, (worth[..., None] + own).reshape(flat)
+        return tokens, (score[..., None] + own).reshape(flat)
 
     def observe(
         self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]

@@ -28,7 +28,7 @@ class CopyingState:
     length: Int[Array, " b"]  # Tokens of it.
     num_decoded: Int[Array, " b"]  # How many of them are the decoder's: what is continued.
     source: Int[Array, " b"]  # Where the last copied guess that was emitted stood.
-    places: Int[Array, "b k"]  # Where each chain of the block under way was copied from.
+    positions: Int[Array, "b k"]  # Where each chain of the block under way was copied from.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,8 @@ class CopyingDrafter:
         first = 1 if prompt.inputs.shape[1] else 0
         prefix, known = prompt.prefix[:, first:], prompt.prefix_lengths - first
         # A block that crosses the limit is written whole.
-        room = prefix.shape[1] + max_len + max(self._depth + 1, self.catch_up)
-        text = jnp.pad(prompt.inputs, ((0, 0), (0, room)))
+        capacity = prefix.shape[1] + max_len + max(self._depth + 1, self.catch_up)
+        text = jnp.pad(prompt.inputs, ((0, 0), (0, capacity)))
         if prefix.shape[1]:
             text = write_at(text, prefix, prompt.input_lengths)
         length = prompt.input_lengths + known
@@ -89,32 +89,32 @@ class CopyingDrafter:
         del params, random
         text, length = state.text, state.length[:, None]
         size = text.shape[1]
-        place = jnp.arange(size)  # Of the first guess; what is before it has to match.
+        position = jnp.arange(size)  # Of the first guess; what is before it has to match.
         matched = jnp.zeros(text.shape, jnp.int32)
-        agrees = (place > 0) & (place < length)
+        agrees = (position > 0) & (position < length)
         for back in range(1, self.max_match + 1):
             wanted = jnp.take_along_axis(text, jnp.maximum(length - back, 0), axis=1)
             before = jnp.pad(text, ((0, 0), (back, 0)))[:, :size]
-            agrees &= (before == wanted) & (place >= back) & (back <= state.num_decoded[:, None])
+            agrees &= (before == wanted) & (position >= back) & (back <= state.num_decoded[:, None])
             matched += agrees
-        ahead = (place - state.source[:, None]) % size
-        worth = jnp.where(matched > 0, matched * size - ahead, -1)
-        places = []
+        ahead = (position - state.source[:, None]) % size
+        score = jnp.where(matched > 0, matched * size - ahead, -1)
+        positions = []
         for _ in range(self._chains):
-            best = jnp.argmax(worth, axis=1)[:, None]
-            found = jnp.take_along_axis(worth, best, axis=1) >= 0
-            places.append(jnp.where(found, best, places[0]) if places else best)
+            best = jnp.argmax(score, axis=1)[:, None]
+            found = jnp.take_along_axis(score, best, axis=1) >= 0
+            positions.append(jnp.where(found, best, positions[0]) if positions else best)
             # The next one is to be followed by another token.
-            worth = jnp.where(text == jnp.take_along_axis(text, best, axis=1), -1, worth)
-            if len(places) == 1:
+            score = jnp.where(text == jnp.take_along_axis(text, best, axis=1), -1, score)
+            if len(positions) == 1:
                 any_found = found[:, 0]
-        places = jnp.concatenate(places, axis=1)
-        period = jnp.maximum(length - places, 1)
-        at = [places + level % period for level in range(self._depth)]
+        positions = jnp.concatenate(positions, axis=1)
+        period = jnp.maximum(length - positions, 1)
+        at = [positions + level % period for level in range(self._depth)]
         tokens = jnp.take_along_axis(text, jnp.concatenate(at, axis=1), axis=1)
         guesses = jnp.where(any_found, self.topology.size, 0)
-        source = jnp.where(any_found, places[:, 0], state.source)
-        state = dataclasses.replace(state, source=source, places=places)
+        source = jnp.where(any_found, positions[:, 0], state.source)
+        state = dataclasses.replace(state, source=source, positions=positions)
         return Draft(tokens, None, self.topology, guesses), state
 
     def observe(
@@ -127,15 +127,15 @@ class CopyingDrafter:
         if self._chains == 1:
             source = state.source
         else:  # That of the chain which agrees with what was emitted, or of the first.
-            same = jnp.take_along_axis(state.text, state.places, axis=1) == verdict.tokens[:, :1]
+            same = jnp.take_along_axis(state.text, state.positions, axis=1) == verdict.tokens[:, :1]
             best = jnp.argmax(same, axis=1)[:, None]
-            here = jnp.take_along_axis(state.places, best, axis=1)[:, 0]
+            here = jnp.take_along_axis(state.positions, best, axis=1)[:, 0]
             source = jnp.where(jnp.any(same, axis=1), here, state.source)
         copied = jnp.take_along_axis(state.text, source[:, None] + slots, axis=1, mode="clip")
         agreed = jnp.cumprod(emitted & (copied == verdict.tokens), axis=1)
         more, source = verdict.num_emitted, source + jnp.sum(agreed, axis=1)
         return CopyingState(
-            text, state.length + more, state.num_decoded + more, source, state.places
+            text, state.length + more, state.num_decoded + more, source, state.positions
         )
 
 

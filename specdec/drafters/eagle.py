@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import Sampled, StateDraft, prefix_states
+from specdec.drafters.base import DraftParams, StateDraft, prefix_states
 from specdec.drafters.growing import grow
-from specdec.drafters.model_tree import fed_places, ids_of, inner_nodes
+from specdec.drafters.model_tree import fed_indices, ids_of, inner_nodes
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import (
@@ -47,7 +47,7 @@ class EagleDrafter:
     state of its parent. A prefix is fed before the first block; its first token was drawn from no
     state, and zeros stand for it.
     Siblings are drawn as by :class:`~specdec.drafters.model_tree.ModelTreeDrafter`. Parameters are
-    :class:`~specdec.drafters.base.Sampled` ones of the layer.
+    :class:`~specdec.drafters.base.DraftParams` ones of the layer.
 
     Source: Li et al. 2024, "EAGLE", section 4.1.
     """
@@ -56,9 +56,9 @@ class EagleDrafter:
     topology: Topology  # Nodes in the order of levels.
     independent: bool = False  # Whether siblings are drawn with replacement.
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> EagleState:
-        (batch, size), room = prompt.prefix.shape, self.topology.depth + 1
-        most = size - 1 + max_len + room + max(room, inner_nodes(self.topology).size)
+    def init(self, params: DraftParams, prompt: Prompt, max_len: int, target: Start) -> EagleState:
+        (batch, size), capacity = prompt.prefix.shape, self.topology.depth + 1
+        most = size - 1 + max_len + capacity + max(capacity, inner_nodes(self.topology).size)
         encoded, cache = self.layer.start(params.weights, batch, most, target.encoded)
         states = prefix_states(target)
         if size > 1:
@@ -67,17 +67,17 @@ class EagleDrafter:
             cache = self.layer.commit(cache, jnp.asarray(prompt.prefix_lengths - 1))
         newest = take_position(states, jnp.asarray(prompt.prefix_lengths - 1))[:, None]
         return EagleState(
-            encoded, cache, jnp.tile(prompt.last_token[:, None], (1, room)),
-            jnp.pad(newest, ((0, 0), (0, room - 1), (0, 0))), jnp.ones((batch,), jnp.int32),
+            encoded, cache, jnp.tile(prompt.last_token[:, None], (1, capacity)),
+            jnp.pad(newest, ((0, 0), (0, capacity - 1), (0, 0))), jnp.ones((batch,), jnp.int32),
         )  # fmt: skip
 
     def propose(
-        self, params: Sampled, state: EagleState, random: RandomSource
+        self, params: DraftParams, state: EagleState, random: RandomSource
     ) -> tuple[Draft, EagleState]:
         layer, weights, tree = self.layer, params.weights, self.topology
         batch, greedy = len(state.num_pending), params.sampling.greedy
-        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-        inner, fed = inner_nodes(tree), fed_places(tree)
+        uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+        inner, fed = inner_nodes(tree), fed_indices(tree)
         hidden, cache = layer.extend(
             weights, state.encoded, state.cache, state.pending, state.states
         )
@@ -88,7 +88,7 @@ class EagleDrafter:
         def ids(tokens):
             return ids_of(layer, weights, tokens) if greedy else tokens
 
-        def laws_after(nodes, tokens):
+        def distributions_after(nodes, tokens):
             nonlocal own, cache
             found = own
             if nodes[0] >= 0:
@@ -101,11 +101,11 @@ class EagleDrafter:
             scores = layer.logits(weights, found)
             if greedy:
                 return scores
-            law = layer.over_vocabulary(weights, standardize(scores, params.sampling))
-            assert not isinstance(law, PointMass)
-            return law
+            distribution = layer.over_vocabulary(weights, standardize(scores, params.sampling))
+            assert not isinstance(distribution, PointMass)
+            return distribution
 
-        tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
+        tokens, probs = grow(tree, batch, distributions_after, uniforms, self.independent)
         draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
         return draft, dataclasses.replace(state, cache=cache)
 

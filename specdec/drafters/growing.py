@@ -13,7 +13,7 @@ from specdec.core.reductions import sum_last
 from specdec.core.standardize import argmax
 from specdec.topology import Topology
 
-# Guesses after each law.
+# Guesses after each distribution.
 Counts = Sequence[int] | np.ndarray
 # (nodes, tokens [B, N] so far) -> [B, len(nodes), V]: what follows each of these nodes, as
 # probabilities, or where the likeliest tokens are wanted as anything in their order. [-1] is the
@@ -22,15 +22,15 @@ LawsAfter = Callable[[Int[np.ndarray, " m"], Int[Array, "b n"]], Float[Array, "b
 
 
 def grow(
-    tree: Topology, batch: int, laws_after: LawsAfter, numbers: Float[Array, "b n"] | None,
-    independent: bool,
+    tree: Topology, batch: int, distributions_after: LawsAfter, uniforms: Float[Array, "b n"] |
+    None, independent: bool,
 ) -> tuple[Int[Array, "b n"], Float[Array, "b n v"] | None]:  # fmt: skip
     """Tokens of a tree, and the q that each was drawn from given its earlier siblings.
 
     Args:
-      tree: nodes in the order of levels. Laws are asked for once a level, of nodes with children.
-      numbers: one in [0, 1) for each node; None for the likeliest tokens, which have no q.
-      independent: whether siblings are drawn with replacement.
+      tree: nodes in the order of levels. Distributions are asked for once a level, of nodes with
+      children. numbers: one in [0, 1) for each node; None for the likeliest tokens, which have no
+      q. independent: whether siblings are drawn with replacement.
     """
     parents, depths = np.array(tree.parents), tree.depths()
     tokens = jnp.zeros((batch, tree.size), jnp.int32)
@@ -38,21 +38,24 @@ def grow(
     for level in range(tree.depth):
         nodes = np.flatnonzero(depths == level)
         above, counts = np.unique(parents[nodes], return_counts=True)
-        laws = laws_after(above, tokens)
-        if numbers is None:
-            drawn = likeliest_siblings(laws, counts)
+        distributions = distributions_after(above, tokens)
+        if uniforms is None:
+            drawn = likeliest_siblings(distributions, counts)
         else:
-            drawn, q = draw_siblings(laws, counts, numbers[:, nodes], independent=independent)
+            drawn, q = draw_siblings(
+                distributions, counts, uniforms[:, nodes], independent=independent
+            )
             probs.append(q)
         tokens = tokens.at[:, nodes].set(drawn)
     return tokens, jnp.concatenate(probs, axis=1) if probs else None
 
 
 def draw_siblings(
-    laws: Float[Array, "b m v"], counts: Counts, numbers: Float[Array, "b n"], *,
+    distributions: Float[Array, "b m v"], counts: Counts, uniforms: Float[Array, "b n"], *,
     independent: bool,
 ) -> tuple[Int[Array, "b n"], Float[Array, "b n v"]]:  # fmt: skip
-    """counts[i] tokens from law i, those of one law next to each other, and each one's own q.
+    """counts[i] tokens from distribution i, those of one distribution next to each other, and each
+    one's own q.
 
     Without replacement a drawn token's probability becomes 0, and the rest is renormalised. Where
     nothing is left q is 0 everywhere, and whatever token stands there is never accepted.
@@ -62,16 +65,18 @@ def draw_siblings(
     tokens, probs = [], []
     for rank in range(max(counts)):
         more = np.flatnonzero(counts > rank)
-        if len(more) < laws.shape[1]:
-            laws, first, counts = laws[:, more], first[more], counts[more]
-        token = draw_from(laws, numbers[:, first + rank])
+        if len(more) < distributions.shape[1]:
+            distributions, first, counts = distributions[:, more], first[more], counts[more]
+        token = draw_from(distributions, uniforms[:, first + rank])
         tokens.append((first + rank, token))
-        probs.append(laws)
+        probs.append(distributions)
         if not independent and rank + 1 < max(counts):
-            left = jnp.where(jnp.arange(laws.shape[-1]) == token[..., None], 0.0, laws)
+            left = jnp.where(
+                jnp.arange(distributions.shape[-1]) == token[..., None], 0.0, distributions
+            )
             mass = sum_last(left)[..., None]
-            laws = left / jnp.where(mass > 0, mass, 1.0)
-    order = np.argsort(np.concatenate([places for places, _ in tokens]))
+            distributions = left / jnp.where(mass > 0, mass, 1.0)
+    order = np.argsort(np.concatenate([indices for indices, _ in tokens]))
     found = jnp.concatenate([token for _, token in tokens], axis=1)
     return found[:, order], jnp.concatenate(probs, axis=1)[:, order]
 

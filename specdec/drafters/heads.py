@@ -14,11 +14,11 @@ from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
 from specdec.drafters.base import (
     Drafter,
+    DraftParams,
     LookAhead,
     OffsetHeads,
     OpenDraft,
     Opening,
-    Sampled,
     chain,
     never_stopping,
     prefix_states,
@@ -40,7 +40,8 @@ from specdec.types import (
 
 
 def grow_from_levels(
-    model: OffsetHeads | LookAhead, params: Sampled, tree: Topology, scores: Float[Array, "b d v"],
+    model: OffsetHeads | LookAhead, params: DraftParams, tree: Topology,
+    scores: Float[Array, "b d v"],
     random: RandomSource, *, independent: bool,
 ) -> Draft:  # fmt: skip
     """A draft all of whose nodes of one level are guessed from the same logits, level by level.
@@ -50,18 +51,18 @@ def grow_from_levels(
     """
     greedy = params.sampling.greedy
     if not greedy:
-        laws = model.over_vocabulary(params.weights, standardize(scores, params.sampling))
-        assert not isinstance(laws, PointMass)
-        scores = laws
+        distributions = model.over_vocabulary(params.weights, standardize(scores, params.sampling))
+        assert not isinstance(distributions, PointMass)
+        scores = distributions
     depths = tree.depths()
 
-    def laws_after(nodes, tokens):
+    def distributions_after(nodes, tokens):
         del tokens
         level = 0 if nodes[0] < 0 else int(depths[nodes[0]]) + 1
         return jnp.repeat(scores[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
 
-    numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-    tokens, probs = grow(tree, len(scores), laws_after, numbers, independent)
+    uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+    tokens, probs = grow(tree, len(scores), distributions_after, uniforms, independent)
     if greedy:
         tokens = ids_of(model, params.weights, tokens)
     return Draft(tokens, probs, tree, independent=independent and not greedy)
@@ -82,7 +83,7 @@ class OffsetHeadsDrafter:
     Head i knows nothing of the guesses before its own: all nodes of a level have the same q. A
     block's newest token was drawn from the state of the last accepted guess, or of the token before
     the draft: that is what the heads see next. Parameters are
-    :class:`~specdec.drafters.base.Sampled` ones of the heads.
+    :class:`~specdec.drafters.base.DraftParams` ones of the heads.
 
     Sources: Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models",
     sections 3 and 4; Cai et al. 2024, "Medusa", section 2.1.
@@ -103,14 +104,14 @@ class OffsetHeadsDrafter:
             )
 
     def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Start
+        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
     ) -> OffsetHeadsState:
         del params, max_len
         last = jnp.asarray(prompt.prefix_lengths - 1)
         return OffsetHeadsState(take_position(prefix_states(target), last))
 
     def propose(
-        self, params: Sampled, state: OffsetHeadsState, random: RandomSource
+        self, params: DraftParams, state: OffsetHeadsState, random: RandomSource
     ) -> tuple[Draft, OffsetHeadsState]:
         scores = self.heads.logits(params.weights, state.hidden)[:, : self.topology.depth]
         draft = grow_from_levels(
@@ -151,6 +152,6 @@ class Heads:
 
         return OpenDraft(
             never_stopping("A head's", lambda gamma: make(chain(gamma), False)),
-            lambda sampling: Sampled(weights, sampling.traced()), weights, make_tree=make_tree,
+            lambda sampling: DraftParams(weights, sampling.traced()), weights, make_tree=make_tree,
             most_guesses=most,
         )  # fmt: skip

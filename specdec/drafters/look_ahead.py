@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.drafters.base import LookAhead, Sampled
+from specdec.drafters.base import DraftParams, LookAhead
 from specdec.drafters.heads import grow_from_levels
 from specdec.pytrees import pytree
 from specdec.topology import Topology
@@ -32,7 +32,7 @@ class LookAheadDrafter:
     is accepted for certain (unless a draft vocabulary leaves tokens out); each embedding guesses
     one token more. As with heads no guess knows the
     ones before. A block costs two calls of the target, so that it pays only where embeddings guess
-    well. Parameters are :class:`~specdec.drafters.base.Sampled` ones of the embeddings.
+    well. Parameters are :class:`~specdec.drafters.base.DraftParams` ones of the embeddings.
 
     Source: Monea et al. 2023, "PaSS", section 3.
 
@@ -52,17 +52,19 @@ class LookAheadDrafter:
                 f"guesses in a row; {self.topology.depth} were asked for."
             )
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> LookAheadState:
-        room = self.topology.depth + 1
-        most = max_len + room + self.model.count
+    def init(
+        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
+    ) -> LookAheadState:
+        capacity = self.topology.depth + 1
+        most = max_len + capacity + self.model.count
         return LookAheadState(
             target.encoded, self.model.start(params.weights, prompt, most, target.encoded),
-            jnp.tile(prompt.last_token[:, None], (1, room)),
+            jnp.tile(prompt.last_token[:, None], (1, capacity)),
             jnp.ones((prompt.batch_size,), jnp.int32),
         )  # fmt: skip
 
     def propose(
-        self, params: Sampled, state: LookAheadState, random: RandomSource
+        self, params: DraftParams, state: LookAheadState, random: RandomSource
     ) -> tuple[Draft, LookAheadState]:
         hidden, cache = self.model.extend(
             params.weights, state.encoded, state.cache, state.pending, state.num_pending

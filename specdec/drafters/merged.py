@@ -38,8 +38,8 @@ class _Share:
     first: int
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
-        numbers = self.whole.uniforms(purpose, self.total)
-        return numbers[:, self.first : self.first + count]
+        uniforms = self.whole.uniforms(purpose, self.total)
+        return uniforms[:, self.first : self.first + count]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take, take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import ChainDrafter, Drafter, DraftSpec, OpenDraft, Opening, Sampled
+from specdec.drafters.base import ChainDrafter, Drafter, DraftParams, DraftSpec, OpenDraft, Opening
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.shape import Tree
@@ -57,7 +57,7 @@ class ModelDrafter(ChainDrafter):
 
     The block's first call always feeds two tokens, of which one or two count: after a fully
     accepted block the cache lacks the last guess, and a static T = 2 call costs less than one
-    more draft step each block. Parameters are :class:`~specdec.drafters.base.Sampled` ones of the
+    more draft step each block. Parameters are ``DraftParams`` of the
     model; how guesses are drawn may differ from the target's sampling and stay lossless.
 
     Raises:
@@ -77,7 +77,7 @@ class ModelDrafter(ChainDrafter):
         real("stop_below", self.stop_below, "in [0, 1]", 0, 1)
 
     def init(
-        self, params: Sampled, prompt: Prompt, max_len: int, target: Start
+        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
     ) -> ModelDrafterState:
         # gamma + 1: the block that crosses the limit is drafted whole.
         start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target.encoded)
@@ -89,7 +89,7 @@ class ModelDrafter(ChainDrafter):
         )  # fmt: skip
 
     def propose(
-        self, params: Sampled, state: ModelDrafterState, random: RandomSource
+        self, params: DraftParams, state: ModelDrafterState, random: RandomSource
     ) -> tuple[Draft, ModelDrafterState]:
         model, weights, sampling = self.model, params.weights, params.sampling
         batch = state.pending.shape[0]
@@ -235,6 +235,6 @@ def model_draft(loaded: LoadedModel) -> OpenDraft:
 
     return OpenDraft(
         lambda gamma, stop_below: ModelDrafter(loaded.model, gamma, stop_below),
-        lambda sampling: Sampled(loaded.params, sampling.traced()), loaded.params, loaded,
+        lambda sampling: DraftParams(loaded.params, sampling.traced()), loaded.params, loaded,
         make_tree, trees="best-first",
     )  # fmt: skip

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
-from specdec.drafters.base import LookAhead, OffsetHeads, Sampled, StateDraft
+from specdec.drafters.base import DraftParams, LookAhead, OffsetHeads, StateDraft
 from specdec.drafters.growing import grow
 from specdec.models.base import Model
 from specdec.pytrees import pytree
@@ -42,7 +42,7 @@ class ModelTreeState:
 
 
 def start_tree(
-    model: Model, params: Sampled, prompt: Prompt, room: int, nodes: int, catch_up: int,
+    model: Model, params: DraftParams, prompt: Prompt, capacity: int, nodes: int, catch_up: int,
     target: Start,
 ) -> ModelTreeState:  # fmt: skip
     """The state before the first block.
@@ -52,7 +52,7 @@ def start_tree(
       nodes: N.
       catch_up: P, tokens that the cache may lack after a block.
     """
-    start = model.start(params.weights, prompt, room + catch_up, target.encoded)
+    start = model.start(params.weights, prompt, capacity + catch_up, target.encoded)
     ones = jnp.ones((prompt.batch_size,), jnp.int32)
     pending = jnp.tile(start.last_token[:, None], (1, catch_up))
     fed = jnp.full((prompt.batch_size, nodes), -1, jnp.int32)
@@ -60,7 +60,7 @@ def start_tree(
 
 
 def feed_pending(
-    model: Model, params: Sampled, state: ModelTreeState
+    model: Model, params: DraftParams, state: ModelTreeState
 ) -> tuple[Float[Array, "b 1 v"], Cache]:
     """Feeds what the cache lacks: logits after the newest token, and the cache with all of it."""
     hidden, cache = model.extend(params.weights, state.encoded, state.cache, state.pending)
@@ -69,19 +69,19 @@ def feed_pending(
     return model.logits(params.weights, newest), cache
 
 
-def fed_places(tree: Topology) -> Int[np.ndarray, " n"]:
+def fed_indices(tree: Topology) -> Int[np.ndarray, " n"]:
     """Each node's place among those with children, which alone are fed; or -1."""
     with_children = sorted({parent for parent in tree.parents if parent >= 0})
-    places = np.full(tree.size, -1, np.int32)
-    places[with_children] = np.arange(len(with_children))
-    return places
+    indices = np.full(tree.size, -1, np.int32)
+    indices[with_children] = np.arange(len(with_children))
+    return indices
 
 
 def inner_nodes(tree: Topology) -> Topology:
     """The nodes with children, as a tree of their own."""
-    places = fed_places(tree)
-    kept = (parent for parent, place in zip(tree.parents, places, strict=True) if place >= 0)
-    return Topology(tuple(int(places[parent]) if parent >= 0 else -1 for parent in kept))
+    indices = fed_indices(tree)
+    kept = (parent for parent, index in zip(tree.parents, indices, strict=True) if index >= 0)
+    return Topology(tuple(int(indices[parent]) if parent >= 0 else -1 for parent in kept))
 
 
 def ids_of(
@@ -100,14 +100,14 @@ def observe_tree(model: Model, state: ModelTreeState, verdict: Verdict) -> Model
     """
     accepted = jnp.arange(verdict.path.shape[1] - 1) < verdict.num_accepted[:, None]
     nodes = jnp.where(accepted, verdict.path[:, 1:] - 1, 0)
-    places = jnp.where(accepted, jnp.take_along_axis(state.fed, nodes, axis=1), -1)
-    kept = jnp.sum(places >= 0, axis=1)
+    indices = jnp.where(accepted, jnp.take_along_axis(state.fed, nodes, axis=1), -1)
+    kept = jnp.sum(indices >= 0, axis=1)
     active = verdict.num_emitted > 0
     # A finished row gives its pending tokens back, so that its length stands still.
-    cache = model.commit(state.cache, places, jnp.where(active, kept, -state.num_pending))
-    room = state.pending.shape[1]
-    tokens = jnp.pad(verdict.tokens, ((0, 0), (0, room)))
-    pending = jnp.take_along_axis(tokens, kept[:, None] + jnp.arange(room), axis=1)
+    cache = model.commit(state.cache, indices, jnp.where(active, kept, -state.num_pending))
+    capacity = state.pending.shape[1]
+    tokens = jnp.pad(verdict.tokens, ((0, 0), (0, capacity)))
+    pending = jnp.take_along_axis(tokens, kept[:, None] + jnp.arange(capacity), axis=1)
     pending = jnp.where(active[:, None], pending, state.pending)
     lacking = jnp.where(active, verdict.num_emitted - kept, state.num_pending)
     return dataclasses.replace(state, cache=cache, pending=pending, num_pending=lacking)
@@ -120,7 +120,7 @@ class ModelTreeDrafter:
     The children of a node are drawn from the distribution after it: without replacement (q of a
     sibling is then that distribution without the earlier ones, renormalised), or independently, so
     that they may repeat. At temperature 0 they are its likeliest tokens, as point masses. Only
-    nodes with children are fed. Parameters are :class:`~specdec.drafters.base.Sampled` ones.
+    nodes with children are fed. Parameters are :class:`~specdec.drafters.base.DraftParams` ones.
 
     Source: Miao et al. 2024, "SpecInfer", section 3 (expansion-based trees); Jeon et al. 2024,
     "Recursive Speculative Decoding", for siblings without replacement.
@@ -133,26 +133,28 @@ class ModelTreeDrafter:
     # Where other drafts guess too, all that a block emits.
     catch_up: int = 2
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> ModelTreeState:
-        room = max_len + inner_nodes(self.topology).size + 1
+    def init(
+        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
+    ) -> ModelTreeState:
+        capacity = max_len + inner_nodes(self.topology).size + 1
         return start_tree(
-            self.model, params, prompt, room, self.topology.size, self.catch_up, target
+            self.model, params, prompt, capacity, self.topology.size, self.catch_up, target
         )
 
     def propose(
-        self, params: Sampled, state: ModelTreeState, random: RandomSource
+        self, params: DraftParams, state: ModelTreeState, random: RandomSource
     ) -> tuple[Draft, ModelTreeState]:
         model, weights, tree = self.model, params.weights, self.topology
         batch, greedy = len(state.num_pending), params.sampling.greedy
-        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-        inner, fed = inner_nodes(tree), fed_places(tree)
+        uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+        inner, fed = inner_nodes(tree), fed_indices(tree)
         caches = [state.cache]
 
         def ids(tokens):
             """Of likeliest tokens among those that the model generates, which may not be all."""
             return ids_of(model, weights, tokens) if greedy else tokens
 
-        def laws_after(nodes, tokens):
+        def distributions_after(nodes, tokens):
             if nodes[0] < 0:
                 logits, cache = feed_pending(model, params, state)
             else:
@@ -164,14 +166,14 @@ class ModelTreeDrafter:
             caches.append(cache)
             if greedy:
                 return logits
-            law = model.over_vocabulary(weights, standardize(logits, params.sampling))
-            assert not isinstance(law, PointMass)
-            return law
+            distribution = model.over_vocabulary(weights, standardize(logits, params.sampling))
+            assert not isinstance(distribution, PointMass)
+            return distribution
 
-        tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
+        tokens, probs = grow(tree, batch, distributions_after, uniforms, self.independent)
         draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
-        places = jnp.broadcast_to(jnp.asarray(fed), (batch, tree.size))
-        return draft, dataclasses.replace(state, cache=caches[-1], fed=places)
+        indices = jnp.broadcast_to(jnp.asarray(fed), (batch, tree.size))
+        return draft, dataclasses.replace(state, cache=caches[-1], fed=indices)
 
     def observe(
         self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]

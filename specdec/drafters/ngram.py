@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from specdec.arguments import path_name, whole
-from specdec.drafters.base import OpenDraft, Opening, Sampled, chain, never_stopping
+from specdec.drafters.base import DraftParams, OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
 from specdec.drafters.shape import Tree, fixed_shape
@@ -25,7 +25,7 @@ class NgramDrafter:
     """Drafts from an n-gram model of the decoder's tokens alone.
 
     Source: Leviathan et al. 2023, section 3.6 (negligible-cost approximation models). Parameters
-    are :class:`~specdec.drafters.base.Sampled` tables. Its state is the last n - 1 tokens,
+    are :class:`~specdec.drafters.base.DraftParams` tables. Its state is the last n - 1 tokens,
     [B, n - 1]; a prefix that is shorter is preceded by its first token. At temperature 0 guesses
     are point masses on the likeliest tokens; else they are drawn from the tables' distribution,
     siblings without replacement unless ``independent``, which is returned as q.
@@ -35,30 +35,32 @@ class NgramDrafter:
     order: int  # n, that of the tables.
     independent: bool = False
 
-    def init(self, params: Sampled, prompt: Prompt, max_len: int, target: Start) -> Array:
+    def init(self, params: DraftParams, prompt: Prompt, max_len: int, target: Start) -> Array:
         del params, max_len, target
         at = prompt.prefix_lengths[:, None] + jnp.arange(1 - self.order, 0)
         return jnp.take_along_axis(prompt.prefix, jnp.maximum(at, 0), axis=1)
 
-    def propose(self, params: Sampled, state: Array, random: RandomSource) -> tuple[Draft, Array]:
+    def propose(
+        self, params: DraftParams, state: Array, random: RandomSource
+    ) -> tuple[Draft, Array]:
         tables, greedy, tree = params.weights, params.sampling.greedy, self.topology
         batch, size = len(state), tree.size
-        numbers = None if greedy else random.uniforms(Purpose.PROPOSAL, size)
+        uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, size)
         family = tree.ancestors()
 
-        def laws_after(nodes, tokens):
+        def distributions_after(nodes, tokens):
             """What the context of each node has: the last emitted tokens, then its ancestors."""
-            laws = []
+            distributions = []
             for node in nodes:
                 ancestors = np.flatnonzero(family[node]) if node >= 0 else []
                 context = jnp.concatenate([state, tokens[:, ancestors]], axis=1)
-                laws.append(distribution(tables, context[:, len(ancestors) :]))
-            return jnp.stack(laws, axis=1)
+                distributions.append(distribution(tables, context[:, len(ancestors) :]))
+            return jnp.stack(distributions, axis=1)
 
         if greedy and tree.is_chain:  # The tables know it without a look at all tokens.
             tokens, probs = self._likeliest_chain(tables, state), None
         else:
-            tokens, probs = grow(tree, batch, laws_after, numbers, self.independent)
+            tokens, probs = grow(tree, batch, distributions_after, uniforms, self.independent)
         return Draft(tokens, probs, tree, independent=self.independent and not greedy), state
 
     def _likeliest_chain(self, tables: NgramTables, context: Array) -> Array:
@@ -102,14 +104,14 @@ class Ngram:
         if self.order is not None:
             tables = of_order(tables, self.order)
 
-        def params(sampling: SamplingConfig) -> Sampled:
+        def params(sampling: SamplingConfig) -> DraftParams:
             if sampling not in (SamplingConfig(0.0), SamplingConfig(1.0)):
                 raise ValueError(
                     "n-gram drafts are drawn at temperature 0 or 1 without top-k and top-p, not "
-                    f"with {sampling}; set the draft's own temperature to 0 or 1 (the output's law "
-                    "is the target's all the same)."
+                    f"with {sampling}; set the draft's own temperature to 0 or 1 (the output's "
+                    "distribution is the target's all the same)."
                 )
-            return Sampled(tables, sampling.traced())
+            return DraftParams(tables, sampling.traced())
 
         def make_tree(tree: Tree, catch_up: int) -> NgramDrafter:
             del catch_up

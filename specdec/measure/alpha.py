@@ -147,13 +147,13 @@ class RowAcceptance:
     lenient: list[list[float]]
 
     @classmethod
-    def of(cls, found: Acceptance, place: int, id: int, count: int) -> RowAcceptance:
+    def of(cls, found: Acceptance, index: int, id: int, count: int) -> RowAcceptance:
         """Row ``place`` of a batch, ``count`` tokens long; rounded to six digits."""
 
         def listed(values) -> Any:
-            return np.round(np.asarray(values)[place, :count].astype(float), 6).tolist()
+            return np.round(np.asarray(values)[index, :count].astype(float), 6).tolist()
 
-        guessed = np.asarray(found.guessed)[place, :count].tolist()
+        guessed = np.asarray(found.guessed)[index, :count].tolist()
         return cls(id, guessed, listed(found.prob), listed(found.ratio), listed(found.lenient))
 
 
@@ -166,9 +166,9 @@ def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[i
     """
     tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
     counts = np.zeros(len(batch.row_ids), np.int32)
-    for place, text in texts.items():
-        counts[place] = len(text)
-        tokens[place, : len(text)] = text
+    for index, text in texts.items():
+        counts[index] = len(text)
+        tokens[index, : len(text)] = text
     given = (*decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts))
     return jax.tree.map(np.asarray, replay(decoder.engine, *given))
 

@@ -238,7 +238,7 @@ def time_in_turns(
     results: dict[str, list[Any]] = {name: [] for name in runners}
     turn = 0
     for repetition in range(repetitions):
-        for place, batch in enumerate(batches):
+        for index, batch in enumerate(batches):
             if turn and time.monotonic() > until:
                 break
             order = list(seconds) if turn % 2 == 0 else list(reversed(seconds))
@@ -250,7 +250,7 @@ def time_in_turns(
                     seconds[name, each].append([])
                     if each == limit:
                         results[name].append(result)
-                seconds[name, each][place].append(took)
+                seconds[name, each][index].append(took)
             turn += 1
             passed()
 

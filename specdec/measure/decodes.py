@@ -48,20 +48,20 @@ class Row:
 
     @classmethod
     def of(
-        cls, result: DecodeResult, place: int, *, id: int, input: str, reference: str | None
+        cls, result: DecodeResult, index: int, *, id: int, input: str, reference: str | None
     ) -> Row:
         """Row ``place`` of a traced decode, without output text and mismatches."""
         assert result.trace is not None
         return cls(
             id=id, input=input, output=None, reference=reference,
-            tokens=[int(t) for t in result.tokens[place, : result.num_tokens[place]]],
-            num_tokens=int(result.num_tokens[place]), **_counts(result.stats, place),
-            blocks=blocks_of(result.trace, place),
+            tokens=[int(t) for t in result.tokens[index, : result.num_tokens[index]]],
+            num_tokens=int(result.num_tokens[index]), **_counts(result.stats, index),
+            blocks=blocks_of(result.trace, index),
         )  # fmt: skip
 
     @classmethod
     def of_beams(
-        cls, beams: Sequence[Hypothesis], stats: Stats, place: int, *, id: int, input: str,
+        cls, beams: Sequence[Hypothesis], stats: Stats, index: int, *, id: int, input: str,
         reference: str | None, searched: list[SearchedBlock] | None,
     ) -> Row:  # fmt: skip
         """Row ``place`` of a beam search, without mismatches.
@@ -73,7 +73,7 @@ class Row:
         best = beams[0]
         return cls(
             id=id, input=input, output=best.text, reference=reference, tokens=best.tokens.tolist(),
-            num_tokens=len(best.tokens), **_counts(stats, place), blocks=[],
+            num_tokens=len(best.tokens), **_counts(stats, index), blocks=[],
             beams=[dataclasses.asdict(each) | {"tokens": each.tokens.tolist()} for each in beams],
             searched=searched,
         )  # fmt: skip
@@ -102,12 +102,12 @@ class Row:
         )  # fmt: skip
 
 
-def _counts(stats: Stats, place: int) -> dict[str, Any]:
+def _counts(stats: Stats, index: int) -> dict[str, Any]:
     """A row's counts."""
-    return {name: int(getattr(stats, name)[place]) for name in _COUNTS} | {
-        "accepted_histogram": [int(n) for n in stats.accepted_histogram[place]],
-        "accepted_by_rank": [int(n) for n in stats.accepted_by_rank[place]],
-        "acceptance_prob_sum": float(stats.acceptance_prob_sum[place]),
+    return {name: int(getattr(stats, name)[index]) for name in _COUNTS} | {
+        "accepted_histogram": [int(n) for n in stats.accepted_histogram[index]],
+        "accepted_by_rank": [int(n) for n in stats.accepted_by_rank[index]],
+        "acceptance_prob_sum": float(stats.acceptance_prob_sum[index]),
     }
 
 

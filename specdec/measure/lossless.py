@@ -57,15 +57,15 @@ def compare(
 def compare_beams(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> Mismatch | None:
     """The first hypothesis whose tokens differ from those of the same place, or None."""
     lists = [[each.tokens.tolist() for each in beams] for beams in (found, expected)]
-    place = next(
+    index = next(
         (i for i, (mine, its) in enumerate(zip(*lists, strict=False)) if mine != its), None
     )
-    if place is None:
+    if index is None:
         if len(found) == len(expected):
             return None
         return Mismatch(min(len(found), len(expected)), math.inf, [])
-    gap = abs(found[place].score - expected[place].score)
-    return Mismatch(place, gap, lists[1][place])
+    gap = abs(found[index].score - expected[index].score)
+    return Mismatch(index, gap, lists[1][index])
 
 
 @decode_jit(static_argnames="model")

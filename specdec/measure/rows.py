@@ -163,4 +163,4 @@ def measure_rows(
 
 def _places(batch: Batch) -> dict[int, int]:
     """The place of each row in a batch, by its id."""
-    return {row: place for place, row in enumerate(batch.row_ids.tolist()) if row >= 0}
+    return {row: index for index, row in enumerate(batch.row_ids.tolist()) if row >= 0}

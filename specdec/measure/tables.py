@@ -41,11 +41,11 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
     columns = max(map(len, rows))
     wide = [row for row in rows if len(row) == columns]
     widths = [max(len(row[i]) for row in (rows if i == 0 else wide)) for i in range(columns)]
-    left = [place % columns for place in left]
+    left = [index % columns for index in left]
     return [
         "  ".join(
-            cell.ljust(width) if place in left or len(row) < columns else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+            cell.ljust(width) if index in left or len(row) < columns else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=False))
         ).rstrip()
         for row in rows
     ]

@@ -67,10 +67,10 @@ def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
         spans, siblings = [], block.siblings
         # Guesses between which nothing stands are one text: a token may be a part of a character.
         run: list[int] = []
-        for place, guess in enumerate(block.accepted):
+        for index, guess in enumerate(block.accepted):
             run.append(guess)
-            others = siblings[place] if siblings is not None else []
-            if others or place + 1 == len(block.accepted):
+            others = siblings[index] if siblings is not None else []
+            if others or index + 1 == len(block.accepted):
                 before = [*emitted, *run[:-1]]
                 spans.append(keep("accepted", run))
                 if others:

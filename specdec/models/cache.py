@@ -146,6 +146,6 @@ def rows_of(array: Shaped[Array, "b ..."], rows: Int[Array, "g n"]) -> Shaped[Ar
     """Those of an array whose rows are G groups of as many each."""
     groups, count = rows.shape
     grouped = array.reshape(groups, -1, *array.shape[1:])
-    places = rows.reshape(groups, count, *(1,) * (array.ndim - 1))
-    taken = jnp.take_along_axis(grouped, places, axis=1, mode="promise_in_bounds")
+    positions = rows.reshape(groups, count, *(1,) * (array.ndim - 1))
+    taken = jnp.take_along_axis(grouped, positions, axis=1, mode="promise_in_bounds")
     return taken.reshape(groups * count, *array.shape[1:])

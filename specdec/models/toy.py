@@ -1,4 +1,5 @@
-"""A tiny table-driven model whose next-token law depends on the inputs and on every past token.
+"""A tiny table-driven model whose next-token distribution depends on the inputs and on every past
+token.
 
 It reads its past from a real cache, so a stale or misplaced entry changes what it generates: that
 is what the exact oracle needs (``specdec.testing.oracle``).
@@ -58,8 +59,8 @@ class ToyModel:
         target: Encoded | None = None,
     ) -> Start:  # fmt: skip
         """Encoded is a hash of the inputs, [B]."""
-        places = 1 + jnp.arange(prompt.inputs.shape[1])
-        encoded = jnp.sum(jnp.where(prompt.input_mask, prompt.inputs * places, 0), axis=1)
+        positions = 1 + jnp.arange(prompt.inputs.shape[1])
+        encoded = jnp.sum(jnp.where(prompt.input_mask, prompt.inputs * positions, 0), axis=1)
         if self.of_target and target is not None:
             encoded = target
         batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1

@@ -19,7 +19,7 @@ from specdec.measure.progress import visible
 
 _STOPPED = "Interrupted. Run the same command again to go on."
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_CAPACITY = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HELP = {"-h", "-help", "--help", "--helpshort", "-helpshort", "--helpfull", "-helpfull", "-?"}
 _GIVEN = (FileNotFoundError, NotADirectoryError, PermissionError)
 flags.disclaim_key_flags()  # They are listed as the command's own.
@@ -48,7 +48,7 @@ def told(error: Exception | str) -> int:
     if isinstance(error, OSError) and error.errno is not None:
         file = error.filename2 or error.filename
         message = f"{error.strerror}: {file}" if file else message
-        if error.errno in _NO_ROOM:
+        if error.errno in _NO_CAPACITY:
             message += ". Make room, then run the same command again: it goes on where it stopped."
     print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
     given = isinstance(error, (str, ValueError, *_GIVEN))
@@ -101,7 +101,7 @@ def run(
             while isinstance(error.__context__, OSError) and getattr(error, "errno", 0) is None:
                 error = error.__context__  # What gin raises in its place has no number.
             code = told(error)
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            if isinstance(error, OSError) and error.errno in _NO_CAPACITY:
                 os._exit(code)  # Threads that still write would print below the message.
             return code
         except KeyboardInterrupt:

@@ -300,18 +300,18 @@ class PreparedRun:
         decoder = full.decoder(
             gamma=1, sampling=how.sampling, max_decode_len=how.max_decode_len, seed=how.seed
         )
-        places = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
-        items = [item for place, item in enumerate(self._inputs.items()) if place in places]
+        indices = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
+        items = [item for index, item in enumerate(self._inputs.items()) if index in indices]
         ids = {item.id for item in items}
         texts = {row.id: row.tokens for row in self.rows() if row.id in ids}
         found = []
         for batch in self._inputs.batches_of([item.tokens for item in items], how.batch_size):
-            rows = {place: items[row].id for place, row in enumerate(batch.row_ids) if row >= 0}
-            given = {place: texts[row] for place, row in rows.items()}
+            rows = {index: items[row].id for index, row in enumerate(batch.row_ids) if row >= 0}
+            given = {index: texts[row] for index, row in rows.items()}
             replayed = alpha.replayed(decoder, batch, given)
             found += [
-                alpha.RowAcceptance.of(replayed, place, row, len(texts[row]))
-                for place, row in rows.items()
+                alpha.RowAcceptance.of(replayed, index, row, len(texts[row]))
+                for index, row in rows.items()
             ]
         summary = alpha.summary(found)
         return {name: summary[name] for name in ("num_texts", "alpha", "alpha_interval")}
@@ -356,14 +356,14 @@ class PreparedRun:
             if run.checked
         }
         rows = []
-        for place, item in enumerate(members):
+        for index, item in enumerate(members):
             given = {"input": item.example.input, "reference": item.example.reference}
-            row = Row.of(result, place, id=item.id, **given)
-            output = self.pair.text(np.asarray(row.tokens), batch, place)
+            row = Row.of(result, index, id=item.id, **given)
+            output = self.pair.text(np.asarray(row.tokens), batch, index)
             found = {
                 name: lossless.compare(
-                    self.pair.target, batch.row(place), row.tokens,
-                    reference.tokens[place, : reference.num_tokens[place]].tolist(),
+                    self.pair.target, batch.row(index), row.tokens,
+                    reference.tokens[index, : reference.num_tokens[index]].tolist(),
                 )
                 for name, reference in references.items()
             }  # fmt: skip
@@ -387,15 +387,15 @@ class PreparedRun:
         else:
             result = decoder.search(batch)
         rows = []
-        for place, item in enumerate(members):
-            beams = result.row(place, config.num_beams)
+        for index, item in enumerate(members):
+            beams = result.row(index, config.num_beams)
             row = Row.of_beams(
-                self.pair.with_text(beams[:count], batch, place), result.stats, place, id=item.id,
+                self.pair.with_text(beams[:count], batch, index), result.stats, index, id=item.id,
                 input=item.example.input, reference=item.example.reference,
-                searched=searched and searched_blocks(searched, place, config.num_beams),
+                searched=searched and searched_blocks(searched, index, config.num_beams),
             )  # fmt: skip
             found = {
-                name: lossless.compare_beams(beams, reference.row(place, config.num_beams))
+                name: lossless.compare_beams(beams, reference.row(index, config.num_beams))
                 for name, reference in references.items()
             }
             rows.append(dataclasses.replace(row, **found))

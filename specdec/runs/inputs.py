@@ -76,15 +76,15 @@ class Inputs:
     prefix: Sequence[int] = ()
 
     def __iter__(self) -> Iterator[Item | Skipped]:
-        for place, row in enumerate(islice(self.task.read(), self.num_examples)):
-            found = self._tokenized(place, row) if isinstance(row, Example) else row
+        for index, row in enumerate(islice(self.task.read(), self.num_examples)):
+            found = self._tokenized(index, row) if isinstance(row, Example) else row
             if isinstance(found, BadRow):
                 if self.bad_rows == "fail":
                     raise ValueError(found.reason)
-                found = Skipped(place, found.origin, found.reason)
+                found = Skipped(index, found.origin, found.reason)
             yield found
 
-    def _tokenized(self, place: int, row: Example) -> Item | BadRow:
+    def _tokenized(self, index: int, row: Example) -> Item | BadRow:
         given, limit = model_inputs([row], self.pair.vocabulary), self.max_input_len
         try:
             (tokens,) = self.pair.token_ids(
@@ -92,7 +92,7 @@ class Inputs:
             )
         except ValueError as error:
             return BadRow(row.origin, str(error))
-        return Item(place, row, tokens)
+        return Item(index, row, tokens)
 
     def items(self) -> Iterator[Item]:
         """The rows that can be decoded."""
@@ -125,7 +125,7 @@ class Inputs:
         while window := list(islice(items, WINDOW * batch_size)):
             window.sort(key=lambda item: len(item.tokens))
             for batch in self.batches_of([item.tokens for item in window], batch_size):
-                members = [window[place] for place in batch.row_ids if place >= 0]
+                members = [window[index] for index in batch.row_ids if index >= 0]
                 row_ids = np.full(batch_size, -1, np.int32)
                 row_ids[: len(members)] = [item.id for item in members]
                 yield dataclasses.replace(batch, row_ids=row_ids), members
@@ -141,5 +141,5 @@ class Inputs:
 
     def sample(self, count: int, num_rows: int) -> list[np.ndarray]:
         """Tokens of ``count`` of the ``num_rows`` rows, evenly spread."""
-        places = set(evenly(range(num_rows), count))
-        return [item.tokens for place, item in enumerate(self.items()) if place in places]
+        indices = set(evenly(range(num_rows), count))
+        return [item.tokens for index, item in enumerate(self.items()) if index in indices]

@@ -66,14 +66,14 @@ class Pendulum:
     interval: float = 0.1
     horizon: float = 0.6
     sharpness: float = 3.0
-    law_steps: int = 30_000
+    distribution_steps: int = 30_000
     guess_steps: int = 4
     simulator_steps: int = 330_000
 
     def link(self) -> Link:
         """One decision: planner, guess and simulator, each compiled when first called."""
         return Link(
-            jax.jit(functools.partial(self._plan, self.law_steps)),
+            jax.jit(functools.partial(self._plan, self.distribution_steps)),
             jax.jit(functools.partial(self._plan, self.guess_steps)),
             jax.jit(self._simulate),
         )

@@ -122,7 +122,7 @@ def paper_table_2() -> str:
 
 
 def table_5(studies: Sequence[Content]) -> str:
-    """Alpha, distance from the target's law, and quality, by lenience."""
+    """Alpha, distance from the target's distribution, and quality, by lenience."""
     nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
     rows, form = [], "LenientVerifier(lenience={!r})"
     for study in studies:
@@ -193,12 +193,12 @@ def efficiency_table(studies: Sequence[Content]) -> str:
         values = row["autocorrelation"].values()
         return ", ".join("–" if value is None else f"{value:.2f}" for value in values)
 
-    def efficiency(place: int) -> Callable[[Content], str]:
+    def efficiency(index: int) -> Callable[[Content], str]:
         form = "{equation_1:.2f} / {measured:.2f}"
-        return lambda row: form.format_map([*row["block_efficiency"].values()][place])
+        return lambda row: form.format_map([*row["block_efficiency"].values()][index])
 
     titles = (f"Eq. 1 / these texts, γ = {gamma}" for gamma in (1, 3, 5, 7))
-    by_gamma = ((title, efficiency(place)) for place, title in enumerate(titles))
+    by_gamma = ((title, efficiency(index)) for index, title in enumerate(titles))
     columns = [*_PAIR, ("autocorrelation at lags 1, 2, 3", lags), *by_gamma]
     return table(columns, _alphas(studies))
 
@@ -258,12 +258,12 @@ class Comparison:
 
 def table_1() -> list[Comparison]:
     """Table 1: operations (Theorem 3.11) and speed (Theorem 3.8) at c = c^ = 0."""
-    laws = {"operations": theory.operations_factor, "speed": theory.speedup}
+    formulas = {"operations": theory.operations_factor, "speed": theory.speedup}
     return [
         Comparison(f"α = {alpha:g}, γ = {gamma}", quantity, factor, calc, 2, calc, calc)
         for alpha, gamma, *printed in paper.TABLE_1
-        for (quantity, law), factor in zip(laws.items(), printed, strict=True)
-        for calc in [law(alpha, gamma, 0.0)]
+        for (quantity, formula), factor in zip(formulas.items(), printed, strict=True)
+        for calc in [formula(alpha, gamma, 0.0)]
     ]
 
 

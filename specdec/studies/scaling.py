@@ -112,8 +112,8 @@ class ScalingPlan:
 
     def _batches(self) -> Rows:
         """More rows on the same devices."""
-        for place, target in enumerate(self.targets):
-            devices = 4 * DEVICES if place else DEVICES
+        for index, target in enumerate(self.targets):
+            devices = 4 * DEVICES if index else DEVICES
             for batch in BATCHES:
                 plan = self._plan(devices, target=target, batch_size=batch)
                 work = plan.verifying()[0].work  # The target's call of gamma + 1 tokens.

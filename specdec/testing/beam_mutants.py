@@ -16,9 +16,9 @@ class DraftsOrder(BeamEngine):
     """Takes the parents of survivors that were guessed in the order of the draft's beams."""
 
     def find(self, guesses, parents, tokens):
-        place, found = super().find(guesses, parents, tokens)
+        position, found = super().find(guesses, parents, tokens)
         all_found = jnp.all(found, axis=1, keepdims=True)
-        return jnp.where(all_found, jnp.sort(place, axis=1), place), found
+        return jnp.where(all_found, jnp.sort(position, axis=1), position), found
 
 
 class LeftOutOfPool(BeamEngine):
@@ -57,9 +57,9 @@ class LateMiss(BeamEngine):
     """Goes on for a level after a survivor that was not guessed."""
 
     def find(self, guesses, parents, tokens):
-        place, found = super().find(guesses, parents, tokens)
+        position, found = super().find(guesses, parents, tokens)
         deeper = jnp.any(parents >= self.num_beams, axis=1, keepdims=True)
-        return place, found | ~(deeper & (parents < self.num_beams))
+        return position, found | ~(deeper & (parents < self.num_beams))
 
 
 class StaleDraft(BeamEngine):

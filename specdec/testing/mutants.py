@@ -146,8 +146,8 @@ class StaleTarget(ToyModel):
     """Keeps one token too many at each commit: a rejected guess stays in the target's cache."""
 
     def commit(self, cache, path, count):
-        room = cache.tokens.shape[1]
-        return ToyCache(cache.tokens, jnp.minimum(cache.length + count + (count > 0), room))
+        capacity = cache.tokens.shape[1]
+        return ToyCache(cache.tokens, jnp.minimum(cache.length + count + (count > 0), capacity))
 
 
 class AddingCache(ToyModel):

@@ -1,4 +1,4 @@
-"""The exact oracle: the law of what the real loop emits, without sampling noise.
+"""The exact oracle: the distribution of what the real loop emits, without sampling noise.
 
 The real ``Engine.step`` is run on every combination of a block's random numbers, taken from a grid
 on which each decision of a small dyadic model is constant inside a cell. Each cell is represented
@@ -26,7 +26,7 @@ from specdec.models.base import Model
 from specdec.pytrees import pytree
 from specdec.types import DecodeState, Params, Prompt, Purpose
 
-Law = dict[tuple[int, ...], float]
+JointDistribution = dict[tuple[int, ...], float]
 Cells = int | tuple[float, ...]
 _ROWS_A_CALL = 1 << 13
 
@@ -53,7 +53,7 @@ class Grid:
 class Tape:
     """A random source that reads prescribed numbers, [B, count] a purpose."""
 
-    numbers: dict[Purpose, Float[Array, "b count"]]
+    uniforms: dict[Purpose, Float[Array, "b count"]]
 
     @classmethod
     def of(
@@ -65,8 +65,8 @@ class Tape:
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
         """The first ``count`` numbers prescribed for the purpose."""
-        assert self.numbers[purpose].shape[1] >= count
-        return self.numbers[purpose][:, :count]
+        assert self.uniforms[purpose].shape[1] >= count
+        return self.uniforms[purpose][:, :count]
 
 
 class _Counter:
@@ -104,10 +104,10 @@ def _product(axes: list[np.ndarray]) -> np.ndarray:
     return np.stack(grids, axis=1) if grids else np.zeros((count, 0), np.float32)
 
 
-def _tape(numbers: jax.Array, counts: dict[Purpose, int]) -> Tape:
+def _tape(uniforms: jax.Array, counts: dict[Purpose, int]) -> Tape:
     """The columns by purpose."""
     ends = np.cumsum(list(counts.values()))
-    parts = jnp.split(numbers, ends[:-1], axis=1)[: len(counts)]
+    parts = jnp.split(uniforms, ends[:-1], axis=1)[: len(counts)]
     return Tape(dict(zip(counts, parts, strict=True)))
 
 
@@ -153,11 +153,11 @@ def _step(engine, params, state: DecodeState, tape, like: DecodeState, limit) ->
     return _tileable(engine.step(params, whole, tape)[0])
 
 
-def exact_law(
+def exact_distribution(
     engine: Engine, params: EngineParams, prompt: Prompt, *, limit: int, grid: Grid,
     rows_a_call: int = _ROWS_A_CALL,
-) -> list[Law]:  # fmt: skip
-    """The law of the loop's output for each row of ``prompt``: {tokens: probability}.
+) -> list[JointDistribution]:  # fmt: skip
+    """The distribution of the loop's output for each row of ``prompt``: {tokens: probability}.
 
     Rows are interleaved in the same batch, so that a loop that mixes rows up is found out.
 
@@ -173,12 +173,12 @@ def exact_law(
     jax.eval_shape(lambda: engine.step(params, begin, counter))
     counts = dict(sorted(counter.counts.items()))
     axes = [_cells_of(grid, purpose) for purpose, n in counts.items() for _ in range(n)]
-    combinations = jnp.asarray(_product([numbers for numbers, _ in axes]))
+    combinations = jnp.asarray(_product([uniforms for uniforms, _ in axes]))
     chances = np.prod(_product([widths for _, widths in axes]), axis=1)
     count = len(combinations)
     states = jax.tree.map(np.asarray, _tileable(begin))
 
-    laws: list[Law] = [defaultdict(float) for _ in range(num_rows)]
+    distributions: list[JointDistribution] = [defaultdict(float) for _ in range(num_rows)]
     weights, owners = np.ones(num_rows), np.arange(num_rows)
     per_call = max(2, rows_a_call // count)
     tape = _tape(jnp.repeat(combinations, per_call, axis=0), counts)
@@ -186,9 +186,9 @@ def exact_law(
         merged: dict[tuple[int, int], list[Any]] = {}
         for start in range(0, len(weights), per_call):
             # Always a full call (one compile): the last is filled up with copies of weight 0.
-            places = np.arange(start, start + per_call)
-            chosen = np.minimum(places, len(weights) - 1)
-            chosen_weights = np.where(places < len(weights), weights[chosen], 0.0)
+            positions = np.arange(start, start + per_call)
+            chosen = np.minimum(positions, len(weights) - 1)
+            chosen_weights = np.where(positions < len(weights), weights[chosen], 0.0)
             batch = _rows(states, np.tile(chosen, count))  # Neighbours are different states.
             after = jax.tree.map(np.asarray, _step(engine, params, batch, tape, begin, limit))
             weight = np.tile(chosen_weights, count) * np.repeat(chances, per_call)
@@ -208,11 +208,11 @@ def exact_law(
         unfinished = []
         for (owner_id, _), (row, m) in merged.items():
             if row.finished:
-                laws[owner_id][tuple(int(t) for t in row.tokens[: row.num_tokens])] += m
+                distributions[owner_id][tuple(int(t) for t in row.tokens[: row.num_tokens])] += m
             else:
                 unfinished.append((row, m, owner_id))
         if not unfinished:
-            return laws
+            return distributions
         rows, *others = zip(*unfinished, strict=True)
         states = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         weights, owners = map(np.array, others)
@@ -231,25 +231,26 @@ def _all_logits(
     return model.logits(params, hidden)
 
 
-def model_law(
+def model_distribution(
     model: Model, params: Params, prompt: Prompt,
     distribution: Callable[[np.ndarray], np.ndarray], *, limit: int,
-) -> list[Law]:  # fmt: skip
-    """The target's own law for each row of ``prompt``, by walking every sequence in float64.
+) -> list[JointDistribution]:  # fmt: skip
+    """The target's own distribution for each row of ``prompt``, by walking every sequence in
+    float64.
 
     ``distribution`` maps float64 logits [V] to probabilities [V]: an independent standardize.
     """
     every = list(itertools.product(range(model.vocab_size), repeat=limit - 1))
     tokens = jnp.asarray(every, jnp.int32).reshape(len(every), limit - 1)
-    laws: list[Law] = []
+    distributions: list[JointDistribution] = []
     for row in range(prompt.batch_size):
         logits = _all_logits(model, params, _rows(prompt, np.array([row])), tokens)
         logits = np.asarray(logits, np.float64)
-        law: Law = {}
+        distribution: JointDistribution = {}
 
-        def walk(prefix, weight, logits=logits, law=law):
+        def walk(prefix, weight, logits=logits, distribution=distribution):
             if len(prefix) == limit or (prefix and prefix[-1] in model.eos_ids):
-                law[prefix] = law.get(prefix, 0.0) + weight
+                distribution[prefix] = distribution.get(prefix, 0.0) + weight
                 return
             # The first sequence that begins so: the others' places are 0.
             at = sum(t * model.vocab_size ** (limit - 2 - i) for i, t in enumerate(prefix))
@@ -258,10 +259,10 @@ def model_law(
                 walk((*prefix, int(token)), weight * probs[token])
 
         walk((), 1.0)
-        laws.append(law)
-    return laws
+        distributions.append(distribution)
+    return distributions
 
 
-def total_variation(one: Law, other: Law) -> float:
-    """Half the L1 distance between two laws."""
+def total_variation(one: JointDistribution, other: JointDistribution) -> float:
+    """Half the L1 distance between two distributions."""
     return 0.5 * sum(abs(one.get(k, 0.0) - other.get(k, 0.0)) for k in {*one, *other})

@@ -24,43 +24,43 @@ from specdec.verifiers.tree import Judged, Siblings, judge, tokens_of
 class SameForAllSiblings(RecursiveVerifier):
     """Judges every sibling on p: the residual is not updated after a rejected one."""
 
-    def _judge(self, law, draft, siblings):
-        each, none = [], jnp.ones((len(law),))
+    def _judge(self, distribution, draft, siblings):
+        each, none = [], jnp.ones((len(distribution),))
         for k in range(siblings.exist.shape[1]):
             one = Siblings(siblings.guesses[:, k : k + 1], siblings.exist[:, k : k + 1])
-            judged = judge(law, draft, one)
+            judged = judge(distribution, draft, one)
             none = none * judged.survival[:, 0]
             each.append(none)
-        honest = judge(law, draft, siblings)
+        honest = judge(distribution, draft, siblings)
         return Judged(jnp.stack(each, axis=1), honest.residual, honest.acceptance)
 
 
 class ResidualOfFirst(RecursiveVerifier):
     """Draws the correction from what the first sibling left, whatever came after it."""
 
-    def _judge(self, law, draft, siblings):
-        honest = judge(law, draft, siblings)
-        first = judge(law, draft, Siblings(siblings.guesses[:, :1], siblings.exist[:, :1]))
+    def _judge(self, distribution, draft, siblings):
+        honest = judge(distribution, draft, siblings)
+        first = judge(distribution, draft, Siblings(siblings.guesses[:, :1], siblings.exist[:, :1]))
         return dataclasses.replace(honest, residual=first.residual)
 
 
 class BestFirstOrder(RecursiveVerifier):
     """Tries the sibling first that is most likely to be accepted: the order depends on the draw."""
 
-    def _judge(self, law, draft, siblings):
+    def _judge(self, distribution, draft, siblings):
         tokens = tokens_of(draft, siblings)
-        p = jnp.take_along_axis(law, tokens, axis=1)
+        p = jnp.take_along_axis(distribution, tokens, axis=1)
         order = jnp.argsort(jnp.where(siblings.exist, -p, 1.0), axis=1)
         self_order = Siblings(
             jnp.take_along_axis(siblings.guesses, order, axis=1),
             jnp.take_along_axis(siblings.exist, order, axis=1),
         )
-        judged = judge(law, draft, self_order)
+        judged = judge(distribution, draft, self_order)
         # Back to the places that the walk knows.
-        places = jnp.argsort(order, axis=1)
+        positions = jnp.argsort(order, axis=1)
         before = jnp.pad(judged.survival, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
         step = jnp.where(before > 0, judged.survival / jnp.where(before > 0, before, 1.0), 1.0)
-        survival = jnp.cumprod(jnp.take_along_axis(step, places, axis=1), axis=1)
+        survival = jnp.cumprod(jnp.take_along_axis(step, positions, axis=1), axis=1)
         return dataclasses.replace(judged, survival=survival)
 
 
@@ -80,10 +80,10 @@ class SharedNumbers(RecursiveVerifier):
     def __call__(self, random, target, draft):
         class Shared:
             def uniforms(self, purpose, count):
-                numbers = random.uniforms(purpose, count)
+                uniforms = random.uniforms(purpose, count)
                 if purpose == Purpose.ACCEPTANCE:
-                    return jnp.broadcast_to(numbers[:, :1], numbers.shape)
-                return numbers
+                    return jnp.broadcast_to(uniforms[:, :1], uniforms.shape)
+                return uniforms
 
         return super().__call__(Shared(), target, draft)
 
@@ -124,12 +124,12 @@ class RepeatedSiblings(RecursiveVerifier):
         probs = jax.nn.one_hot(draft.tokens, target.shape[-1])
         return super().__call__(random, target, dataclasses.replace(draft, probs=probs))
 
-    def _judge(self, law, draft, siblings):
-        p = jnp.take_along_axis(law, tokens_of(draft, siblings), axis=1)
+    def _judge(self, distribution, draft, siblings):
+        p = jnp.take_along_axis(distribution, tokens_of(draft, siblings), axis=1)
         before = jnp.cumsum(p, axis=1) - p
         passes = jnp.where(siblings.exist, p / jnp.maximum(1 - before, 1e-9), 0.0)
         survival = jnp.cumprod(1 - jnp.minimum(passes, 1.0), axis=1)
-        return dataclasses.replace(judge(law, draft, siblings), survival=survival)
+        return dataclasses.replace(judge(distribution, draft, siblings), survival=survival)
 
 
 class NotRenormalised(ModelTreeDrafter):

@@ -14,7 +14,7 @@ from specdec.checkpoints.architectures import Config
 from specdec.core.stats import RunStats
 from specdec.data.batching import Batches
 from specdec.decoding.engine import Engine, EngineParams, decode
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.base import Model
 from specdec.training.validation import padded
@@ -52,14 +52,14 @@ def acceptance(
         weights, found = draft_model.pack(params), {}
         for temperature in (0.0, 1.0):
             sampling = SamplingConfig(temperature)
-            drafter = Sampled(weights, sampling.traced())
+            drafter = DraftParams(weights, sampling.traced())
             given, counted = EngineParams(packed, sampling.traced(), drafter), []
             for inputs, targets in batches:
                 ids = architectures.prompts(target, inputs, targets)
-                prompt, places = padded(target_model, ids, range(len(ids)), inputs.shape)
+                prompt, indices = padded(target_model, ids, range(len(ids)), inputs.shape)
                 length = targets.shape[1]
-                limit = room(target_model, ids, length)
-                result = decode(engine, given, prompt, places, limit, 0, output_bucket=length)
+                limit = capacity(target_model, ids, length)
+                result = decode(engine, given, prompt, indices, limit, 0, output_bucket=length)
                 counted.append(jax.device_get(result.stats))
             stats = RunStats.total(counted, len(counted), GAMMA)
             found[f"alpha_t{temperature:g}"] = stats.alpha or 0.0
@@ -69,7 +69,7 @@ def acceptance(
     return measure
 
 
-def room(model: Model, ids: Sequence[Sequence[int]], length: int) -> int:
+def capacity(model: Model, ids: Sequence[Sequence[int]], length: int) -> int:
     """Tokens of an output of at most ``length`` that positions behind all prompts have."""
     if model.max_positions is None or not model.reads_prefix:
         return length

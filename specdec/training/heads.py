@@ -236,13 +236,13 @@ def steps_ahead(
     own, cache = layer.start(params, batch, count * length, encoded)
     # Entry e of the cache: token e % T, as it was at step e // T.
     steps, entries = np.divmod(np.arange(count * length), length)
-    places = np.arange(length)[:, None]
+    indices = np.arange(length)[:, None]
 
     states = _after(hidden)
     for step in range(count):
-        true = (steps == 0) & (entries <= places - step)
-        seen = true | ((steps > 0) & (steps <= step) & (entries == places - step + steps))
-        every = (np.stack([a] * batch) for a in (seen, places[:, 0], entries))
+        true = (steps == 0) & (entries <= indices - step)
+        seen = true | ((steps > 0) & (steps <= step) & (entries == indices - step + steps))
+        every = (np.stack([a] * batch) for a in (seen, indices[:, 0], entries))
         order = Forest(*map(jnp.asarray, every))
         found, cache = layer.extend(params, own, cache, fed, states, order, after=step * length)
         yield found[:, step:]
@@ -271,8 +271,8 @@ def look_ahead(
     steps, entries = np.divmod(np.arange((1 + count) * length), length)
     text = (steps == 0) & (entries <= entries[:, None])
     own = (steps > 0) & (steps <= steps[:, None]) & (entries == entries[:, None])
-    places = np.stack([entries + steps] * batch)
-    order = Forest(jnp.asarray(np.stack([text | own] * batch)), *[jnp.asarray(places)] * 2)
+    indices = np.stack([entries + steps] * batch)
+    order = Forest(jnp.asarray(np.stack([text | own] * batch)), *[jnp.asarray(indices)] * 2)
     cache = target.empty_cache(batch, x.shape[1])
     hidden, _ = target.extend_embedded(params.target, encoded, cache, x, order)
     return jnp.stack(jnp.split(hidden[:, length:], count, axis=1), axis=2)

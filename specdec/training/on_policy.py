@@ -25,7 +25,7 @@ from specdec.checkpoints.architectures import Config
 from specdec.core.files import numpy_file, written
 from specdec.data.batching import TokenBatch
 from specdec.models.base import Model
-from specdec.training.acceptance import room
+from specdec.training.acceptance import capacity
 from specdec.training.validation import decode_rows
 from specdec.types import Encoded, Params, Prompt, SamplingConfig
 
@@ -137,8 +137,8 @@ def generator(
         ids = architectures.prompts(config, batch.inputs, batch.targets)
         numbers = [step * rows + row for row in range(len(ids))]
         outputs = decode_rows(
-            model, model.pack(params), ids, numbers, (rows, length_in), room(model, ids, length),
-            seed, sampling, encode,
+            model, model.pack(params), ids, numbers, (rows, length_in), capacity(model, ids,
+            length), seed, sampling, encode,
         )  # fmt: skip
         # An output that did not end has no EOS to learn; the loss compares what stands before it.
         made = TokenBatch(np.zeros_like(batch.inputs), np.zeros_like(batch.targets))

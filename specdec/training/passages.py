@@ -41,8 +41,8 @@ def passages(
     for text in texts:
         sentences = list(_sentences(existing_file(Path(data) / text)))
         for number in range(0, len(sentences), _CHUNK):
-            place = number // _CHUNK % _EVERY
-            split = {_EVERY // 2: "validation", _EVERY - 1: "test"}.get(place, "train")
+            index = number // _CHUNK % _EVERY
+            split = {_EVERY // 2: "validation", _EVERY - 1: "test"}.get(index, "train")
             chunk = sentences[number : number + _CHUNK]
             while chunk:
                 count = 1 + random.choice(len(shares), p=shares / shares.sum())

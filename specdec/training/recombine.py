@@ -38,10 +38,10 @@ class Recombination:
         """
         random = np.random.default_rng(self.seed)
         split = [text.split() for text in texts]
-        places = collections.defaultdict(list)
+        indices = collections.defaultdict(list)
         for text, words in enumerate(split):
             for at, pair in enumerate(itertools.pairwise(words)):
-                places[pair].append((text, at))
+                indices[pair].append((text, at))
         sources = [words for words in split if len(words) > 1]
         refused, made = {*texts, *known}, {}
         for _ in range(_TRIES * self.count * bool(sources)):
@@ -49,7 +49,7 @@ class Recombination:
                 break
             words = sources[random.integers(len(sources))]
             cut = random.integers(len(words) - 1)
-            meeting = places[words[cut], words[cut + 1]]
+            meeting = indices[words[cut], words[cut + 1]]
             other, at = meeting[random.integers(len(meeting))]
             new = words[:cut] + split[other][at:]
             text = " ".join(new)

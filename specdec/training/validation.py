@@ -66,13 +66,13 @@ def decode_rows(
       each one's output of at most ``limit`` tokens, with EOS where it ended before that.
     """
     params = EngineParams(packed, sampling.traced())
-    prompt, places = padded(model, ids, row_ids, shape)
+    prompt, indices = padded(model, ids, row_ids, shape)
     result = decode(
-        Engine(model), params, prompt, places, limit, seed, output_bucket=limit,
+        Engine(model), params, prompt, indices, limit, seed, output_bucket=limit,
         encoded=encode and encode(prompt),
     )  # fmt: skip
     tokens, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
-    return [tokens[place, : counts[place]] for place in range(len(ids))]
+    return [tokens[index, : counts[index]] for index in range(len(ids))]
 
 
 def padded(
@@ -83,9 +83,9 @@ def padded(
 ) -> tuple[Prompt, np.ndarray]:
     """At most B inputs and their row numbers, filled up to the static shape [B, S]."""
     inputs, lengths = np.full(shape, model.pad_id, np.int32), np.zeros(shape[0], np.int32)
-    for place, row in enumerate(ids):
-        lengths[place] = len(row)
-        inputs[place, : len(row)] = row
-    places = np.full(shape[0], -1, np.int32)
-    places[: len(row_ids)] = row_ids
-    return model.prompt(inputs, lengths), places
+    for index, row in enumerate(ids):
+        lengths[index] = len(row)
+        inputs[index, : len(row)] = row
+    indices = np.full(shape[0], -1, np.int32)
+    indices[: len(row_ids)] = row_ids
+    return model.prompt(inputs, lengths), indices

@@ -14,7 +14,7 @@ class Verifier(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether the output's law is exactly the target's."""
+        """Whether the output's distribution is exactly the target's."""
         ...
 
     @property

@@ -22,8 +22,8 @@ class BlockVerifier:
     probability h_i = A_i / (A_i + 1 - p_i), where A_i = sum_x max(p_i p(x) - q(x), 0) over the
     distributions after x_i, and prefix gamma with h_gamma = p_gamma. The longest accepted prefix,
     tau guesses, is kept, even behind one that was not accepted. The last token comes from
-    norm(max(p_tau p - q, 0)), or from p if tau = gamma. The output follows the target's law
-    exactly.
+    norm(max(p_tau p - q, 0)), or from p if tau = gamma. The output follows the target's
+    distribution exactly.
 
     Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
 

@@ -23,8 +23,8 @@ class KSeqVerifier(RecursiveVerifier):
 
     With beta(rho) = sum_x min(q(x), p(x) / rho), rho in [1, K] is where 1 - (1 - beta)^K =
     rho beta. If none passes, the token comes from norm(p - rho min(q, p / rho)). The output follows
-    the target's law exactly. A node with fewer guesses has a smaller K; with K = 1 this is token
-    verification.
+    the target's distribution exactly. A node with fewer guesses has a smaller K; with K = 1 this is
+    token verification.
 
     Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport" (K-SEQ).
 
@@ -45,26 +45,26 @@ class KSeqVerifier(RecursiveVerifier):
     def _independent(self, draft: Draft) -> bool:
         return draft.independent or draft.topology.siblings == 1
 
-    def _judge(self, law: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
+    def _judge(self, distribution: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
         assert draft.probs is not None
         count = jnp.sum(siblings.exist, axis=1)
         q = take_position(draft.probs, siblings.guesses[:, 0])
-        rho = self._rho(law, q, count)
-        overlap = jnp.minimum(q, law / rho[:, None])
+        rho = self._rho(distribution, q, count)
+        overlap = jnp.minimum(q, distribution / rho[:, None])
         beta = sum_last(overlap)
         accepted = 1 - (1 - beta) ** count
         factor = jnp.where(beta > 0, accepted / jnp.where(beta > 0, beta, 1.0), 0.0)
         # Where p / rho is the smaller, nothing is left: c = rho at the solution.
-        rest = jnp.maximum(law - factor[:, None] * q, 0.0)
-        weights = jnp.where(law <= rho[:, None] * q, 0.0, rest)
+        rest = jnp.maximum(distribution - factor[:, None] * q, 0.0)
+        weights = jnp.where(distribution <= rho[:, None] * q, 0.0, rest)
         mass = sum_last(weights)[:, None]
-        residual = jnp.where(mass > 0, weights / jnp.where(mass > 0, mass, 1.0), law)
+        residual = jnp.where(mass > 0, weights / jnp.where(mass > 0, mass, 1.0), distribution)
         tokens = tokens_of(draft, siblings)
-        p_x, q_x = (jnp.take_along_axis(each, tokens, axis=1) for each in (law, q))
+        p_x, q_x = (jnp.take_along_axis(each, tokens, axis=1) for each in (distribution, q))
         ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, rho[:, None] * q_x, 1.0), 0.0)
         passes = jnp.where(siblings.exist, jnp.minimum(1.0, ratio), 0.0)
-        # Without guesses there is nothing to subtract, and the law is p.
-        residual = jnp.where((count > 0)[:, None], residual, law)
+        # Without guesses there is nothing to subtract, and the distribution is p.
+        residual = jnp.where((count > 0)[:, None], residual, distribution)
         return Judged(jnp.cumprod(1 - passes, axis=1), residual, accepted)
 
     def _rho(

@@ -35,16 +35,18 @@ class RecursiveVerifier:
     so on. q_k is what sibling k was drawn from given the earlier ones. So they may be independent
     draws, draws without replacement (q_k is q without the earlier tokens, renormalised) or those of
     several drafts. At the first node where none is accepted, the last residual gives the token; at
-    a leaf, p. The output follows the target's law exactly: whatever x_1..x_{k-1} are, accepting x_k
-    or drawing from what is left is a draw from p_k. On a chain it is token verification.
+    a leaf, p. The output follows the target's distribution exactly: whatever x_1..x_{k-1} are,
+    accepting x_k or drawing from what is left is a draw from p_k. On a chain it is token
+    verification.
 
     Source: Miao et al. 2024, "SpecInfer" (multi-step speculative sampling); without
     replacement: Jeon et al. 2024, "Recursive Speculative Decoding", and Chen et al. 2024,
     "Sequoia".
 
     Notation: p is ``target``, q is ``draft.probs``. Point-mass drafts go to
-    :class:`PointMassVerifier`, which is the same law in fewer steps. At temperature 0 the target's
-    own tokens are followed down the tree. One random number a level decides between the siblings.
+    :class:`PointMassVerifier`, which is the same distribution in fewer steps. At temperature 0 the
+    target's own tokens are followed down the tree. One random number a level decides between the
+    siblings.
     """
 
     lossless: bool = dataclasses.field(default=True, init=False)
@@ -60,29 +62,29 @@ class RecursiveVerifier:
         uniforms = random.uniforms(Purpose.ACCEPTANCE, depth)
 
         def level(i, carry):
-            path, going, law, probs, examined = carry
+            path, going, distribution, probs, examined = carry
             siblings = siblings_after(draft, path.end)
-            judged = self._judge(law, draft, siblings)
+            judged = self._judge(distribution, draft, siblings)
             uniform = jax.lax.dynamic_index_in_dim(uniforms, i, axis=1, keepdims=False)
             at, found = self._choose(judged, siblings, uniform)
             # Siblings that do not exist are accepted with 0: at a leaf nothing is.
             looked, found = going & siblings.exist[:, 0], going & found
             path = path.then(take_position(siblings.guesses, at), found)
             after = jnp.where(found[:, None], take_position(target, path.end), judged.residual)
-            law = jnp.where(looked[:, None], after, law)
+            distribution = jnp.where(looked[:, None], after, distribution)
             probs = jax.lax.dynamic_update_index_in_dim(probs, judged.acceptance, i, axis=1)
-            return path, found, law, probs, examined + looked
+            return path, found, distribution, probs, examined + looked
 
         going = jnp.ones((len(draft.tokens),), bool)
-        path, _, law, probs, examined = jax.lax.fori_loop(
+        path, _, distribution, probs, examined = jax.lax.fori_loop(
             0, depth, level,
             (start_of(draft), going, target[:, 0], jnp.zeros((len(going), depth)), 0 * going),
         )  # fmt: skip
-        final = draw(law, random.uniforms(Purpose.FINAL, 1)[:, 0])
+        final = draw(distribution, random.uniforms(Purpose.FINAL, 1)[:, 0])
         return tree_verdict(draft, path, final, probs, examined)
 
-    def _judge(self, law: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
-        return judge(law, draft, siblings)
+    def _judge(self, distribution: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
+        return judge(distribution, draft, siblings)
 
     def _choose(
         self, judged: Judged, siblings: Siblings, uniform: Float[Array, " b"]

@@ -24,8 +24,8 @@ class TokenVerifier:
     """Accepts guess x_i while u_i < p_i(x_i) / q_i(x_i), then draws one more token.
 
     That token comes from norm(max(0, p - q)) at the first rejection (correction) or from p after
-    the last guess (bonus), so the output follows the target's law exactly (appendix A.1). A block
-    emits 1..gamma+1 tokens.
+    the last guess (bonus), so the output follows the target's distribution exactly (appendix A.1).
+    A block emits 1..gamma+1 tokens.
 
     Notation: p is ``target``, q is ``draft.probs``, gamma is N. Point-mass drafts are accepted
     with probability p(x), and x is removed from p at a rejection. Point-mass targets (temperature

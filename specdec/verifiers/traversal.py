@@ -24,7 +24,7 @@ class _Walk:
     """How far the tour has come."""
 
     weights: Float[Array, "b d1"]  # w of the node at each level of the current path.
-    laws: Float[Array, "b d1 v"]  # r of it.
+    distributions: Float[Array, "b d1 v"]  # r of it.
     survival: Float[Array, " b"]  # Probability that no node left so far is accepted.
     kept: Int[Array, " b"]  # The accepted guess, or -1.
 
@@ -33,16 +33,16 @@ class _Walk:
 class TraversalVerifier:
     """Accepts whole paths, the leftmost leaf's first; a path is kept even behind a doubtful guess.
 
-    Every node has a weight w and a law r of its next token. The root has w = 1 and r = p. When
-    guess x is reached from its parent (w, r), it gets w_x = min(1, w r(x) / q(x)) and r_x = p after
-    x, and its subtree is judged. If nothing in there is accepted, x itself is, with w_x as it is
-    then. If x is rejected too, its parent gets, with A = sum_x max(w r(x) - q(x), 0),
+    Every node has a weight w and a distribution r of its next token. The root has w = 1 and r = p.
+    When guess x is reached from its parent (w, r), it gets w_x = min(1, w r(x) / q(x)) and r_x = p
+    after x, and its subtree is judged. If nothing in there is accepted, x itself is, with w_x as it
+    is then. If x is rejected too, its parent gets, with A = sum_x max(w r(x) - q(x), 0),
 
         r = norm(max(w r - q, 0)),    w = A / (A + 1 - w),
 
     and its next guess is reached. The root is accepted always. The token after the accepted node
     comes from its r. q is what the guess was drawn from given its earlier siblings. The output
-    follows the target's law exactly. On a chain this is block verification.
+    follows the target's distribution exactly. On a chain this is block verification.
 
     Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding";
     on a chain Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
@@ -79,8 +79,8 @@ class TraversalVerifier:
 
         walk = jax.lax.fori_loop(0, 2 * size, visit, begin)
         path = path_to(draft, walk.kept)
-        law = take_position(walk.laws, path.length)
-        final = draw(law, random.uniforms(Purpose.FINAL, 1)[:, 0])
+        distribution = take_position(walk.distributions, path.length)
+        final = draw(distribution, random.uniforms(Purpose.FINAL, 1)[:, 0])
         return tree_verdict(draft, path, final, *levels(target, draft, path))
 
     def _visit(
@@ -91,7 +91,7 @@ class TraversalVerifier:
         depths = jnp.broadcast_to(jnp.asarray(draft.topology.depths()), draft.tokens.shape)
         above = take_position(depths, node)  # The parent's level; the root's is 0.
         counts = (node < guess_counts(draft)) & (walk.kept < 0)
-        w, r = take_position(walk.weights, above), take_position(walk.laws, above)
+        w, r = take_position(walk.weights, above), take_position(walk.distributions, above)
         assert draft.probs is not None
         x, q = take_position(draft.tokens, node), take_position(draft.probs, node)
         own = take_position(walk.weights, above + 1)
@@ -103,10 +103,10 @@ class TraversalVerifier:
         level = above + jnp.where(leaves, 0, 1)
         write = counts & ~accepted
         new_w = jnp.where(write, new_w, take_position(walk.weights, level))
-        new_r = jnp.where(write[:, None], new_r, take_position(walk.laws, level))
+        new_r = jnp.where(write[:, None], new_r, take_position(walk.distributions, level))
         return _Walk(
             write_at(walk.weights, new_w[:, None], level),
-            write_at(walk.laws, new_r[:, None], level),
+            write_at(walk.distributions, new_r[:, None], level),
             survival, jnp.where(accepted, node, walk.kept),
         )  # fmt: skip
 
@@ -121,14 +121,14 @@ class TraversalVerifier:
     def _rejected(
         self, w: Float[Array, " b"], r: Float[Array, "b v"], q: Float[Array, "b v"]
     ) -> tuple[Float[Array, " b"], Float[Array, "b v"]]:
-        """The weight and the law of a guess's parent when the guess is rejected."""
+        """The weight and the distribution of a guess's parent when the guess is rejected."""
         weights = jnp.maximum(w[:, None] * r - q, 0.0)
         mass = sum_last(weights)
         spare = mass + 1 - w
         # 0 / 0 where w = 1 and r = q: the guess was accepted for certain.
         after = jnp.where(spare > 0, mass / jnp.where(spare > 0, spare, 1.0), 1.0)
-        law = weights / jnp.where(mass > 0, mass, 1.0)[:, None]
-        return after, jnp.where((mass > 0)[:, None], law, r)
+        distribution = weights / jnp.where(mass > 0, mass, 1.0)[:, None]
+        return after, jnp.where((mass > 0)[:, None], distribution, r)
 
 
 def _tour(draft: Draft) -> tuple[Int[Array, "b 2n"], Bool[Array, "b 2n"]]:

@@ -97,7 +97,7 @@ class Judged:
 
     # Probability that none of the first k + 1 is accepted, given their tokens.
     survival: Float[Array, "b k"]
-    residual: Float[Array, "b v"]  # The law of the next token if none is.
+    residual: Float[Array, "b v"]  # The distribution of the next token if none is.
     # Probability that one is accepted, each one's expected over its own token.
     acceptance: Float[Array, " b"]
 

@@ -58,8 +58,8 @@ class TypicalVerifier:
         best = jnp.argmax(jnp.where(accepted, depths + 1, 0), axis=1)
         kept = jnp.where(jnp.any(accepted, axis=1), best, -1)
         path = path_to(draft, kept)
-        law = take_position(target, path.end)
-        final = draw(law, random.uniforms(Purpose.FINAL, 1)[:, 0])
+        distribution = take_position(target, path.end)
+        final = draw(distribution, random.uniforms(Purpose.FINAL, 1)[:, 0])
         return tree_verdict(draft, path, final, *levels(target, draft, path))
 
     def least(self, target: Float[Array, "*b v"]) -> Float[Array, "*b"]:

@@ -14,7 +14,7 @@ from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.decoding.options import Decoding
-from specdec.drafters.base import OpenDraft, Sampled, chain
+from specdec.drafters.base import DraftParams, OpenDraft, chain
 from specdec.drafters.copying import Copying
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
@@ -78,7 +78,7 @@ class OnStates:
             params = HeadsParams(weights, own)
         return OpenDraft(
             lambda gamma, stop_below: make(chain(gamma), False),
-            lambda sampling: Sampled(params, sampling.traced()), params,
+            lambda sampling: DraftParams(params, sampling.traced()), params,
         )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ class Bigrams:
         tables = dataclasses.replace(dyadic_ngrams(2), unigram=jnp.full(size, 1 / size))
         return OpenDraft(
             lambda gamma, stop_below: NgramDrafter(chain(gamma), 2),
-            lambda sampling: Sampled(tables, sampling.traced()), tables,
+            lambda sampling: DraftParams(tables, sampling.traced()), tables,
         )  # fmt: skip
 
 

@@ -215,11 +215,15 @@ def test_residual_and_acceptance_prob():
 def by_hand(p, tokens, q, relative, lenience):
     """beta at one place in float64: sum_x q(x) min(1, p(x) / (l q(x)))."""
     size = len(p)
-    law = np.eye(size)[tokens] if q is None else q.astype(np.float64)
+    distribution = np.eye(size)[tokens] if q is None else q.astype(np.float64)
     if relative is not None:
         allowed = relative >= lenience if lenience < 1 else p == 1
-        return law[allowed].sum()
-    accepted = [min(1.0, p[x] / (lenience * law[x])) * law[x] for x in range(size) if law[x]]
+        return distribution[allowed].sum()
+    accepted = [
+        min(1.0, p[x] / (lenience * distribution[x])) * distribution[x]
+        for x in range(size)
+        if distribution[x]
+    ]
     return sum(accepted)
 
 

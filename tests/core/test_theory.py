@@ -13,10 +13,10 @@ COSTS = (0.0, 0.01, 0.05, 0.1, 0.3, 0.7, 1.0, 2.0)
 
 
 def geometric(alpha: float, gamma: int) -> dict[int, float]:
-    """The law of accepted guesses in a block, by counting rejections."""
-    law = {n: alpha**n * (1 - alpha) for n in range(gamma)}
-    law[gamma] = alpha**gamma
-    return law
+    """The distribution of accepted guesses in a block, by counting rejections."""
+    distribution = {n: alpha**n * (1 - alpha) for n in range(gamma)}
+    distribution[gamma] = alpha**gamma
+    return distribution
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_operations_by_counting_them():
     for alpha in ALPHAS:
         for gamma in (0, 1, 3, 10):
             for ratio in (0.0, 0.1, 1.0):
-                law = geometric(alpha, gamma)
-                tokens = sum((n + 1) * share for n, share in law.items())
-                spent = sum((gamma * ratio + gamma + 1) * share for share in law.values())
+                distribution = geometric(alpha, gamma)
+                tokens = sum((n + 1) * share for n, share in distribution.items())
+                spent = sum((gamma * ratio + gamma + 1) * share for share in distribution.values())
                 factor = theory.operations_factor(alpha, gamma, ratio)
                 assert factor == pytest.approx(spent / tokens, rel=1e-12)
                 assert factor >= 1 - 1e-12

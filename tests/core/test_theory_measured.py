@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-import theory_laws
+import theory_distributions
 from scipy import stats
 
 from specdec.core import theory
@@ -18,7 +18,7 @@ from specdec.core.theory_measured import (
 FALSE_ALARM = 1e-6  # Of each statistical test; seeds are fixed, so a pass stays a pass.
 
 # Two tokens, and the next one's distribution depends on the last: after 0 the draft is nearly
-# right, after 1 it is mostly wrong; both laws tend to stay. In quarters and eighths.
+# right, after 1 it is mostly wrong; both distributions tend to stay. In quarters and eighths.
 TARGET = {None: (0.5, 0.5), 0: (0.75, 0.25), 1: (0.25, 0.75)}
 DRAFT = {None: (0.5, 0.5), 0: (0.875, 0.125), 1: (1.0, 0.0)}
 LENGTH = 5
@@ -71,11 +71,13 @@ def texts():
 
 
 def prefixes(length):
-    """The target's law of the first tokens."""
-    law = {(): 1.0}
+    """The target's distribution of the first tokens."""
+    distribution = {(): 1.0}
     for _ in range(length):
-        law = {(*t, x): p * TARGET[last(t)][x] for t, p in law.items() for x in (0, 1)}
-    return law
+        distribution = {
+            (*t, x): p * TARGET[last(t)][x] for t, p in distribution.items() for x in (0, 1)
+        }
+    return distribution
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 2, 3, 4, 7])
@@ -87,7 +89,8 @@ def test_block_efficiency_by_enumeration(gamma):
 def test_the_mean_ratio_is_alpha():
     alpha = np.mean(
         [
-            sum(p * theory_laws.alpha_of(np.array(TARGET[last(t)]), np.array(DRAFT[last(t)]))
+            sum(p * theory_distributions.alpha_of(np.array(TARGET[last(t)]),
+            np.array(DRAFT[last(t)]))
                 for t, p in prefixes(start).items())
             for start in range(LENGTH)
         ]

@@ -11,15 +11,15 @@ from specdec.core.theory_siblings import independent_optimum, optimum_without_re
 BOUNDS = {"independent": independent_optimum, "without replacement": optimum_without_replacement}
 
 
-def laws(vocab, count, seed=0, concentrations=(0.1, 0.5, 2.0)):
-    """Pairs of laws, some with tokens that one of them lacks."""
+def distributions(vocab, count, seed=0, concentrations=(0.1, 0.5, 2.0)):
+    """Pairs of distributions, some with tokens that one of them lacks."""
     random = np.random.default_rng(seed)
     for number in range(count):
         p, q = (random.dirichlet(np.full(vocab, random.choice(concentrations))) for _ in range(2))
         if number % 3:
-            law = (p, q)[number % 2]
-            law[number % vocab] = 0
-            law /= law.sum()
+            distribution = (p, q)[number % 2]
+            distribution[number % vocab] = 0
+            distribution /= distribution.sum()
         yield p, q
 
 
@@ -31,18 +31,19 @@ def guesses(q, count, kind):
             yield row, np.prod(q[list(row)])
         return
     for row in itertools.permutations(tokens, min(count, len(tokens))):
-        left = [sum(q[x] for x in tokens if x not in row[:place]) for place in range(len(row))]
+        left = [sum(q[x] for x in tokens if x not in row[:index]) for index in range(len(row))]
         yield row, np.prod([q[x] / rest for x, rest in zip(row, left, strict=True)])
 
 
 def linear_program(p, q, count, kind):
-    """max P(the output is one of the guesses) over joint laws of guesses and output."""
+    """max P(the output is one of the guesses) over joint distributions of guesses and output."""
     rows = list(guesses(q, count, kind))
     size, vocab = len(rows), len(p)
     gain = np.array([[float(y in row) for y in range(vocab)] for row, _ in rows])
     of_rows = np.kron(np.eye(size), np.ones(vocab))
     of_output = np.kron(np.ones(size), np.eye(vocab))
-    # At most the laws: what is missing from them can be joined in any way, for a gain of 0.
+    # At most the distributions: what is missing from them can be joined in any way, for a gain of
+    # 0.
     found = linprog(
         -gain.ravel(), A_ub=np.vstack([of_rows, of_output]),
         b_ub=np.concatenate([[weight for _, weight in rows], p]),
@@ -65,7 +66,7 @@ def over_all_sets(p, q, count, kind):
 
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_the_bound_is_the_optimum_of_the_linear_program(kind):
-    for p, q in laws(4, 12):
+    for p, q in distributions(4, 12):
         found = BOUNDS[kind](p[None], q[None], (1, 2, 3))[0]
         wanted = [linear_program(p, q, count, kind) for count in (1, 2, 3)]
         np.testing.assert_allclose(found, wanted, atol=1e-6)
@@ -73,7 +74,7 @@ def test_the_bound_is_the_optimum_of_the_linear_program(kind):
 
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_prefixes_are_enough_sets(kind):
-    for p, q in laws(5, 30, seed=1):
+    for p, q in distributions(5, 30, seed=1):
         found = BOUNDS[kind](p[None], q[None], (1, 2, 3, 4))[0]
         wanted = [over_all_sets(p, q, count, kind) for count in (1, 2, 3, 4)]
         np.testing.assert_allclose(found, wanted, atol=1e-6)
@@ -82,7 +83,7 @@ def test_prefixes_are_enough_sets(kind):
 @pytest.mark.parametrize("sharpness", [0.0, 0.9, 1 - 1e-7])
 def test_two_guesses_without_replacement_of_a_large_vocabulary(sharpness):
     """P(both in H) = sum over x in H of q(x) q(H without x) / (1 - q(x))."""
-    for p, q in laws(4096, 4, seed=2, concentrations=(0.02, 0.3, 3.0)):
+    for p, q in distributions(4096, 4, seed=2, concentrations=(0.02, 0.3, 3.0)):
         p, q = (p + q) / 2, (1 - sharpness) * q
         q[7] += sharpness
         q /= q.sum()
@@ -102,7 +103,7 @@ def test_a_token_that_is_drawn_only_when_the_others_are_gone():
 
 def test_rows_of_every_kind_together():
     """More rows than are computed together, each as alone; one guess is sum min(p, q)."""
-    pairs = [*laws(9, 60), *laws(9, 60, seed=4, concentrations=(0.02, 20.0))]
+    pairs = [*distributions(9, 60), *distributions(9, 60, seed=4, concentrations=(0.02, 20.0))]
     p, q = (np.stack(each) for each in zip(*pairs, strict=True))
     counts = (1, 2, 8)
     for bound in BOUNDS.values():

@@ -78,15 +78,15 @@ def toy(contexts=7, vocab=4, seed=0):
 def hypotheses(table, hashed, limit):
     """{tokens: log p} of all outputs that end with EOS or are cut off at the limit, in float64."""
     table = np.asarray(table, np.float64)
-    laws = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+    distributions = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
     found: dict[tuple[int, ...], float] = {}
     open_: dict[tuple[int, ...], float] = {(): 0.0}
     for _ in range(limit):
         grown = {}
         for tokens, log_prob in open_.items():
             past = (0, *tokens)  # After the start token.
-            at = sum((token + 1) * (3 * place + 1) for place, token in enumerate(past))
-            for token, more in enumerate(laws[(hashed + at) % len(laws)]):
+            at = sum((token + 1) * (3 * index + 1) for index, token in enumerate(past))
+            for token, more in enumerate(distributions[(hashed + at) % len(distributions)]):
                 whole = found if token == EOS else grown
                 whole[(*tokens, token)] = log_prob + more
         open_ = grown
@@ -111,7 +111,7 @@ def test_beams_as_many_as_there_are_outputs_find_the_best(config):
         inputs = np.array([[2, 3, 1], [3, 1, 0], [2, 1, 0]])
         result = search(model, table, config, inputs, limit)
         for row, tokens in enumerate(inputs):
-            hashed = sum(t * (place + 1) for place, t in enumerate(tokens) if t)
+            hashed = sum(t * (index + 1) for index, t in enumerate(tokens) if t)
             divided = config.traced(BUCKET).penalties
             scored = {
                 tokens: log_prob / divided[len(tokens)]

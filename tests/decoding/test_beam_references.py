@@ -74,7 +74,7 @@ class Reference:
             ]
             if mine == found:
                 continue
-            at = [place for place in range(config.num_beams) if mine[place] != found[place]]
+            at = [index for index in range(config.num_beams) if mine[index] != found[index]]
             gaps = np.diff(ours.scores[row][[at[0], at[-1]]])
             assert np.abs(gaps).max() < TOLERANCE, (config, row, mine, found)
             near += 1
@@ -83,7 +83,7 @@ class Reference:
 
 def _until_end(tokens, eos_ids):
     """(transformers fills up with EOS where padding is 0.)"""
-    ends = [place for place, token in enumerate(tokens) if token in eos_ids]
+    ends = [index for index, token in enumerate(tokens) if token in eos_ids]
     return tokens[: ends[0] + 1] if ends else tokens
 
 

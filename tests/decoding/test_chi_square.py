@@ -1,7 +1,7 @@
-"""Chi-square: the joint law of two tokens through the real loop, on real networks.
+"""Chi-square: the joint distribution of two tokens through the real loop, on real networks.
 
-False-alarm rate 1e-6. Power: with 60,000 rows a total-variation error of 3 % in the joint law is
-rejected with probability above 0.99 (noncentral chi-square, checked below).
+False-alarm rate 1e-6. Power: with 60,000 rows a total-variation error of 3 % in the joint
+distribution is rejected with probability above 0.99 (noncentral chi-square, checked below).
 """
 
 import functools
@@ -15,7 +15,7 @@ from scipy import stats
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 from specdec.decoding.engine import Engine, EngineParams, decode
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer as GPT
@@ -54,14 +54,14 @@ def decoded(case, verifier):
     tokens = np.tile(np.array(text, np.int32), (ROWS, 1))
     return decode(
         Engine(target, ModelDrafter(draft, 3), verifier),
-        EngineParams(params, SAMPLED, Sampled(draft_params, SAMPLED)),
+        EngineParams(params, SAMPLED, DraftParams(draft_params, SAMPLED)),
         target.prompt(tokens, np.full(ROWS, len(text), np.int32)), jnp.arange(ROWS), 3, 0,
         output_bucket=16,
     )  # fmt: skip
 
 
 def exact_joint(case):
-    """The target's joint law of the first tokens, {tokens: probability}, from the network."""
+    """The joint distribution of the first tokens, {tokens: probability}, by the network."""
     config, text = models(case)[0].config, CASES[case]
     if case == "t5":
         texts = jnp.tile(jnp.array(text), (V, 1))
@@ -72,27 +72,27 @@ def exact_joint(case):
         network, params = GPT(config), random_gpt_params(config, 3)
     logits = network.apply({"params": params}, *given)[:, -POSITIONS:]
     probs = np.asarray(jax.nn.softmax(logits), np.float64)
-    law = {(EOS,): probs[0, 0, EOS]}
+    distribution = {(EOS,): probs[0, 0, EOS]}
     for first, second in itertools.product(range(V), range(V)):
         if first != EOS:
-            law[first, second] = probs[0, 0, first] * probs[first, 1, second]
-    return law
+            distribution[first, second] = probs[0, 0, first] * probs[first, 1, second]
+    return distribution
 
 
-def large(law):
+def large(distribution):
     """Cells of at least 5 expected rows; the others are pooled."""
-    return [tokens for tokens, p in law.items() if p * ROWS >= 5]
+    return [tokens for tokens, p in distribution.items() if p * ROWS >= 5]
 
 
-def p_value(result, law):
+def p_value(result, distribution):
     """Of the first tokens of all rows."""
     seen = {}
     for tokens, count in zip(np.asarray(result.tokens), np.asarray(result.num_tokens), strict=True):
         key = tuple(tokens[: min(count, POSITIONS)].tolist())
         seen[key] = seen.get(key, 0) + 1
-    assert seen.keys() <= law.keys()
-    observed = [seen.get(tokens, 0) for tokens in large(law)]
-    expected = [law[tokens] * ROWS for tokens in large(law)]
+    assert seen.keys() <= distribution.keys()
+    observed = [seen.get(tokens, 0) for tokens in large(distribution)]
+    expected = [distribution[tokens] * ROWS for tokens in large(distribution)]
     observed.append(ROWS - sum(observed))
     expected.append(ROWS - sum(expected))
     return stats.chisquare(observed, expected).pvalue
@@ -105,10 +105,10 @@ each_case = pytest.mark.parametrize(
 
 @each_case
 def test_the_loop_samples_the_networks_law(case):
-    law, result = exact_joint(case), decoded(case, TokenVerifier())
+    distribution, result = exact_joint(case), decoded(case, TokenVerifier())
     examined = float(result.stats.examined.sum())
     assert 0.05 < float(result.stats.accepted.sum()) / examined < 0.95
-    assert p_value(result, law) > FALSE_ALARM
+    assert p_value(result, distribution) > FALSE_ALARM
 
 
 @each_case

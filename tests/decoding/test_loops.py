@@ -11,7 +11,7 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 from specdec.core.compilation import num_programs
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.engine import decode as engine_decode
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
@@ -42,7 +42,7 @@ def speculating(gamma, sampling, self_draft=False, verifier=None, stop_below=0.0
     if gamma == 0:
         return Engine(target), EngineParams(params, sampling.traced())
     drafter = ModelDrafter(draft, gamma, stop_below)
-    drawn = Sampled(draft_params, sampling.traced())
+    drawn = DraftParams(draft_params, sampling.traced())
     engine = Engine(target, drafter, verifier or TokenVerifier())
     return engine, EngineParams(params, sampling.traced(), drawn)
 
@@ -142,13 +142,13 @@ def test_eos_ends_a_row_wherever_it_falls_in_a_block():
     """With the target as its own draft blocks are accepted whole; EOS falls on all places."""
     inputs = ragged_inputs(200, 8, V, seed=3)
     result = decode(inputs, self_draft=True, sampling=SAMPLED)
-    places = set()
+    indices = set()
     for row in range(200):
         tokens = result.tokens[row, : int(result.num_tokens[row])].tolist()
         assert 1 not in tokens[:-1]
         if tokens[-1] == 1:
-            places.add((len(tokens) - 1) % 4)
-    assert places == {0, 1, 2, 3}
+            indices.add((len(tokens) - 1) % 4)
+    assert indices == {0, 1, 2, 3}
     assert int(result.stats.dropped.sum()) > 0
 
 
@@ -255,7 +255,7 @@ def test_one_compile_for_each_shape_and_topology():
     tables = jax.random.normal(jax.random.key(0), (2, 31, 5))
 
     def run(inputs, *, gamma=3, sampling=SAMPLED, bucket=32, limit=12, seed=0, row_ids=(0, 1)):
-        drawn = Sampled(tables[1], sampling.traced())
+        drawn = DraftParams(tables[1], sampling.traced())
         engine_decode(
             Engine(model, ModelDrafter(model, gamma)),
             EngineParams(tables[0], sampling.traced(), drawn), prompt_of(model, inputs),
@@ -282,7 +282,7 @@ def test_the_loop_is_its_step():
     other = jax.random.normal(jax.random.key(1), (31, 5)) * 2
     prompt = model.prompt(jnp.arange(12).reshape(6, 2), jnp.full(6, 2))
     engine = Engine(model, ModelDrafter(model, gamma))
-    params = EngineParams(table, SAMPLED.traced(), Sampled(other, SAMPLED.traced()))
+    params = EngineParams(table, SAMPLED.traced(), DraftParams(other, SAMPLED.traced()))
     arguments = params, prompt, jnp.arange(6), limit, 3
     whole = engine_decode(engine, *arguments, output_bucket=limit)
     state = engine.start(*arguments, output_bucket=limit)

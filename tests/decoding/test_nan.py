@@ -64,8 +64,8 @@ def test_a_drafts_nan_would_change_the_law():
     "sampling", [SamplingConfig(0.0), SamplingConfig(1.0), SamplingConfig(1.0, 2, 0.9)], ids=str
 )
 @pytest.mark.parametrize("place", [0, 3, 4])
-def test_one_nan_is_enough(sampling, place):
+def test_one_nan_is_enough(sampling, index):
     logits = np.zeros((1, 2, 5), np.float32)
-    logits[0, 1, place] = np.nan
+    logits[0, 1, index] = np.nan
     found = has_nan(jnp.asarray(logits), standardize(jnp.asarray(logits), sampling.traced()))
     assert found.tolist() == [[False, True]]

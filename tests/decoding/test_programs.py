@@ -14,7 +14,7 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 from specdec.core import compilation, platforms
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.decoding.hierarchical import HierarchicalDrafter
-from specdec.drafters.base import Sampled, chain
+from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
@@ -56,7 +56,7 @@ def test_a_sweep_of_200_settings_in_one_process(monkeypatch):
     maps, before, count = [], compilation.num_programs(), 0
     for gamma, temperature, (top_k, top_p) in settings:
         sampling = SamplingConfig(float(temperature), top_k, top_p).traced()
-        params = EngineParams(table, sampling, Sampled(other, sampling))
+        params = EngineParams(table, sampling, DraftParams(other, sampling))
         engine = Engine(model, ModelDrafter(model, gamma))
         decode(engine, params, prompt, np.arange(6), 12, 0, output_bucket=12)
         maps.append(num_maps())
@@ -81,7 +81,7 @@ def engine_of(name, verifier):
     target, draft = (T5Model(TINY[variant], "in_out") for variant in ("v1.1", "v1.0"))
     weights, sampling = draft.pack(random_t5_params(TINY["v1.0"], 1)), SAMPLED.traced()
     tables = dataclasses.replace(dyadic_ngrams(2), unigram=jnp.full(19, 1 / 19))
-    sampled, counted = Sampled(weights, sampling), Sampled(tables, sampling)
+    sampled, counted = DraftParams(weights, sampling), DraftParams(tables, sampling)
     drafter, params = {
         "none": (None, ()),
         "model": (ModelDrafter(draft, 3), sampled),

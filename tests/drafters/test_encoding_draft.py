@@ -14,7 +14,7 @@ import specdec
 from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingface
 from specdec.decoding import engine
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.measure.alpha import replay
 from specdec.models.t5.config import T5Config
@@ -58,7 +58,7 @@ def speculating(config, params, target_params, sampling, gamma=GAMMA):
     if config is None:
         return Engine(target), known
     draft = T5Model(config)
-    drawn = Sampled(draft.pack(params), traced)
+    drawn = DraftParams(draft.pack(params), traced)
     return Engine(target, ModelDrafter(draft, gamma)), dataclasses.replace(known, drafter=drawn)
 
 
@@ -133,7 +133,7 @@ class FollowingToy(ToyModel):
 def test_lossless(name):
     case = CASES[name]
     target, draft = (jnp.asarray(case.table(seed)) for seed in case.tables)
-    drawn = Sampled(draft, case.sampling.traced())
+    drawn = DraftParams(draft, case.sampling.traced())
     off = distances_of(ModelDrafter(FollowingToy(3), 2), drawn, case, target, limit=3)
     assert max(off) < LOSSLESS
 

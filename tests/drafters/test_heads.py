@@ -11,7 +11,7 @@ from oracle_cases import CONTEXTS
 from oracle_heads import ToyHeads, ToyLayer, ToyLookAhead, numbers_of
 
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.eagle import EagleDrafter, EagleState
 from specdec.drafters.heads import OffsetHeadsDrafter, OffsetHeadsState
@@ -29,7 +29,7 @@ PROMPT = MODEL.prompt(
     np.array([[2, 1, 0], [1, 2, 0], [2, 2, 1], [1, 0, 0]]), np.array([2, 2, 3, 1])
 )
 TARGET, DRAFT = (jnp.asarray(dyadic_table(CONTEXTS, 3, seed)) for seed in (0, 1))
-LAWS = np.asarray(jax.nn.softmax(DRAFT))
+DISTRIBUTIONS = np.asarray(jax.nn.softmax(DRAFT))
 LIMIT = 24
 SHAPES = {"chain": Topology.chain(3), "tree": Topology.branching((2, 2, 1))}
 
@@ -37,7 +37,7 @@ SHAPES = {"chain": Topology.chain(3), "tree": Topology.branching((2, 2, 1))}
 def blocks_of(drafter):
     """Decoding of twelve seeds, block by block: (state before, state after, its BlockInfo)."""
     engine = Engine(MODEL, drafter, RecursiveVerifier())
-    own = Sampled(DRAFT, ONE)
+    own = DraftParams(DRAFT, ONE)
     own = (own, ()) if isinstance(drafter, MergedDrafter) else own
     params = EngineParams(TARGET, ONE, own)
     step = jax.jit(engine.step)
@@ -155,31 +155,31 @@ class Given:
         return self.numbers[:, :count]
 
 
-def law(draft, encoded, text, states, path):
+def distribution(draft, encoded, text, states, path):
     """q of the guess behind ``path``, from the whole text anew, one token after the other."""
     text, path = [*map(int, text)], [*map(int, path)]
     if draft == "heads":
         row = 3 * int(states[-1]) + 7 * (1 + len(path))
     elif draft == "look-ahead":
         fed = [*text, *(100 + 7 * i for i in range(len(path)))]
-        row = encoded + sum((token + 1) * (3 * place + 1) for place, token in enumerate(fed))
+        row = encoded + sum((token + 1) * (3 * index + 1) for index, token in enumerate(fed))
     else:
         row, states = 0, list(map(int, states))
-        for place, token in enumerate([*text, *path]):
-            state = states[place] if place < len(states) else (encoded + row) % CONTEXTS
-            row += (5 * state + token + 1) * (3 * place + 1)
+        for index, token in enumerate([*text, *path]):
+            state = states[index] if index < len(states) else (encoded + row) % CONTEXTS
+            row += (5 * state + token + 1) * (3 * index + 1)
         row += encoded
-    return LAWS[row % CONTEXTS]
+    return DISTRIBUTIONS[row % CONTEXTS]
 
 
 def off(draft, drafter, blocks=16):
-    """How far the q of a drafter's guesses is from the law, at most."""
+    """How far the q of a drafter's guesses is from the distribution, at most."""
     encoded = np.asarray(MODEL.start(TARGET, PROMPT, LIMIT).encoded)
     tree, worst = drafter.topology, 0.0
 
     @jax.jit
     def propose(state, numbers):
-        return drafter.propose(Sampled(DRAFT, ONE), state, Given(numbers))[0]
+        return drafter.propose(DraftParams(DRAFT, ONE), state, Given(numbers))[0]
 
     for number, (before, _, _) in enumerate(itertools.islice(blocks_of(drafter), blocks)):
         numbers = np.random.default_rng(number).random((4, tree.size), np.float32)
@@ -193,14 +193,14 @@ def off(draft, drafter, blocks=16):
                 while above >= 0:
                     path.insert(0, made.tokens[row, above])
                     above = tree.parents[above]
-                expected = law(draft, int(encoded[row]), text, states, path)
+                expected = distribution(draft, int(encoded[row]), text, states, path)
                 worst = max(worst, float(np.abs(made.probs[row, node] - expected).max()))
     return worst
 
 
 @those_of(("chain", "heads"), ("chain", "look-ahead"), ("tree", "eagle"))
 def test_each_guess_is_drawn_from_what_its_path_gives(shape, draft):
-    """Independent siblings: each has the whole law."""
+    """Independent siblings: each has the whole distribution."""
     assert off(draft, DRAFTS[draft](TOYS[draft], SHAPES[shape], shape == "tree")) < 1e-5
 
 
@@ -219,7 +219,7 @@ def test_the_first_guess_of_look_ahead_is_the_targets_own():
     """With logits of the whole vocabulary it is always accepted."""
     drafter = LookAheadDrafter(ToyLookAhead(), SHAPES["chain"])
     engine = Engine(MODEL, drafter, RecursiveVerifier())
-    params = EngineParams(TARGET, ONE, Sampled(TARGET, ONE))
+    params = EngineParams(TARGET, ONE, DraftParams(TARGET, ONE))
     state = engine.start(params, PROMPT, jnp.arange(4), LIMIT, 0, output_bucket=LIMIT)
     for _ in range(5):
         active = ~np.asarray(state.finished)

@@ -7,7 +7,7 @@ from safetensors.numpy import load_file, save_file
 
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.ngrams import load_ngrams, save_ngrams
-from specdec.drafters.base import Sampled, chain
+from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.ngram import Ngram, NgramDrafter
 from specdec.drafters.ngram_tables import distribution, likeliest, of_order
 from specdec.training.ngrams import count_ngrams
@@ -63,7 +63,7 @@ def test_distributions_are_the_definition(sequences, order):
 def drafting(tables, prefixes, gamma=1):
     """A greedy drafter, its parameters, and its state after prefixes of the decoder."""
     drafter = NgramDrafter(chain(gamma), tables.order)
-    params = Sampled(tables, SamplingConfig(0.0).traced())
+    params = DraftParams(tables, SamplingConfig(0.0).traced())
     lengths = np.array([len(prefix) for prefix in prefixes])
     filled = np.array([prefix + [9] * (max(lengths) - len(prefix)) for prefix in prefixes])
     nothing = np.zeros((len(prefixes), 0), np.int32)

@@ -14,7 +14,7 @@ from specdec.checkpoints import architectures
 from specdec.checkpoints.heads import init_params
 from specdec.core.randomness import BlockRandom
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.look_ahead import LookAheadDrafter
@@ -103,7 +103,7 @@ def test_guesses_are_drawn_from_what_training_computes(target, kind):
     model, packed, prompt = target
     drafter, own, states = drafter_of(kind, model, packed)
     engine = Engine(model, drafter)
-    params = EngineParams(packed, ONE, Sampled(own, ONE))
+    params = EngineParams(packed, ONE, DraftParams(own, ONE))
     state = engine.start(params, prompt, np.arange(3), LIMIT, 5, output_bucket=8)
     step, blocks = jax.jit(engine.step), 0
     while not np.all(state.finished):

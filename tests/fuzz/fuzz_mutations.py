@@ -108,18 +108,18 @@ def _of_json(data: bytes, draw: random.Random) -> Iterator[Mutation]:
         yield Mutation(f"{text[:8]} as the whole", functools.partial(text.encode))
     nested = "[" * DEEP + "]" * DEEP
     yield Mutation("nested deep as the whole", lambda: nested.encode())
-    for place in draw.sample(places := list(_places(tree)), min(4, len(places))):
+    for index in draw.sample(indices := list(_places(tree)), min(4, len(indices))):
         for name, text in (("nested deep", nested), ("NaN", "NaN"), ("Infinity", "-Infinity")):
-            yield Mutation(f"{_dotted(place)}: {name}", lambda p=place, t=text: _with(tree, p, t))
-        if place and isinstance(place[-1], str):
-            again = json.dumps(place[-1])
-            where, value = place[:-1], json.dumps(_at(tree, place))
+            yield Mutation(f"{_dotted(index)}: {name}", lambda p=index, t=text: _with(tree, p, t))
+        if index and isinstance(index[-1], str):
+            again = json.dumps(index[-1])
+            where, value = index[:-1], json.dumps(_at(tree, index))
 
             def twice(where=where, again=again, value=value) -> bytes:
                 rest = json.dumps(_at(tree, where))[1:]
                 return _with(tree, where, f"{{{again}: {value}, {again}: 0, {rest}")
 
-            yield Mutation(f"{_dotted(place)}: the key there three times", twice)
+            yield Mutation(f"{_dotted(index)}: the key there three times", twice)
 
 
 def _of_tree(
@@ -127,9 +127,9 @@ def _of_tree(
 ) -> Iterator[Mutation]:
     """Values replaced, removed, repeated; of large trees at 60 places."""
     write = write or (lambda tree: json.dumps(tree).encode())
-    places = [place for place in _places(tree) if place]
-    for place in draw.sample(places, min(len(places), 60)):
-        value = _at(tree, place)
+    indices = [index for index in _places(tree) if index]
+    for index in draw.sample(indices, min(len(indices), 60)):
+        value = _at(tree, index)
         known = repr(value)
         changed: dict[str, Any] = {repr(new)[:20]: new for new in VALUES if repr(new) != known}
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -143,48 +143,48 @@ def _of_tree(
             changed |= {"one more": {**value, "extra": 1}}
         for name, new in changed.items():
             yield Mutation(
-                f"{_dotted(place)}: {name}",
-                lambda place=place, new=new: write(_changed(tree, place, new)),
+                f"{_dotted(index)}: {name}",
+                lambda index=index, new=new: write(_changed(tree, index, new)),
             )
         yield Mutation(
-            f"{_dotted(place)} removed", lambda place=place: write(_changed(tree, place, ...))
+            f"{_dotted(index)} removed", lambda index=index: write(_changed(tree, index, ...))
         )
 
 
-def _places(tree: Any, place: tuple = ()) -> Iterator[tuple]:
-    yield place
+def _places(tree: Any, index: tuple = ()) -> Iterator[tuple]:
+    yield index
     children = (
         tree if isinstance(tree, dict) else dict(enumerate(tree if type(tree) is list else ()))
     )
     for key, child in children.items():
-        yield from _places(child, (*place, key))
+        yield from _places(child, (*index, key))
 
 
-def _dotted(place: tuple) -> str:
-    return ".".join(map(str, place))[-60:]
+def _dotted(index: tuple) -> str:
+    return ".".join(map(str, index))[-60:]
 
 
-def _at(tree: Any, place: tuple) -> Any:
-    return functools.reduce(lambda node, key: node[key], place, tree)
+def _at(tree: Any, index: tuple) -> Any:
+    return functools.reduce(lambda node, key: node[key], index, tree)
 
 
-def _changed(tree: Any, place: tuple, value: Any) -> Any:
+def _changed(tree: Any, index: tuple, value: Any) -> Any:
     """A copy with another value there; without the place if it is ``...``."""
     tree = copy.deepcopy(tree)
-    node = _at(tree, place[:-1])
+    node = _at(tree, index[:-1])
     if value is ...:
-        del node[place[-1]]
+        del node[index[-1]]
     else:
-        node[place[-1]] = value
+        node[index[-1]] = value
     return tree
 
 
-def _with(tree: Any, place: tuple, text: str) -> bytes:
+def _with(tree: Any, index: tuple, text: str) -> bytes:
     """JSON in which a text stands at a place."""
-    if not place:
+    if not index:
         return text.encode()
     mark = "a mark that nothing else has"
-    return json.dumps(_changed(tree, place, mark)).replace(json.dumps(mark), text).encode()
+    return json.dumps(_changed(tree, index, mark)).replace(json.dumps(mark), text).encode()
 
 
 # Lines
@@ -289,13 +289,13 @@ def _of_msgpack(data: bytes, draw: random.Random) -> Iterator[Mutation]:
     for mutation in _of_tree(tree, draw, written):
         if "0000000000" not in mutation.name:  # msgpack has no such number.
             yield mutation
-    arrays = [place for place in _places(tree) if isinstance(_at(tree, place), np.ndarray)]
-    for place in draw.sample(arrays, min(len(arrays), 8)):
+    arrays = [index for index in _places(tree) if isinstance(_at(tree, index), np.ndarray)]
+    for index in draw.sample(arrays, min(len(arrays), 8)):
         with np.errstate(all="ignore"):
-            for what, new in _of_array(_at(tree, place)).items():
+            for what, new in _of_array(_at(tree, index)).items():
                 yield Mutation(
-                    f"{_dotted(place)} {what}",
-                    lambda place=place, new=new: written(_changed(tree, place, new)),
+                    f"{_dotted(index)} {what}",
+                    lambda index=index, new=new: written(_changed(tree, index, new)),
                 )
 
 

@@ -72,12 +72,12 @@ def exact(pair: specdec.Pair) -> None:
         tokens, probs, state = _block(decoder.engine, params, state)
         if np.any(state.nan):
             pair.generate(IDS, gamma=2, sampling=SAMPLED, **options)  # Refuses it.
-        check_law(np.asarray(probs))
+        check_distribution(np.asarray(probs))
         if np.any(np.take_along_axis(np.asarray(probs), np.asarray(tokens)[..., None], -1) <= 0):
             raise Changed("a guess has probability 0 by its own q")
 
 
-def check_law(probs: np.ndarray) -> None:
+def check_distribution(probs: np.ndarray) -> None:
     """Raises Changed unless the last axis are probabilities."""
     # What a sum of float32 numbers rounds.
     if not np.all(probs >= -1e-6) or not np.all(np.abs(probs.sum(-1, dtype=float) - 1) < 1e-4):
@@ -105,7 +105,7 @@ def ngrams(root: Path) -> Check:
 
     def check() -> None:
         contexts = np.stack(np.meshgrid(*[np.arange(V)] * 2), -1).reshape(-1, 2)
-        check_law(np.asarray(_distribution_of(pair.draft.weights, jnp.asarray(contexts))))
+        check_distribution(np.asarray(_distribution_of(pair.draft.weights, jnp.asarray(contexts))))
         exact(pair)
 
     return check
@@ -193,8 +193,8 @@ def measured_rows(root: Path) -> Check:
     batches = list(make_batches([np.array([2, 1])] * 4, 2, ToyModel(3)))
     made = [Measured(i, [i, 2 * i], 0.5 * i) for i in range(4)]
 
-    def measure(batch: Any, places: Any) -> list[Measured]:
-        return [made[row] for row in places]
+    def measure(batch: Any, indices: Any) -> list[Measured]:
+        return [made[row] for row in indices]
 
     found = rows.measure_rows(root / "rows.jsonl", batches, Measured, measure)
 

@@ -275,13 +275,13 @@ def test_sampling_follows_the_targets_law_and_the_key(t5x, drafts):
     )  # fmt: skip
     kept = np.sort(logits, axis=-1)[..., -6:-5]
     probs = np.asarray(jax.nn.softmax(np.where(logits >= kept, logits / 1.5, -np.inf), axis=-1))
-    law = probs[0, 0, :, None] * probs[:, 1]
-    law[1] = 0  # A row that ends at once says nothing more: padding.
-    law[1, 0] = probs[0, 0, 1]
+    distribution = probs[0, 0, :, None] * probs[:, 1]
+    distribution[1] = 0  # A row that ends at once says nothing more: padding.
+    distribution[1, 0] = probs[0, 0, 1]
     counts = np.zeros((V, V))
     np.add.at(counts, (tokens[:, 0], tokens[:, 1]), 1)
-    assert counts[law == 0].sum() == 0
-    expected = law.ravel() / law.sum(dtype=np.float64) * rows
+    assert counts[distribution == 0].sum() == 0
+    expected = distribution.ravel() / distribution.sum(dtype=np.float64) * rows
     often = expected >= 5
     observed = [*counts.ravel()[often], counts.ravel()[~often].sum()]
     expected = [*expected[often], expected[~often].sum()]

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from theory_laws import lenient_acceptance
+from theory_distributions import lenient_acceptance
 from tiny import logits_along, prompt_of
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.hierarchical import HierarchicalDrafter
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.random import RandomDrafter
@@ -35,7 +35,7 @@ def table(seed):
     return 2 * jax.random.normal(jax.random.key(seed), (31, V))
 
 
-def laws(params):
+def distributions(params):
     """softmax at each position of each text, [R, L, V], the text given."""
     start = jnp.zeros((ROWS, 1), jnp.int32)
     fed = jnp.concatenate([start, jnp.asarray(TOKENS)[:, :-1]], axis=1)
@@ -44,7 +44,7 @@ def laws(params):
 
 
 def drawn(params, temperature):
-    return Sampled(params, SamplingConfig(temperature).traced())
+    return DraftParams(params, SamplingConfig(temperature).traced())
 
 
 def replay(drafter, params, temperature, leniences=(1.0, 0.5)):
@@ -79,12 +79,12 @@ def test_a_model_that_is_sampled(name):
     else:
         drafter = HierarchicalDrafter(TOY, CopyingDrafter(Topology.chain(2)), 1)
         found = replay(drafter, (drawn(table(1), 1.0), ()), 1.0)
-    check(found, laws(table(0)), laws(table(1)))
+    check(found, distributions(table(0)), distributions(table(1)))
 
 
 @pytest.mark.parametrize("draft_temperature", [0.0, 1.0])
 def test_a_greedy_target(draft_temperature):
-    p, q = laws(table(0)), laws(table(1))
+    p, q = distributions(table(0)), distributions(table(1))
     if not draft_temperature:
         q = np.eye(V)[q.argmax(-1)]
     found = replay(ModelDrafter(TOY, 1), drawn(table(1), draft_temperature), 0.0)
@@ -94,7 +94,7 @@ def test_a_greedy_target(draft_temperature):
 
 def test_random_guesses():
     found = replay(RandomDrafter(Topology.chain(1), V), (), 1.0)
-    check(found, laws(table(0)), np.full((ROWS, LENGTH, V), 1 / V))
+    check(found, distributions(table(0)), np.full((ROWS, LENGTH, V), 1 / V))
 
 
 def test_positions_without_a_guess_are_left_out():
@@ -107,7 +107,7 @@ def test_positions_without_a_guess_are_left_out():
     assert 0 < summary["guess_rate"] == found.guessed.sum() / COUNTS.sum() < 1
     assert summary["alpha"] == pytest.approx(found.prob.sum() / found.guessed.sum(), rel=1e-5)
     assert summary["lenience"][1.0]["alpha"] == pytest.approx(summary["alpha"], rel=1e-5)
-    p = laws(table(0))
+    p = distributions(table(0))
     for row, t in zip(*np.nonzero(found.prob), strict=True):
         assert np.isclose(p[row, t], found.prob[row, t], atol=1e-6).any()
 

@@ -77,8 +77,8 @@ def test_the_parts_of_a_block_of_a_tree(tree, fed, nodes):
 def test_the_room_of_a_draft_is_what_its_drafter_asks_for(tree):
     asked = []
 
-    def start(params, prompt, room, target):
-        asked.append(room)
+    def start(params, prompt, capacity, target):
+        asked.append(capacity)
         return types.SimpleNamespace(last_token=np.zeros(1, np.int32), encoded=None, cache=None)
 
     model = types.SimpleNamespace(start=start)

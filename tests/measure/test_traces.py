@@ -13,7 +13,7 @@ from specdec.data.vocabulary import EOS_ID, train_vocabulary
 from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.decoding.speculative_beam import SearchedBlock
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import traces
@@ -213,7 +213,7 @@ def test_blocks_of_trees_that_were_decoded(drafter):
     tables = (jax.random.normal(jax.random.key(seed), (31, 7)) for seed in (0, 0))
     sampling = SamplingConfig(1.0).traced()
     target, draft = tables
-    params = EngineParams(target, sampling, Sampled(draft, sampling))
+    params = EngineParams(target, sampling, DraftParams(draft, sampling))
     engine = Engine(TOY, drafter, RecursiveVerifier())
     prompt = TOY.prompt(np.arange(48).reshape(24, 2) % 7, np.full(24, 2))
     result = jax.tree.map(

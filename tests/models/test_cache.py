@@ -8,7 +8,7 @@ import pytest
 from specdec.models import cache as kv
 from specdec.models.toy import ToyCache, ToyModel
 
-ROOM = 9
+CAPACITY = 9
 LENGTH = np.array([2, 5])
 PATH = np.array([[0, 2, 99, -7], [1, 2, 50, 3]])  # Behind what is kept anything may stand.
 COUNT = np.array([2, 2])
@@ -16,7 +16,7 @@ COUNT = np.array([2, 2])
 
 @pytest.fixture
 def entries():
-    return jax.random.normal(jax.random.key(0), (2, 3, ROOM, 4))
+    return jax.random.normal(jax.random.key(0), (2, 3, CAPACITY, 4))
 
 
 def slots_kept():
@@ -42,11 +42,11 @@ def test_filler_in_a_path_beyond_the_cache(entries, compiled):
 
 
 def test_filler_in_the_toys_path():
-    tokens = jnp.arange(2 * ROOM).reshape(2, ROOM)
+    tokens = jnp.arange(2 * CAPACITY).reshape(2, CAPACITY)
     after = ToyModel(3).commit(
         ToyCache(tokens, jnp.asarray(LENGTH)), jnp.asarray(PATH), jnp.asarray(COUNT)
     )
-    assert ((after.tokens >= 0) & (after.tokens < 2 * ROOM)).all()
+    assert ((after.tokens >= 0) & (after.tokens < 2 * CAPACITY)).all()
     for row, slots in enumerate(slots_kept()):
         np.testing.assert_array_equal(after.tokens[row, : len(slots)], tokens[row, np.array(slots)])
 

@@ -18,7 +18,7 @@ from tiny import (
 
 from specdec.core import platforms
 from specdec.decoding.engine import Engine, EngineParams, decode
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.gpt.model import GPTModel
 from specdec.models.packed import NEG_INF
@@ -190,7 +190,7 @@ def test_decodes_have_the_same_tokens(family):
             model, params = model_of(family)
             greedy = SamplingConfig(0.0).traced()
             drafter = ModelDrafter(model, 2) if drafted else None
-            weights = EngineParams(params, greedy, Sampled(params, greedy) if drafted else ())
+            weights = EngineParams(params, greedy, DraftParams(params, greedy) if drafted else ())
             prompt = prompt_of(model, ragged_inputs(3, 7, 19))
             run = jax.jit(
                 lambda weights, prompt: decode.function(

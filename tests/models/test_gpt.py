@@ -107,7 +107,7 @@ def pair(tmp_path_factory):
 def continued():
     """20 tokens behind each prompt, greedy, token by token, from the network."""
     config = TINY_GPT["gpt"]
-    params, room = random_gpt_params(config, 0), 20 + max(map(len, PROMPTS))
+    params, capacity = random_gpt_params(config, 0), 20 + max(map(len, PROMPTS))
     # What stands behind a token is not seen by it.
     logits = jax.jit(lambda tokens: Transformer(config).apply({"params": params}, tokens))
     found = []
@@ -115,7 +115,7 @@ def continued():
         tokens = list(prompt) or [config.start_id]
         begin = len(tokens)
         while len(tokens) < begin + 20 and config.eos_id not in tokens[begin:]:
-            padded = np.zeros((1, room), np.int32)
+            padded = np.zeros((1, capacity), np.int32)
             padded[0, : len(tokens)] = tokens
             tokens.append(int(jnp.argmax(logits(padded)[0, len(tokens) - 1])))
         found.append(tokens[begin:])

@@ -53,12 +53,12 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
         assert batch.row_ids.tolist() == [item.id for item in members] + [-1] * (
             batch_size - len(members)
         )
-        for place, item in enumerate(members):
+        for index, item in enumerate(members):
             length = len(item.tokens)
             assert bucket(length) == prompt.inputs.shape[1]
-            assert prompt.input_lengths[place] == length
-            assert prompt.inputs[place, :length].tolist() == item.tokens.tolist()
-            assert not prompt.inputs[place, length:].any()
+            assert prompt.input_lengths[index] == length
+            assert prompt.inputs[index, :length].tolist() == item.tokens.tolist()
+            assert not prompt.inputs[index, length:].any()
             assert item.example.origin == f"row {item.id}"
             seen.append((item.id // (2 * batch_size), len(item.tokens), item.id))
     assert seen == sorted(seen)  # Window after window; in a window by length, then by id.

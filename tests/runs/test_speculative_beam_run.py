@@ -64,5 +64,5 @@ def test_auto(tiny, tmp_path, monkeypatch, capsys):
 
 def test_a_draft_without_a_law_is_refused_before_anything_is_written(tiny, tmp_path, capsys):
     assert main(tiny, tmp_path / "out", *FAST, "GAMMA=2", "DRAFT=@Copying()") == 2
-    assert "need a draft with a law over tokens" in capsys.readouterr().err
+    assert "need a draft with a distribution over tokens" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -24,8 +24,8 @@ def batches():
 
 def log_probs(params, batch):
     """Distributions that depend on the batch and the place, as a table's rows do."""
-    places = jnp.arange(batch.targets.size).reshape(batch.targets.shape)
-    return jax.nn.log_softmax(params[(batch.targets * 7 + places) % len(params)])
+    indices = jnp.arange(batch.targets.size).reshape(batch.targets.shape)
+    return jax.nn.log_softmax(params[(batch.targets * 7 + indices) % len(params)])
 
 
 @pytest.fixture

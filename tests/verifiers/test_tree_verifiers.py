@@ -76,9 +76,9 @@ def test_on_a_chain_the_others_are_token_verification(seed, verifier):
     one, other = verifier(numbers, target, draft), TokenVerifier()(numbers, target, draft)
     for name in ("num_accepted", "num_emitted", "examined"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    places = np.arange(4) < np.asarray(one.num_emitted)[:, None]
-    np.testing.assert_array_equal(one.tokens * places, other.tokens * places)
-    np.testing.assert_array_equal(one.path * places, other.path * places)
+    indices = np.arange(4) < np.asarray(one.num_emitted)[:, None]
+    np.testing.assert_array_equal(one.tokens * indices, other.tokens * indices)
+    np.testing.assert_array_equal(one.path * indices, other.path * indices)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_filler_is_no_guess(verifier):
     found = verifier(Numbers(jnp.full((1, 2), 0.0)), target, nothing)
     assert int(found.num_emitted[0]) == 1
     assert int(found.examined[0]) == 0
-    law = np.cumsum(target[0, 0])
-    assert int(found.tokens[0, 0]) == int(np.searchsorted(law, 0.5, side="right"))
+    distribution = np.cumsum(target[0, 0])
+    assert int(found.tokens[0, 0]) == int(np.searchsorted(distribution, 0.5, side="right"))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])

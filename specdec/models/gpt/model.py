@@ -73,10 +73,10 @@ class GPTModel(PackedModel):
         length, max_len, count = cache.length, cache.keys[0].shape[2], x.shape[1]
         mask = kv.block_mask(topology, length, max_len, count, after)
         bias = jnp.where(mask, 0.0, NEG_INF)[:, None]
-        places = kv.token_positions(topology, length, count, after)
+        positions = kv.token_positions(topology, length, count, after)
         # Only filler and finished rows, whose output is fixed, can be beyond the last position.
-        places = jnp.broadcast_to(jnp.clip(places, 0, self.max_positions - 1), x.shape[:2])
-        positions = self.ops.embed(params.positions, places).astype(self.dtype)
+        positions = jnp.broadcast_to(jnp.clip(positions, 0, self.max_positions - 1), x.shape[:2])
+        positions = self.ops.embed(params.positions, positions).astype(self.dtype)
         x = hidden(x + positions)
         keys, values = [], []
         for layer, old in zip(

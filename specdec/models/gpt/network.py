@@ -194,8 +194,8 @@ class Transformer(nn.Module):
         self, tokens: Int[Array, "b t"], *, deterministic: bool = True
     ) -> Float[Array, "b t v"]:
         """Float32 logits of what follows each token, under a causal mask."""
-        places = jnp.arange(tokens.shape[1])[None]
-        x = self.token_embedder(tokens) + self.position_embedder(places)
+        positions = jnp.arange(tokens.shape[1])[None]
+        x = self.token_embedder(tokens) + self.position_embedder(positions)
         return self.decoder(constrain(self.dropout(x, deterministic), HIDDEN_AXES), deterministic)
 
 

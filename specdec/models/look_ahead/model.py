@@ -79,8 +79,8 @@ class LookAheadModel:
         x = jnp.concatenate([x, jnp.zeros(rows.shape, x.dtype)], axis=1)
         x = write_at(x, rows.astype(x.dtype), count)
         hidden, cache = self.target.extend_embedded(params.target, encoded, cache, x)
-        places = count[:, None] - 1 + jnp.arange(1 + self.count)
-        return jnp.take_along_axis(hidden, places[..., None], axis=1), cache
+        positions = count[:, None] - 1 + jnp.arange(1 + self.count)
+        return jnp.take_along_axis(hidden, positions[..., None], axis=1), cache
 
     def logits(
         self, params: LookAheadParams, hidden: Float[Array, "b l1 d"]

@@ -48,16 +48,16 @@ def product(kernel: Int4Kernel, x: Float[Array, "t i"]) -> Float[Array, "t o"]:
     qvalue, scale, x, extra = _barrier((kernel.qvalue, kernel.scale, x, 8 * jnp.sum(x, axis=1)))
     streams = min(_STREAMS, size)
     rows = size // streams
-    places = [slice(i * rows, (i + 1) * rows) for i in range(streams)]
+    positions = [slice(i * rows, (i + 1) * rows) for i in range(streams)]
 
     def terms(token: int, stream: int) -> Float[Array, "o l"]:
         """What each group adds."""
         total = -extra[token][None]
         for pair in range(pairs):
             for part in (0, 1):
-                number = _number(qvalue[places[stream], pair], part)
+                number = _number(qvalue[positions[stream], pair], part)
                 total = total + number * x[token, 2 * pair + part][None]
-        return total * scale[places[stream]].astype(jnp.float32)
+        return total * scale[positions[stream]].astype(jnp.float32)
 
     found = [terms(token, stream) for token in range(len(x)) for stream in range(streams)]
     sums = jax.lax.reduce(

@@ -135,9 +135,9 @@ class T5Model(PackedModel):
         if encoder.input_projection is not None:
             x = hidden(x + self.ops.product(encoder.input_projection, encoding))
         padding = jnp.where(mask, 0.0, NEG_INF)[:, None, None, :]
-        place = jnp.arange(inputs.shape[1])
+        position = jnp.arange(inputs.shape[1])
         buckets = relative_position_buckets(
-            place[None, :] - place[:, None], self.config, bidirectional=True
+            position[None, :] - position[:, None], self.config, bidirectional=True
         )
 
         def bias_of(relpos):
@@ -157,10 +157,10 @@ class T5Model(PackedModel):
     def _extend(self, params, encoded, cache, x, topology, after):
         length, max_len, count = cache.length, cache.keys[0].shape[2], x.shape[1]
         mask = kv.block_mask(topology, length, max_len, count, after)
-        query_places = kv.token_positions(topology, length, count, after)
-        places = kv.slot_positions(topology, length, max_len, after + count)
+        query_positions = kv.token_positions(topology, length, count, after)
+        positions = kv.slot_positions(topology, length, max_len, after + count)
         buckets = relative_position_buckets(
-            places[:, None, :] - query_places[:, :, None], self.config, bidirectional=False
+            positions[:, None, :] - query_positions[:, :, None], self.config, bidirectional=False
         )
 
         def bias_of(relpos) -> Float[Array, "b h t m"]:

@@ -105,8 +105,8 @@ def measure(
     processes: dict[str, _Process] = {}
     loaded: dict[str, Answer] = {}
     with contextlib.ExitStack() as stack:
-        for place, name in enumerate(systems, start=1):
-            say(f"Loading {name}, {place} of {len(systems)} systems")
+        for index, name in enumerate(systems, start=1):
+            say(f"Loading {name}, {index} of {len(systems)} systems")
             process = _Process(name, options["threads"])
             processes[name] = stack.enter_context(contextlib.closing(process))
             if workload.beam and workload.beam.rule not in SYSTEMS[name].beams:

@@ -17,12 +17,12 @@ def systems(result: Mapping[str, Any], path: Path) -> None:
     ran.sort(key=lambda s: s["ms_per_token"]["median"], reverse=True)
     with figures.saved(path.parent, path.stem, (7.0, 0.6 + 0.42 * len(ran)), ["svg"]) as figure:
         axes = figure.subplots()
-        for place, s in enumerate(ran):
+        for index, s in enumerate(ran):
             value = s["ms_per_token"]
             whiskers = [[value["median"] - value["low"]], [value["high"] - value["median"]]]
             colour = _OURS if s["system"].startswith("specdec") else _OTHERS
-            axes.barh(place, value["median"], xerr=whiskers, color=colour, capsize=3)
-            axes.text(value["high"], place, f"  {value['median']:.2f}", va="center", fontsize=9)
+            axes.barh(index, value["median"], xerr=whiskers, color=colour, capsize=3)
+            axes.text(value["high"], index, f"  {value['median']:.2f}", va="center", fontsize=9)
         axes.set_yticks(range(len(ran)), [s["system"] for s in ran])
         axes.set_xlabel("ms per token, encoders included (lower is better)")
         axes.grid(visible=False, axis="y")
@@ -34,13 +34,13 @@ def devices(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Speedups by device, the first on top; what is estimated is hatched."""
     with figures.saved(path.parent, path.stem, (7.0, 0.8 + 0.5 * len(rows)), ["svg"]) as figure:
         axes = figure.subplots()
-        for place, row in enumerate(reversed(rows)):
+        for index, row in enumerate(reversed(rows)):
             measured = row["how"] == "measured"
             axes.barh(
-                place, row["speedup"], color=_OURS if measured else "white", edgecolor=_OURS,
+                index, row["speedup"], color=_OURS if measured else "white", edgecolor=_OURS,
                 hatch="" if measured else "///",
             )  # fmt: skip
-            axes.text(row["speedup"], place, f"  {row['speedup']:.2f}×", va="center", fontsize=9)
+            axes.text(row["speedup"], index, f"  {row['speedup']:.2f}×", va="center", fontsize=9)
         names = [f"{row['device']}\n{row['models']}" for row in reversed(rows)]
         axes.set_yticks(range(len(rows)), names, fontsize=8)
         axes.axvline(1, color=_OTHERS, linewidth=1)
@@ -57,8 +57,8 @@ def sweep(
     at = [x(result) for result in results]
     with figures.saved(path.parent, path.stem, (7.0, 3.4), ["svg"]) as figure:
         axes = figure.subplots()
-        for place, (name, colour) in enumerate((("plain", _PLAIN), ("speculative", _OURS))):
-            found = [result["systems"][place]["ms_per_token"] for result in results]
+        for index, (name, colour) in enumerate((("plain", _PLAIN), ("speculative", _OURS))):
+            found = [result["systems"][index]["ms_per_token"] for result in results]
             rates = [1e3 / value["median"] for value in found]
             low = [rate - 1e3 / value["high"] for rate, value in zip(rates, found, strict=True)]
             high = [1e3 / value["low"] - rate for rate, value in zip(rates, found, strict=True)]

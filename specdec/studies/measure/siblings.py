@@ -38,7 +38,7 @@ COUNTS = (1, 2, 4, 8)
 # The rules, and the bounds of the last two's ways of guessing; keys of results.
 DEFAULT, INDEPENDENT, KSEQ, LIKELIEST = "recursive", "recursive_independent", "kseq", "likeliest"
 OPTIMUM, INDEPENDENT_OPTIMUM = "optimum", "optimum_independent"
-# How far typical acceptance, the lossy rule, is from the target's law.
+# How far typical acceptance, the lossy rule, is from the target's distribution.
 TYPICAL_INDEPENDENT, TYPICAL_LIKELIEST = "typical_independent", "typical_likeliest"
 _TYPICAL = TypicalVerifier()
 _DRAWS = 8  # Sets of guesses drawn at a position, where the acceptance depends on them.
@@ -46,7 +46,7 @@ _ROWS = 64  # Positions that are judged together.
 
 
 @pytree
-class Laws:
+class Distributions:
     """What follows each position of texts [B, L]."""
 
     # The target's probabilities [B, L, V] and the first guess's; or at temperature 0 the target's
@@ -60,7 +60,7 @@ def replay(
     engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int, seed: Seed, tokens: Int[Array, "b l"],
     num_tokens: Int[Array, " b"],
-) -> Laws:  # fmt: skip
+) -> Distributions:  # fmt: skip
     """Asks target and drafter at every position, then emits the text.
 
     Arguments are those of :func:`specdec.measure.alpha.replay`, but the drafter makes K guesses of
@@ -76,14 +76,14 @@ def replay(
     greedy = params.sampling.greedy
     size = (batch, length, engine.nodes if greedy else engine.target.vocab_size)
     kind = jnp.int32 if greedy else jnp.float32
-    found = Laws(jnp.zeros(size[:2] if greedy else size, kind), jnp.zeros(size, kind))
+    found = Distributions(jnp.zeros(size[:2] if greedy else size, kind), jnp.zeros(size, kind))
 
     def ask(t, scored, draft, token):
         del t, token
         p = scored.distribution
         if isinstance(p, PointMass):
-            return Laws(p.tokens[:, :1], draft.tokens[:, None])
-        return Laws(p[:, :1], draft.probs[:, :1])
+            return Distributions(p.tokens[:, :1], draft.tokens[:, None])
+        return Distributions(p[:, :1], draft.probs[:, :1])
 
     return along_texts(engine, params, state, tokens, num_tokens, found, ask)
 
@@ -138,8 +138,8 @@ def acceptance(
 
     one = Draft(jnp.zeros((batch, 1), jnp.int32), q[:, None], Topology.chain(1))
 
-    def rejected(law, _):
-        judged = judge(law, one, siblings_after(one, jnp.zeros((batch,), jnp.int32)))
+    def rejected(distribution, _):
+        judged = judge(distribution, one, siblings_after(one, jnp.zeros((batch,), jnp.int32)))
         return judged.residual, judged.acceptance
 
     betas = jax.lax.scan(rejected, p, length=most)[1]
@@ -155,7 +155,8 @@ def acceptance(
 
 @jax.jit
 def typical_distance(p: Float[Array, "b v"], q: Float[Array, "b v"]) -> dict[str, Array]:
-    """Total variation between p and the law of the token that typical acceptance emits [B, K].
+    """Total variation between p and the distribution of the token that typical acceptance emits [B,
+    K].
 
     Let m(x) be q(x) where x passes, else 0, and M its sum. Of K independent guesses the first that
     passes is emitted, and a draw from p if none does:
@@ -195,7 +196,7 @@ class RowSiblings:
     id: int  # Its place in the task.
     positions: int
     accepted: dict[str, list[float]]  # By rule or bound, for 1..K guesses.
-    distance: dict[str, list[float]]  # From the target's law, by lossy rule.
+    distance: dict[str, list[float]]  # From the target's distribution, by lossy rule.
 
 
 def replayed(
@@ -209,16 +210,16 @@ def replayed(
     """
     tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
     counts = np.zeros(len(batch.row_ids), np.int32)
-    for place, text in texts.items():
-        counts[place] = len(text)
-        tokens[place, : len(text)] = text
+    for index, text in texts.items():
+        counts[index] = len(text)
+        tokens[index, : len(text)] = text
     given = (*decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts))
-    laws = jax.tree.map(np.asarray, replay(decoder.engine, *given))
+    distributions = jax.tree.map(np.asarray, replay(decoder.engine, *given))
     target, draft = (
-        np.concatenate([each[place, : len(text)] for place, text in texts.items()])
-        for each in (laws.target, laws.draft)
+        np.concatenate([each[index, : len(text)] for index, text in texts.items()])
+        for each in (distributions.target, distributions.draft)
     )
-    random = np.random.default_rng([decoder.seed, *(batch.row_ids[place] for place in texts)])
+    random = np.random.default_rng([decoder.seed, *(batch.row_ids[index] for index in texts)])
     parts = [
         _judged(target[first : first + _ROWS], draft[first : first + _ROWS], random)
         for first in range(0, len(target), _ROWS)
@@ -226,7 +227,7 @@ def replayed(
     ends = np.cumsum([len(text) for text in texts.values()])
     found = {rule: np.concatenate([part[rule] for part in parts]) for rule in parts[0]}
     split = {rule: np.split(values, ends[:-1]) for rule, values in found.items()}
-    return {place: {rule: s[i] for rule, s in split.items()} for i, place in enumerate(texts)}
+    return {index: {rule: s[i] for rule, s in split.items()} for i, index in enumerate(texts)}
 
 
 def _judged(
@@ -268,7 +269,7 @@ def summary(rows: Sequence[RowSiblings]) -> dict[str, Any]:
       ``acceptance`` by rule or bound and K; ``by_rank``, by rule, how likely guess k is accepted
       where the earlier ones were rejected, as far as that happens; except at temperature 0,
       ``of_optimum``, by K: the default rule's acceptance over the bound for its way of guessing,
-      and ``distance`` from the target's law, by lossy rule and K.
+      and ``distance`` from the target's distribution, by lossy rule and K.
     """
     counts = np.array([row.positions for row in rows], float)
     sums = {rule: np.array([row.accepted[rule] for row in rows]) for rule in rows[0].accepted}

@@ -23,7 +23,7 @@ def measured(root: Path) -> str:
         return lambda row: f"{1e3 * row['seconds'][name]['median']:.3g}"
 
     columns = [
-        ("f, ms", milliseconds("law")), ("guess, ms", milliseconds("guess")),
+        ("f, ms", milliseconds("distribution")), ("guess, ms", milliseconds("guess")),
         ("g, ms", milliseconds("step")), ("s", "{slowdown[median]:.2f}"), ("α", "{alpha:.3f}"),
         ("accepted", "{accepted} of {decisions}"),
         ("predicted by α", "{predicted[median]:.2f}"),

@@ -77,15 +77,15 @@ def _draw(found: Mapping[str, Any], path: Path) -> None:
     losses = [loss for loss in _LOSSES if any(loss == each for each, _ in cells)]
     with figures.saved(path.parent, path.stem, (7.5, 3.6), ["svg"]) as figure:
         for axes, key in zip(figure.subplots(1, 2), _TEMPERATURES, strict=True):
-            for place, (data, name) in enumerate(_DATA.items()):
+            for index, (data, name) in enumerate(_DATA.items()):
                 own = [loss for loss in losses if (loss, data) in cells]
                 results = [found[key][f"{loss}_{data}"] for loss in own]
-                x = [losses.index(loss) + 0.15 * (place - 1.5) for loss in own]
+                x = [losses.index(loss) + 0.15 * (index - 1.5) for loss in own]
                 y = [each["alpha"] for each in results]
                 bars = [[abs(each["alpha"] - each["alpha_interval"][end]) for each in results]
                         for end in (0, 1)]  # fmt: skip
                 axes.errorbar(
-                    x, y, yerr=bars, fmt="o", markersize=4, capsize=2, color=_COLOURS[place],
+                    x, y, yerr=bars, fmt="o", markersize=4, capsize=2, color=_COLOURS[index],
                     label=name,
                 )  # fmt: skip
             if START in found[key]:

@@ -229,9 +229,9 @@ def reproduction(root: Path, name: str) -> str:
     content = read_json(root, f"{directory}/summary.json")
     picture = "**Figure {0}.** {1}.\n\n![{1}](../{2}/figures/figure_{0}.svg)"
     # Figure 1 is of a text from nothing, as the paper's.
-    places = {1: "results/reproduction_lm"}
+    indices = {1: "results/reproduction_lm"}
     pictures = [
-        picture.format(number, caption, places.get(number, directory))
+        picture.format(number, caption, indices.get(number, directory))
         for number, caption in _FIGURES.items()
     ]
     source = f"[summary.json](../{directory}/summary.json): {content['device']}. "

@@ -196,7 +196,7 @@ def tree_costs(root: Path) -> str:
 
 
 def typical(root: Path) -> str:
-    """How far typical acceptance is from the target's law, at one position.
+    """How far typical acceptance is from the target's distribution, at one position.
 
     Raises:
       PageError: the results are missing or damaged.

@@ -47,9 +47,9 @@ class CompiledT5X:
         for chip, names in self.chips.items():
             for target in names:
                 for network in self.networks:
-                    place = (slug(self.name), "t5x", slug(chip), slug(target), slug(network))
+                    index = (slug(self.name), "t5x", slug(chip), slug(target), slug(network))
                     made = (chip, target, network)
-                    yield place, lambda directory, made=made: self._piece(directory, *made)
+                    yield index, lambda directory, made=made: self._piece(directory, *made)
 
     def _piece(self, directory: Path, chip: str, target: str, network: str) -> dict[str, Any]:
         config = dataclasses.replace(self.targets[target], dtype="bfloat16")

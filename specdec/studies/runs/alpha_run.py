@@ -108,8 +108,8 @@ class AlphaRun:
 
         def decode(batch: Batch, wanted: Mapping[int, int]) -> Iterator[Text]:
             result = decoder.decode(batch)
-            for row, place in wanted.items():
-                yield Text(row, result.tokens[place, : result.num_tokens[place]].tolist())
+            for row, index in wanted.items():
+                yield Text(row, result.tokens[index, : result.num_tokens[index]].tolist())
 
         return {r.id: r.tokens for r in measure_rows(directory / TEXTS, batches, Text, decode)}
 
@@ -120,10 +120,10 @@ class AlphaRun:
         decoder = pair.decoder(self._decoding)
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
-            given = {place: texts[row] for row, place in wanted.items()}
+            given = {index: texts[row] for row, index in wanted.items()}
             found = alpha.replayed(decoder, batch, given)
-            for row, place in wanted.items():
-                yield alpha.RowAcceptance.of(found, place, row, len(texts[row]))
+            for row, index in wanted.items():
+                yield alpha.RowAcceptance.of(found, index, row, len(texts[row]))
 
         return alpha.summary(measure_rows(path, batches, alpha.RowAcceptance, replay))
 

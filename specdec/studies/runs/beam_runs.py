@@ -69,13 +69,13 @@ class BeamRuns:
         piece, where = _Piece(self), (slug(self.name), "beams")
         for width in self.widths:
             for gamma in self.gammas:
-                place = (*where, f"w{width}", f"gamma{gamma}")
+                index = (*where, f"w{width}", f"gamma{gamma}")
                 yield (
-                    (*place, COUNTS),
+                    (*index, COUNTS),
                     lambda path, w=width, g=gamma: piece.kept(path, lambda: piece.compare(w, g)),
                 )
                 yield (
-                    (*place, "time"),
+                    (*index, "time"),
                     lambda path, w=width, g=gamma: piece.kept(
                         path, lambda: piece.time(w, g, path.parent / COUNTS)
                     ),
@@ -218,9 +218,9 @@ class _Piece:
                 "beams": (best.tokens[:, 0], best.num_tokens[:, 0]),
             }
             for name, (tokens, lengths) in outputs.items():
-                for place, row in enumerate(batch.row_ids):
+                for index, row in enumerate(batch.row_ids):
                     if row >= 0:
-                        text = self.pair.text(tokens[place, : lengths[place]], batch, place)
+                        text = self.pair.text(tokens[index, : lengths[index]], batch, index)
                         assert text is not None
                         scored[name].add(text, str(examples[row].reference))
         return {
@@ -237,12 +237,12 @@ def differences(found: Sequence[BeamResult], expected: Sequence[BeamResult]) -> 
     """
     rows, gaps, largest = 0, [], 0.0
     for mine, its in zip(found, expected, strict=True):
-        for place in range(len(mine.tokens)):
-            there = np.isfinite(its.scores[place]) & np.isfinite(mine.scores[place])
-            off = np.abs(mine.scores[place] - its.scores[place])[there]
+        for index in range(len(mine.tokens)):
+            there = np.isfinite(its.scores[index]) & np.isfinite(mine.scores[index])
+            off = np.abs(mine.scores[index] - its.scores[index])[there]
             gap = float(off.max(initial=0.0))
             rows += 1
-            if np.array_equal(mine.tokens[place], its.tokens[place]):
+            if np.array_equal(mine.tokens[index], its.tokens[index]):
                 largest = max(largest, gap)
             else:
                 gaps.append(gap)

@@ -99,11 +99,11 @@ class CompiledDecodes:
             case = Compiled(**fields)
             yield (slug(self.name), "compiled", case.slug), functools.partial(self._case, case)
         for task, nodes, case in self._trees():
-            place = (slug(self.name), "trees", slug(task), str(nodes))
-            yield place, functools.partial(self._case, case)
+            index = (slug(self.name), "trees", slug(task), str(nodes))
+            yield index, functools.partial(self._case, case)
         for row in paper.TABLE_4 if self.paper_chip else ():
-            place = (slug(row.task), slug(row.draft), f"t{row.temperature:g}")
-            yield (slug(self.name), "table_2", *place), functools.partial(self._row, row)
+            index = (slug(row.task), slug(row.draft), f"t{row.temperature:g}")
+            yield (slug(self.name), "table_2", *index), functools.partial(self._row, row)
 
     def _kept(self, directory: Path, case: Any, make: Callable[[], dict[str, Any]]) -> Any:
         settings = dataclasses.asdict(case)

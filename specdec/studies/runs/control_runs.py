@@ -20,7 +20,7 @@ RESULT = "execution.json"
 def again(link: execution.Link, state: Any, x: int) -> execution.Link:
     """The link with its f and g of one state and sample, whatever it is given."""
     return execution.Link(
-        lambda _: link.law(state), link.guess, lambda _, drawn: link.step(state, x)
+        lambda _: link.distribution(state), link.guess, lambda _, drawn: link.step(state, x)
     )
 
 
@@ -36,7 +36,7 @@ class ControlRuns:
     """
 
     name: str
-    law_steps: tuple[int, ...]
+    distribution_steps: tuple[int, ...]
     decisions: int
     repetitions: int
     pendulum: Pendulum = dataclasses.field(default_factory=Pendulum)
@@ -44,12 +44,12 @@ class ControlRuns:
 
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
         """Where each result stands, and what makes it or reads it there."""
-        for steps in self.law_steps:
-            place = (slug(self.name), "execution", f"law_steps{steps}")
-            yield place, lambda directory, steps=steps: self._piece(directory, steps)
+        for steps in self.distribution_steps:
+            index = (slug(self.name), "execution", f"law_steps{steps}")
+            yield index, lambda directory, steps=steps: self._piece(directory, steps)
 
     def _piece(self, directory: Path, steps: int) -> dict[str, Any]:
-        pendulum = dataclasses.replace(self.pendulum, law_steps=steps)
+        pendulum = dataclasses.replace(self.pendulum, distribution_steps=steps)
         settings = {
             "pendulum": dataclasses.asdict(pendulum), "decisions": self.decisions,
             "repetitions": self.repetitions, "seed": self.seed,
@@ -65,22 +65,24 @@ class ControlRuns:
         states = [start]
         for x in found.samples[:-1]:
             states.append(link.step(states[-1], x))
-        places = list(zip(states, found.samples, strict=True))
+        indices = list(zip(states, found.samples, strict=True))
 
-        same_loop = [again(link, *place) for place in places]
+        same_loop = [again(link, *index) for index in indices]
 
         def side_by_side() -> None:
             with ThreadPoolExecutor(1) as pool:
-                for state, x in places:
-                    law = pool.submit(execution.finished, link.law, state)
+                for state, x in indices:
+                    distribution = pool.submit(execution.finished, link.distribution, state)
                     execution.finished(link.guess, state)
                     execution.finished(link.step, state, x)
-                    law.result()
+                    distribution.result()
 
         works = {
-            "law": lambda: [execution.finished(link.law, state) for state in states],
+            "distribution": lambda: [
+                execution.finished(link.distribution, state) for state in states
+            ],
             "guess": lambda: [execution.finished(link.guess, state) for state in states],
-            "step": lambda: [execution.finished(link.step, *place) for place in places],
+            "step": lambda: [execution.finished(link.step, *index) for index in indices],
             "side_by_side": side_by_side,
             "plain": lambda: execution.execute_plainly(same_loop, start, seed=self.seed).seconds,
             "speculative": lambda: execution.execute(loop, start, seed=self.seed).seconds,
@@ -90,10 +92,10 @@ class ControlRuns:
 
         # Within a repetition, since a machine's speed changes between them.
         def slowdown(each: dict[str, float]) -> float:
-            return each["side_by_side"] / max(each["law"], each["guess"] + each["step"])
+            return each["side_by_side"] / max(each["distribution"], each["guess"] + each["step"])
 
         def predicted(each: dict[str, float], alpha: float) -> float:
-            parts = (each[name] for name in ("law", "guess", "step"))
+            parts = (each[name] for name in ("distribution", "guess", "step"))
             return execution.speedup(alpha, *parts, slowdown=slowdown(each))
 
         def counted(each: dict[str, float]) -> float:

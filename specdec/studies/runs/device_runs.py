@@ -70,8 +70,8 @@ class DeviceRuns:
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
         """Where each result stands, and what makes it or reads it there."""
         for size in self.targets:
-            place = (slug(self.name), "device", slug(size))
-            yield place, lambda directory, size=size: self._piece(directory, size)
+            index = (slug(self.name), "device", slug(size))
+            yield index, lambda directory, size=size: self._piece(directory, size)
 
     def _piece(self, directory: Path, size: str) -> dict[str, Any]:
         left_out = ("name", "targets", "full")

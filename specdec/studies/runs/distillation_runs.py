@@ -80,21 +80,21 @@ class DistillationRuns:
 
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
         """Where each result stands, and what makes it or reads it there."""
-        place = slug(self.name), "distillation"
+        index = slug(self.name), "distillation"
         if any(DATA[data][0] for _, data in self.cells):
-            yield (*place, "generated"), self._generate
+            yield (*index, "generated"), self._generate
         for loss, data in self.cells:
 
             def train(directory: Path, loss: str = loss, data: str = data) -> dict[str, Any]:
                 return self._train(directory, loss, data)
 
-            yield (*place, f"{loss}_{data}"), train
+            yield (*index, f"{loss}_{data}"), train
         for temperature in (0.0, 1.0):
 
             def measure(directory: Path, temperature: float = temperature) -> dict[str, Any]:
                 return self._measure(directory, temperature)
 
-            yield (*place, f"alpha_t{temperature:g}"), measure
+            yield (*index, f"alpha_t{temperature:g}"), measure
 
     def _options(self, loss: str, data: str) -> DistillationOptions:
         share = DATA[data][1]

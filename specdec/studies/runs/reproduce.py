@@ -195,9 +195,9 @@ def expect_rows(run: DecodeRun, path: Path) -> list[RowExpectation]:
         given, width = decoder.arguments(batch), decoder.output_bucket
         sums = expected_accepted.decode_and_expect(decoder.engine, *given, output_bucket=width)
         sums = jax.tree.map(np.asarray, sums)
-        for row, place in wanted.items():
-            kept = float(sums.token[place]), float(sums.block[place])
-            yield RowExpectation(row, int(sums.blocks[place]), *kept)
+        for row, index in wanted.items():
+            kept = float(sums.token[index]), float(sums.block[index])
+            yield RowExpectation(row, int(sums.blocks[index]), *kept)
 
     batches = list(make_batches(ids, run.decoding.batch_size, pair.target.model))
     return measure_rows(path, batches, RowExpectation, expect)
@@ -294,10 +294,10 @@ class Reproduction:
             for path, result in everything:
                 began = time.monotonic()
                 progress.begin("/".join(path))
-                place = found
+                index = found
                 for name in path[:-1]:
-                    place = place.setdefault(name, {})
-                place[path[-1]] = result(directory.joinpath(*path))
+                    index = index.setdefault(name, {})
+                index[path[-1]] = result(directory.joinpath(*path))
                 # A process may map only so much memory: hundreds of programs are too many.
                 jax.clear_caches()
                 gc.collect()

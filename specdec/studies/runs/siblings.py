@@ -41,10 +41,10 @@ class SiblingsRun(AlphaRun):
         decoder = pair.decoder(self._decoding)
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[siblings.RowSiblings]:
-            given = {place: texts[row] for row, place in wanted.items()}
+            given = {index: texts[row] for row, index in wanted.items()}
             found = siblings.replayed(decoder, batch, given)
-            for row, place in wanted.items():
-                yield siblings.row_of(row, found[place])
+            for row, index in wanted.items():
+                yield siblings.row_of(row, found[index])
 
         return siblings.summary(measure_rows(path, batches, siblings.RowSiblings, replay))
 

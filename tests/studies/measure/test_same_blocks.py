@@ -11,7 +11,7 @@ from tiny import prompt_of
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.base import LoadedModel
 from specdec.models.toy import ToyModel
@@ -31,7 +31,7 @@ ROWS = 3000
 def found(followed):
     """Of the place of the verifier that is followed: (blocks, tokens by both), and its decode."""
     sampling = SamplingConfig().traced()
-    params = EngineParams(table(0), sampling, Sampled(table(1), sampling))
+    params = EngineParams(table(0), sampling, DraftParams(table(1), sampling))
     prompt = prompt_of(TOY, np.ones((ROWS, 1), np.int32))
     batch = Batch(prompt, np.arange(ROWS))
     target = LoadedModel(TOY, params.target, "toy")

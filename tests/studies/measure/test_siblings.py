@@ -13,14 +13,14 @@ from specdec.core.theory_siblings import independent_optimum, optimum_without_re
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import Sampled
+from specdec.drafters.base import DraftParams
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.base import LoadedModel
 from specdec.studies.measure import siblings
 from specdec.topology import Topology
 from specdec.types import Draft, SamplingConfig
 from specdec.verifiers.typical import TypicalVerifier
-from tests.measure.test_alpha import COUNTS, INPUTS, LENGTH, ROWS, TOKENS, TOY, laws, table
+from tests.measure.test_alpha import COUNTS, INPUTS, LENGTH, ROWS, TOKENS, TOY, distributions, table
 
 K = siblings.MOST
 
@@ -96,7 +96,7 @@ def test_every_rule_against_its_definition(pairs):
 
 @pytest.mark.slow
 def test_the_distance_of_typical_acceptance(pairs):
-    """The law of the first token, by enumeration of guesses, as the verifier judges them."""
+    """The first token's distribution, by enumeration of guesses, as the verifier judges them."""
     found = siblings.typical_distance(*map(jnp.asarray, pairs))
     for row, (p, q) in enumerate(zip(*pairs, strict=True)):
         for k in (1, 2):
@@ -107,15 +107,15 @@ def test_the_distance_of_typical_acceptance(pairs):
                 (siblings.TYPICAL_INDEPENDENT, guesses, chance),
                 (siblings.TYPICAL_LIKELIEST, likeliest, np.ones(1)),
             ):
-                law = np.zeros(len(p))
+                distribution = np.zeros(len(p))
                 target = jnp.broadcast_to(p, (len(tokens), k + 1, len(p)))
                 draft = Draft(jnp.asarray(tokens), None, Topology.branching((k,)))
                 verdict = TypicalVerifier()(Zeros(len(tokens)), target, draft)
                 for token, accepted, weight in zip(
                     np.asarray(verdict.tokens)[:, 0], verdict.num_accepted, weights, strict=True
                 ):
-                    law += weight * (np.arange(len(p)) == token if accepted else p)
-                distance = abs(law - p).sum() / 2
+                    distribution += weight * (np.arange(len(p)) == token if accepted else p)
+                distance = abs(distribution - p).sum() / 2
                 assert found[rule][row, k - 1] == pytest.approx(distance, abs=1e-5)
     assert found[siblings.TYPICAL_LIKELIEST].max() > 0.1
 
@@ -130,7 +130,7 @@ def decoder(temperature, topology):
     """Of toys: tables are the weights."""
     sampling = SamplingConfig(temperature).traced()
     engine = Engine(TOY, ModelTreeDrafter(TOY, topology))
-    params = EngineParams(table(0), sampling, Sampled(table(1), sampling))
+    params = EngineParams(table(0), sampling, DraftParams(table(1), sampling))
     return BatchDecoder(engine, params, LoadedModel(TOY, table(0), "toy"), LENGTH, 0)
 
 
@@ -147,7 +147,7 @@ def test_what_target_and_draft_say_along_texts():
     for temperature in (0.0, 1.0):
         each = decoder(temperature, Topology.branching((3,)))
         found = siblings.replay(each.engine, *each.arguments(BATCH), *given)
-        p, q = laws(table(0)), laws(table(1))
+        p, q = distributions(table(0)), distributions(table(1))
         if not temperature:
             p, q = p.argmax(-1), np.argsort(-q, axis=-1, kind="stable")[..., :3]
         np.testing.assert_allclose(inside(np.asarray(found.target)), inside(p), atol=1e-6)
@@ -157,7 +157,7 @@ def test_what_target_and_draft_say_along_texts():
 def test_each_position_of_texts_in_pieces(monkeypatch):
     monkeypatch.setattr(siblings, "_ROWS", 4)
     found = siblings.replayed(decoder(1.0, Topology.branching((K,))), BATCH, TEXTS)
-    p, q = inside(laws(table(0))), inside(laws(table(1)))
+    p, q = inside(distributions(table(0))), inside(distributions(table(1)))
     for rule, bound in (
         (siblings.OPTIMUM, optimum_without_replacement(p, q, range(1, K + 1))),
         (siblings.INDEPENDENT_OPTIMUM, independent_optimum(p, q, range(1, K + 1))),

@@ -28,8 +28,8 @@ def drawn(tmp_path, monkeypatch):
     return draw
 
 
-def curve(axes, place):
-    line = axes.get_lines()[place]
+def curve(axes, index):
+    line = axes.get_lines()[index]
     return np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)
 
 
@@ -62,8 +62,8 @@ def test_no_setting_of_matplotlib_is_left_changed(tmp_path):
 
 def test_figure_2_shows_equation_1(drawn):
     (axes,) = drawn("figure_2").axes
-    for place, gamma in enumerate(paper.FIGURE_GAMMAS):
-        alphas, tokens = curve(axes, place)
+    for index, gamma in enumerate(paper.FIGURE_GAMMAS):
+        alphas, tokens = curve(axes, index)
         np.testing.assert_allclose(tokens, sum(alphas**i for i in range(gamma + 1)))
     alphas, tokens = curve(axes, len(paper.FIGURE_GAMMAS))
     np.testing.assert_allclose(tokens, 1 / (1 - alphas))
@@ -72,22 +72,22 @@ def test_figure_2_shows_equation_1(drawn):
 
 def test_figure_3_passes_through_the_papers_points(drawn):
     (axes,) = drawn("figure_3").axes
-    for place, (cost_ratio, gammas) in enumerate(paper.FIGURE_3.items()):
-        alphas, best = curve(axes, 2 * place)
+    for index, (cost_ratio, gammas) in enumerate(paper.FIGURE_3.items()):
+        alphas, best = curve(axes, 2 * index)
         at = [int(np.argmin(abs(alphas - alpha))) for alpha in paper.FIGURE_3_ALPHAS]
         assert tuple(best[at]) == gammas, cost_ratio
-        points = curve(axes, 2 * place + 1)
+        points = curve(axes, 2 * index + 1)
         np.testing.assert_array_equal(points, [paper.FIGURE_3_ALPHAS, gammas])
     assert texts(axes) == ["c = 0.01", "c = 0.02", "c = 0.05", "c = 0.1"]
 
 
 def test_figure_4_shows_speed_and_operations(drawn):
     left, right = drawn("figure_4").axes
-    for place, gamma in enumerate(paper.FIGURE_GAMMAS):
-        alphas, speeds = curve(left, place)
+    for index, gamma in enumerate(paper.FIGURE_GAMMAS):
+        alphas, speeds = curve(left, index)
         tokens = sum(alphas**i for i in range(gamma + 1))
         np.testing.assert_allclose(speeds, tokens)
-        alphas, operations = curve(right, place)
+        alphas, operations = curve(right, index)
         np.testing.assert_allclose(operations, (gamma + 1) / tokens)
     assert texts(left) == texts(right) == [f"γ = {gamma}" for gamma in paper.FIGURE_GAMMAS]
 

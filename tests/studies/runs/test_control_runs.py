@@ -23,7 +23,7 @@ pendulum/ControlRuns.repetitions = 1
 def test_a_loop_again_computes_the_same_whatever_it_draws():
     computed = []
 
-    def law(state):
+    def distribution(state):
         computed.append(("f", state))
         return [0.5, 0.5]
 
@@ -31,7 +31,7 @@ def test_a_loop_again_computes_the_same_whatever_it_draws():
         computed.append(("g", state, x))
         return "another"
 
-    link = execution.Link(law, law, step)
+    link = execution.Link(distribution, distribution, step)
     loop = [again(link, "first", 7), again(link, "second", 9)]
     execution.execute_plainly(loop, "start")
     assert computed == [("f", "first"), ("g", "first", 7), ("f", "second"), ("g", "second", 9)]
@@ -49,11 +49,11 @@ def test_times_of_each_planner_and_going_on(tmp_path, monkeypatch, capsys):
     for found in first["control"]["Pendulum"].values():
         # Of one repetition, so each median is the value.
         seconds = {name: each["median"] for name, each in found["seconds"].items()}
-        law, guess, step = (seconds[name] for name in ("law", "guess", "step"))
+        distribution, guess, step = (seconds[name] for name in ("distribution", "guess", "step"))
         slowdown = found["slowdown"]["median"]
-        assert slowdown == pytest.approx(seconds["side_by_side"] / max(law, guess + step))
+        assert slowdown == pytest.approx(seconds["side_by_side"] / max(distribution, guess + step))
         for alpha, told in ((found["accepted"] / 12, "counted"), (found["alpha"], "predicted")):
-            expected = execution.speedup(alpha, law, guess, step, slowdown=slowdown)
+            expected = execution.speedup(alpha, distribution, guess, step, slowdown=slowdown)
             assert found[told]["median"] == pytest.approx(expected)
         measured = seconds["plain"] / seconds["speculative"]
         assert found["measured"]["median"] == pytest.approx(measured)

@@ -15,8 +15,8 @@ def test_everything_is_timed_and_kept(tmp_path):
     runs = DeviceRuns(
         "T5", {"tiny": TINY}, TINY, ["tiny"], 2, (2, 1), 0.75, 16, 8, "float32", 2
     )  # fmt: skip
-    ((place, make),) = runs.pieces()
-    found = make(tmp_path.joinpath(*place))
+    ((index, make),) = runs.pieces()
+    found = make(tmp_path.joinpath(*index))
     ways = [(d["method"], d["temperature"], d["compiled"]) for d in found["decodes"]]
     assert ways == [
         ("plain", 0.0, AS_IT_IS), ("chain", 0.0, AS_IT_IS), ("tree", 0.0, AS_IT_IS),
@@ -32,5 +32,5 @@ def test_everything_is_timed_and_kept(tmp_path):
     same = found["same_arithmetic"]
     assert same["guesses"] >= 4
     assert 0 <= same["rejected"] <= 2  # Calls of other widths round otherwise on a CPU.
-    again = make(tmp_path.joinpath(*place))
+    again = make(tmp_path.joinpath(*index))
     assert again == json.loads(json.dumps(found))

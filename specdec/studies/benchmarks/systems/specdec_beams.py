@@ -34,4 +34,4 @@ class System:
         model = self.decoder.target.model
         (batch,) = make_batches([self.inputs[row] for row in rows], len(rows), model)
         result = self.decoder.search(batch, limit=max(lengths) if lengths else None)
-        return [result.row(place, 1)[0].tokens.tolist() for place in range(len(rows))]
+        return [result.row(index, 1)[0].tokens.tolist() for index in range(len(rows))]

@@ -26,7 +26,7 @@ def lk_divergence(
     Raises:
       ValueError: their shapes differ, or something is not a distribution over the last axis.
     """
-    p, q = _laws(p, q)
+    p, q = _distributions(p, q)
     return np.abs(p - (p + q) / 2).sum(-1)
 
 
@@ -50,7 +50,7 @@ def rejection_acceptance(
 
     Arguments and errors as in :func:`lk_divergence`.
     """
-    p, q = _laws(p, q)
+    p, q = _distributions(p, q)
     ratios = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
     return ratios.min(-1)
 
@@ -71,14 +71,15 @@ def lenient_acceptance(
       ValueError: as :func:`lk_divergence`, or l outside (0, 1].
     """
     _check_lenience(lenience)
-    p, q = _laws(p, q)
+    p, q = _distributions(p, q)
     return np.minimum(q, p / lenience).sum(-1)
 
 
-def lenient_law(
+def lenient_distribution(
     p: Float[np.ndarray, "... v"], q: Float[np.ndarray, "... v"], lenience: float
 ) -> Float[np.ndarray, "... v"]:
-    """The law of the emitted token: min(q, p/l) + (1 - sum min(q, p/l)) norm(max(0, p - q)).
+    """The distribution of the emitted token: min(q, p/l) + (1 - sum min(q, p/l)) norm(max(0, p -
+    q)).
 
     Source: the paper's appendix A.5. At l = 1, and where p = q, it is p. No token exceeds
     :func:`lenient_bound`: where q < p it stays below p, since the residual is drawn no more often
@@ -87,7 +88,7 @@ def lenient_law(
     Arguments and errors as in :func:`lenient_acceptance`.
     """
     _check_lenience(lenience)
-    p, q = _laws(p, q)
+    p, q = _distributions(p, q)
     rejected = np.maximum(q - p / lenience, 0).sum(-1, keepdims=True)
     residual = np.maximum(p - q, 0)
     mass = residual.sum(-1, keepdims=True)
@@ -109,14 +110,14 @@ def lenient_distance(
 ) -> Float[np.ndarray, ...]:
     """Total variation between :func:`lenient_law` and p, for one token after the same text.
 
-    The law exceeds p only where q does, by min(q, p/l) - p. Summed, this is what lenience adds to
-    the acceptance: lenient_acceptance(l) - lenient_acceptance(1). Each point of alpha that
+    The distribution exceeds p only where q does, by min(q, p/l) - p. Summed, this is what lenience
+    adds to the acceptance: lenient_acceptance(l) - lenient_acceptance(1). Each point of alpha that
     lenience gains is a point of distance.
 
     Arguments and errors as in :func:`lenient_acceptance`.
     """
     _check_lenience(lenience)
-    p, q = _laws(p, q)
+    p, q = _distributions(p, q)
     return np.maximum(np.minimum(q, p / lenience) - p, 0).sum(-1)
 
 
@@ -125,17 +126,17 @@ def _check_lenience(lenience: float) -> None:
         raise ValueError(f"lenience must be in (0, 1], got {lenience}.")
 
 
-def _laws(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _distributions(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both in float64, known to be distributions of one shape."""
     p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
     if p.shape != q.shape:
         raise ValueError(f"p and q must have one shape, got {p.shape} and {q.shape}.")
-    for name, law in (("p", p), ("q", q)):
-        if law.size == 0:
-            raise ValueError(f"{name} is empty, of shape {law.shape}.")
-        if not (law >= 0).all():
-            raise ValueError(f"{name} must be >= 0 everywhere, got {law.min()}.")
-        sums = law.sum(-1)
+    for name, distribution in (("p", p), ("q", q)):
+        if distribution.size == 0:
+            raise ValueError(f"{name} is empty, of shape {distribution.shape}.")
+        if not (distribution >= 0).all():
+            raise ValueError(f"{name} must be >= 0 everywhere, got {distribution.min()}.")
+        sums = distribution.sum(-1)
         if np.abs(sums - 1).max() > SUM_TOLERANCE:
             raise ValueError(
                 f"{name} must sum to 1 over the last axis, got {sums.min()} to {sums.max()}."

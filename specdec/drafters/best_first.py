@@ -34,7 +34,7 @@ class BestFirstDrafter:
 
     Source: Li et al. 2024, "EAGLE-2", section 4 (expansion and reranking by confidence).
 
-    Notation: N is ``nodes``, D ``depth``, K ``siblings``. At temperature 0 the score is taken from the
+    Notation: N is ``nodes``, D ``depth``, K ``siblings``. At temperature 0 the score is from the
     distribution at temperature 1.
     """
 

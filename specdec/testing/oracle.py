@@ -53,7 +53,7 @@ class Grid:
 class Tape:
     """A random source that reads prescribed numbers, [B, count] a purpose."""
 
-    uniforms: dict[Purpose, Float[Array, "b count"]]
+    values: dict[Purpose, Float[Array, "b count"]]
 
     @classmethod
     def of(
@@ -65,8 +65,8 @@ class Tape:
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
         """The first ``count`` numbers prescribed for the purpose."""
-        assert self.uniforms[purpose].shape[1] >= count
-        return self.uniforms[purpose][:, :count]
+        assert self.values[purpose].shape[1] >= count
+        return self.values[purpose][:, :count]
 
 
 class _Counter:
@@ -235,8 +235,7 @@ def model_distribution(
     model: Model, params: Params, prompt: Prompt,
     distribution: Callable[[np.ndarray], np.ndarray], *, limit: int,
 ) -> list[JointDistribution]:  # fmt: skip
-    """The target's own distribution for each row of ``prompt``, by walking every sequence in
-    float64.
+    """The target's own distribution for each row of ``prompt``: every sequence, in float64.
 
     ``distribution`` maps float64 logits [V] to probabilities [V]: an independent standardize.
     """
@@ -246,11 +245,11 @@ def model_distribution(
     for row in range(prompt.batch_size):
         logits = _all_logits(model, params, _rows(prompt, np.array([row])), tokens)
         logits = np.asarray(logits, np.float64)
-        distribution: JointDistribution = {}
+        joint: JointDistribution = {}
 
-        def walk(prefix, weight, logits=logits, distribution=distribution):
+        def walk(prefix, weight, logits=logits, joint=joint):
             if len(prefix) == limit or (prefix and prefix[-1] in model.eos_ids):
-                distribution[prefix] = distribution.get(prefix, 0.0) + weight
+                joint[prefix] = joint.get(prefix, 0.0) + weight
                 return
             # The first sequence that begins so: the others' places are 0.
             at = sum(t * model.vocab_size ** (limit - 2 - i) for i, t in enumerate(prefix))
@@ -259,7 +258,7 @@ def model_distribution(
                 walk((*prefix, int(token)), weight * probs[token])
 
         walk((), 1.0)
-        distributions.append(distribution)
+        distributions.append(joint)
     return distributions
 
 

@@ -1,1 +1,4 @@
-"""Measuring: costs, speed, alpha, quality, and how results are written and shown."""
+"""Measuring: costs, speed, alpha, quality; the one chooser of "auto"; results files and tables.
+
+Measures decoders, not pairs, so that :mod:`specdec.api` can use it.
+"""

@@ -1,1 +1,4 @@
-"""."""
+"""Training: targets, distilled drafts, heads, mutual learning, n-gram tables.
+
+Every run can be stopped and continued.
+"""

@@ -1,1 +1,1 @@
-"""."""
+"""T5 in all its versions: network, packed decode parameters and decode model."""

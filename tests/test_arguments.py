@@ -107,7 +107,7 @@ def test_one_clear_error(pair, option, message):
         ({"repetition_penalty": 1.2}, "not supported: outputs differ from those of transformers'"),
         ({"stop_strings": ["."]}, "no keyword stop_strings .*: not supported"),
         ({"gama": 3}, "no keyword gama .*: did you mean gamma?"),
-        ({"xyzzy": 3}, r"no keyword xyzzy .*: help\(specdec.Pair.generate\) lists"),
+        ({"xyzzy": 3}, r"no keyword xyzzy .*: help\(specdec.Decoding\) lists"),
     ],
 )  # fmt: skip
 def test_a_keyword_of_transformers_names_what_we_have(pair, option, message):

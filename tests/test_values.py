@@ -26,6 +26,19 @@ WRONG = {
         },
     ),
     specdec.Copying: ({}, {"max_match": (*WHOLE, 65)}),
+    specdec.Decoding: (
+        {"max_decode_len": 8, "gamma": 2},
+        {
+            "method": ("x", 3, None, [], "Speculative"),
+            "gamma": [*(each for each in WHOLE if each is not None), 8, "Auto"],
+            "stop_below": (*REAL, 1.5),
+            "tree": ((2,), "x", 3, "auto"),  # Beside gamma.
+            "beam": (specdec.BeamConfig(), 3), "num_return": (1, "x"), "draft_beams": (4, "x"),
+            "verifier": ("x", 3, specdec.BlockVerifier, []), "sampling": ("x", None, 0.5),
+            "draft_sampling": ("x", 0.5, []), "max_input_len": WHOLE, "max_decode_len": WHOLE,
+            "seed": [each for each in WHOLE if each not in (0, -1)], "batch_size": WHOLE,
+        },
+    ),
     specdec.DeviceMesh: (
         {},
         {

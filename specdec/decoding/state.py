@@ -1,4 +1,9 @@
-"""What surrounds a block: the buffers, the end of a row, and taking in a block's tokens."""
+"""What surrounds a block: the buffers, the end of a row, and taking in a block's tokens.
+
+A verdict is cut at EOS or the limit before anything is committed or counted. The output buffer has
+depth + 1 extra positions, so a block that crosses the limit is written whole and cut afterwards.
+Finished rows emit nothing, and neither their cache nor their drafter changes.
+"""
 
 from __future__ import annotations
 

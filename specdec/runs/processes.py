@@ -1,4 +1,10 @@
-"""Processes that do one run together, on JAX's distributed runtime, and the rows of each."""
+"""Processes that do one run together, on JAX's distributed runtime, and the rows of each.
+
+Models are not spread over processes: each process holds the pair on its own devices. Process i of n
+decodes batches i, i + n, i + 2n, ... and appends them to a file of its own. At the end the parts
+are exchanged and merged into the bytes that one process would have written, so no disk is shared.
+A failure in one process is an error in all (:meth:`Processes.together`), so that none waits for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README and docs: the site builds, links lead somewhere, README is short."""
+"""README and docs: the site builds, links lead somewhere, the Python of README runs."""
 
 import os
 import re
@@ -44,15 +44,6 @@ def test_every_page_is_in_the_navigation():
     assert named == {page.relative_to(REPO / "docs").as_posix() for page in PAGES[1:]}
 
 
-def test_readme_is_short():
-    assert len(README.read_text(encoding="utf-8").split()) <= 900
-
-
-def test_readme_begins_with_the_picture_of_all_devices():
-    beginning = README.read_text(encoding="utf-8").partition("\n## ")[0]
-    assert "](docs/images/devices.svg)" in beginning
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPO).as_posix())
 def test_relative_links_lead_somewhere(page):
     for link in links(page):
@@ -72,6 +63,5 @@ def anchors(page):
 
 def test_the_python_of_readme_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(code.splitlines()) <= 15
     exec(compile(code, str(README), "exec"), {})
     assert "Wo ist der Bahnhof?" in capsys.readouterr().out

@@ -103,6 +103,7 @@ setup(
             *DOCS,
             *NOTEBOOKS,
             *SEQIO,
+            "beartype>=0.21",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.400",
             "pytest>=8.3",

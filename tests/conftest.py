@@ -8,7 +8,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import array_annotations
 import pytest
+from jaxtyping import config
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -33,6 +35,9 @@ def _share_caches():
 
 if not WORKER:
     _share_caches()
+
+
+array_annotations.install()
 
 
 def pytest_addoption(parser):
@@ -68,6 +73,14 @@ def once():
         return path
 
     return directory
+
+
+@pytest.fixture
+def own_errors():
+    """Arrays go unchecked: for what a function itself says about a wrong shape."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")

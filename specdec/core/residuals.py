@@ -23,7 +23,7 @@ def one_of(tokens: Array, ids: tuple[int, ...]) -> Array:
     return functools.reduce(operator.or_, (tokens == each for each in ids), nowhere)
 
 
-def take(probs: Float[Array, "b n v"], tokens: Int[Array, "b n"]) -> Float[Array, "b n"]:
+def take(probs: Shaped[Array, "b n v"], tokens: Int[Array, "b n"]) -> Shaped[Array, "b n"]:
     """probs[b, n, tokens[b, n]]."""
     return jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0]
 

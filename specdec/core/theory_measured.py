@@ -16,10 +16,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 
-def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: int) -> float:
+def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " _"]], gamma: int) -> float:
     """Tokens a target call when these texts are decoded from their beginnings.
 
     All tokens over the expected number of blocks. A block at t emits exactly i tokens with
@@ -46,7 +46,7 @@ def measured_block_efficiency(ratios: Sequence[Float[np.ndarray, " t"]], gamma: 
     return float(sum(map(len, texts)) / sum(_blocks(text, gamma) for text in texts))
 
 
-def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> float | None:
+def autocorrelation(sequences: Sequence[Float[np.ndarray, " _"]], lag: int) -> float | None:
     """Correlation of values ``lag`` apart within a sequence; None where they never vary.
 
     The mean of (y_t - m)(y_{t+lag} - m) over all such pairs, over the variance; m and the variance
@@ -71,7 +71,7 @@ def autocorrelation(sequences: Sequence[Float[np.ndarray, " t"]], lag: int) -> f
 
 
 def cluster_interval(
-    sums: Float[np.ndarray, " n"], counts: Float[np.ndarray, " n"], z: float = 1.96
+    sums: Real[np.ndarray, " n"], counts: Real[np.ndarray, " n"], z: float = 1.96
 ) -> tuple[float, float]:
     """Confidence interval of sum(sums) / sum(counts), whose n summands are sequences.
 

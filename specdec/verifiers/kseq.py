@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import take_position
@@ -68,7 +68,7 @@ class KSeqVerifier(RecursiveVerifier):
         return Judged(jnp.cumprod(1 - passes, axis=1), residual, accepted)
 
     def _rho(
-        self, p: Float[Array, "b v"], q: Float[Array, "b v"], count: Float[Array, " b"]
+        self, p: Float[Array, "b v"], q: Float[Array, "b v"], count: Int[Array, " b"]
     ) -> Float[Array, " b"]:
         """By bisection, from above: the residual stays non-negative."""
 

@@ -131,7 +131,7 @@ class TraversalVerifier:
         return after, jnp.where((mass > 0)[:, None], distribution, r)
 
 
-def _tour(draft: Draft) -> tuple[Int[Array, "b 2n"], Bool[Array, "b 2n"]]:
+def _tour(draft: Draft) -> tuple[Int[Array, "b visits"], Bool[Array, "b visits"]]:
     """The order in which guesses are visited, each when it is reached and when it is left."""
     batch, size = draft.tokens.shape
     family = jnp.broadcast_to(jnp.asarray(draft.topology.ancestors()), (batch, size, size))

@@ -95,10 +95,10 @@ def test_at_a_tiny_temperature_all_is_on_the_largest(temperature, function):
             SamplingConfig(temperature), SamplingConfig(temperature, 5, 0.9),
             SamplingConfig(temperature, top_p=0.3),
         ):  # fmt: skip
-            got = np.asarray(function(logits, sampling.traced()))
+            got = np.asarray(function(jnp.asarray(logits), sampling.traced()))
             np.testing.assert_array_equal(got, np.eye(size)[logits.argmax(-1)])
         two = np.where(np.arange(size) % 7 == 3, 2.5, 1.0).astype(np.float32)[None, None]
-        got = np.asarray(function(two, SamplingConfig(temperature).traced()))
+        got = np.asarray(function(jnp.asarray(two), SamplingConfig(temperature).traced()))
         np.testing.assert_allclose(got, (two == 2.5) / (two == 2.5).sum(), rtol=1e-6)
 
 
@@ -237,7 +237,9 @@ def test_lenient_acceptance_prob(lenience, drawn, greedy):
     q = rng.dirichlet(np.full(size, 0.5), (batch, gamma)).astype(np.float32)
     tokens = rng.integers(0, size, (batch, gamma))
     relative = p / p.max(-1, keepdims=True)
-    target = PointMass(jnp.asarray(p.argmax(-1)), jnp.asarray(relative)) if greedy else p
+    target = jnp.asarray(p)
+    if greedy:
+        target = PointMass(jnp.asarray(p.argmax(-1)), jnp.asarray(relative))
     draft = Draft(jnp.asarray(tokens), jnp.asarray(q) if drawn else None, Topology.chain(gamma))
     found = acceptance_prob(target, draft, lenience)
     assert found.shape == (batch, gamma)

@@ -1,5 +1,6 @@
 """Divergence, rejection sampling and lenience, each against its definition spelled out."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import theory_distributions
@@ -41,8 +42,8 @@ def test_divergence_is_a_symmetric_distance_in_0_1():
 
 
 def test_alpha_is_the_mean_acceptance_of_the_verifiers():
-    draft = Draft(np.zeros((4, 50), np.int32), Q.astype(np.float32), Topology.chain(50))
-    beta = np.asarray(acceptance_prob(P.astype(np.float32), draft))
+    draft = Draft(jnp.zeros((4, 50), jnp.int32), jnp.asarray(Q, jnp.float32), Topology.chain(50))
+    beta = np.asarray(acceptance_prob(jnp.asarray(P, jnp.float32), draft))
     assert theory_distributions.alpha_of(P, Q) == pytest.approx(beta.mean(), abs=1e-6)
 
 

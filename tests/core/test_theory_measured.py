@@ -199,6 +199,7 @@ def test_cluster_interval_covers_what_it_says():
     assert naive < 0.8 * samples
 
 
+@pytest.mark.usefixtures("own_errors")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

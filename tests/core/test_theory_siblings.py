@@ -117,6 +117,7 @@ def test_rows_of_every_kind_together():
     assert more.max() > 0.01
 
 
+@pytest.mark.usefixtures("own_errors")
 @pytest.mark.parametrize("bound", BOUNDS.values())
 def test_bad_arguments(bound):
     p = np.full((1, 4), 0.25)

@@ -62,7 +62,7 @@ def test_traversal_of_a_chain_is_block_verification(seed):
     verifier = BlockVerifier()
     reach = verifier._reach(target[:1], jax.tree.map(lambda a: a[:1], draft))
     mass = verifier._residuals(target[:1], jax.tree.map(lambda a: a[:1], draft), reach).sum(-1)
-    accept = np.array(verifier._accept_probs(reach, mass, jnp.arange(4) == 3))[0]
+    accept = np.array(verifier._accept_probs(reach, mass, (jnp.arange(4) == 3)[None]))[0]
     accept[0] = 1.0
     longer = np.append(np.cumprod(1 - accept[::-1])[::-1][1:], 1.0)
     np.testing.assert_allclose(kept, accept * longer, atol=2 / GRID)

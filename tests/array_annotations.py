@@ -1,10 +1,8 @@
 """Checks arrays against their annotations in all tests: kinds, dimensions, sizes that agree."""
 
-import inspect
 import sys
 from typing import get_args
 
-import jax
 from beartype import beartype
 from jaxtyping import AbstractArray, install_import_hook
 
@@ -12,7 +10,7 @@ ROOMS = ("specdec.types", "specdec.topology", "specdec.core", "specdec.verifiers
 
 
 def install():
-    """From here on, functions and dataclasses of these rooms check what they get and return.
+    """From here on, functions of these rooms check what they get and return.
 
     Raises:
       RuntimeError: one of them was imported before, so would go unchecked.
@@ -24,19 +22,15 @@ def install():
 
 
 def check(function):
-    """Beartype, for the annotations of arrays alone: other arguments have errors of their own."""
+    """Beartype, for the annotations of arrays alone: other arguments have errors of their own.
+
+    Nor are fields checked where a pytree is made: JAX also puts shapes, flags and stacks in them.
+    """
     hints = function.__annotations__
+    if function.__name__ == "__init__":
+        return function
     function.__annotations__ = {name: hints[name] for name in hints if _of_arrays(hints[name])}
-    checked, signature = beartype(function), inspect.signature(function)
-    if function.__name__ != "__init__":
-        return checked
-
-    def init(*args, **kwargs):
-        values = signature.bind(*args, **kwargs).arguments
-        if all(isinstance(values.get(name), jax.Array | None) for name in function.__annotations__):
-            checked(*args, **kwargs)  # Else JAX holds shapes, flags or NumPy's arrays in a pytree.
-
-    return init
+    return beartype(function)
 
 
 def _of_arrays(hint):

@@ -8,8 +8,6 @@ import pytest
 from jaxtyping import Float, Int, TypeCheckError, jaxtyped
 
 from specdec.core.residuals import take
-from specdec.topology import Topology
-from specdec.types import Draft
 
 PROBS, TOKENS = jnp.ones((2, 3, 5)), jnp.zeros((2, 3), jnp.int32)
 
@@ -26,11 +24,6 @@ def test_what_is_annotated_passes():
 def test_a_wrong_array_fails(tokens):
     with pytest.raises(TypeCheckError, match="typechecking parameter 'tokens'"):
         take(PROBS, tokens)
-
-
-def test_a_wrong_field_fails():
-    with pytest.raises(TypeCheckError, match=r"parameters of specdec\.types\.Draft"):
-        Draft(TOKENS[:, :2], PROBS, Topology.chain(2))
 
 
 def test_a_wrong_array_fails_inside_a_compiled_program():

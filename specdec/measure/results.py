@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import platform
 import subprocess
 from collections import Counter
@@ -122,9 +123,10 @@ def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """``device``, ``versions`` and ``git_sha`` (None outside a checkout)."""
+    """``date`` (UTC), ``device``, ``versions`` and ``git_sha`` (None outside a checkout)."""
     versions = {"specdec": __version__, "python": platform.python_version()}
     return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": device_name(),
         "versions": versions | {name: metadata.version(name) for name in LIBRARIES},
         "git_sha": _git_sha(),

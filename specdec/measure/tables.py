@@ -2,34 +2,76 @@
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+Cell = str | Callable[[Any], str]
+Columns = Iterable[tuple[str, Cell]]
 
-def markdown(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False
-) -> str:
-    """A Markdown table.
 
-    Args:
-      numbers: whether all columns but the first are flush right.
+_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
+_IN_UNITS = re.compile(r"(.*[fg])([mkMG])")
+
+
+class _MissingError(Exception):
+    pass
+
+
+class Formatter(string.Formatter):
+    """Formats of a row's items, such as "{time[median]:.2f}".
+
+    Behind a number's format may stand its unit ("{bytes:.1fG}" of 2e9 is "2.0"). "{share:.1 %}" is
+    a percentage. A list's index may be past its end, and values may be None: these are missing.
     """
-    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
-    rule = "---:|" if numbers else "---|"
-    return "\n".join([lines[0], "|---|" + rule * (len(columns) - 1), *lines[1:]])
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        found = kwargs
+        for key in field_name.replace("]", "").split("["):
+            if isinstance(found, Sequence):
+                found = dict(enumerate(found)).get(int(key))
+            else:
+                found = found[key]
+            if found is None:
+                raise _MissingError
+        return found, field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.endswith(" %"):
+            return f"{100 * value:{format_spec[:-2]}f} %"
+        if unit := _IN_UNITS.fullmatch(format_spec):
+            return format(value / _UNITS[unit[2]], unit[1])
+        return format(value, format_spec)
+
+    def of(self, form: str | Callable[[Any], str], row: Any, missing: str = "–") -> str:
+        """A format of a row's items, or a function of the row; ``missing`` if a value is."""
+        try:
+            return self.vformat(form, (), row) if isinstance(form, str) else form(row)
+        except _MissingError:
+            return missing
 
 
 def table(
-    columns: Sequence[tuple[str, str | Callable[[Any], str]]], rows: Iterable[Any], *,
-    numbers: bool = False,
+    columns: Columns, rows: Iterable[Any], *,
+    numbers: bool = False, across: bool = False, missing: str = "–",
 ) -> str:  # fmt: skip
-    """:func:`markdown` of columns with what makes a row's cell: a function, or a format of it."""
+    """A Markdown table.
 
-    def cell(form: str | Callable[[Any], str], row: Any) -> str:
-        return form.format_map(row) if isinstance(form, str) else form(row)
-
-    cells = [[cell(form, row) for _, form in columns] for row in rows]
-    return markdown([title for title, _ in columns], cells, numbers=numbers)
+    Args:
+      columns: headings, each with what makes a row's cell: a function, or a format of its items.
+      numbers: whether all columns but the first are flush right.
+      across: whether each of ``columns`` is a line of the table, and each row a column.
+      missing: the cell of a format whose value is None, or of which a part is.
+    """
+    columns, cell = list(columns), Formatter().of
+    lines = [[heading for heading, _ in columns]]
+    lines += [[cell(form, row, missing) for _, form in columns] for row in rows]
+    if across:
+        lines = list(zip(*lines, strict=True))
+    head, *body = (f"| {' | '.join(cells)} |" for cells in lines)
+    rule = "---:|" if numbers else "---|"
+    return "\n".join([head, "|---|" + rule * (len(lines[0]) - 1), *body])
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:

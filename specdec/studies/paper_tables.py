@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from specdec.core import theory
-from specdec.measure.tables import markdown, table
+from specdec.measure.tables import table
 from specdec.studies import paper
+from specdec.studies.pages.tables import grid, leaves
 
 Content = Mapping[str, Any]
 HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
@@ -36,43 +37,26 @@ def page(content: Content) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _number(name: str, digits: int = 2) -> Callable[[Content], str]:
-    return lambda row: "" if row[name] is None else f"{row[name]:.{digits}f}"
-
-
 def _scores(row: Content) -> str:
     return ", ".join(f"{name} {score:.1f}" for name, score in (row["quality"] or {}).items())
-
-
-def _guesses(row: Content) -> str:
-    return row["tree"] or str(row["gamma"])
 
 
 # What is known of single guesses, which a tree's nodes are not.
 _OF_CHAINS = ("alpha", "predicted_speedup_thm38", "predicted_speedup")
 
 
-def _leaves(study: Content, kind: str, depth: int = 3) -> list[dict[str, Any]]:
-    """What stands ``depth`` levels down in a study's part, in order, each with its "path"."""
-    found: list[tuple[tuple[str, ...], Content]] = [((), study.get(kind, {}))]
-    for _ in range(depth):
-        found = [((*path, key), below) for path, each in found for key, below in each.items()]
-    return [{"name": study["name"], "path": path, **leaf} for path, leaf in found]
+def _leaves(studies: Iterable[Content], pattern: str) -> Iterator[dict[str, Any]]:
+    return (row for study in studies for row in leaves(study, pattern))
 
 
-def _alphas(studies: Sequence[Content]) -> Iterator[Content]:
-    """What was measured along the targets' own texts, by study, temperature and draft."""
-    for study in studies:
-        for found in study["alpha"].values():
-            where = {"name": study["name"], "temperature": found["temperature"]}
-            yield from ({**where, "drafter": key, **a} for key, a in found["drafts"].items())
-
-
+_DECODES = "table_2/*/*/*"
+# What was measured along the targets' own texts, by study, temperature and draft.
+_ALPHAS = "alpha/*/drafts/{drafter}"
 _TASK, _TEMPERATURE, _QUALITY = ("task", "{name}"), ("T", "{temperature:g}"), ("quality", _scores)
 _PAIR = (_TASK, ("draft", "{drafter}"), _TEMPERATURE)
 _COUNTED = (
-    ("accepted / examined", _number("acceptance_rate")),
-    ("tokens / call", _number("block_efficiency")),
+    ("accepted / examined", "{acceptance_rate:.2f}"),
+    ("tokens / call", "{block_efficiency:.2f}"),
 )
 
 
@@ -82,30 +66,30 @@ def table_2(studies: Sequence[Content]) -> str:
     Alpha is Corollary 3.6's, along the target's own texts. Of a tree it says nothing.
     """
     pair = itemgetter("name", "drafter", "temperature")
-    alphas = {pair(a): a["alpha"] for a in _alphas(studies)}
-    decodes = [row for study in studies for row in _leaves(study, "table_2")]
+    alphas = {pair(a): a["alpha"] for a in _leaves(studies, _ALPHAS)}
+    decodes = list(_leaves(studies, _DECODES))
     spread = "{spread[measured_speedup_decoder]"
     columns = [
-        *_PAIR, ("γ or tree", _guesses), ("α", _number("alpha")), *_COUNTED,
-        ("c", _number("cost_ratio", 3)), ("v", _number("verify_ratio")),
-        ("Thm 3.8", _number("predicted_speedup_thm38")), ("with v", _number("predicted_speedup")),
-        ("counted", _number("predicted_speedup_counted")),
+        *_PAIR, ("γ or tree", "{shape}"), ("α", "{alpha:.2f}"), *_COUNTED,
+        ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
+        ("Thm 3.8", "{predicted_speedup_thm38:.2f}"), ("with v", "{predicted_speedup:.2f}"),
+        ("counted", "{predicted_speedup_counted:.2f}"),
         ("decoder", "**{measured_speedup_decoder:.2f}**"),
         ("(range)", f"{spread}[low]:.2f}} to {spread}[high]:.2f}}"),
         ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
         ("plain", "{ms_per_token[autoregressive]:.3f}"),
     ]  # fmt: skip
     for row in decodes:
-        row["alpha"] = alphas.get(pair(row))
+        row |= {"alpha": alphas.get(pair(row)), "shape": row["tree"] or row["gamma"]}
         row |= dict.fromkeys(_OF_CHAINS) if row["tree"] else {}
-    return table(columns, decodes)
+    return table(columns, decodes, missing="")
 
 
 def quality_table(studies: Sequence[Content]) -> str:
     """The first row's scores for each task and temperature."""
     rows = []
     for study in studies:
-        decodes = {r["temperature"]: r for r in reversed(_leaves(study, "table_2"))}
+        decodes = {r["temperature"]: r for r in reversed([*leaves(study, _DECODES)])}
         rows += [decodes[temperature] for temperature in sorted(decodes)]
     columns = [_TASK, ("target", "{target}"), _TEMPERATURE, _QUALITY, ("texts", "{num_examples}")]
     return table(columns, rows)
@@ -126,29 +110,29 @@ def table_5(studies: Sequence[Content]) -> str:
     nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
     rows, form = [], "LenientVerifier(lenience={!r})"
     for study in studies:
-        lenient = _leaves(study, "lenience", 4)
+        lenient = list(leaves(study, "lenience/*/*/*/*"))
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
-        for r in _leaves(study, "table_2"):
+        for r in leaves(study, _DECODES):
             if not r["tree"] and any(r["gamma"] == other["gamma"] for other in lenient):
                 decodes[r["drafter"], r["temperature"], form.format(1.0)] = r
         drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
-        measured = [a for a in _alphas([study]) if a["drafter"] in drafters]
+        measured = [a for a in leaves(study, _ALPHAS) if a["drafter"] in drafters]
         for a in sorted(measured, key=lambda a: drafters.index(a["drafter"])):
             for lenience, b in a["lenience"].items():
                 setting = a["drafter"], a["temperature"], form.format(float(lenience))
                 decode = decodes.get(setting, nothing)
                 rows.append({**a, **decode, **b, "lenience": float(lenience)})
     columns = [
-        *_PAIR, ("lenience", "{lenience:g}"), ("α", _number("alpha")),
-        ("distance from p a token", _number("total_variation", 3)), *_COUNTED, _QUALITY,
+        *_PAIR, ("lenience", "{lenience:g}"), ("α", "{alpha:.2f}"),
+        ("distance from p a token", "{total_variation:.3f}"), *_COUNTED, _QUALITY,
     ]  # fmt: skip
-    return table(columns, rows)
+    return table(columns, rows, missing="")
 
 
 def paper_table_5() -> str:
     """Alpha by lenience as printed."""
     rows = [[draft, *(f"{a:.2f}" for a in alphas)] for draft, alphas in paper.TABLE_5.items()]
-    return markdown(("draft", *(f"l = {x:g}" for x in paper.LENIENCES)), rows)
+    return grid(("draft", *(f"l = {x:g}" for x in paper.LENIENCES)), rows, numbers=False)
 
 
 def alpha_table(studies: Sequence[Content]) -> str:
@@ -158,32 +142,27 @@ def alpha_table(studies: Sequence[Content]) -> str:
         *_PAIR, ("α", "{alpha:.3f}"), ("95 % interval", interval), ("tokens", "{num_tokens}"),
         ("with a guess", "{guess_rate:.0%}"), ("texts", "{num_texts}"),
     ]  # fmt: skip
-    return table(columns, _alphas(studies))
+    return table(columns, _leaves(studies, _ALPHAS))
 
 
 def table_3(contents: Sequence[Content]) -> str:
     """Alpha of every draft at temperatures 0 and 1, of the studies of several summaries."""
-    found: dict[tuple[str, str], dict[float, Content]] = {}
-    for content in contents:
-        for row in _alphas(list(content["studies"].values())):
-            found.setdefault((row["name"], row["drafter"]), {})[row["temperature"]] = row
-
-    def at(temperature: float, key: str, form: str) -> Callable[[Any], str]:
-        return lambda rows: form.format(rows[temperature][key]) if temperature in rows else "–"
-
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in _leaves(contents, "studies/*/" + _ALPHAS):
+        rows = found.setdefault((row["name"], row["drafter"]), {**row, "t0": None, "t1": None})
+        rows[f"t{row['temperature']:g}"] = row
     columns = [
-        ("task", lambda rows: next(iter(rows.values()))["name"]),
-        ("draft", lambda rows: next(iter(rows.values()))["drafter"]),
-        *((f"α, T = {t:g}", at(t, "alpha", "{:.3f}")) for t in (0.0, 1.0)),
-        *((f"tokens, T = {t:g}", at(t, "num_tokens", "{:,}")) for t in (0.0, 1.0)),
+        _TASK, ("draft", "{drafter}"), ("α, T = 0", "{t0[alpha]:.3f}"),
+        ("α, T = 1", "{t1[alpha]:.3f}"), ("tokens, T = 0", "{t0[num_tokens]:,}"),
+        ("tokens, T = 1", "{t1[num_tokens]:,}"),
     ]  # fmt: skip
-    return table(columns, list(found.values()))
+    return table(columns, found.values())
 
 
 def paper_table_3() -> str:
     """Alphas as printed."""
     rows = [[target, draft, f"{a:.2f}", f"{b:.2f}"] for target, draft, a, b in paper.TABLE_3]
-    return markdown(("target", "draft", "α, T = 0", "α, T = 1"), rows)
+    return grid(("target", "draft", "α, T = 0", "α, T = 1"), rows, numbers=False)
 
 
 def efficiency_table(studies: Sequence[Content]) -> str:
@@ -193,14 +172,13 @@ def efficiency_table(studies: Sequence[Content]) -> str:
         values = row["autocorrelation"].values()
         return ", ".join("–" if value is None else f"{value:.2f}" for value in values)
 
-    def efficiency(index: int) -> Callable[[Content], str]:
-        form = "{equation_1:.2f} / {measured:.2f}"
-        return lambda row: form.format_map([*row["block_efficiency"].values()][index])
-
-    titles = (f"Eq. 1 / these texts, γ = {gamma}" for gamma in (1, 3, 5, 7))
-    by_gamma = ((title, efficiency(index)) for index, title in enumerate(titles))
-    columns = [*_PAIR, ("autocorrelation at lags 1, 2, 3", lags), *by_gamma]
-    return table(columns, _alphas(studies))
+    columns = [
+        *_PAIR, ("autocorrelation at lags 1, 2, 3", lags),
+        *((f"Eq. 1 / these texts, γ = {gamma}",
+           f"{{block_efficiency[{gamma}][equation_1]:.2f}} / "
+           f"{{block_efficiency[{gamma}][measured]:.2f}}") for gamma in (1, 3, 5, 7)),
+    ]  # fmt: skip
+    return table(columns, _leaves(studies, _ALPHAS))
 
 
 def block_table(studies: Sequence[Content]) -> str:
@@ -208,10 +186,9 @@ def block_table(studies: Sequence[Content]) -> str:
 
     "counted" is the difference of tokens a target call in a decode with each.
     """
-    rows = [row for study in studies for row in _leaves(study, "block")]
+    rows = list(_leaves(studies, "block/{draft}/t{t}/gamma{gamma}"))
     columns = [
-        _TASK, ("draft", "{path[0]}"), ("T", lambda row: row["path"][1].removeprefix("t")),
-        ("γ", lambda row: row["path"][2].removeprefix("gamma")),
+        _TASK, ("draft", "{draft}"), ("T", "{t}"), ("γ", "{gamma}"),
         ("token", "{expected[token]:.3f}"), ("block", "{expected[block]:.3f}"),
         ("difference", "{expected[difference]:+.4f}"),
         ("95 % interval", "{expected[interval][0]:+.4f} to {expected[interval][1]:+.4f}"),

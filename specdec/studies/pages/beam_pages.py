@@ -2,175 +2,70 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from specdec.measure.tables import markdown
+from specdec.measure.tables import Columns
 from specdec.studies.benchmarks import report
-from specdec.studies.pages.files import (
-    BEFORE,
-    PageError,
-    Result,
-    read_json,
-    read_study,
-    sources,
-)
+from specdec.studies.pages.files import Result
+from specdec.studies.pages.tables import SOURCE, Section, Table, grid
 
-_BENCHMARK = "results/benchmark_beams/results.json"
-# Where results are, and how the names of their rows begin.
-_STUDIES = {"results/beams": "", f"{BEFORE}/beams": "before mutual learning, "}
-_ENDS = {
-    "miss": "a survivor had not been guessed", "depth": "all guesses were used",
-    "done": "the row was done", "limit": "at the length limit",
-}  # fmt: skip
+_STUDY, _BENCHMARK = ["results/beams/summary.json"], ["results/benchmark_beams/results.json"]
+_SETTINGS, _NAME = "beams/EnDe/w{w}/gamma{g}", ("", "W = {w}, γ = {g}")
 
 
-def _measured(root: Path) -> list[tuple[str, Result]]:
-    """How each pair's rows begin, and what was measured of it.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    studies = []
-    for directory, title in _STUDIES.items():
-        content = read_study(root, directory)
-        try:
-            studies.append((title, content["beams"]["EnDe"] | {"source": content}))
-        except KeyError as error:
-            raise PageError(f"{directory} has no {error}.") from None
-    return studies
-
-
-def _settings(studies: list[tuple[str, Result]]) -> list[tuple[str, Result]]:
-    """What to call each pair's widths and gammas, with its result."""
-    return [
-        (f"{title}W = {width[1:]}, γ = {gamma[5:]}", found)
-        for title, measured in studies
-        for width, each in measured.items()
-        if width.startswith("w")
-        for gamma, found in each.items()
-        if gamma.startswith("gamma")
-    ]
-
-
-def benchmark(root: Path) -> str:
-    """Plain beams beside other systems, a table for each rule.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    remedy = "python scripts/benchmark.py --gin_file=configs/studies/benchmarks/beams.gin"
-    results = read_json(root, _BENCHMARK, remedy)
+def _benchmarks(results: Result) -> str:
     parts = []
-    for workload in results["workloads"]:
-        ran = {**workload, "systems": [s for s in workload["systems"] if not s.get("absent")]}
-        parts += [
-            f"**{report.title(ran)}**",
-            markdown(report.COLUMNS, report.rows(ran), numbers=True),
-        ]
-    parts.append(
-        f"From [results.json](../{_BENCHMARK}): {results['device']}, {results['threads']} threads, "
-        f"{results['repetitions']} repetitions. `{results['command']}`"
-    )
+    for each in results["workloads"]:
+        ran = {**each, "systems": [s for s in each["systems"] if not s.get("absent")]}
+        parts += [f"**{report.title(ran)}**", grid(report.COLUMNS, report.rows(ran))]
     return "\n\n".join(parts)
 
 
-def calls(root: Path) -> str:
-    """Target calls of speculative beams beside plain ones, and what differs.
+def _differ(row: Result) -> str:
+    against = row["counts"]["against_plain"]
+    gap = f" (largest gap {max(against['gaps']):.0e})" if against["gaps"] else ""
+    return f"{against['differ']}{gap}"
 
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    measured = _measured(root)
-    lines = []
-    for name, found in _settings(measured):
-        counts = found["counts"]
-        against, matched = counts["against_plain"], counts["against_width_matched"]
-        gap = f" (largest gap {max(against['gaps']):.0e})" if against["gaps"] else ""
-        lines.append([
-            name, f"{counts['draft_beams']}", f"{counts['tokens_a_call']}",
-            f"{counts['plain_calls']:,}", f"{counts['calls']:,}", f"{counts['calls_saved']:.2f}",
-            f"{against['differ']}{gap}", f"{matched['differ']}",
-        ])  # fmt: skip
-    columns = [
-        "", "draft beams", "tokens a call", "calls, plain", "calls, speculative", "times fewer",
-        "rows that differ", "width-matched",
+
+def _times(content: Result) -> Columns:
+    computed = content["beams"]["EnDe"]["w2"]["gamma1"]["counts"]["computed"]
+    spread = "{%[median]:.2f} ({%[low]:.2f} to {%[high]:.2f})".replace("%", "time[speedup]")
+    return [
+        _NAME, ("v", "{time[verify_ratio]:.2f}"), ("c", "{time[cost_ratio]:.2f}"),
+        ("predicted here", "{time[predicted]:.2f}"), ("measured here", spread),
+        *((f"computed, {each['target'].split('/')[-1]} on {each['hardware']}",
+           f"{{counts[computed][{index}][speedup]:.2f}}") for index, each in enumerate(computed)),
     ]  # fmt: skip
-    rows = _settings(measured)[0][1]["counts"]["num_rows"]
-    source = sources(_STUDIES, (found["source"] for _, found in measured))
-    return f"{markdown(columns, lines, numbers=True)}\n\n{rows} rows. From {source}"
-
-
-def ends(root: Path) -> str:
-    """Why blocks ended.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    settings = _settings(_measured(root))
-    lines = []
-    for end, title in _ENDS.items():
-        counts = [found["counts"] for _, found in settings]
-        lines.append(
-            [title, *(f"{100 * each['ends'][end] / each['calls']:.0f} %" for each in counts)]
-        )
-    return markdown(["", *(name for name, _ in settings)], lines, numbers=True)
-
-
-def times(root: Path) -> str:
-    """Whole decodes here, measured and predicted, and computed for devices.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    settings = _settings(_measured(root))
-    planned = settings[0][1]["counts"]["computed"]
-    pairs = [f"{each['target'].split('/')[-1]} on {each['hardware']}" for each in planned]
-    lines = []
-    for name, found in settings:
-        time, computed = found["time"], found["counts"]["computed"]
-        spread = time["speedup"]
-        lines.append([
-            name, f"{time['verify_ratio']:.2f}", f"{time['cost_ratio']:.2f}",
-            f"{time['predicted']:.2f}",
-            f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})",
-            *(f"{each['speedup']:.2f}" for each in computed),
-        ])  # fmt: skip
-    columns = ["", "v", "c", "predicted here", "measured here", *(f"computed, {p}" for p in pairs)]
-    return markdown(columns, lines, numbers=True)
-
-
-def auto(root: Path) -> str:
-    """What gamma="auto" chose.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    return "\n".join(
-        f"- {title}W = {width[1:]}: {each['auto']['said']}"
-        for title, measured in _measured(root)
-        for width, each in measured.items()
-        if width.startswith("w")
-    )
-
-
-def quality(root: Path) -> str:
-    """BLEU and chrF of beams and of greedy decoding.
-
-    Raises:
-      PageError: the results are missing or damaged.
-    """
-    studies = [(title, measured["quality"]) for title, measured in _measured(root)]
-    lines = [
-        [title + form.format(found["num_beams"]),
-         *(f"{found[name][score]:.1f}" for score in ("bleu", "chrf"))]
-        for title, found in studies
-        for name, form in (("greedy", "greedy"), ("beams", "{} beams"))
-    ]  # fmt: skip
-    first = studies[0][1]
-    return markdown([f"{first['num_rows']:,} rows", "BLEU", "chrF"], lines, numbers=True)
 
 
 SECTIONS = {
-    "benchmark": benchmark, "calls": calls, "ends": ends, "times": times, "auto": auto,
-    "quality": quality,
+    "benchmark": Section(_BENCHMARK, [
+        _benchmarks,
+        "From [results.json](../{path}): {device}, {threads} threads, {repetitions} repetitions. "
+        "`{command}`",
+    ]),
+    "calls": Section(_STUDY, [
+        Table(_SETTINGS, [
+            _NAME, ("draft beams", "{counts[draft_beams]}"),
+            ("tokens a call", "{counts[tokens_a_call]}"),
+            ("calls, plain", "{counts[plain_calls]:,}"),
+            ("calls, speculative", "{counts[calls]:,}"),
+            ("times fewer", "{counts[calls_saved]:.2f}"), ("rows that differ", _differ),
+            ("width-matched", "{counts[against_width_matched][differ]}"),
+        ]),
+        "{beams[EnDe][w2][gamma1][counts][num_rows]} rows. From " + SOURCE,
+    ]),
+    "ends": Section(_STUDY, [Table(_SETTINGS, [_NAME, *(
+        (title, lambda row, end=end: f"{row['counts']['ends'][end] / row['counts']['calls']:.0%}"
+            .replace("%", " %"))
+        for end, title in (
+            ("miss", "a survivor had not been guessed"), ("depth", "all guesses were used"),
+            ("done", "the row was done"), ("limit", "at the length limit"),
+        )
+    )], across=True)]),
+    "times": Section(_STUDY, [Table(_SETTINGS, _times)]),
+    "auto": Section(_STUDY, [Table("beams/EnDe/w{w}", "- W = {w}: {auto[said]}")]),
+    "quality": Section(_STUDY, [Table("beams/EnDe/quality/(?P<search>greedy|beams)", [
+        ("{beams[EnDe][quality][num_rows]:,} rows",
+         lambda row: row["search"].replace("beams", f"{row['num_beams']} beams")),
+        ("BLEU", "{bleu:.1f}"), ("chrF", "{chrf:.1f}"),
+    ])]),
 }  # fmt: skip

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from specdec.measure.tables import markdown
 from specdec.studies.measure import figures
-from specdec.studies.pages.files import read_json
+from specdec.studies.pages.files import Result, read_json
+from specdec.studies.pages.tables import SUMMARY, Section, Table, render
 
 # The study's configuration, by a section of the page; the results' directory has its name.
 _STUDIES = {"alphas": "distillation", "larger": "distillation_large"}
@@ -25,74 +24,64 @@ _COLOURS = ("#9e9e9e", figures.BLUE, figures.GREEN, figures.VERMILION)
 START = "before"
 
 
-def _cells(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(loss, data) of each draft of the study, losses in the order above."""
-    names = set(found["alpha_t0"])
-    return [(loss, data) for loss in _LOSSES for data in _DATA if f"{loss}_{data}" in names]
+def _rows(content: Result) -> Iterator[Result]:
+    """What was measured of each draft, by loss and data; first as it began, if that is known."""
+    (found,) = content["distillation"].values()
+    names = {START: ("as it began", "")}
+    names |= {f"{a}_{b}": (_LOSSES[a], _DATA[b]) for a in _LOSSES for b in _DATA}
+    for name, (loss, data) in names.items():
+        if name in found["alpha_t0"]:
+            yield {"loss": loss, "data": data, **{key: found[key][name] for key in _TEMPERATURES}}
+
+
+def _source(content: Result) -> str:
+    first = next(iter(_rows(content)))
+    tokens = " and ".join(f"{first[key]['num_tokens']:,}" for key in _TEMPERATURES)
+    return f"{tokens} tokens that the target generated. From {SUMMARY.format_map(content)}"
 
 
 def alphas(root: Path, section: str, *, draw: bool) -> str:
-    """Alpha with its interval of each loss and data; only the command if there are no results.
-
-    A study of one loss has no picture.
+    """Alpha with its interval of each loss and data; a study of one loss has no picture.
 
     Raises:
-      PageError: the results are damaged.
+      PageError: the results are missing or damaged.
     """
     study = _STUDIES[section]
-    summary = f"results/{study}/summary.json"
-    if not (root / summary).is_file():
-        config = f"configs/studies/{study}.gin"
-        return f"Not run yet: `python scripts/reproduce.py --gin_file={config}`"
-    content = read_json(root, summary)
-    (found,) = content["distillation"].values()
-
-    def shown(name: str) -> list[str]:
-        cells = []
-        for key in _TEMPERATURES:
-            alpha, (low, high) = found[key][name]["alpha"], found[key][name]["alpha_interval"]
-            cells.append(f"{alpha:.3f} ({low:.3f} to {high:.3f})")
-        return cells
-
-    rows = [["as it began", "", *shown(START)]] if START in found["alpha_t0"] else []
-    rows += [[_LOSSES[loss], _DATA[data], *shown(f"{loss}_{data}")] for loss, data in _cells(found)]
-    header = ["loss", "data", "α, temperature 0 (95 %)", "α, temperature 1 (95 %)"]
-    tokens = " and ".join(
-        f"{next(iter(found[key].values()))['num_tokens']:,}" for key in _TEMPERATURES
+    source, interval = (
+        f"results/{study}/summary.json",
+        "{%[alpha_interval][0]:.3f} to {%[alpha_interval][1]:.3f}",
     )
-    parts = [markdown(header, rows, numbers=True)]
-    if len({loss for loss, _ in _cells(found)}) > 1:
-        parts.append(f"![Alpha with 95 % intervals, by loss and data](images/{study}.svg)")
-        if draw:
-            _draw(found, root / "docs" / "images" / f"{study}.svg")
-    parts.append(
-        f"{tokens} tokens that the target generated. From [summary.json](../{summary}): "
-        f"{content['device']}. `{content['command']}`"
-    )
-    return "\n\n".join(parts)
+    columns = [("loss", "{loss}"), ("data", "{data}")]
+    columns += [
+        (f"α, temperature {key[-1]} (95 %)", f"{{%[alpha]:.3f}} ({interval})".replace("%", key))
+        for key in _TEMPERATURES
+    ]
+    rows = _rows(read_json(root, source))
+    several = len({row["loss"] for row in rows if row["data"]}) > 1
+    picture = [f"![Alpha with 95 % intervals, by loss and data](images/{study}.svg)"] * several
+    parts = [Table(_rows, columns), *picture, _source]
+    return render(root, Section([source], parts, study, _draw if several else None), draw=draw)
 
 
-def _draw(found: Mapping[str, Any], path: Path) -> None:
-    cells = _cells(found)
-    losses = [loss for loss in _LOSSES if any(loss == each for each, _ in cells)]
+def _draw(content: Result, path: Path) -> None:
+    rows = list(_rows(content))
+    losses = list(dict.fromkeys(row["loss"] for row in rows if row["data"]))
     with figures.saved(path.parent, path.stem, (7.5, 3.6), ["svg"]) as figure:
         for axes, key in zip(figure.subplots(1, 2), _TEMPERATURES, strict=True):
-            for index, (data, name) in enumerate(_DATA.items()):
-                own = [loss for loss in losses if (loss, data) in cells]
-                results = [found[key][f"{loss}_{data}"] for loss in own]
-                x = [losses.index(loss) + 0.15 * (index - 1.5) for loss in own]
-                y = [each["alpha"] for each in results]
-                bars = [[abs(each["alpha"] - each["alpha_interval"][end]) for each in results]
+            for index, data in enumerate(_DATA.values()):
+                own = [row for row in rows if row["data"] == data]
+                x = [losses.index(row["loss"]) + 0.15 * (index - 1.5) for row in own]
+                y = [row[key]["alpha"] for row in own]
+                bars = [[abs(row[key]["alpha"] - row[key]["alpha_interval"][end]) for row in own]
                         for end in (0, 1)]  # fmt: skip
                 axes.errorbar(
                     x, y, yerr=bars, fmt="o", markersize=4, capsize=2, color=_COLOURS[index],
-                    label=name,
+                    label=data,
                 )  # fmt: skip
-            if START in found[key]:
-                axes.axhline(found[key][START]["alpha"], color="#9e9e9e", linestyle=":")
-            axes.set_xticks(
-                range(len(losses)), [_LOSSES[loss] for loss in losses], rotation=30, ha="right"
-            )
+            for row in rows:
+                if not row["data"]:
+                    axes.axhline(row[key]["alpha"], color="#9e9e9e", linestyle=":")
+            axes.set_xticks(range(len(losses)), losses, rotation=30, ha="right")
             axes.set_title(f"temperature {key[-1]}", fontsize=10)
             axes.set_ylabel("α")
         handles, names = figure.axes[0].get_legend_handles_labels()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from specdec.core.files import read_object, write_text
 
 Result = Mapping[str, Any]
-SUMMARY = "summary.json"
-# Results of the bundled pair before mutual learning.
-BEFORE = "results/before_mutual"
 _SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 
 
@@ -48,32 +45,11 @@ def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
     return new != old
 
 
-def read_json(root: Path, name: str, remedy: str = "") -> dict[str, Any]:
-    """A results file; raises PageError if it is missing or not a JSON object."""
+def read_json(root: Path, name: str) -> dict[str, Any]:
+    """A results file, with its "path"; raises PageError if it is missing or no JSON object."""
     try:
-        return read_object(root / name)
+        return {**read_object(root / name), "path": name}
     except FileNotFoundError:
-        raise PageError(f"{name} is missing{remedy and f'; make it with: {remedy}'}.") from None
+        raise PageError(f"{name} is missing.") from None
     except ValueError as error:
         raise PageError(str(error)) from None
-
-
-def read_study(root: Path, directory: str) -> Any:
-    """``summary.json`` of a study in ``configs/reproduce``, whose results are in ``directory``.
-
-    Raises:
-      PageError: it is missing, with the command that makes it, or not JSON.
-    """
-    config = Path(directory).relative_to("results").as_posix().replace("/", "_")
-    given = f"--gin_file=configs/studies/{config}.gin --output_dir={directory}"
-    remedy = f"python scripts/reproduce.py {given}"
-    return read_json(root, f"{directory}/{SUMMARY}", remedy)
-
-
-def sources(directories: Iterable[str], contents: Iterable[Result]) -> str:
-    """Links from a page in ``docs`` to studies, with their machines and commands."""
-    return "; ".join(
-        f"[{directory}/{SUMMARY}](../{directory}/{SUMMARY}): {content['device']}. "
-        f"`{content['command']}`"
-        for directory, content in zip(directories, contents, strict=True)
-    )

@@ -7,23 +7,25 @@ the page stays as it is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from specdec.measure.tables import markdown
 from specdec.studies import paper_tables, scaling
 from specdec.studies.benchmarks import plots, report
-from specdec.studies.pages import (
-    beam_pages,
-    compiled_pages,
-    control_pages,
-    distillation_pages,
-    draft_pages,
-    tree_pages,
-)
-from specdec.studies.pages.files import BEFORE, PageError, Result, read_json
+from specdec.studies.pages import folders
+from specdec.studies.pages.beam_pages import SECTIONS as BEAMS
+from specdec.studies.pages.compiled_pages import DEVICES
+from specdec.studies.pages.compiled_pages import SECTIONS as COMPILED
+from specdec.studies.pages.control_pages import CONTROL
+from specdec.studies.pages.distillation_pages import alphas
+from specdec.studies.pages.draft_pages import SECTIONS as DRAFTS
+from specdec.studies.pages.draft_pages import training
+from specdec.studies.pages.files import Result
+from specdec.studies.pages.tables import SUMMARY, Section, Table, grid, render
+from specdec.studies.pages.tree_pages import SECTIONS as TREES
 
+# Results of the bundled pair before mutual learning.
+BEFORE = "results/before_mutual"
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
     "ende_tatoeba_apart": "without near neighbours, greedy",
@@ -46,130 +48,94 @@ TREE_RUNS = {
     "ende_tatoeba_test_tree": "tree 4-1-1-1",
     "ende_tatoeba_test_best_first": "best-first tree of 16",
 }
-_SPREAD = "**{0[median]:.2f}×** ({0[low]:.2f} to {0[high]:.2f})"
-# Name in the table, key, how its value is written. A null value is a dash.
+_SPREAD = "**{%[median]:.2f}×** ({%[low]:.2f} to {%[high]:.2f})"
+_WHOLE = _SPREAD.replace("%", "spread[measured_speedup]")
+_DECODER = _SPREAD.replace("%", "spread[measured_speedup_decoder]")
+_TEXTS = (("texts", "{num_examples:,}"), ("tokens", "{num_tokens:,}"))
+_V = ("verify ratio v", "{verify_ratio:.2f}")
+_EFFICIENCY = ("block efficiency", "{block_efficiency:.2f}")
+_MEASURED = ("**speedup, measured** (range)", _WHOLE)
+_PARTS = (
+    ("without encoders, measured", _DECODER),
+    ("without encoders, predicted", "{predicted_speedup:.2f}×"),
+)
+_SAME = (
+    ("texts that differ from plain decoding", "{greedy_mismatches}"),
+    ("the same, width-matched", "{greedy_mismatches_width_matched}"),
+)
 _ROWS = (
-    ("γ", "gamma", "{}"),
-    ("texts", "num_examples", "{:,}"),
-    ("tokens", "num_tokens", "{:,}"),
-    ("α", "alpha", "{:.3f}"),
-    ("acceptance rate", "acceptance_rate", "{:.3f}"),
-    ("draft utilization", "draft_utilization", "{:.3f}"),
-    ("block efficiency", "block_efficiency", "{:.2f}"),
-    ("cost ratio c", "cost_ratio", "{:.3f}"),
-    ("verify ratio v", "verify_ratio", "{:.2f}"),
-    ("ms per token, autoregressive", "ms_per_token.autoregressive", "{:.2f}"),
-    ("ms per token, speculative", "ms_per_token.speculative", "{:.2f}"),
-    ("**speedup, measured** (range)", "spread.measured_speedup", _SPREAD),
-    ("speedup, predicted", "predicted_speedup_whole", "{:.2f}×"),
-    ("without encoders, measured", "spread.measured_speedup_decoder", _SPREAD),
-    ("without encoders, predicted", "predicted_speedup", "{:.2f}×"),
-    ("without encoders, Theorem 3.8 (v = 1)", "predicted_speedup_thm38", "{:.2f}×"),
-    ("texts that differ from plain decoding", "greedy_mismatches", "{}"),
-    ("the same, width-matched", "greedy_mismatches_width_matched", "{}"),
-    ("BLEU", "quality.bleu", "{:.1f}"),
-)
-_FEW_BITS_ROWS = (
-    *_ROWS,
-    ("chrF", "quality.chrf", "{:.1f}"),
-    ("agreement with the full weights (α)", "agreement.alpha", "{:.3f}"),
-)
-_TREE_ROWS = tuple(
-    row
-    for row in _ROWS
-    if row[1]
-    in (
-        "num_examples", "num_tokens", "block_efficiency", "verify_ratio",
-        "spread.measured_speedup", "spread.measured_speedup_decoder", "predicted_speedup",
-        "greedy_mismatches", "greedy_mismatches_width_matched",
-    )
+    ("γ", "{gamma}"), *_TEXTS, ("α", "{alpha:.3f}"),
+    ("acceptance rate", "{acceptance_rate:.3f}"),
+    ("draft utilization", "{draft_utilization:.3f}"), _EFFICIENCY,
+    ("cost ratio c", "{cost_ratio:.3f}"), _V,
+    ("ms per token, autoregressive", "{ms_per_token[autoregressive]:.2f}"),
+    ("ms per token, speculative", "{ms_per_token[speculative]:.2f}"), _MEASURED,
+    ("speedup, predicted", "{predicted_speedup_whole:.2f}×"), *_PARTS,
+    ("without encoders, Theorem 3.8 (v = 1)", "{predicted_speedup_thm38:.2f}×"), *_SAME,
+    ("BLEU", "{quality[bleu]:.1f}"),
 )  # fmt: skip
+_FEW_BITS_ROWS = (
+    *_ROWS, ("chrF", "{quality[chrf]:.1f}"),
+    ("agreement with the full weights (α)", "{agreement[alpha]:.3f}"),
+)  # fmt: skip
+_TREE_ROWS = (*_TEXTS, _EFFICIENCY, _V, _MEASURED, *_PARTS, *_SAME)
 
 
-def _shown(result: Result, key: str, source: str, form: str = "{}") -> str:
-    """The value at a dotted key; a dash where it, or what should hold it, is null."""
-    value: Any = result
-    for part in key.split("."):
-        if value is None:
-            break
-        if part not in value:
-            raise PageError(f"{source} has no {key!r}.")
-        value = value[part]
-    return "–" if value is None else form.format(value)
+def runs(
+    columns: Mapping[str, str] = RUNS, lines: Sequence[tuple[str, str]] = _ROWS, *,
+    directory: str = "results",
+) -> Section:  # fmt: skip
+    """Runs, one column each, and where their numbers come from."""
+
+    def rows(*contents: Result) -> Iterator[Result]:
+        for title, content in zip(columns.values(), contents, strict=True):
+            yield {"title": title, **content}
+
+    def source(*contents: Result) -> str:
+        links = [f"[{run}](../{c['path']})" for run, c in zip(columns, contents, strict=True)]
+        settings = {"{device}, {dtype}, batch size {batch_size}".format_map(c) for c in contents}
+        return f"From {', '.join(links)}. {'; '.join(sorted(settings))}."
+
+    names = [f"{directory}/{run}/results.json" for run in columns]
+    return Section(names, [Table(rows, [("", "{title}"), *lines], across=True), source])
 
 
-# README's columns: whose runs, where, and the ending of the runs' names. Its rows: of which runs,
-# and what :data:`_ROWS` has.
+# The columns of the pair before and after mutual learning: where runs are, how their names end.
 _COMPARED = {
-    "greedy, before": ("Before:", BEFORE, ""),
-    "greedy, after": ("After:", "results", ""),
-    "sampled, before": ("Before:", BEFORE, "_t1"),
-    "sampled, after": ("After:", "results", "_t1"),
-}
-_COMPARED_ROWS = (
-    ("ende_tatoeba_apart", "new sentences: α", "alpha", "{:.3f}"),
-    ("ende_tatoeba_apart", "new sentences: BLEU", "quality.bleu", "{:.1f}"),
-    ("ende_tatoeba_test", "test split: α", "alpha", "{:.3f}"),
-    ("ende_tatoeba_test", "test split: BLEU", "quality.bleu", "{:.1f}"),
-    ("ende_tatoeba_test", "c", "cost_ratio", "{:.3f}"),
-    ("ende_tatoeba_test", "v", "verify_ratio", "{:.2f}"),
-    ("ende_tatoeba_test", "decoder speedup, predicted", "predicted_speedup", "{:.2f}×"),
-    ("ende_tatoeba_test", "decoder speedup, measured", "measured_speedup_decoder", "{:.2f}×"),
-    ("ende_tatoeba_test", "whole speedup, measured", "measured_speedup", "**{:.2f}×**"),
-)
+    "greedy, before": (BEFORE, ""), "greedy, after": ("results", ""),
+    "sampled, before": (BEFORE, "_t1"), "sampled, after": ("results", "_t1"),
+}  # fmt: skip
 
 
-def comparison(root: Path) -> str:
-    """The bundled pair, before and after mutual learning, with the machines.
-
-    Raises:
-      PageError: results or a key of them are missing, or a file is damaged.
-    """
-    read = functools.cache(functools.partial(read_json, root))
-    lines, machines = [], {"Before:": set(), "After:": set()}
-    for run, row, key, form in _COMPARED_ROWS:
-        line = [row]
-        for pair, directory, ending in _COMPARED.values():
-            source = f"{directory}/{run}{ending}/results.json"
-            line.append(_shown(read(source), key, source, form))
-            machines[pair].add(_shown(read(source), "device", source))
-        lines.append(line)
-    same = machines["Before:"] == machines["After:"]
-    measured = {"Measured on": machines["After:"]} if same else machines
-    where = " ".join(f"{pair} {'; '.join(sorted(each))}." for pair, each in measured.items())
-    return f"{markdown(['', *_COMPARED], lines, numbers=True)}\n\n{where}"
+def _compared(*contents: Result) -> Iterator[Result]:
+    for index, title in enumerate(_COMPARED):
+        yield {"title": title, "new": contents[2 * index], "test": contents[2 * index + 1]}
 
 
-def runs_table(
-    root: Path, directory: str = "results", to_root: str = "", *,
-    columns: Mapping[str, str] = RUNS, lines: Sequence[tuple[str, str, str]] = _ROWS,
-) -> str:  # fmt: skip
-    """Runs, one column each, and where their numbers come from.
+def _machines(*contents: Result) -> str:
+    (device,) = {content["device"] for content in contents}  # Speedups are compared.
+    return f"Measured on {device}."
 
-    The first of the ``columns`` must be in ``directory``; ``to_root`` leads from the page to the
-    root.
 
-    Raises:
-      PageError: the first run's results or a key are missing, or a file is damaged.
-    """
-    results, runs, command = {}, {}, "python scripts/decode.py --gin_file=configs/experiments"
-    for run in columns:
-        name = f"{directory}/{run}/results.json"
-        if not runs or (root / name).is_file():
-            remedy = f"{command}/{run}.gin --output_dir={directory}/{run}"
-            results[name], runs[name] = read_json(root, name, remedy), run
-    rows = [
-        [name, *(_shown(result, key, source, form) for source, result in results.items())]
-        for name, key, form in lines
-    ]
-    table = markdown(["", *(columns[run] for run in runs.values())], rows, numbers=True)
-    sources = ", ".join(f"[{run}]({to_root}{source})" for source, run in runs.items())
-    keys = ("device", "dtype", "batch_size")
-    settings = {
-        "{}, {}, batch size {}".format(*(_shown(result, key, source) for key in keys))
-        for source, result in results.items()
-    }
-    return f"{table}\n\nFrom {sources}. {'; '.join(sorted(settings))}."
+COMPARISON = Section(
+    [
+        f"{directory}/ende_tatoeba_{split}{ending}/results.json"
+        for directory, ending in _COMPARED.values() for split in ("apart", "test")
+    ],
+    [
+        Table(_compared, [
+            ("", "{title}"), ("new sentences: α", "{new[alpha]:.3f}"),
+            ("new sentences: BLEU", "{new[quality][bleu]:.1f}"),
+            ("test split: α", "{test[alpha]:.3f}"),
+            ("test split: BLEU", "{test[quality][bleu]:.1f}"),
+            ("c", "{test[cost_ratio]:.3f}"), ("v", "{test[verify_ratio]:.2f}"),
+            ("decoder speedup, predicted", "{test[predicted_speedup]:.2f}×"),
+            ("decoder speedup, measured", "{test[measured_speedup_decoder]:.2f}×"),
+            ("whole speedup, measured", "**{test[measured_speedup]:.2f}×**"),
+        ], across=True),
+        _machines,
+    ],
+)  # fmt: skip
 
 
 _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
@@ -179,39 +145,45 @@ _QUANTITIES: Mapping[str, Callable[[Result], int]] = {
 }
 
 
-def benchmark(root: Path, name: str, *, draw: bool) -> str:
-    """results/benchmark_NAME: its table, its picture (drawn if it is to be), and its command.
+def _varying(workloads: Sequence[Result]) -> str | None:
+    """The one quantity that differs between all workloads."""
+    names = [n for n, of in _QUANTITIES.items() if len(set(map(of, workloads))) == len(workloads)]
+    return names[0] if len(names) == 1 else None
 
-    Of a configuration that has no results yet, only the command.
-    """
-    source, config = f"results/benchmark_{name}", f"configs/studies/benchmarks/{name}.gin"
-    if (root / config).is_file() and not (root / source).is_dir():
-        return f"Not run yet: `python scripts/benchmark.py --gin_file={config}`"
-    results = read_json(root, f"{source}/results.json")
-    workloads, file = results["workloads"], f"performance_{name}.svg"
-    path, caption = root / "docs" / "images" / file, "Milliseconds per token, by system"
+
+def _benchmark_table(results: Result) -> str:
+    workloads = results["workloads"]
     if len(workloads) > 1:
-        out = [markdown(report.SWEEP_COLUMNS, report.sweep_rows(workloads), numbers=True)]
-        # A picture is against the one quantity that differs between all of them.
-        values = {name: set(map(value, workloads)) for name, value in _QUANTITIES.items()}
-        varying = [name for name in values if len(values[name]) == len(workloads)]
-        caption = f"Tokens per second against {varying[0]}" if len(varying) == 1 else ""
-        if caption and draw:
-            plots.sweep(workloads, _QUANTITIES[varying[0]], varying[0], path)
-    else:
-        (result,) = workloads
-        rows = markdown(report.COLUMNS, report.rows(result), numbers=True)
-        out = [f"**{report.title(result)}**", "", rows]
-        if result["breakdown"] is not None:
-            out += ["", "```", *report.breakdown_lines(result["breakdown"]), "```"]
-        if draw:
-            plots.systems(result, path)
-    picture = [f"![{caption}](images/{file})"] if caption else []
-    described = (
-        f"[{source}](../{source}/results.json): {results['device']}, {results['threads']} threads, "
-        f"{results['repetitions']} repetitions. `{results['command']}`"
-    )
-    return "\n".join([*out, "", *picture, "", described])
+        return grid(report.SWEEP_COLUMNS, report.sweep_rows(workloads))
+    (found,) = workloads
+    parts = [f"**{report.title(found)}**", grid(report.COLUMNS, report.rows(found))]
+    if found["breakdown"] is not None:
+        parts.append("\n".join(["```", *report.breakdown_lines(found["breakdown"]), "```"]))
+    return "\n\n".join(parts)
+
+
+def benchmark(name: str) -> Section:
+    """results/benchmark_NAME: its table, its picture against what varies, and its command."""
+
+    def picture(results: Result) -> str:
+        caption, workloads = "Milliseconds per token, by system", results["workloads"]
+        if len(workloads) > 1:
+            caption = f"Tokens per second against {_varying(workloads)}"
+            if not _varying(workloads):
+                return ""
+        return f"![{caption}](images/performance_{name}.svg)"
+
+    def draw(results: Result, path: Path) -> None:
+        workloads = results["workloads"]
+        if len(workloads) == 1:
+            plots.systems(workloads[0], path)
+        elif varying := _varying(workloads):
+            plots.sweep(workloads, _QUANTITIES[varying], varying, path)
+
+    source = f"[results/benchmark_{name}](../{{path}}): {{device}}, {{threads}} threads, "
+    source += "{repetitions} repetitions. `{command}`"
+    files, parts = [f"results/benchmark_{name}/results.json"], [_benchmark_table, picture, source]
+    return Section(files, parts, f"performance_{name}", draw)
 
 
 _FIGURES = {
@@ -223,49 +195,39 @@ _FIGURES = {
 }
 
 
-def reproduction(root: Path, name: str) -> str:
+def reproduction(name: str) -> Section:
     """results/reproduction_NAME: its tables, and the figures beside its summary."""
     directory = f"results/reproduction_{name}"
-    content = read_json(root, f"{directory}/summary.json")
     picture = "**Figure {0}.** {1}.\n\n![{1}](../{2}/figures/figure_{0}.svg)"
     # Figure 1 is of a text from nothing, as the paper's.
-    indices = {1: "results/reproduction_lm"}
     pictures = [
-        picture.format(number, caption, indices.get(number, directory))
+        picture.format(number, caption, "results/reproduction_lm" if number == 1 else directory)
         for number, caption in _FIGURES.items()
     ]
-    source = f"[summary.json](../{directory}/summary.json): {content['device']}. "
-    source += f"`{content['command']}`"
-    return "\n\n".join([paper_tables.page(content).rstrip(), "## Figures", *pictures, source])
+    parts = [paper_tables.page, "## Figures", *pictures, SUMMARY]
+    return Section([f"{directory}/summary.json"], parts)
 
 
-# Results of Table 3's studies; those of the last ones are of decoder-only models.
-_TABLE_3 = ("small", "lm", "dialog")
-
-
-def decoder_only(root: Path) -> str:
-    """Table 3 from three results/reproduction_*, and the speeds of those of GPTs."""
-    names = [f"results/reproduction_{each}/summary.json" for each in _TABLE_3]
-    contents = [read_json(root, each) for each in names]
-    studies = [study for content in contents[1:] for study in content["studies"].values()]
-    sources = (
-        f"[summary.json](../{name}): {content['device']}. `{content['command']}`"
-        for name, content in zip(names[1:], contents[1:], strict=True)
-    )
+def _decoder_only(small: Result, lm: Result, dialog: Result) -> str:
+    """Table 3 from three studies, and the speeds of the last two, which are of GPTs."""
+    studies = [study for content in (lm, dialog) for study in content["studies"].values()]
     return "\n\n".join([
-        "## Table 3: alpha by target and draft", paper_tables.table_3(contents),
+        "## Table 3: alpha by target and draft", paper_tables.table_3([small, lm, dialog]),
         "The paper's:", paper_tables.paper_table_3(),
         "## Decoder-only models: measured speedups", paper_tables.table_2(studies),
         "## Decoder-only models: block verification", paper_tables.block_table(studies),
-        *sources,
+        SUMMARY.format_map(lm), SUMMARY.format_map(dialog),
     ])  # fmt: skip
 
 
-# Sections of docs/performance.md with the bundled pair's runs, and where these are.
-_RUNS_SECTIONS = {
-    "runs": "results",
-    "before-mutual-learning": BEFORE,
-}
+DECODER_ONLY = Section(
+    [f"results/reproduction_{each}/summary.json" for each in ("small", "lm", "dialog")],
+    [_decoder_only],
+)
+_PERFORMANCE = {
+    **COMPILED, "comparison": COMPARISON, "runs": runs(),
+    "few-bits": runs(FEW_BITS, _FEW_BITS_ROWS), "before-mutual-learning": runs(directory=BEFORE),
+}  # fmt: skip
 
 
 def sections(
@@ -276,49 +238,27 @@ def sections(
     ``numbers`` computes those of docs/scaling.md; called once, if that page is made.
     """
 
-    def performance(name: str) -> str:
-        if name == "comparison":
-            return comparison(root)
-        if name == "few-bits":
-            return runs_table(root, to_root="../", columns=FEW_BITS, lines=_FEW_BITS_ROWS)
-        if name in compiled_pages.SECTIONS:
-            return compiled_pages.section(root, name)
-        if name in _RUNS_SECTIONS:
-            return runs_table(root, _RUNS_SECTIONS[name], "../")
-        return benchmark(root, name, draw=draw)
+    def show(section: Section) -> str:
+        return render(root, section, draw=draw)
 
-    def trees(name: str) -> str:
-        return tree_pages.SECTIONS[name](root)
-
-    def reproduced(name: str) -> str:
-        if name in tree_pages.SECTIONS:
-            return trees(name)
-        if name in compiled_pages.SECTIONS:
-            return compiled_pages.section(root, name)
-        return decoder_only(root) if name == "lm" else reproduction(root, name)
-
-    def tree_runs() -> str:
-        return runs_table(root, to_root="../", columns=TREE_RUNS, lines=_TREE_ROWS)
-
-    def readme(name: str) -> str:
-        del name  # There is one.
-        picture = root / "docs" / "images" / "devices.svg" if draw else None
-        return compiled_pages.devices(root, picture=picture)
-
-    def scaled(name: str) -> str:
-        if name in compiled_pages.SECTIONS:
-            return compiled_pages.section(root, name)
-        return scaling.section(computed(), name)
+    def page(
+        known: Mapping[str, Section], other: Callable[[str], str] | None = None
+    ) -> Callable[[str], str]:
+        return lambda name: show(known[name]) if name in known or not other else other(name)
 
     computed = functools.cache(numbers)
     return {
-        "README.md": readme,
-        "docs/performance.md": performance,
-        "docs/reproduction.md": reproduced,
-        "docs/trees.md": lambda name: tree_runs() if name == "greedy" else trees(name),
-        "docs/beams.md": lambda name: beam_pages.SECTIONS[name](root),
-        "docs/drafts.md": lambda name: draft_pages.SECTIONS[name](root),
-        "docs/distillation.md": lambda name: distillation_pages.alphas(root, name, draw=draw),
-        "docs/guides/execution.md": lambda name: control_pages.measured(root),
-        "docs/scaling.md": scaled,
+        "README.md": page({"devices": DEVICES}),
+        "docs/performance.md": page(_PERFORMANCE, lambda name: show(benchmark(name))),
+        "docs/reproduction.md": page(
+            {**COMPILED, **TREES, "lm": DECODER_ONLY}, lambda name: show(reproduction(name))
+        ),
+        "docs/trees.md": page({**TREES, "greedy": runs(TREE_RUNS, _TREE_ROWS)}),
+        "docs/beams.md": page(BEAMS),
+        "docs/drafts.md": page(DRAFTS, lambda name: training(root)),
+        "docs/distillation.md": lambda name: alphas(root, name, draw=draw),
+        "docs/guides/execution.md": page({"control": CONTROL}),
+        "docs/scaling.md": page(COMPILED, lambda name: scaling.section(computed(), name)),
+        # The last: it tells which of the other pages show a folder.
+        "results/README.md": lambda name: folders.table(root),
     }

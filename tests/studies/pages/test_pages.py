@@ -1,38 +1,26 @@
 """README and docs show committed results, and their script says what is missing."""
 
 import copy
-import itertools
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from specdec.studies import scaling
+from specdec.studies.benchmarks import plots
 from specdec.studies.pages import files as page_files
 from specdec.studies.pages import sections as pages
-from tests.studies.pages.test_paper_tables import CONTENT
+from specdec.studies.pages.tables import render
 
-REPO = Path(__file__).parent.parent.parent
+REPO = Path(__file__).parents[3]
 SUMMARY = "results/scaling/summary.json"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/performance.md",
-        "docs/reproduction.md",
-        "docs/scaling.md",
-        "docs/trees.md",
-        "docs/beams.md",
-        "docs/distillation.md",
-        "docs/drafts.md",
-        "docs/guides/execution.md",
-    ],
-)
-def test_the_pages_show_the_committed_results(script, page):
+def test_the_pages_show_the_committed_results(script):
     """docs/scaling.md: its numbers too are computed again, from shapes and public figures."""
-    assert script.main(["--check", page]) == 0
+    assert script.main(["--check"]) == 0
 
 
 def write(root, name, content):
@@ -72,32 +60,25 @@ RESULT = {
 }
 
 
-def test_a_table_has_a_column_for_each_run(tmp_path):
-    write(tmp_path, "results/ende_tatoeba_apart/results.json", RESULT)
+def table(lines):
+    return {row[1]: row[2:-1] for row in (re.split(r" *\| *", line) for line in lines[2:])}
+
+
+def test_runs_have_a_column_each(tmp_path):
     sampled = {"greedy_mismatches": None, "greedy_mismatches_width_matched": None}
-    other = RESULT | sampled | {"quality": None, "spread": None}
-    write(tmp_path, "results/ende_tatoeba_test_t1/results.json", other)
-    write(tmp_path, "results/something_else/results.json", {})
-    lines = pages.runs_table(tmp_path).splitlines()
-    assert lines[0] == "|  | without near neighbours, greedy | test split, temperature 1 |"
-    assert "| tokens | 12,345 | 12,345 |" in lines
-    assert "| α | 0.812 | 0.812 |" in lines
-    assert "| **speedup, measured** (range) | **2.00×** (1.90 to 2.10) | – |" in lines
-    assert "| texts that differ from plain decoding | 1 | – |" in lines
-    assert "| BLEU | 30.0 | – |" in lines
-    assert lines[-1] == (
-        "From [ende_tatoeba_apart](results/ende_tatoeba_apart/results.json), "
-        "[ende_tatoeba_test_t1](results/ende_tatoeba_test_t1/results.json). "
-        "2 cores of a CPU, float32, batch size 1."
-    )
-
-
-def test_another_directory_and_a_page_below_the_root(tmp_path):
-    source = "results/before/ende_tatoeba_apart/results.json"
-    write(tmp_path, source, RESULT)
-    lines = pages.runs_table(tmp_path, "results/before", "../").splitlines()
-    assert lines[0] == "|  | without near neighbours, greedy |"
-    assert lines[-1].startswith(f"From [ende_tatoeba_apart](../{source}). ")
+    other = RESULT | sampled | {"quality": None, "spread": None, "alpha": 0.5}
+    write(tmp_path, "results/one/results.json", RESULT)
+    write(tmp_path, "results/two/results.json", other)
+    section = pages.runs({"one": "greedy", "two": "temperature 1"})
+    *lines, _, source = render(tmp_path, section).splitlines()
+    assert lines[0] == "|  | greedy | temperature 1 |"
+    cells = table(lines)
+    assert cells["tokens"] == ["12,345", "12,345"]
+    assert cells["α"] == ["0.812", "0.500"]
+    assert cells["**speedup, measured** (range)"] == ["**2.00×** (1.90 to 2.10)", "–"]
+    assert cells["texts that differ from plain decoding"] == ["1", "–"]
+    assert cells["BLEU"] == ["30.0", "–"]
+    assert "[two](../results/two/results.json). 2 cores of a CPU, float32, batch size 1." in source
 
 
 # By column of README's table, the runs on new sentences and on the whole test split.
@@ -112,33 +93,36 @@ def test_the_pair_before_mutual_learning_beside_the_one_after(tmp_path):
     speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
     for number, runs in enumerate(COMPARED):
         for bleu, directory in zip((20.0, 30.0), runs, strict=True):
-            found = {"quality": {"bleu": bleu + number}, "device": f"CPU {number % 2}"}
+            found = {"quality": {"bleu": bleu + number}}
             write(tmp_path, f"{directory}/results.json", RESULT | speedups | found)
-    lines = pages.comparison(tmp_path).splitlines()
-    names = "greedy, before | greedy, after | sampled, before | sampled, after"
-    assert lines[0] == f"|  | {names} |"
-    assert "| whole speedup, measured | **1.50×** | **1.50×** | **1.50×** | **1.50×** |" in lines
-    assert "| new sentences: BLEU | 20.0 | 21.0 | 22.0 | 23.0 |" in lines
-    assert "| test split: BLEU | 30.0 | 31.0 | 32.0 | 33.0 |" in lines
-    assert lines[-1] == "Before: CPU 0. After: CPU 1."
-    (tmp_path / COMPARED[0][1] / "results.json").unlink()
-    with pytest.raises(page_files.PageError, match=r"before_mutual/.*results\.json is missing"):
-        pages.comparison(tmp_path)
+    *lines, _, source = render(tmp_path, pages.COMPARISON).splitlines()
+    assert lines[0] == "|  | greedy, before | greedy, after | sampled, before | sampled, after |"
+    assert table(lines)["new sentences: BLEU"] == ["20.0", "21.0", "22.0", "23.0"]
+    assert table(lines)["test split: BLEU"] == ["30.0", "31.0", "32.0", "33.0"]
+    assert source == "Measured on 2 cores of a CPU."
+    write(tmp_path, f"{COMPARED[0][1]}/results.json", RESULT | speedups | {"device": "another"})
+    with pytest.raises(ValueError, match="too many values"):
+        render(tmp_path, pages.COMPARISON)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"results\.json is missing; make it with: python scripts/decode\.py"),
-        ({k: v for k, v in RESULT.items() if k != "alpha"}, r"results\.json has no 'alpha'"),
+        (None, r"results/one/results\.json is missing"),
+        ({k: v for k, v in RESULT.items() if k != "alpha"}, "cannot be made: .*'alpha'"),
         ("{", "not valid JSON"),
     ],
 )
 def test_what_is_wrong_with_results_is_named(tmp_path, content, message):
     if content is not None:
-        write(tmp_path, "results/ende_tatoeba_apart/results.json", content)
+        write(tmp_path, "results/one/results.json", content)
+    write(tmp_path, "page.md", section("runs"))
     with pytest.raises(page_files.PageError, match=message):
-        pages.runs_table(tmp_path)
+        page_files.rewrite(
+            tmp_path / "page.md",
+            lambda _: render(tmp_path, pages.runs({"one": "greedy"})),
+            check=True,
+        )
 
 
 def test_only_what_is_between_the_markers_changes(tmp_path):
@@ -203,85 +187,40 @@ def _results(*workloads):
     }  # fmt: skip
 
 
+def test_benchmarks_and_their_pictures(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "systems", lambda result, path: drawn.append(path.name))
+    monkeypatch.setattr(plots, "sweep", lambda _, x, label, path: drawn.append((label, path.name)))
+    larger = copy.deepcopy(WORKLOAD) | {"batch_size": 2, "stop_below": 0.2}
+    longer = copy.deepcopy(WORKLOAD) | {"batch_size": 2, "input_tokens": 24}
+    for name, others in (("one", []), ("sweep", [larger]), ("several", [longer])):
+        write(tmp_path, f"results/benchmark_{name}/results.json", _results(WORKLOAD, *others))
+    one, sweep, several = (
+        render(tmp_path, pages.benchmark(name), draw=True) for name in ("one", "sweep", "several")
+    )
+    assert "| specdec speculative | 1.000 | 0.900 to 1.100 | 1000 |" in one
+    assert "| T5X | absent: give --t5x_path |" in one
+    row = "3 | 0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 | 2.00 | 1.95 | 1.90 | 1.17 |"
+    assert f"| tiny | {row}" in sweep
+    row = "0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 |  | 1.95 | 1.90 |  |"
+    assert f"| tiny | 3, stops below 0.2 | {row}" in sweep
+    assert "![Tokens per second against batch size](images/performance_sweep.svg)" in sweep
+    assert "![" not in several  # Two quantities differ.
+    assert drawn == ["performance_one.svg", ("batch size", "performance_sweep.svg")]
+
+
 @pytest.fixture
 def repo(tmp_path):
-    """A repository with all pages and their results."""
-    larger = copy.deepcopy(WORKLOAD) | {"batch_size": 2, "stop_below": 0.2}
-    write(tmp_path, "results/benchmark_one/results.json", _results(WORKLOAD))
-    write(tmp_path, "results/benchmark_all/results.json", _results(WORKLOAD, larger))
-    write(tmp_path, "results/reproduction_toy/summary.json", CONTENT)
-    speedups = {"measured_speedup": 1.5, "measured_speedup_decoder": 1.75}
-    for directory in itertools.chain(*COMPARED):
-        write(tmp_path, f"{directory}/results.json", RESULT | speedups)
+    """A repository with the page of computed numbers, and with one folder of results."""
     write(tmp_path, SUMMARY, (REPO / SUMMARY).read_text())
     write(tmp_path, "README.md", section("devices"))
-    some = f"# P\n{section('one', 'old')}kept\n{section('all')}{section('runs')}"
-    some += "".join(map(section, ("comparison", "tpu", "h100-compiled", "t5x-compiled")))
-    write(tmp_path, "docs/performance.md", some)
-    compiled = section("table-2-compiled", "old")
-    write(tmp_path, "docs/reproduction.md", f"Head.\n\n{compiled}{section('toy')}\nTail.\n")
-    write(tmp_path, "docs/scaling.md", section("hardware") + section("meshes-compiled"))
-    write(tmp_path, "docs/trees.md", section("shapes", "old"))
-    beams = "".join(map(section, ("calls", "ends", "times", "auto", "quality", "benchmark")))
-    write(tmp_path, "docs/beams.md", beams)
-    write(tmp_path, "docs/guides/execution.md", section("control", "old"))
-    write(tmp_path, "docs/distillation.md", section("alphas", "old"))
-    write(tmp_path, "docs/drafts.md", section("temperature-1", "old"))
-    for name in (
-        "beams/summary", "benchmark_beams/results", "control/summary", "drafts/summary",
-        "trees/summary", "before_mutual/beams/summary", "before_mutual/drafts/summary",
-        "before_mutual/trees/summary", "accelerators/summary", "t5x/summary",
-        *(f"benchmark_{each}/results" for each in ("gpu_xxl", "t5_large", "quickstart")),
-    ):  # fmt: skip
-        write(tmp_path, f"results/{name}.json", (REPO / f"results/{name}.json").read_text())
-    (tmp_path / "docs/images").mkdir()
+    write(
+        tmp_path,
+        "docs/scaling.md",
+        section("hardware") + "[numbers](../results/scaling/summary.json)",
+    )
+    write(tmp_path, "results/README.md", section("folders"))
     return tmp_path
-
-
-def test_all_pages_are_rewritten(script, repo, monkeypatch, capsys):
-    monkeypatch.setattr(script, "scaling_numbers", lambda: json.loads((REPO / SUMMARY).read_text()))
-    assert script.main(["--check"], repo) == 1
-    assert "README.md, docs/performance.md, docs/repro" in capsys.readouterr().out
-    assert not list((repo / "docs/images").iterdir())
-    assert script.main([], repo) == 0
-    assert script.main(["--check"], repo) == 0
-
-    page = (repo / "docs/performance.md").read_text()
-    assert "old" not in page
-    assert "kept" in page
-    assert "| tokens | 12,345 |" in page
-    assert "| specdec speculative | 1.000 | 0.900 to 1.100 | 1000 |" in page
-    assert "| T5X | absent: give --t5x_path |" in page
-    row = "3 | 0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 | 2.00 | 1.95 | 1.90 | 1.17 |"
-    assert f"| tiny | {row}" in page
-    row = "0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 |  | 1.95 | 1.90 |  |"
-    assert f"| tiny | 3, stops below 0.2 | {row}" in page
-    assert "![Milliseconds per token, by system](images/performance_one.svg)" in page
-    assert "![Tokens per second against batch size](images/performance_all.svg)" in page
-    pictures = {path.name: path.read_bytes() for path in (repo / "docs/images").iterdir()}
-    assert set(pictures) == {"performance_one.svg", "performance_all.svg", "devices.svg"}
-    script.main([], repo)
-    for name, content in pictures.items():
-        assert (repo / "docs/images" / name).read_bytes() == content
-
-    assert "| best-first tree of 16 | 16 |" in (repo / "docs/trees.md").read_text()
-    page = (repo / "docs/beams.md").read_text()
-    assert "| W = 4, γ = 3 | 12 | 40 | 4,240 | 2,314 | 1.83 | 0 | 0 |" in page
-    assert "- W = 8: Speculation does not pay here" in page
-    assert "| 4 beams | 40.3 |" in page
-    assert "| specdec beams |" in page
-    assert "absent" not in page
-    page = (repo / "docs/guides/execution.md").read_text()
-    assert "old" not in page
-    assert page.count(" of 40 |") == 3
-    assert "Not run yet: `python" in (repo / "docs/distillation.md").read_text()
-    assert "old" not in (repo / "docs/drafts.md").read_text()
-    page = (repo / "docs/reproduction.md").read_text()
-    assert page.startswith("Head.\n\n<!-- table-2-compiled -->\n")
-    assert page.endswith("<!-- /toy -->\n\nTail.\n")
-    assert "figures/figure_5.svg" in page
-    assert "`python scripts/reproduce.py`" in page
-    assert "|  | memory, GB" in (repo / "docs/scaling.md").read_text()
 
 
 def test_computed_numbers_are_compared_and_kept(script, repo, monkeypatch):
@@ -294,20 +233,80 @@ def test_computed_numbers_are_compared_and_kept(script, repo, monkeypatch):
     assert script.main(["--check", "docs/scaling.md"], repo) == 1
 
 
-def test_several_quantities_make_no_picture(repo):
-    other = copy.deepcopy(WORKLOAD) | {"batch_size": 2, "input_tokens": 24}
-    write(repo, "results/benchmark_all/results.json", _results(WORKLOAD, other))
-    assert "![" not in pages.benchmark(repo, "all", draw=True)
-
-
-def test_missing_results_and_pages_are_named(script, repo, capsys):
-    (repo / "results/benchmark_all/results.json").unlink()
-    before = (repo / "docs/performance.md").read_text()
-    assert script.main(["docs/performance.md"], repo) == 1
-    assert "benchmark_all/results.json is missing" in capsys.readouterr().err
-    assert (repo / "docs/performance.md").read_text() == before
+def test_an_unknown_page_is_named(script, repo, capsys):
     assert script.main(["docs/other.md"], repo) == 1
     assert "No page docs/other.md; there are README.md" in capsys.readouterr().err
+
+
+FOLDERS = ["results/README.md"]
+
+
+@pytest.fixture
+def measured(script, repo):
+    """With a folder of a measurement, in the table."""
+    write(
+        repo, "configs/one.gin", "# What one shows. More of it.\n# Command:  python run.py\nA = 1\n"
+    )
+    one = {
+        "command": "python run.py --gin_file=configs/one.gin",
+        "device": "a CPU",
+        "git_sha": None,
+    }
+    write(repo, "results/one/results.json", one | {"date": "2026-11-27"})
+    write(repo, "docs/trees.md", "[one](../results/one/results.json)")
+    assert script.main(FOLDERS, repo) == 0
+    return repo
+
+
+def test_a_row_tells_what_a_folder_shows_and_how_it_was_made(script, measured):
+    assert script.main(["--check", *FOLDERS], measured) == 0
+    *_, row, computed, _ = (measured / "results/README.md").read_text().splitlines()
+    assert row == (
+        "| [one](one/results.json) | What one shows. | [docs/trees.md](../docs/trees.md) | a CPU "
+        "| 2026-11-27 | `python run.py --gin_file=configs/one.gin` |"
+    )
+    assert computed.startswith("| [scaling](scaling/summary.json) |")
+    assert "| – | – |" in computed
+
+
+def test_a_date_that_was_not_kept_is_not_made_up(script, measured):
+    path = measured / "results/one/results.json"
+    content = json.loads(path.read_text()) | {"git_sha": "0123456789abcdef-dirty"}
+    del content["date"]
+    write(measured, "results/one/results.json", content)
+    script.main(FOLDERS, measured)
+    assert "| a CPU | not kept; commit 0123456 |" in (measured / "results/README.md").read_text()
+
+
+def test_a_folder_without_a_row(script, measured, capsys):
+    write(
+        measured,
+        "results/two/results.json",
+        json.loads((measured / "results/one/results.json").read_text()),
+    )
+    write(measured, "docs/beams.md", "[two](../results/two/results.json)")
+    assert script.main(["--check", *FOLDERS], measured) == 1
+    assert "Not up to date: results/README.md" in capsys.readouterr().out
+
+
+def test_a_row_without_a_folder(script, measured, capsys):
+    shutil.rmtree(measured / "results/one")
+    assert script.main(["--check", *FOLDERS], measured) == 1
+    assert "Not up to date: results/README.md" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("docs/trees.md", "No page shows results/one"),
+        ("configs/one.gin", "The command of results/one names configs/one.gin, which is not there"),
+        ("results/one/results.json", "results/one has no results.json and no summary.json"),
+    ],
+)
+def test_a_folder_that_cannot_have_a_row(script, measured, capsys, path, message):
+    (measured / path).unlink()
+    assert script.main(["--check", *FOLDERS], measured) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_figures_and_sizes_are_where_they_belong():

@@ -89,7 +89,7 @@ class Pair:
     ) -> GenerateOutput:
         """Generates an output for each text.
 
-        A row's output depends on the seed and on its place in ``texts``, not on the rows it shares
+        A row's output depends on the seed and on its index in ``texts``, not on the rows it shares
         a batch with.
 
         Args:
@@ -105,7 +105,7 @@ class Pair:
         Raises:
           ValueError: an option out of range; an empty text, or one longer than max_input_len; a
             prefix for a decoder-only model, whose text is the prefix.
-          TypeError: an option that there is not; one of transformers' tells what to give instead.
+          TypeError: an unknown option; for one of transformers' it says what to give instead.
         """
         refuse_unknown(options)
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
@@ -225,7 +225,7 @@ class Pair:
 
         Args:
           names: what messages call each text; by its index unless given.
-          max_decode_len: tokens that the target's positions must have room for behind them.
+          max_decode_len: tokens for which positions of the target must be left behind them.
 
         Raises:
           ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string

@@ -120,8 +120,9 @@ def execute(links: Iterable[Link], state: State, *, seed: int = 0) -> Executed:
       seed: of the samples. Runs with the same one are alike.
 
     Raises:
-      ValueError: what a link's distribution or guess returned is no distribution, or they do not
-      fit. Exceptions of the functions. A g that was thrown away raises nothing.
+      ValueError: a link's distribution or guess returned no valid distribution, or theirs have
+        different sizes.
+      Exception: whatever the functions raise. A g that was thrown away raises nothing.
     """
     keys = _keys(seed)
     samples, accepted, acceptance = [], [], []

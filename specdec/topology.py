@@ -56,7 +56,7 @@ class Topology:
 
     @classmethod
     def of_sizes(cls, size: int, depth: int, siblings: int) -> Topology:
-        """A chain of ``depth`` nodes, with the other nodes as siblings of its own."""
+        """A chain of ``depth`` nodes; the other nodes are siblings of nodes of the chain."""
         positions = range(-1, depth - 1)
         extra = [p for p in positions for _ in range(siblings - 1)]
         extra += [p for p in range(depth, size) for _ in range(siblings)]
@@ -100,7 +100,7 @@ class Topology:
         return found
 
     def ranks(self) -> Int[np.ndarray, " n"]:
-        """Each node's place among its siblings, in 0..K-1."""
+        """Each node's index among its siblings, in 0..K-1."""
         return np.array([self.parents[:i].count(p) for i, p in enumerate(self.parents)], np.int32)
 
     def ancestors(self) -> Bool[np.ndarray, "n n"]:
@@ -119,13 +119,13 @@ CHAIN = Topology.chain(0)  # A chain of however many tokens there are.
 class TracedTopology:
     """A tree whose shape is found while decoding: traced parents of a static number of nodes.
 
-    It has the methods of :class:`Topology`, with a leading axis of rows. Whoever makes one sees to
-    it that a parent comes before its child.
+    It has the methods of :class:`Topology`, with a leading axis of rows. A parent must come before
+    its children.
 
     Attributes:
       parents: [B, N], in -1..i-1 for node i.
-      depth: D, which no node is deeper than.
-      siblings: K, more children than which no node has.
+      depth: D, the maximum depth of a node.
+      siblings: K, the maximum number of children of a node.
     """
 
     parents: Int[Array, "b n"]
@@ -204,7 +204,7 @@ class Forest:
         return Forest(seen, jnp.pad(self.positions, padding), self.entries)
 
     def over(self, max_len: int) -> Forest:
-        """For a cache with room for more entries than are followed."""
+        """For a cache with capacity for more entries than are followed."""
         padding = (0, max_len - self.entries.shape[1])
         seen = jnp.pad(self.seen, ((0, 0), (0, 0), padding))
         return Forest(seen, self.positions, jnp.pad(self.entries, ((0, 0), padding)))

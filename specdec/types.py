@@ -233,7 +233,7 @@ class Stats:
       emitted: [B] tokens emitted, EOS included.
       dropped: [B] tokens verified but past EOS or the length limit.
       accepted_histogram: [B, D+1] blocks by the number of guesses accepted.
-      accepted_by_rank: [B, K] guesses emitted, by their place among their siblings.
+      accepted_by_rank: [B, K] guesses emitted, by their index among their siblings.
       acceptance_prob_sum: [B] sum of the verifier's acceptance probabilities at the examined
         levels; divided by ``examined`` it estimates alpha (Leviathan et al. 2023, Corollary 3.6).
     """

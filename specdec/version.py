@@ -1,3 +1,3 @@
-"""The one place of the version; setup.py reads it without importing specdec."""
+"""The version; setup.py reads it from here without importing specdec."""
 
 __version__ = "0.1.0"

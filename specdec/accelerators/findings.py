@@ -88,7 +88,7 @@ def _restated(
 
 
 def _over_rows(instruction: Instruction) -> bool:
-    """A loop that is none in the traced program, whose own loops are named so."""
+    """A loop that the compiler added: those of the traced program have its loops' names."""
     ends = instruction.op_name.rpartition("/")[2]
     return instruction.opcode == "while" and ends not in ("while", "scan")
 

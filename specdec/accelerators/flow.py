@@ -21,7 +21,7 @@ _WHOLE = ("ConcatBitcast",)  # Custom calls that put the slices of an array toge
 
 
 class Flow:
-    """A module with who calls what."""
+    """A module with its call graph."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -99,7 +99,7 @@ class Flow:
         return int(digits)
 
     def _hands_on(self, loop: Instruction, at: int) -> bool:
-        """Whether a loop hands on this part of its tuple as it is."""
+        """Whether a loop passes this part of its tuple on unchanged."""
         (body,) = self.module.called(loop, "body")
         made = body.root
         if made.opcode != "tuple" or at >= len(made.operands):

@@ -155,7 +155,7 @@ def _decoder(path: Path, told: Any) -> dict[int, AddedToken]:
 
 
 def check_ids(path: Path, ids: Mapping[str, Any], field: str = "") -> dict[str, int]:
-    """Ids by token; CheckpointError for one that is none, or that two tokens have."""
+    """Ids by token; CheckpointError for an invalid id, or one that two tokens have."""
     found: dict[int, str] = {}
     for text, value in ids.items():
         name = f"{field}[{reprlib.repr(text)}]"

@@ -118,7 +118,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: str, name: str) -> dict[str, Any]:
-    """A JSON object, strictly: NaN, Infinity and a name that is there twice are errors.
+    """A JSON object, strictly: NaN, Infinity and duplicate names are errors.
 
     Raises:
       ValueError: it is anything else; the message is a line that begins with ``name``.
@@ -137,7 +137,7 @@ def parse_object(text: str, name: str) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Pairs as a dict; ValueError if a name is there twice."""
+    """Pairs as a dict; ValueError for a duplicate name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()

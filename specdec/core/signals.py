@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop, noted until it comes to a place where it can."""
+"""Signals that ask a process to stop, noted until it comes to a point where it can."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StopRequest:
 def stop_request(*signals: signal.Signals) -> Iterator[StopRequest]:
     """Notes these signals instead of dying of them; the handlers before are put back at the end.
 
-    A second Ctrl-C acts at once: who presses it twice does not want to wait. Outside the main
-    thread, where handlers cannot be set, nothing is noted.
+    A second Ctrl-C acts at once, without waiting. Outside the main thread, where handlers cannot be
+    set, nothing is noted.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

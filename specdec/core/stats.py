@@ -23,7 +23,7 @@ class RunStats:
       target_calls, proposed, examined, accepted, emitted, dropped: see
         :class:`specdec.types.Stats`.
       accepted_histogram: blocks by the number of guesses accepted, gamma + 1 counts.
-      accepted_by_rank: guesses accepted by their place among their siblings, 1 count for a chain.
+      accepted_by_rank: guesses accepted by their index among their siblings, 1 count for a chain.
       acceptance_prob_sum: sum of the probabilities of accepting a guess over examined levels.
     """
 

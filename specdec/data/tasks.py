@@ -30,7 +30,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Named rows, in order; a row's id is its place, bad ones counted.
+    """Named rows, in order; a row's id is its index, bad ones counted.
 
     Attributes:
       read: opens the rows, the same ones in the same order each time, and holds none of them.
@@ -168,7 +168,7 @@ def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int 
     """``<directory>/<split>.tsv``: a line is ``input<TAB>reference``, any other is a bad row.
 
     Args:
-      joined: so many pairs make one example, a paragraph. They are taken from places far apart,
+      joined: so many pairs make one example, a paragraph. They are taken from parts far apart,
         since files are often sorted by length; what does not fill an example is left out. More than
         1 holds the file in memory, and no line of it may be bad.
 

@@ -154,7 +154,7 @@ class BeamEngine:
           family: [B, T, L]; see :class:`Live`.
           ancestors: [B, T, N] within the block, each token its own.
           depths: [N] levels between the block's first token and each.
-          ahead: levels that the cache has room for before level 0.
+          ahead: levels for which the cache has capacity before level 0.
         """
         batch, count, _ = family.shape
         wide = self.num_beams

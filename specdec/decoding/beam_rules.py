@@ -139,7 +139,7 @@ class BeamRules:
 
 @pytree
 class BeamState:
-    """The hypotheses of each row, best first. A score of -inf: there is none in this place.
+    """The hypotheses of each row, best first. A score of -inf: there is none at this index.
 
     Attributes:
       live_log_probs: [B, W] sums of log p.
@@ -224,7 +224,7 @@ def step(
         hypothesis.
 
     Returns:
-      the next state; parents [B, W], the place in the old state of what each live hypothesis
+      the next state; parents [B, W], the index in the old state of what each live hypothesis
       continues; and tokens [B, W], what it continues it with. Finished rows stay as they are:
       their parents are 0..W-1.
     """
@@ -329,7 +329,7 @@ def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
 
 
 def take_rows(values: Array, indices: Int[Array, "b n"]) -> Array:
-    """values[b, places[b, n]], without a row looking into another's."""
+    """values[b, indices[b, n]], without a row looking into another's."""
     indices = indices.reshape(*indices.shape, *(1,) * (values.ndim - 2))
     return jnp.take_along_axis(values, indices, axis=1, mode="promise_in_bounds")
 
@@ -337,6 +337,6 @@ def take_rows(values: Array, indices: Int[Array, "b n"]) -> Array:
 def _appended(
     rows: Int[Array, "b w l"], tokens: Int[Array, "b w"], at: Int[Array, " b"]
 ) -> Int[Array, "b w l"]:
-    """The rows with a token set at place at[b]."""
+    """The rows with a token set at index at[b]."""
     here = jnp.arange(rows.shape[2]) == at[:, None]
     return jnp.where(here[:, None], tokens[..., None], rows)

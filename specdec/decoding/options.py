@@ -36,7 +36,7 @@ class Decoding:
       method: "speculative", "autoregressive", "beam", which takes no draft's options, or
         "speculative_beam": the same beams in fewer calls of the target.
       gamma: guesses a block, in 1..max_decode_len - 1; None for 4, or as many as the draft can make
-        and an output has capacity for; or "auto": the fastest by measurement (as for a draft that
+        and fit into an output; or "auto": the fastest by measurement (as for a draft that
         never stops), plain decoding where speculation does not pay. Of speculative beams: levels
         that the draft guesses.
       stop_below: the draft ends a block's guesses after one less likely than this; see

@@ -1,6 +1,6 @@
 """T5X: a model class that decodes speculatively or by beams, for ``t5x.infer``'s own runs.
 
-``configs/t5x/speculative.gin`` puts it in the place of a run's model. The target is T5X's in all
+``configs/t5x/speculative.gin`` replaces a run's model by it. The target is T5X's in all
 else: its network, parameters, checkpoints, partitioner and data. Source of T5X's side:
 ``t5x/models.py``, ``t5x/infer.py`` and ``t5x/examples/t5/network.py`` of google-research/t5x.
 
@@ -81,8 +81,8 @@ class SpeculativeEncoderDecoderModel(
 
     Args:
       module: a ``t5x.examples.t5.network.Transformer``.
-      decoding: how to decode, in the place of T5X's ``decode_fn``; without "auto". The batches'
-        own limits and T5X's random numbers take the place of its.
+      decoding: how to decode, instead of T5X's ``decode_fn``; without "auto". Its limits and seed
+        are replaced by the batches' own limits and T5X's random numbers.
       draft: a checkpoint of any format, a bundled pair's name, or a spec such as
         :class:`specdec.Copying`; see :func:`specdec.load_pair`. None for plain beams, also where
         ``decoding`` has speculative ones.
@@ -248,7 +248,7 @@ class SpeculativeEncoderDecoderModel(
         batch = {
             "encoder_input_tokens": inputs,
             "decoder_input_tokens": shift_right(tokens, self._target.decoder_start_id),
-            # T5X would hide the places of targets that are 0, which may have been emitted.
+            # T5X would hide the positions of targets that are 0, which may have been emitted.
             "decoder_target_tokens": jnp.ones_like(tokens),
         }
         logits = self._compute_logits(params, batch)

@@ -140,7 +140,7 @@ def _acceptance(
 class RowAcceptance:
     """:class:`Acceptance` of one text, as lists over its positions; a line of a file."""
 
-    id: int  # Its place in the task.
+    id: int  # Its index in the task.
     guessed: list[bool]
     prob: list[float]
     ratio: list[float]
@@ -162,7 +162,7 @@ def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[i
 
     Args:
       decoder: speculative, with one guess a block.
-      texts: outputs, EOS included, by the place of their input in the batch.
+      texts: outputs, EOS included, by the index of their input in the batch.
     """
     tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
     counts = np.zeros(len(batch.row_ids), np.int32)

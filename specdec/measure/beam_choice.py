@@ -33,7 +33,7 @@ class BeamKind:
     Attributes:
       plain: plain beams.
       fast: speculative beams of any gamma.
-      longest: guesses in a row that outputs have room for.
+      longest: the most guesses in a row that fit into an output.
     """
 
     plain: BeamDecoder

@@ -139,7 +139,7 @@ class Kind(Protocol):
         ...
 
     def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
-        """What is worth being timed."""
+        """The candidates to time."""
         ...
 
     def runner(self, candidate: Candidate) -> Runner:

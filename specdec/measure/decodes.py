@@ -22,7 +22,7 @@ _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 class Row:
     """One decoded example; an object of ``decodes.jsonl`` has these keys."""
 
-    id: int  # Its place in the task.
+    id: int  # Its index in the task.
     # Texts; output is None without a vocabulary.
     input: str
     output: str | None

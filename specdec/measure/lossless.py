@@ -55,7 +55,7 @@ def compare(
 
 
 def compare_beams(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> Mismatch | None:
-    """The first hypothesis whose tokens differ from those of the same place, or None."""
+    """The first hypothesis whose tokens differ from those of the same rank, or None."""
     lists = [[each.tokens.tolist() for each in beams] for beams in (found, expected)]
     index = next(
         (i for i, (mine, its) in enumerate(zip(*lists, strict=False)) if mine != its), None

@@ -1,4 +1,4 @@
-"""Messages and progress of a run, for who waits for it."""
+"""Progress reporting: messages and a bar while a run goes on."""
 
 from __future__ import annotations
 

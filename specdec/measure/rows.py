@@ -1,4 +1,4 @@
-"""Rows of a run, in files of one JSON object a line: a killed run goes on where it stopped."""
+"""Rows of a run, in files of one JSON object a line: a killed run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.decoding.batches import Batch
 from specdec.measure.progress import Progress
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Any)  # A dataclass with an ``id``, its place in the task.
+R = TypeVar("R", bound=Any)  # A dataclass with an ``id``, its index in the task.
 _CHECKSUM = b', "checksum": '
 
 
@@ -162,5 +162,5 @@ def measure_rows(
 
 
 def _places(batch: Batch) -> dict[int, int]:
-    """The place of each row in a batch, by its id."""
+    """The index of each row in a batch, by its id."""
     return {row: index for index, row in enumerate(batch.row_ids.tolist()) if row >= 0}

@@ -86,7 +86,7 @@ def _counts(r: dict[str, Any]) -> list[list[str]]:
         return rows
     by_rank = r["accepted_by_rank"]
     if len(by_rank) > 1:
-        meaning = "guesses, by their place among their siblings"
+        meaning = "guesses, by their index among their siblings"
         rows.append(["accepted by rank", " / ".join(map(str, by_rank)), meaning])
     width = r["topology"]["nodes"] + 1
     for key, meaning in (

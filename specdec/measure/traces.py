@@ -93,7 +93,7 @@ def _levels(block: SearchedBlock, vocabulary: Tokenizer | None) -> Iterator[Span
     """What hypotheses went on with: level after level, with / between them, and why it ended."""
     for number, tokens in enumerate(block.survivors, start=1):
         last = number == len(block.survivors)
-        # After the last guesses the target goes on alone.
+        # After the last guesses the target continues alone.
         own = set(tokens) if last and block.end == "depth" else set(block.lost) if last else set()
         guessed = [token for token in tokens if token not in own]
         if guessed:

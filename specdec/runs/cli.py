@@ -71,7 +71,7 @@ def decode(
 
 
 def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:
-    """Bindings that put what the command line gave in the task's place."""
+    """Bindings that replace the task by what the command line gave."""
     if texts and input_file:
         raise ValueError("Give either --text or --input_file.")
     if texts:

@@ -42,7 +42,7 @@ class Given:
 def told(error: Exception | str) -> int:
     """Prints an error in one line on stderr, without gin's account of calls; the exit code.
 
-    It is 2 for a mistake in what was given, 1 for what went wrong in a run, such as a full disk.
+    It is 2 for a mistake in the command, 1 if the run failed, for example on a full disk.
     """
     message = str(error).split("\n  In call to configurable")[0]
     if isinstance(error, OSError) and error.errno is not None:

@@ -126,7 +126,7 @@ class PreparedRun:
         self.run.decoder(self.pair).check(batch, trace=True)
 
     def _choose(self) -> None:
-        """Puts a number or a tree in the place of "auto"."""
+        """Replaces "auto" by a number or a tree."""
         how = self.run.decoding
         say(f"Choosing {'gamma' if how.gamma else 'tree'} by measurement (kept for the next time)")
         some = [item.tokens for item in islice(self._inputs.items(), WINDOW * how.batch_size)]

@@ -28,7 +28,7 @@ BadRows = Literal["fail", "skip"]
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """A row that can be decoded: its place in the task, itself, and [S] int32 with EOS."""
+    """A row that can be decoded: its index in the task, itself, and [S] int32 with EOS."""
 
     id: int
     example: Example
@@ -37,7 +37,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A row that cannot, as in ``skipped.jsonl``: its place in the task, and its ``BadRow``."""
+    """A row that cannot, as in ``skipped.jsonl``: its index in the task, and its ``BadRow``."""
 
     id: int
     origin: str
@@ -77,7 +77,7 @@ class Inputs:
     max_input_len: int
     num_examples: int | None
     bad_rows: BadRows
-    max_decode_len: int = 0  # Tokens that positions must have room for behind each row.
+    max_decode_len: int = 0  # Tokens for which positions must be left behind each row.
     prefix: Sequence[int] = ()
 
     def __iter__(self) -> Iterator[Item | Skipped]:
@@ -121,7 +121,7 @@ class Inputs:
         return Survey(num_rows, len(buckets), checksum, num_skipped, tuple(first))
 
     def batches(self, batch_size: int) -> Iterator[tuple[Batch, list[Item]]]:
-        """Batches with their rows, which are the first places of the batch.
+        """Batches with their rows, which come first in the batch.
 
         A window of rows is sorted by length and cut into batches, then comes the next window: rows
         of a batch end at about the same time, and what follows what depends on the task alone.

@@ -51,7 +51,7 @@ class ReportedRun:
     """A run that others have timed; ``--dry_run`` compares it with a plan, in their terms and ours.
 
     Attributes:
-      source: who reports it.
+      source: where it was reported.
       t_target_ms, t_draft_ms: time of a step of the target and of the draft, in ms.
       gamma: guesses a block.
       accepted_share: r', the tokens that a block emits on average over gamma + 1.

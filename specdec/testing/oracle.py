@@ -251,7 +251,7 @@ def model_distribution(
             if len(prefix) == limit or (prefix and prefix[-1] in model.eos_ids):
                 joint[prefix] = joint.get(prefix, 0.0) + weight
                 return
-            # The first sequence that begins so: the others' places are 0.
+            # The first sequence that begins so: the others' entries are 0.
             at = sum(t * model.vocab_size ** (limit - 2 - i) for i, t in enumerate(prefix))
             probs = distribution(logits[at, len(prefix)])
             for token in np.flatnonzero(probs > 0):

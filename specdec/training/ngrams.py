@@ -101,7 +101,7 @@ def _count(grams, vocab_size, lower, discount, min_count, max_successors) -> _Co
     totals = np.add.reduceat(numbers, first)
     known = totals >= (min_count if m > 1 else 1)
     owner = np.repeat(np.arange(len(keys)), np.diff(np.append(first, len(pairs))))
-    # Of each context the commonest successors; a pair's rank is its place behind the context's own.
+    # Of each context the commonest successors; a pair's rank is its index among the context's own.
     order = np.lexsort((-numbers, owner))
     rank = np.empty(len(pairs), np.int64)
     rank[order] = np.arange(len(pairs)) - first[owner[order]]

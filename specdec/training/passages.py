@@ -30,7 +30,7 @@ def passages(
         as have ``max_words`` together. Longer sentences are left out and counted.
 
     Raises:
-      FileNotFoundError, ValueError: a text is missing or empty, or shares are none.
+      FileNotFoundError, ValueError: a text is missing or empty, or shares are invalid.
     """
     shares = np.asarray(lengths, float)
     if not shares.size or (shares < 0).any() or not shares.sum():

@@ -125,7 +125,7 @@ class TraversalVerifier:
         weights = jnp.maximum(w[:, None] * r - q, 0.0)
         mass = sum_last(weights)
         spare = mass + 1 - w
-        # 0 / 0 where w = 1 and r = q: the guess was accepted for certain.
+        # 0 / 0 where w = 1 and r = q: the guess is always accepted.
         after = jnp.where(spare > 0, mass / jnp.where(spare > 0, spare, 1.0), 1.0)
         distribution = weights / jnp.where(mass > 0, mass, 1.0)[:, None]
         return after, jnp.where((mass > 0)[:, None], distribution, r)

@@ -19,7 +19,7 @@ from specdec.types import Distribution, Draft, PointMass, Verdict
 class Siblings:
     """The guesses that follow one node of each row, in order; K of them, or fewer."""
 
-    guesses: Int[Array, "b k"]  # Their places in the draft.
+    guesses: Int[Array, "b k"]  # Their indices in the draft.
     exist: Bool[Array, "b k"]
 
 
@@ -133,10 +133,10 @@ def _at(weights: Float[Array, "b v"], token: Int[Array, " b"]) -> Float[Array, "
 def first_accepted(
     survival: Float[Array, "b k"], uniform: Float[Array, " b"]
 ) -> tuple[Int[Array, " b"], Bool[Array, " b"]]:
-    """The first of a row of tests that is passed, and whether one is, from one number in [0, 1).
+    """The first of a row of tests that is passed, and whether one is, from one uniform in [0, 1).
 
-    Test k is passed with 1 - survival[k] / survival[k - 1], independently of the others. In (0, 1],
-    1 - uniform is above 0, so that what is accepted for certain is, and above what never is.
+    Test k is passed with probability 1 - survival[k] / survival[k - 1], independently of the
+    others. As 1 - uniform is in (0, 1], probability 1 always accepts and probability 0 never does.
     """
     passed = survival < 1 - uniform[:, None]
     return jnp.argmax(passed, axis=1), jnp.any(passed, axis=1)

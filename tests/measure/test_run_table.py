@@ -91,7 +91,7 @@ def test_a_tree_is_named_and_its_guesses_are_counted_by_rank():
     text = table([row], **TREE)
     assert text.startswith("quickstart: big drafted by small, tree 3-2\n")
     for words in (
-        "291 / 19 / 10  guesses, by their place among their siblings",
+        "291 / 19 / 10  guesses, by their index among their siblings",
         "mean acceptance at a position", "v: target call on 10 tokens / on 1",
     ):  # fmt: skip
         assert words in text

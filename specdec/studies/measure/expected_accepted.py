@@ -47,7 +47,7 @@ def expected_accepted(
     """Expected accepted guesses of a block by token and by block verification, given its guesses.
 
     Args:
-      target: p at the places of the guesses; more places are ignored.
+      target: p at the positions of the guesses; more positions are ignored.
       draft: a chain of gamma guesses; those behind an EOS do not count.
     """
     gamma = draft.tokens.shape[1]
@@ -100,7 +100,7 @@ def decode_and_expect(
 
 @dataclasses.dataclass(frozen=True)
 class RowExpectation:
-    """:class:`ExpectedAccepted` of one row; a line of a file. ``id`` is its place in the task."""
+    """:class:`ExpectedAccepted` of one row; a line of a file. ``id`` is its index in the task."""
 
     id: int
     blocks: int

@@ -193,7 +193,7 @@ def greedy_acceptance(
 class RowSiblings:
     """One text's sums over its positions; a line of a file."""
 
-    id: int  # Its place in the task.
+    id: int  # Its index in the task.
     positions: int
     accepted: dict[str, list[float]]  # By rule or bound, for 1..K guesses.
     distance: dict[str, list[float]]  # From the target's distribution, by lossy rule.
@@ -202,11 +202,11 @@ class RowSiblings:
 def replayed(
     decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[int]]
 ) -> dict[int, dict[str, Float[np.ndarray, "t k"]]]:
-    """Acceptance at each position of texts, by their place in the batch and by rule.
+    """Acceptance at each position of texts, by their index in the batch and by rule.
 
     Args:
       decoder: speculative, with guesses of one position a block: one, or at temperature 0 K.
-      texts: outputs, EOS included, by the place of their input.
+      texts: outputs, EOS included, by the index of their input.
     """
     tokens = np.zeros((len(batch.row_ids), decoder.output_bucket), np.int32)
     counts = np.zeros(len(batch.row_ids), np.int32)

@@ -232,8 +232,8 @@ class _Piece:
 def differences(found: Sequence[BeamResult], expected: Sequence[BeamResult]) -> dict[str, Any]:
     """Rows whose n-best lists differ in tokens or order, and the gaps of their scores.
 
-    A gap is the largest difference between scores of the same place. In a near tie it is small:
-    two hypotheses of about the same score have changed places, or one took the other's.
+    A gap is the largest difference between scores of the same rank. In a near tie it is small:
+    two hypotheses of about the same score were swapped, or one replaced the other.
     """
     rows, gaps, largest = 0, [], 0.0
     for mine, its in zip(found, expected, strict=True):

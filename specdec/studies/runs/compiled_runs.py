@@ -61,7 +61,7 @@ class Compiled:
 
     @property
     def slug(self) -> str:
-        """All that is not as it is by default, for a directory's name."""
+        """All settings that differ from the defaults, for a directory's name."""
         changed = (
             f"{field.name}{getattr(self, field.name)}"
             for field in dataclasses.fields(self)

@@ -113,6 +113,6 @@ def by_depth(blocks: Iterable[Block]) -> list[float]:
 
 
 def _size(draft: str | DraftSpec) -> dict[str, int | None]:
-    """Its own parameters; None for what is no file of weights."""
+    """Its own parameters; None for a draft that is no file of weights."""
     source = Path(resolve(str(draft), "draft"))
     return {"parameters": stored_parameters(source) if source.is_dir() else None}

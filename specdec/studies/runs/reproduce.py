@@ -272,7 +272,7 @@ class Reproduction:
         )
 
     def run(self, directory: Path, command: str) -> dict[str, Any]:
-        """Does every piece and writes ``summary.json``; goes on where it ended.
+        """Does every piece and writes ``summary.json``; continues a stopped run.
 
         Of studies it also writes the paper's tables and figures.
 

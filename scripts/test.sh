@@ -2,13 +2,15 @@
 # Lint, types, layers, tests: makes .venv-test, installs what they need, runs them all.
 #
 #   bash scripts/test.sh [arguments of pytest, such as tests/core -k residual]
-#   bash scripts/test.sh --core    # the tests that prove decoding lossless, and no others
-#   bash scripts/test.sh -m slow tests    # those that a plain run leaves out
+#   bash scripts/test.sh --core       # the tests that prove decoding lossless, and no others
+#   bash scripts/test.sh --studies    # the tests of specdec/studies, and no others
+#   bash scripts/test.sh -m slow tests # those that a plain run leaves out
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
-# The core: oracle, verifiers, loops; contracts and drafters.
+# By purpose: the core (oracle, verifiers, loops; contracts and drafters), the rest of the package,
+# and tests/studies.
 oracle=(
   tests/test_oracle*.py tests/verifiers tests/core
   tests/decoding/test_loops.py tests/decoding/test_chi_square.py
@@ -55,6 +57,8 @@ run_quickly() {
 if [ "${1:-}" = --core ]; then
   run_quickly 1 "${oracle[@]}" "${@:2}"
   run_quickly 0 "${contracts[@]}" "${@:2}"
+elif [ "${1:-}" = --studies ]; then
+  run_quickly 0 tests/studies "${@:2}"
 elif [ $# -gt 0 ]; then
   run "$@"
 else

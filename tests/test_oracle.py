@@ -20,6 +20,7 @@ from oracle_cases import (
     distances,
     distances_of,
 )
+from slow import slow
 
 from specdec.core.standardize import spread
 from specdec.drafters.base import DraftParams, chain
@@ -40,7 +41,7 @@ def test_lossless(name):
 
 @pytest.mark.parametrize(
     ("gamma", "limit"),
-    [(1, 6), (4, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4, 5), (3, 6)))],
+    [(1, 6), (4, 2), slow(4, 5), slow(3, 6)],
 )
 def test_lossless_at_other_lengths(gamma, limit):
     # A coin-flip model keeps the grid small. gamma 4, limit 2: every block crosses the limit.
@@ -74,8 +75,8 @@ def stopping(drafter=ModelDrafter):
 @pytest.mark.parametrize(
     ("name", "gamma"),
     [
-        ("temperature 1", 2), ("temperature 0.5", 2), ("greedy", 2), ("top-k", 2),
-        pytest.param("top-k", 3, marks=pytest.mark.slow),
+        ("temperature 1", 2), ("greedy", 2), slow("temperature 0.5", 2), slow("top-k", 2),
+        slow("top-k", 3),
     ],
 )  # fmt: skip
 def test_lossless_when_the_draft_stops_in_doubt(name, gamma):
@@ -263,6 +264,6 @@ def test_an_unwarped_q_is_caught(name):
 
 
 @pytest.mark.parametrize("model", [mutants.StaleTarget, mutants.AddingCache])
-@pytest.mark.parametrize("name", ["temperature 1", "greedy"])
+@pytest.mark.parametrize("name", ["temperature 1", slow("greedy")])
 def test_broken_caches_are_caught(name, model):
     assert max(distances(CASES[name], gamma=2, limit=3, model=model)) > CAUGHT

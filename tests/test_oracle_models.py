@@ -8,6 +8,7 @@ import pytest
 from oracle_cases import CAUGHT, LOSSLESS
 from oracle_models import COINS, ONE, QUARTERS, STEEP, distances, distributions, model_of
 from oracle_trees import FIRST, fractions_of, recursive_grid, rolled
+from slow import slow
 
 from specdec.core import platforms
 from specdec.drafters.base import DraftParams, chain
@@ -53,8 +54,7 @@ def guessed_by(family, name):
     ("family", "name"),
     [
         ("t5", "model"), ("t5", "n-gram"), ("t5", "copying"), ("t5", "tree"), ("gpt", "model"),
-        ("gpt", "tree"), pytest.param("gpt", "n-gram", marks=pytest.mark.slow),
-        pytest.param("gpt", "copying", marks=pytest.mark.slow),
+        ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"),
     ],
 )  # fmt: skip
 def test_networks_are_lossless(family, name):
@@ -65,7 +65,7 @@ def test_networks_are_lossless(family, name):
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("t5", "tree"), ("gpt", "model"), pytest.param("t5", "model", marks=pytest.mark.slow)],
+    [("t5", "tree"), ("gpt", "model"), slow("t5", "model")],
 )
 def test_networks_are_lossless_as_tpus_run_them(family, name):
     """With filler in each call, and the filler's entries in the cache."""
@@ -81,7 +81,7 @@ def test_broken_filler_is_caught():
     assert max(off) > CAUGHT
 
 
-@pytest.mark.parametrize("family", ["t5", pytest.param("gpt", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["t5", slow("gpt")])
 def test_a_networks_own_probabilities(family):
     """Nothing is replaced: the grid has the probabilities that the two networks have."""
     off = distances(family, *own_probabilities(family), limit=2, numerators=())
@@ -117,8 +117,7 @@ def with_broken_verifiers():
     """Each family with all of them; one of each in a plain run."""
     for family, quick in (("t5", mutants.RedrawFromTarget), ("gpt", mutants.SwappedRows)):
         for verifier in BROKEN_VERIFIERS:
-            marks = () if verifier is quick else pytest.mark.slow
-            yield pytest.param(family, verifier, marks=marks)
+            yield (family, verifier) if verifier is quick else slow(family, verifier)
 
 
 @pytest.mark.parametrize(("family", "verifier"), with_broken_verifiers())
@@ -130,8 +129,8 @@ def test_broken_verifiers_are_caught(family, verifier):
     ("family", "mutant"),
     [
         ("t5", broken.KeepsRejected),
-        pytest.param("gpt", broken.KeepsRejected, marks=pytest.mark.slow),
-        pytest.param("t5", broken.LateAfterRejection, marks=pytest.mark.slow),
+        slow("gpt", broken.KeepsRejected),
+        slow("t5", broken.LateAfterRejection),
         ("gpt", broken.LateAfterRejection),
         ("gpt", broken.ReadsFiller),
     ],
@@ -144,8 +143,8 @@ def test_broken_caches_are_caught(family, mutant):
     ("family", "mutant"),
     [
         ("t5", broken.UnmovedPath),
-        pytest.param("gpt", broken.UnmovedPath, marks=pytest.mark.slow),
-        pytest.param("t5", broken.PositionsBySlot, marks=pytest.mark.slow),
+        slow("gpt", broken.UnmovedPath),
+        slow("t5", broken.PositionsBySlot),
         ("gpt", broken.PositionsBySlot),
         ("gpt", broken.SiblingsSeen),
     ],

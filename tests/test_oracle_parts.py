@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, target_distribution
+from slow import slow
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.hierarchical import HierarchicalDrafter
@@ -173,15 +174,16 @@ def test_broken_hierarchical_drafts_are_caught(broken):
     assert max(distances_of(*two_guesses("model over bigram", broken), limit=3)) > CAUGHT
 
 
+GREEDILY = ("model", "copying", "model over bigram")
+
+
 @pytest.mark.parametrize(
     ("name", "verifier"),
     [
-        *((name, TokenVerifier()) for name in GRIDS),
+        *((name, TokenVerifier()) for name in GREEDILY),
         ("model", BlockVerifier()),
-        *(
-            pytest.param(name, BlockVerifier(), marks=pytest.mark.slow)
-            for name in GRIDS if name != "model"
-        ),
+        *(slow(name, TokenVerifier()) for name in GRIDS if name not in GREEDILY),
+        *(slow(name, BlockVerifier()) for name in GRIDS if name != "model"),
     ],
 )  # fmt: skip
 def test_each_drafter_is_lossless_when_greedy(name, verifier):
@@ -211,8 +213,8 @@ BROKEN = [
     (mutants.TokenAcceptance(), "model"),
     (mutants.StopsAtRejection(), "model"),
     (mutants.UnboundedReach(), "model"),
-    (mutants.LaterCorrection(), "copying"),
-    (mutants.TokenAcceptance(), "bigram"),
+    slow(mutants.LaterCorrection(), "copying"),
+    slow(mutants.TokenAcceptance(), "bigram"),
 ]
 
 
@@ -244,7 +246,7 @@ LENIENCE = 0.5
 LENIENT_TARGET = jnp.asarray(SAMPLED.table(0))  # Unlike the draft: little is accepted for certain.
 
 
-@pytest.mark.parametrize("name", ["model", "unigram", "copying", "random"])
+@pytest.mark.parametrize("name", ["model", "copying", slow("unigram"), slow("random")])
 def test_lenience_is_lossy_and_bounded(name):
     """No token has more than p / l of probability, so no row of n tokens more than p / l^n."""
     distribution, truth = lenient_distributions(LenientVerifier(LENIENCE), name)

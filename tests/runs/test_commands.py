@@ -11,7 +11,7 @@ import pytest
 from said import said
 
 from specdec.runs import gin_files
-from tests.runs.decoding import ROOT, start
+from tests.runs.decoding import ROOT, main, start
 
 CONFIG = ROOT / "configs/experiments/quickstart_ende.gin"
 
@@ -50,7 +50,13 @@ def test_absent_accelerators_are_not_mentioned(tiny, tmp_path):
     assert said(result.stderr).startswith("Decoding 1 rows")
 
 
-@pytest.mark.parametrize("library", ["_multiarray_umath", "libjax_common", "_sentencepiece"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        "libjax_common",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("_multiarray_umath", "_sentencepiece")),
+    ],
+)  # fmt: skip
 def test_ctrl_c_while_libraries_load_is_one_line_and_130(tiny, tmp_path, library):
     process = start(tiny, f"--output_dir={tmp_path / 'out'}")
     while library not in Path(f"/proc/{process.pid}/maps").read_text():
@@ -72,7 +78,7 @@ def test_a_full_disk_is_named_and_the_run_goes_on(tiny, tmp_path):
     assert last.startswith("error: File too large: ")
     assert str(tmp_path / "out") in last
     assert last.endswith("Make room, then run the same command again: it goes on where it stopped.")
-    assert run("decode", *arguments, cwd=tmp_path).returncode == 0
+    assert main(tiny, tmp_path / "out") == 0
 
 
 def test_a_configuration_is_found_from_any_directory(tmp_path, monkeypatch):

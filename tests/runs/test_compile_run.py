@@ -106,8 +106,10 @@ def test_a_mesh(tiny, tmp_path, capsys):
         ((), ("DRAFT=@Quantized()",)),
         (("trees/branching.gin",), ()),
         (("methods/beam.gin",), ()),
-        (("methods/speculative_beam.gin",), ("GAMMA=2",)),
-        ((), ("DRAFT=@Copying()", "TEMPERATURE=1.0", "BATCH_SIZE=2")),
+        pytest.param(("methods/speculative_beam.gin",), ("GAMMA=2",), marks=pytest.mark.slow),
+        pytest.param(
+            (), ("DRAFT=@Copying()", "TEMPERATURE=1.0", "BATCH_SIZE=2"), marks=pytest.mark.slow
+        ),
     ],
 )  # fmt: skip
 def test_other_runs(tiny, tmp_path, capsys, files, bindings):

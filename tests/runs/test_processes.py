@@ -10,29 +10,42 @@ from specdec.runs.processes import Parts, Processes
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read, start, without_time
 
-NUM_ROWS = 300
+FEW, MANY = 24, 300
 WORDS = " ".join(TEXTS).split()
 SETTINGS = ("BATCH_SIZE=1", "TEMPERATURE=1.0", "MAX_INPUT_LEN=64")
 BINDINGS = [f"--gin.{setting}" for setting in SETTINGS]
 RENDEZVOUS = 120
 
 
-@pytest.fixture(scope="module")
-def many(tiny):
-    """Pairs of many lengths, all different."""
-    directory = tiny.root / "pairs"
+def pairs(tiny, count):
+    """A directory of pairs of many lengths."""
+    directory = tiny.root / f"pairs-{count}"
     directory.mkdir()
-    rows = (" ".join(WORDS[i % 7 : i % 7 + 1 + i * i % 11]) for i in range(NUM_ROWS))
+    rows = (" ".join(WORDS[i % 7 : i % 7 + 1 + i * i % 11]) for i in range(count))
     (directory / "test.tsv").write_text("".join(f"{row}\tdie {row}\n" for row in rows))
     return directory
 
 
 @pytest.fixture(scope="module")
-def whole(tiny, many, tmp_path_factory):
+def few(tiny):
+    return pairs(tiny, FEW)
+
+
+@pytest.fixture(scope="module")
+def many(tiny):
+    """Enough to be stopped amid them."""
+    return pairs(tiny, MANY)
+
+
+def alone(tiny, data, directory):
     """What one process makes of it."""
-    directory = tmp_path_factory.mktemp("whole")
-    assert main(tiny, directory, *SETTINGS, f"DATA_DIR={str(many)!r}") == 0
+    assert main(tiny, directory, *SETTINGS, f"DATA_DIR={str(data)!r}") == 0
     return directory
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, few, tmp_path_factory):
+    return alone(tiny, few, tmp_path_factory.mktemp("whole"))
 
 
 def start_all(tiny, directories, *arguments, each=((), ()), cwds=(None, None), timeout=RENDEZVOUS):
@@ -62,10 +75,10 @@ def assert_same(directory, whole):
     assert without_time(read(directory)[0]) == without_time(read(whole)[0])
 
 
-def test_two_processes_do_what_one_does(tiny, many, whole, tmp_path):
+def test_two_processes_do_what_one_does(tiny, few, whole, tmp_path):
     """With a directory each: what they say goes through JAX, not through files."""
     directories = [tmp_path / "a", tmp_path / "b"]
-    runs = ended(start_all(tiny, directories, f"--gin.DATA_DIR={str(many)!r}"))
+    runs = ended(start_all(tiny, directories, f"--gin.DATA_DIR={str(few)!r}"))
     assert [code for code, *_ in runs] == [0, 0], runs
     assert_same(directories[0], whole)
     assert ["BLEU" in output for _, output, _ in runs] == [True, False]
@@ -87,7 +100,7 @@ def wait_for(path, *processes):
 
 
 @pytest.mark.slow
-def test_one_is_told_to_stop_and_all_stop_and_go_on(tiny, many, whole, tmp_path):
+def test_one_is_told_to_stop_and_all_stop_and_go_on(tiny, many, tmp_path, tmp_path_factory):
     """As when a pod is preempted: SIGTERM reaches one of the processes first."""
     data = f"--gin.DATA_DIR={str(many)!r}"
     processes = start_all(tiny, [tmp_path] * 2, data)
@@ -100,7 +113,7 @@ def test_one_is_told_to_stop_and_all_stop_and_go_on(tiny, many, whole, tmp_path)
         assert "Traceback" not in error
     assert not (tmp_path / "decodes.jsonl").exists()
     assert [code for code, *_ in ended(start_all(tiny, [tmp_path] * 2, data))] == [0, 0]
-    assert_same(tmp_path, whole)
+    assert_same(tmp_path, alone(tiny, many, tmp_path_factory.mktemp("whole")))
 
 
 @pytest.mark.slow
@@ -187,10 +200,10 @@ def test_every_batch_is_someones(tmp_path, sizes):
         assert dealt == sizes
 
 
-def test_another_runs_decodes_are_not_replaced(tiny, many, whole, tmp_path, capsys, monkeypatch):
+def test_another_runs_decodes_are_not_replaced(tiny, few, whole, tmp_path, capsys, monkeypatch):
     (tmp_path / "decodes.jsonl").write_bytes((whole / "decodes.jsonl").read_bytes())
     monkeypatch.setattr(Processes, "exchange", lambda self, mine: [mine] * self.count)
-    settings = (*SETTINGS, f"DATA_DIR={str(many)!r}", "GAMMA=3")
+    settings = (*SETTINGS, f"DATA_DIR={str(few)!r}", "GAMMA=3")
     assert main(tiny, tmp_path, *settings, processes=Processes(0, 2)) == 2
     error = capsys.readouterr().err
     assert "holds the decodes of another configuration" in error

@@ -37,15 +37,15 @@ class GenerateOutput:
 
     Attributes:
       texts: one string a row: what its output adds to the text of a decoder-only model, or to
-        ``prefix``. So a piece that continues a word has no space in front. None for a pair without
-        a vocabulary.
+        ``prefix``. So a piece that continues a word has no space in front. None if the pair has no
+        vocabulary.
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
-      traces: for each row its blocks (see :func:`Pair.generate`); None unless asked for.
-      choice: why this gamma or tree, where it was chosen by measurement.
-      beams: of beam search, each row's ``num_return`` best hypotheses, best first (fewer where
-        fewer ended); ``texts`` and ``tokens`` are the best ones. None of other methods.
-      searched: of speculative beams, levels a call and why blocks ended.
+      traces: the blocks of each row; None without ``trace=True``.
+      choice: of "auto", what was chosen and why.
+      beams: of beam search, the ``num_return`` best hypotheses of each row, best first (fewer if
+        fewer ended); ``texts`` and ``tokens`` are the best ones. None for other methods.
+      searched: of speculative beams, how many levels calls advanced and why blocks ended.
     """
 
     texts: list[str] | None
@@ -63,7 +63,7 @@ class Pair:
     Attributes:
       target: the model whose distribution outputs follow.
       draft: what guesses.
-      vocabulary: None where the checkpoints have none; then texts are token ids.
+      vocabulary: None if the checkpoints have none; then texts are token ids.
       name: for results and tables.
     """
 
@@ -95,10 +95,10 @@ class Pair:
         Args:
           texts: strings, or token ids with EOS at the end; any iterable of them.
           decoding: how to decode; the defaults of :class:`specdec.Decoding` if None.
-          prefix: what outputs are made to begin with, which an encoder-decoder's decoder reads
+          prefix: forced beginning of the outputs of an encoder-decoder, which its decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with
-            one for each. No part of the output, and no more than max_input_len tokens.
-          trace: return every row's blocks.
+            one for each. It is not part of the output and has at most max_input_len tokens.
+          trace: return the blocks of every row.
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
             ``decoding``.
 
@@ -129,7 +129,7 @@ class Pair:
     def decoder(
         self, decoding: Decoding | None = None, *, width: int = 1, **options: Any
     ) -> BatchDecoder:
-        """What decodes batches; see :func:`specdec.decoding.build.build_decoder`.
+        """A decoder of batches; see :func:`specdec.decoding.build.build_decoder`.
 
         Args:
           decoding, options: as in :meth:`generate`.
@@ -140,7 +140,7 @@ class Pair:
     def searcher(
         self, decoding: Decoding | None = None, **options: Any
     ) -> BeamDecoder | SpeculativeBeamDecoder:
-        """What searches beams; see :func:`specdec.decoding.build.build_search`.
+        """A beam search of batches; see :func:`specdec.decoding.build.build_search`.
 
         Args:
           decoding, options: as in :meth:`generate`.
@@ -151,7 +151,7 @@ class Pair:
         self, ids: Sequence[np.ndarray], decoding: Decoding | None = None, *,
         prefixes: Sequence[np.ndarray] | None = None, remember: bool = True, **options: Any,
     ) -> Choice:  # fmt: skip
-        """What "auto" stands for; see :func:`specdec.measure.auto.choose`.
+        """What "auto" chooses for these rows; see :func:`specdec.measure.auto.choose`.
 
         Args:
           decoding, options: as in :meth:`generate`.
@@ -271,7 +271,7 @@ class Pair:
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Raises TypeError for options that there are not, with what to give instead."""
+    """Raises TypeError for unknown options, with what to give instead."""
     known = [field.name for field in dataclasses.fields(Decoding)]
     advice = advice_on(options)
     for name in options:

@@ -1,4 +1,4 @@
-"""``specdec.compile_report``: what the compilers of TPUs and GPUs say of a decode."""
+"""``specdec.compile_report``: what the compilers of TPUs and GPUs say about a decode."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def compile_report(
     plain: ProgramReport | None = None,
     **options: Any,
 ) -> CompileReport:
-    """Compiles a decode, and plain decoding, for a chip that need not be there.
+    """Compiles a decode, and plain decoding, for a chip that this machine need not have.
 
-    Nothing is loaded, allocated or run: shapes are enough. What comes of it is the TPU compiler's
-    estimate, or of a GPU a floor and a count; neither is a measurement.
+    Nothing is loaded, allocated or run: shapes are enough. The result is an estimate of the TPU
+    compiler, or for a GPU a floor and a count. Neither is a measurement.
 
     Args:
-      target: a pair of :func:`specdec.load_pair`, whose draft is taken unless another is given; a
+      target: a pair of :func:`specdec.load_pair`, with its own draft unless another is given; a
         model's config, such as ``specdec.models.t5.config.T5Config``; or a checkpoint's directory.
       draft: a model's config or directory, or a spec such as ``specdec.Quantized()``; None compiles
         plain decoding alone.

@@ -25,7 +25,7 @@ def load_pair(
     weights: Literal["int8"] | None = None,
     mesh: DeviceMesh | None = None,
 ) -> Pair:
-    """Loads a target, bundled or from a checkpoint, and what it is drafted with.
+    """Loads a target and its draft, bundled or from checkpoints.
 
     Args:
       name: a bundled pair ("quickstart", "quickstart_lm"); or give both target and draft.
@@ -36,15 +36,14 @@ def load_pair(
         :class:`specdec.Hierarchical`, :class:`specdec.Heads`, what was trained on the target's
         hidden states, or :class:`specdec.Quantized`, the target's own copy in 8 or 4 bits.
       dtype: of activations and caches, "float32" or "bfloat16", and of weights that are stored in
-        more bits. Those of 16 bits stay as they are beside "float32": results are the same. On CPU
-        the draft's decoder keeps float16 then: reading weights is most of its work, and what it
-        generates are guesses.
-      weights: "int8" rounds the target's to 8 bits, with a scale for each output of a kernel. That
-        is another model, whose distribution outputs then follow; None keeps them.
+        more bits. With "float32", weights of 16 bits stay in 16 bits, and results are the same. On
+        CPU the draft's decoder then has float16 weights: reading them is most of its work, and its
+        guesses are verified anyway.
+      weights: "int8" rounds the target's to 8 bits, with a scale for each output of a kernel. The
+        result is another model, and outputs follow its distribution. None rounds nothing.
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
-        for one device. Tokens do not depend on it, but for sums that are rounded in another order:
-        a token differs only where two were about as likely, or where a random number fell on the
-        boundary between two.
+        for one device. Tokens do not depend on it, except for rounding: a token differs only if two
+        were about equally likely, or if a random number fell on the boundary between two.
 
     Raises:
       ValueError: an unknown name, a missing argument, a draft or a vocabulary of another model, or

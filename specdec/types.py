@@ -57,7 +57,7 @@ class SamplingConfig:
         return self.temperature == 0
 
     def traced(self) -> Sampling:
-        """The same for a compiled program, whose numbers may change without another compile.
+        """The same with traced numbers, which may change between calls of one program.
 
         A temperature that float32 would round to 0 becomes its smallest number.
         """
@@ -70,7 +70,7 @@ class SamplingConfig:
 
 @pytree
 class Sampling:
-    """A :class:`SamplingConfig` inside a program: its numbers are traced, argmax or not is static.
+    """A :class:`SamplingConfig` inside a program. Its numbers are traced, ``greedy`` is static.
 
     Attributes:
       temperature, top_k, top_p: scalars; not looked at where ``greedy``.
@@ -87,7 +87,7 @@ class Sampling:
 class Prompt:
     """What a batch of rows is decoded from.
 
-    Lengths are told, never found by comparing with a padding id: some models pad with EOS.
+    Lengths are given, never found by comparing with a padding id: some models pad with EOS.
 
     Attributes:
       inputs: [B, S] the encoder's tokens, S = 0 for a decoder-only model.
@@ -109,7 +109,7 @@ class Prompt:
 
     @property
     def input_mask(self) -> Bool[Array, "b s"]:
-        """Which inputs are no filler."""
+        """Which inputs are not filler."""
         return jnp.arange(self.inputs.shape[1]) < self.input_lengths[:, None]
 
     @property

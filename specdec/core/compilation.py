@@ -53,8 +53,8 @@ class DecodeJit(Generic[_Arguments, _Result]):
     """``jax.jit`` with the backend's options, of whose programs a process keeps the last ones.
 
     Attributes:
-      function: what is compiled, to be a part of someone else's program: inside another ``jit``
-        there can be no options.
+      function: what is compiled, for use inside another program: a ``jit`` inside another one
+        cannot have options.
     """
 
     def __init__(self, function: Callable[_Arguments, _Result], static_argnames: Sequence[str]):
@@ -81,7 +81,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
             return _kept[key]
 
     def lower(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> jax.stages.Lowered:
-        """The program of such a call; once it was compiled, in any thread, the call finds it."""
+        """The program of such a call. Once it is compiled, in any thread, the call uses it."""
         return self.jitted(*args, **kwargs).lower(*args, **kwargs)
 
     def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

@@ -1,7 +1,7 @@
 """The kinds of device that programs are compiled for, and what is done differently for each.
 
-What a program is compiled for is asked of :func:`current` while it is traced, never of JAX: a
-decode for a TPU can be compiled where there is none (:mod:`specdec.accelerators`).
+Code that is traced asks :func:`current`, never JAX, which device it is for. So a decode for a TPU
+can be compiled on a machine without one (:mod:`specdec.accelerators`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Platform:
     fused: bool = False
 
     def tile_for(self, batch: int) -> int:
-        """Of what number of tokens each row's calls are a multiple; 1 for no filler.
+        """The tile of each row's calls: their tokens are a multiple of it; 1 for no filler.
 
         A product of one token leaves an accelerator's matrix unit: on a TPU it is three times
         slower than one of eight, which costs no more than reading the weights, and on a GPU it is
@@ -54,7 +54,7 @@ class Platform:
 
     @property
     def without_kernels(self) -> Platform:
-        """The same with the compiler's own operations alone, which have gradients."""
+        """The same without our kernels: the compiler's own operations have gradients."""
         return dataclasses.replace(self, fused=False)
 
 

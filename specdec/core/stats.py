@@ -1,4 +1,4 @@
-"""Counts of a whole run and the rates made of them."""
+"""Counts of a whole run, and rates computed from them."""
 
 from __future__ import annotations
 

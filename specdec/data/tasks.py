@@ -87,7 +87,7 @@ def model_inputs(
 def evenly(items: Sequence[T], count: int) -> Sequence[T]:
     """``count`` of the items (or all, if they are fewer), evenly spread over their order.
 
-    Data sets are often sorted by length: the first items stand for no others.
+    Data sets are often sorted by length, so the first items are not typical.
     """
     count = min(count, len(items))
     return [items[i * len(items) // count] for i in range(count)]

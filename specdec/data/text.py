@@ -64,9 +64,9 @@ def _line_of(raw: bytes) -> str:
 
 
 def stream_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[str, T] | BadRow]:
-    """Origin and parsed text of each line of a UTF-8 file, or what is bad about it.
+    """Origin and parsed text of each line of a UTF-8 file, or a :class:`BadRow`.
 
-    A byte order mark at the file's start is left out. ``parse`` gets a line without its end and
+    A byte order mark at the file's start is ignored. ``parse`` gets a line without its end and
     raises ValueError for a bad one.
     """
     with open(path, "rb") as file:

@@ -19,7 +19,7 @@ _DEFINED = 4  # Type of a piece that is one token wherever its text is.
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back: what is asked of it between a text and a model."""
+    """Text to token ids and back."""
 
     @property
     def path(self) -> Path:
@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
     @property
     def start_ids(self) -> tuple[int, ...]:
-        """What stands before a text that a decoder-only model continues."""
+        """Token ids before a text that a decoder-only model continues."""
         ...
 
     def __len__(self) -> int:

@@ -36,7 +36,7 @@ class BatchDecoder:
         return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
     def check(self, batch: Batch, *, trace: bool = False) -> None:
-        """Traces the program that decodes such a batch, which is not compiled.
+        """Traces the program that decodes such a batch, without compiling it.
 
         Raises:
           ValueError: the verifier cannot verify what the drafter makes.

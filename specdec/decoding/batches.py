@@ -16,7 +16,7 @@ _SMALLEST_BUCKET = 16
 
 
 def refuse_nan(batch: Batch, nan: np.ndarray, num_tokens: np.ndarray, source: str) -> None:
-    """Ends a decode of which logits were NaN.
+    """Raises an error if logits of a decode were NaN.
 
     Args:
       nan: [B] whether a row's were.
@@ -99,7 +99,7 @@ def _padded(
 
 
 def commonest(batches: Sequence[Batch]) -> list[Batch]:
-    """Those of the shape that most batches have."""
+    """The batches of the commonest shape."""
     shape, _ = Counter(batch.shape for batch in batches).most_common(1)[0]
     return [batch for batch in batches if batch.shape == shape]
 

@@ -1,4 +1,4 @@
-"""What decodes: built of a target, a draft and a :class:`Decoding`."""
+"""Builds what decodes: from a target, a draft and a :class:`Decoding`."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def build_engine(
 def build_decoder(
     target: LoadedModel, draft: OpenDraft, decoding: Decoding, *, width: int = 1
 ) -> BatchDecoder:
-    """What decodes batches of :func:`specdec.decoding.batches.make_batches`.
+    """A decoder of the batches that :func:`specdec.decoding.batches.make_batches` makes.
 
     Raises:
-      ValueError: the draft cannot draw its guesses so; see also :func:`build_engine`.
+      ValueError: the draft cannot draw its guesses in this way; see also :func:`build_engine`.
     """
     params = EngineParams(target.params, decoding.sampling.traced())
     engine = build_engine(target.model, draft, decoding, width=width)
@@ -72,7 +72,7 @@ def build_decoder(
 def build_search(
     target: LoadedModel, draft: OpenDraft | None, decoding: Decoding
 ) -> BeamDecoder | SpeculativeBeamDecoder:
-    """What searches beams, plain ones or those that a draft model guesses.
+    """Beam search of batches, plain or with guesses of a draft model.
 
     Args:
       draft: not read by plain beams.

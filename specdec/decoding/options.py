@@ -30,11 +30,11 @@ class Decoding:
 
     With ``method="speculative"`` outputs follow the same distribution as with "autoregressive": the
     same tokens at temperature 0, the same distribution above it, unless the verifier is a lossy one
-    (``verifier.lossless`` tells).
+    (see ``verifier.lossless``).
 
     Attributes:
-      method: "speculative", "autoregressive", "beam", which takes no draft's options, or
-        "speculative_beam": the same beams in fewer calls of the target.
+      method: "speculative"; "autoregressive", which is plain decoding; "beam", which takes no
+        options of a draft; or "speculative_beam": the same beams in fewer calls of the target.
       gamma: guesses a block, in 1..max_decode_len - 1; None for 4, or as many as the draft can make
         and fit into an output; or "auto": the fastest by measurement (as for a draft that
         never stops), plain decoding where speculation does not pay. Of speculative beams: levels
@@ -217,14 +217,14 @@ class Decoding:
 
     @property
     def to_choose(self) -> AutoName | None:
-        """What is "auto"."""
+        """What "auto" is to choose; None if nothing is "auto"."""
         if not self.guesses or "auto" not in (self.gamma, self.tree):
             return None
         return "beams" if self.searches else "tree" if self.tree else "gamma"
 
     @property
     def shape(self) -> Shape | None:
-        """A block's guesses, which are not to be chosen; None without a draft."""
+        """The guesses of a block, once nothing is "auto"; None without a draft."""
         if not self.guesses:
             return None
         if self.tree is not None:
@@ -245,17 +245,17 @@ class Decoding:
         return self.verifier or (_OF_CHAINS if self.tree is None else _OF_TREES)
 
     def fitted(self, most_guesses: int) -> Decoding:
-        """With a number for a gamma that was not given.
+        """The same with a number for a gamma that was not given.
 
         Args:
-          most_guesses: in a row, that the draft can make.
+          most_guesses: the most guesses in a row that the draft can make.
         """
         if not self.guesses or self.gamma is not None or self.tree is not None:
             return self
         return dataclasses.replace(self, gamma=min(self.depth, most_guesses))
 
     def with_shape(self, shape: Shape | None) -> Decoding:
-        """With these guesses in a block, or none; all else is the same."""
+        """The same with these guesses in a block; plain decoding if None."""
         changes: dict[str, Any] = {"gamma": None, "tree": None, "stop_below": 0.0}
         if shape is None:
             changes |= {"method": _PLAIN.get(self.method, self.method), "draft_beams": None}
@@ -266,7 +266,7 @@ class Decoding:
 
 
 def decoding_of(given: Decoding | None, options: Mapping[str, Any]) -> Decoding:
-    """``given``, or a new one, with these options."""
+    """``given``, or the defaults, with these options."""
     if given is None:
         return Decoding(**options)
     if not isinstance(given, Decoding):

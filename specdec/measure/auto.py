@@ -38,8 +38,8 @@ def choose(
 
     Decodes the first rows to measure acceptance and costs, then times the most promising shapes
     that draft and verifier can do (:mod:`specdec.measure.chooser`): 30 s at most for a gamma, 60 s
-    for a tree or beams. What could be measured in that time decides. A choice that was timed is
-    kept in the user's cache directory, and found there the next time for this pair, device, way of
+    for a tree or beams. The choice uses what could be measured in that time. A choice that was
+    timed is kept in the user's cache directory, and used again for the same pair, device, way of
     decoding and shapes.
 
     Args:
@@ -49,8 +49,8 @@ def choose(
       remember: whether to look for a choice made before, and to keep this one.
 
     Raises:
-      ValueError: nothing is to be chosen; no row, or max_decode_len below 2, which leaves nothing
-        to guess; a draft or verifier that cannot do what is to be chosen.
+      ValueError: nothing is "auto"; there is no row; max_decode_len is below 2, which leaves
+        nothing to guess; the draft or the verifier cannot do what is to be chosen.
     """
     name = decoding.to_choose
     if name is None or not ids:

@@ -1,4 +1,4 @@
-"""What speculative beams take at least on a device, from shapes and public figures alone."""
+"""The least time of speculative beams on a device, from shapes and public figures alone."""
 
 from __future__ import annotations
 

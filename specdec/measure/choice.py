@@ -1,4 +1,4 @@
-"""A choice of "auto", why it was made, and where it is kept for the next time."""
+"""A choice of "auto", its reason, and where it is kept for the next time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Choice:
       cost_ratio: c of a level of one guess; of beams, of a level of them.
       verify_ratio: v by the guesses of a call.
       candidates: the fastest first; those that were timed before those that were not.
-      note: what was not measured, as time was up; empty if nothing.
+      note: what was not measured because time was up; empty if nothing.
 
     Raises:
       ValueError: a field of another type or out of range, or a choice that is no candidate.

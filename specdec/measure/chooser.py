@@ -5,7 +5,7 @@
 3. From that the speedup of every candidate is predicted.
 4. The most promising ones decode the rows too, in turns. The fastest is chosen.
 
-When time is up, the choice is made by what is known by then, and its text tells so.
+When time is up, the choice uses what is known by then, and its text says so.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ class Kind(Protocol):
         ...
 
     def estimate(self, found: Mapping[str, Timed]) -> Estimate:
-        """What the probes tell that were timed."""
+        """What the timed probes tell."""
         ...
 
     def assumed(self) -> Estimate:
-        """What is taken to be so where nothing was measured."""
+        """The estimate if nothing was measured."""
         ...
 
     def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
@@ -143,7 +143,7 @@ class Kind(Protocol):
         ...
 
     def runner(self, candidate: Candidate) -> Runner:
-        """What decodes so."""
+        """A decoder of this shape."""
         ...
 
 

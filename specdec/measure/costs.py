@@ -1,11 +1,10 @@
 """What the parts of a decode cost: the one timer of c and v.
 
-A single dispatch of one step would mostly measure the dispatch. Each loop here runs ``STEPS``
-blocks of the real engine in one program, with buffers of the size the decode has: so many that
-the dispatch does not count. What a block costs does not depend on what it computes, for all shapes
-are static; so rows that end go on. Two drafts are exceptions: one that stops early, and one that is
-drafted for in turn. The blocks of their loops go on behind the text's end, where they may guess
-more or fewer times than within it.
+Timing a single step would mostly measure its dispatch. So each loop here runs ``STEPS`` blocks of
+the real engine in one program, with buffers of the size the decode has. The cost of a block does
+not depend on its values, because all shapes are static. So rows that have ended continue. Two
+drafts are exceptions: one that stops early, and one that is itself drafted for. Behind the text's
+end they may guess more or fewer times than within it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a block takes at least on a mesh of devices, from shapes and public figures alone.
+"""The least time of a block on a mesh of devices, from shapes and public figures alone.
 
 A block's floor is the sum of its parts' (:meth:`specdec.core.roofline.Load.floor`), as each needs
 what the one before it found. ``costs.py`` measures the same parts where the devices are.
@@ -133,7 +133,7 @@ class BlockPlan:
 
     @property
     def _cached(self) -> int:
-        """Room of the target's self-attention cache."""
+        """Capacity of the target's self-attention cache."""
         return self.output_len + self.nodes + 1
 
     @property

@@ -1,4 +1,4 @@
-"""Whether speculative decoding generates what plain decoding does: greedily, and by beams."""
+"""Whether speculative decoding gives the outputs of plain decoding: greedy ones, and beams."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _name(character: str) -> str:
 
 
 def say(message: str, *, result: bool = False) -> None:
-    """Tells it above what bars there are, on stderr: stdout is for results."""
+    """Prints a message above all bars, on stderr: stdout is for results."""
     file = sys.stdout if result else sys.stderr
     tqdm.write(visible(message, "\n\t"), file=file)
     file.flush()
@@ -121,7 +121,7 @@ class Progress(tqdm):
         self.refresh()
 
     def clear(self, nolock: bool = False) -> None:
-        """Makes room for a line; the bar comes back at once."""
+        """Clears the bar for a message; it comes back at once."""
         self._shown = -self._gap
         super().clear(nolock)
 

@@ -1,4 +1,4 @@
-"""How fast speculative decoding is, measured beside its own autoregressive reference."""
+"""How fast speculative decoding is, compared with plain decoding in the same run."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Prediction:
 
 
 def predict(stats: RunStats, speed: Speed) -> Prediction:
-    """The speedup that acceptance and costs lead one to expect.
+    """The speedup that acceptance and costs predict.
 
     A draft whose steps or whose encoder were measured to take less than no time (both are
     differences of times) takes none.

@@ -19,12 +19,12 @@ class Verifier(Protocol):
 
     @property
     def needs_probs(self) -> bool:
-        """Whether a greedy target is to come with the probabilities behind its argmax."""
+        """Whether it needs a greedy target's probabilities behind the argmax."""
         ...
 
     @property
     def trees(self) -> bool:
-        """Whether it verifies trees, too; else chains only."""
+        """Whether it verifies trees too, or only chains."""
         ...
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:

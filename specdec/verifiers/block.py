@@ -16,7 +16,8 @@ from specdec.verifiers.token import chain_verdict, check_chain
 
 @dataclasses.dataclass(frozen=True)
 class BlockVerifier:
-    """Keeps the longest prefix that its own test accepts; no token less than token verification.
+    """Keeps the longest prefix that its own test accepts: on average at least as many tokens as
+    token verification.
 
     With p_0 = 1 and p_i = min(1, p_{i-1} p(x_i) / q(x_i)), prefix i < gamma is accepted with
     probability h_i = A_i / (A_i + 1 - p_i), where A_i = sum_x max(p_i p(x) - q(x), 0) over the

@@ -1,4 +1,4 @@
-"""Lenience: more guesses accepted for an output that is no longer quite the target's."""
+"""Lenience: more guesses are accepted, and the output no longer follows the target exactly."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from specdec.verifiers.tree import (
 
 @dataclasses.dataclass(frozen=True)
 class PointMassVerifier:
-    """Draws the next token from p at each node, and goes on while it is one of the guesses.
+    """Draws the next token from p at each node, and continues while it is one of the guesses.
 
     So a guess x is accepted with p(x), and with p(x) / (1 - p(siblings before it)) once these are
-    rejected: recursive verification with q = one-hot, where the residual is p without them. What is
-    emitted are draws from p, whatever is guessed, as long as guesses do not depend on the block's
-    random numbers. Repeated siblings do no harm: the first is followed.
+    rejected: recursive verification with q = one-hot, where the residual is p without them. Emitted
+    tokens are draws from p, whatever the guesses are, as long as guesses do not depend on the
+    block's random numbers. Siblings may repeat: the first is followed.
 
     Source: Leviathan et al. 2023, Algorithm 1 with q = one-hot; trees as in Miao et al. 2024,
     "SpecInfer".

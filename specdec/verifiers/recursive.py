@@ -44,9 +44,9 @@ class RecursiveVerifier:
     "Sequoia".
 
     Notation: p is ``target``, q is ``draft.probs``. Point-mass drafts go to
-    :class:`PointMassVerifier`, which is the same distribution in fewer steps. At temperature 0 the
-    target's own tokens are followed down the tree. One random number a level decides between the
-    siblings.
+    :class:`PointMassVerifier`, whose outputs have the same distribution, in fewer steps. At
+    temperature 0 the target's own tokens are followed down the tree. One random number a level
+    decides between the siblings.
     """
 
     lossless: bool = dataclasses.field(default=True, init=False)

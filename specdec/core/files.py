@@ -1,4 +1,4 @@
-"""Files that appear whole: a reader finds what was there before or what is there now."""
+"""Atomic files: a reader finds either the old file or the new one, whole."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from zipfile import BadZipFile
 def written(path: Path) -> Iterator[Path]:
     """Where to write a file or a directory, which takes its name when all is on disk.
 
-    It takes a file's place, or that of an empty directory. Its parents are made. What fails leaves
-    nothing behind; what a killed process left of it is removed.
+    It replaces a file or an empty directory, and makes its parents. A failure leaves nothing
+    behind. Remains of a killed process are removed.
 
     Raises:
       OSError: it cannot be written, or a directory with something in it has the name.
@@ -49,7 +49,7 @@ def written(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError that names no file, as one of a full disk while it is written, names this one."""
+    """Adds this file's name to an OSError without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -150,7 +150,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def numpy_file(path: Path, remedy: str) -> Iterator[IO[bytes]]:
-    """A file of NumPy's to read.
+    """Opens a NumPy file.
 
     Raises:
       OSError: it cannot be opened.

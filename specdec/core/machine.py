@@ -1,4 +1,4 @@
-"""What this runs on, and where it keeps what it found out about it."""
+"""The machine that this runs on, and the cache directory for what was measured on it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class StopRequest:
 
 @contextmanager
 def stop_request(*signals: signal.Signals) -> Iterator[StopRequest]:
-    """Notes these signals instead of dying of them; the handlers before are put back at the end.
+    """Notes these signals instead of ending the process; restores the old handlers at the end.
 
     A second Ctrl-C acts at once, without waiting. Outside the main thread, where handlers cannot be
     set, nothing is noted.

@@ -1,4 +1,4 @@
-"""What speculative beams save, from counts and costs.
+"""The speedup of speculative beams, from counts and costs.
 
 Source: Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative
 Decoding", appendix A.4, which has no formula; these are Equation 1 and Theorem 3.8 for levels.

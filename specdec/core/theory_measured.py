@@ -1,4 +1,4 @@
-"""Theory where acceptances are measured along texts and are not independent.
+"""Theory for acceptances that are measured along texts and are not independent.
 
 Everything here starts from ratios r_t = min(1, q(x_t)/p(x_t)) at the tokens x of texts that follow
 the target's distribution p (with what the draft assigns, q, after the same prefix). Given that the

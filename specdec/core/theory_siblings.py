@@ -1,4 +1,4 @@
-"""The most that K guesses of one position can be accepted, whatever the rule that judges them.
+"""The highest probability with which any rule can accept one of K guesses of a position.
 
 A rule sees K tokens drawn from q and emits a token whose distribution is p. It accepts if that
 token is one of the K. So the best rule is a flow from sets of K tokens to tokens, and by its

@@ -1,4 +1,4 @@
-"""The shape of a tree that is worth its cost, from measured acceptance by rank.
+"""The best shape of a tree, from measured acceptance by rank.
 
 Notation: p_k (``by_rank``) is the probability that, of a position's guesses, the k-th is the one
 that is accepted, whatever the position. A node's score is the probability that it is emitted: the
@@ -71,7 +71,7 @@ def expected_tokens(by_rank: Sequence[float], parents: Sequence[int]) -> float:
 
 
 def falling(by_rank: Sequence[float] | np.ndarray) -> tuple[float, ...]:
-    """Measured p with what rises by chance cut off, as :func:`best_parents` needs them."""
+    """Measured p, lowered where it rises by chance, as :func:`best_parents` needs it."""
     return tuple(float(x) for x in np.minimum.accumulate(np.asarray(by_rank, np.float64)))
 
 

@@ -1,7 +1,7 @@
 """T5X: a model class that decodes speculatively or by beams, for ``t5x.infer``'s own runs.
 
-``configs/t5x/speculative.gin`` replaces a run's model by it. The target is T5X's in all
-else: its network, parameters, checkpoints, partitioner and data. Source of T5X's side:
+``configs/t5x/speculative.gin`` replaces a run's model by it. All else stays T5X's: the target's
+network, parameters and checkpoints, the partitioner and the data. Source of T5X's side:
 ``t5x/models.py``, ``t5x/infer.py`` and ``t5x/examples/t5/network.py`` of google-research/t5x.
 
 Shapes: B batch, S input length, L output length, W beams.
@@ -76,8 +76,8 @@ class SpeculativeEncoderDecoderModel(
     Predictions follow the target's own distribution (if the verifier is lossless), and are its
     argmax tokens at temperature 0. Those of beams are beam search's. Loss, scores and
     parameters are T5X's. In bfloat16, specdec's sums are rounded elsewhere than T5X's. Each batch
-    packs the target's decoder again, a copy for as long as it is decoded; the draft's parameters
-    are the compiled program's constants.
+    packs the target's decoder again, which takes a copy of it. The draft's parameters are
+    constants of the compiled program.
 
     Args:
       module: a ``t5x.examples.t5.network.Transformer``.

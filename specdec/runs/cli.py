@@ -35,7 +35,7 @@ def decode(
       processes: those that do the run together, all with the same arguments but for output_dir.
 
     Returns:
-      the exit code: 0, or 2 for a mistake of the user's, told in one line on stderr. A run that is
+      the exit code: 0, or 2 for a mistake of the user, with one line on stderr. A run that is
       stopped raises SystemExit, see :meth:`specdec.runs.decode.PreparedRun.execute`.
     """
     try:

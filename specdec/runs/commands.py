@@ -1,7 +1,7 @@
 """The commands ``specdec-decode``, ``-train`` and ``-convert``; scripts/ has one for each.
 
-Each imports what it runs only when it runs: help is there at once, and Ctrl-C is one line at any
-time.
+Each imports its library only when it runs. So help is shown at once, and Ctrl-C gives one line at
+any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Doing a decoding run: decode, compare with plain decoding, measure, write it all down."""
+"""A decoding run: decode, compare with plain decoding, measure, write the results."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _END = "# ---\n"  # Of the provenance above a configuration.
 
 
 class PreparedRun:
-    """A run whose inputs, models and output directory were found to be good; nothing is written.
+    """A run whose inputs, models and output directory were checked; nothing is written yet.
 
-    Rows are decoded and written in an order that depends on the task and the batch size alone: what
-    a stopped run wrote is the beginning of what this one will.
+    Rows are decoded and written in an order that depends on the task and the batch size alone. So
+    what a stopped run wrote is the beginning of what this one writes.
 
     Args:
       config: the operative gin configuration.

@@ -22,21 +22,22 @@ from specdec.runs.inputs import BadRows
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRun:
-    """What to decode and how; gin's macros in ``configs/runs/decode.gin`` bind it.
+    """What to decode, and how. ``configs/runs/decode.gin`` binds its fields.
 
     Attributes:
       target, draft, dtype, weights, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
-      decoding: how to decode.
-      num_examples: the first so many of the task; None for all.
-      timing_examples, timing_repetitions: how many of those, evenly spread, are timed, and how
-        often; 0 examples measure no speed.
-      check: whether greedy rows are compared with plain decoding, which decodes each batch with
-        width 1 and gamma + 1.
-      bad_rows: what becomes of a row that is blank, not UTF-8, not a pair in a file of pairs, or
-        longer than max_input_len: "fail" ends the run before anything is decoded, "skip" writes it
-        to ``skipped.jsonl``.
-      prefix: what every output is made to begin with. What is written, counted and compared with
-        references is without it.
+      decoding: see :class:`specdec.Decoding`.
+      num_examples: how many rows of the task, from its beginning; None for all.
+      timing_examples, timing_repetitions: how many of these rows, evenly spread, are timed, and
+        how often. With 0 rows no speed is measured.
+      check: whether greedy rows are compared with plain decoding. This decodes each batch two
+        more times, with calls of 1 and of gamma + 1 tokens.
+      bad_rows: for a row that is blank, not UTF-8, not a pair in a file of pairs, or longer than
+        max_input_len: "fail" ends the run before anything is decoded, "skip" writes the row to
+        ``skipped.jsonl``.
+      prefix: forced beginning of every output. It is not written, counted or compared with
+        references.
+
     Raises:
       ValueError: a value out of its range.
     """
@@ -79,7 +80,7 @@ class DecodeRun:
         return self.check and self.decoding.sampling.greedy and self.decoding.guesses
 
     def searcher(self, pair: Pair, *, plain: bool = False) -> BeamDecoder | SpeculativeBeamDecoder:
-        """What searches the run's beams; of one level while gamma is to be chosen.
+        """The run's beam search; with guesses of one level while gamma is "auto".
 
         Args:
           plain: without guesses, whatever the run's method.

@@ -1,4 +1,4 @@
-"""``--dry_run``: what a decoding run would keep in memory, and how fast it is in theory.
+"""``--dry_run``: how much memory a decoding run needs, and how fast it is in theory.
 
 Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 """
@@ -110,8 +110,8 @@ def report(
 
     Raises:
       ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
-        mesh does not divide a model or the batch, the draft is several ones merged, or the
-        hardware or the reported run is none.
+        mesh does not divide a model or the batch, the draft merges several ones, or the
+        hardware or the reported run is invalid.
     """
     if not isinstance(hardware, Hardware | None):
         example = "--gin_file=configs/hardware/tpu_v4.gin"

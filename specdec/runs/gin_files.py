@@ -72,7 +72,7 @@ def _one_of(files: Sequence[str]) -> str:
 
 
 def _check_macros() -> None:
-    """gin itself ignores a misspelt macro in silence."""
+    """Checks macros, because gin itself silently ignores a misspelt one."""
     found = _Macros()
     try:
         statements = list(config_parser.ConfigParser(gin.config_str(), found))

@@ -2,7 +2,7 @@
 
 A window is 64 batches' worth of rows, sorted by length and cut into batches. So the order of work
 depends on the task and the batch size alone. A run's only state is the file of decoded rows, which
-is always the beginning of what an uninterrupted run writes: to continue is to go on behind it.
+is always the beginning of what an uninterrupted run writes. To continue is to append to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tokens a draft needs: those that its task's outputs have."""
+"""The tokens that a draft needs: those of its task's outputs."""
 
 from __future__ import annotations
 

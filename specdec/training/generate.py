@@ -42,7 +42,7 @@ def generate(
 ) -> None:
     """Writes ``generated.tsv``: every distinct training input, and the target's output on it.
 
-    Outputs that are empty or have no end within the length limit are left out and counted.
+    Outputs that are empty or do not end within the length limit are left out and counted.
 
     Args:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".

@@ -1,4 +1,4 @@
-"""What drafts on a frozen target's hidden states, trained to guess what the target generates.
+"""Training of heads and layers that draft from a frozen target's hidden states.
 
 At each position t of a text the target has a hidden state, from which token t is drawn. Head i
 guesses token t + i from it, and learns the target's own distribution there. Before the first token

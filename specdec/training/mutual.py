@@ -1,7 +1,8 @@
 """Mutual learning: a trained target and its draft learn to agree with each other.
 
-Where several tokens are about as good, the target can come nearer as well. With p0 what the target
-gave before, p and q what target and draft give now, position by position, both minimize
+Where several tokens are about equally good, the target can move toward the draft too. With p0 the
+target's earlier distribution, p and q those of target and draft now, position by position, both
+minimize
 
     KL(p0 || p) + w TV(p, q)
 

@@ -1,4 +1,4 @@
-"""Optimizer and learning-rate schedule."""
+"""The optimizer and its learning-rate schedule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """New inputs that read like a data set's own.
 
-How a target treats texts that it does not remember from its training, which is what a draft will be
-asked to guess, is learned from such texts.
+A draft will have to guess outputs for texts that the target does not remember from its training.
+Such outputs are learned from new texts.
 """
 
 from __future__ import annotations

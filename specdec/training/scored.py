@@ -1,4 +1,4 @@
-"""A target's distributions on a draft's training batches: computed once, gone through many times.
+"""A target's distributions on a draft's training batches: computed once, used many times.
 
 The target's forward pass is most of what distilling a small draft costs. Its most probable tokens
 say nearly all that the draft can learn from it, and are few enough to keep.

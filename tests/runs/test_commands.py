@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from said import said
+from slow import slow
 
 from specdec.runs import gin_files
 from tests.runs.decoding import ROOT, main, start
@@ -51,12 +52,8 @@ def test_absent_accelerators_are_not_mentioned(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "library",
-    [
-        "libjax_common",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("_multiarray_umath", "_sentencepiece")),
-    ],
-)  # fmt: skip
+    "library", ["libjax_common", slow("_multiarray_umath"), slow("_sentencepiece")]
+)
 def test_ctrl_c_while_libraries_load_is_one_line_and_130(tiny, tmp_path, library):
     process = start(tiny, f"--output_dir={tmp_path / 'out'}")
     while library not in Path(f"/proc/{process.pid}/maps").read_text():

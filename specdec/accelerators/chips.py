@@ -83,7 +83,7 @@ def find(name: str) -> Slice:
     """A chip by its name ("v4"), or a slice by Google's ("v4-8" is four chips, "v5e-8" eight).
 
     Raises:
-      ValueError: there is none of that name; it lists those that there are.
+      ValueError: an unknown name; the message lists the known ones.
     """
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     chip = CHIPS.get(_OTHER_NAMES.get(match[1], match[1])) if match else None

@@ -1,4 +1,4 @@
-"""Whole decodes and beam searches, compiled from what their decoders hold: arrays or shapes."""
+"""Whole decodes and beam searches, compiled from their decoders' arrays, or from shapes."""
 
 from __future__ import annotations
 

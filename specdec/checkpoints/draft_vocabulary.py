@@ -1,7 +1,7 @@
 """The tokens that a draft generates, in a file beside its weights.
 
-A draft that does not say what its task never asks for, the other language's tokens, is as lossless
-and cheaper. Targets, and other tools that open the checkpoint, do not read the file.
+Without the tokens that its task never needs, such as those of the other language, a draft is faster
+and decoding still lossless. Targets, and other tools that open the checkpoint, ignore the file.
 Source: Zhao et al. 2025 (FR-Spec), where the tokens are the most frequent ones of a corpus.
 """
 

@@ -1,4 +1,4 @@
-"""Reading the files of a checkpoint: what is wrong with one is a CheckpointError that names it."""
+"""Reads the files of a checkpoint; a bad file is a CheckpointError that names it."""
 
 from __future__ import annotations
 

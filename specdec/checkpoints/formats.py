@@ -1,4 +1,4 @@
-"""Checkpoints of either library: which one wrote a directory is seen from what is in it."""
+"""Checkpoints of either library: the files of a directory show which one wrote it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def located(source: str | Path) -> str | Path:
 
 
 def warn_of_options(source: str | Path) -> None:
-    """Warns of what a directory's files ask of transformers' ``generate`` and decoding does not do.
+    """Warns of options of transformers' ``generate`` in a directory's files that decoding ignores.
 
     T5X's checkpoints have no such files.
     """

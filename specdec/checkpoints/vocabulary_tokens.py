@@ -61,7 +61,7 @@ def byte_tokens(path: Path) -> tuple[dict[int, AddedToken], Settings]:
 def difference(ours: Path, theirs: Path) -> str | None:
     """What differs between the tokens of two vocabularies' files; None where they are the same.
 
-    Two are the same if each id is the same text in both. Where no file tells the number of a
+    Two are the same if each id is the same text in both. Where no file gives the number of a
     SentencePiece model's sentinels, the model does, and they are not compared.
 
     Raises:

@@ -55,11 +55,11 @@ def without(*slow):
 
 
 MOST = pytest.mark.parametrize(
-    "setup", without("umt5/out_in", "v1.1/out_in/float16"), indirect=True
+    "setup", without("umt5/out_in", "v1.1/out_in/float16", "gpt_untied/out_in"), indirect=True
 )
 
 
-@pytest.fixture(params=without("umt5/out_in"), scope="module")
+@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16"), scope="module")
 def setup(request):
     """Of a platform's, calls are traced as there: with filler, and other writes into the cache."""
     model, params = make(request.param)

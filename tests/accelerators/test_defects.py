@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
+from slow import slow
 from small_decodes import one_chip, report_of
 
 from specdec.accelerators import chips, findings, hlo
@@ -101,7 +102,7 @@ HARMLESS = {("h100", "stacked"), ("h100", "row by row")}
 
 
 @pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.parametrize("chip", ["v4", "v5e", "v6e", "h100"])
+@pytest.mark.parametrize("chip", ["v5e", "h100", slow("v4"), slow("v6e")])
 def test_each_is_found_alone(chip, name):
     function, weight, tokens, expected = PLANTED[name]
     program = compile_program(one_chip(chip), function, weight, tokens, options={})

@@ -7,6 +7,7 @@ found.
 import dataclasses
 
 import pytest
+from slow import slow
 from small_decodes import CASES, one_chip, report_of
 
 # Each case is compiled for one chip, and what most decodes are made of for all.
@@ -22,6 +23,11 @@ COMPILED = [
     ("v6e", "random", 8), ("v6e", "bigrams", 8), ("v6e", "lenient", 8),
     ("h100", "plain", 8), ("h100", "chain", 1), ("h100", "tree sampled", 1),
 ]  # fmt: skip
+# In a plain run, what differs most from the others.
+QUICK = {
+    ("v4", "plain"), ("v4", "chain sampled"), ("v5e", "tree"), ("v5e", "eagle"), ("v5e", "beams"),
+    ("v5e", "int4"), ("v6e", "traversal"), ("h100", "plain"), ("h100", "tree sampled"),
+}  # fmt: skip
 
 
 # What is not 0: order is what these ask for.
@@ -35,7 +41,10 @@ def test_no_case_is_left_out():
     assert {name for _, name, _ in COMPILED} == set(CASES)
 
 
-@pytest.mark.parametrize(("chip", "name", "batch_size"), COMPILED)
+@pytest.mark.parametrize(
+    ("chip", "name", "batch_size"),
+    [each if each[:2] in QUICK else slow(*each) for each in COMPILED],
+)
 def test_nothing_is_amiss(chip, name, batch_size):
     report = report_of(one_chip(chip), name, batch_size)
     found = dataclasses.asdict(report.findings)

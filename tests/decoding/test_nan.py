@@ -49,7 +49,7 @@ def test_the_row_is_named(options, sampling):
     assert len(generate(model(0), model(1), sampling, **options).tokens) == 3
 
 
-def test_a_drafts_nan_would_change_the_law():
+def test_a_drafts_nan_would_change_the_distribution():
     with pytest.raises(ValueError, match=r"Row 2: .* its draft"):
         generate(model(0), model(1, broken=True), SAMPLINGS["sampled"], gamma=2)
     greedy = [
@@ -63,7 +63,7 @@ def test_a_drafts_nan_would_change_the_law():
 @pytest.mark.parametrize(
     "sampling", [SamplingConfig(0.0), SamplingConfig(1.0), SamplingConfig(1.0, 2, 0.9)], ids=str
 )
-@pytest.mark.parametrize("place", [0, 3, 4])
+@pytest.mark.parametrize("index", [0, 3, 4])
 def test_one_nan_is_enough(sampling, index):
     logits = np.zeros((1, 2, 5), np.float32)
     logits[0, 1, index] = np.nan

@@ -32,7 +32,7 @@ def block():
     return jnp.asarray(target), draft
 
 
-@pytest.mark.parametrize(("place", "verifier"), enumerate([TokenVerifier(), BlockVerifier()]))
+@pytest.mark.parametrize(("index", "verifier"), enumerate([TokenVerifier(), BlockVerifier()]))
 def test_the_verifiers_keep_as_many(block, index, verifier):
     """The mean over 40,000 blocks is within 5 standard errors: 6e-7 of false alarm."""
     target, draft = block

@@ -74,11 +74,11 @@ DECODES = [
     if way == "sampled" or mesh == "2x4" or (mesh == "1x8" and way in (*TREES, *BEAMS))
 ]
 # The few of the plain run, and the rest.
-FEW = [("1x8", "sampled"), ("2x4", "sampled"), ("2x4", "a tree")]
+FEW = [("2x4", "sampled"), ("2x4", "a tree")]
 PARTS = {"few": FEW, "rest": [each for each in DECODES if each not in FEW]}
 ROWS, BATCH, LIMIT, SEED = 104, 56, 24, 7
 # Of these, programs are read: those of the decodes, with the shapes that they have. And their part.
-PROGRAMS = {"1x8": "few", "2x4": "few", "8x1": "rest", "1x8, draft as target": "rest"}
+PROGRAMS = {"2x4": "few", "1x8": "rest", "8x1": "rest", "1x8, draft as target": "rest"}
 INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
 
 

@@ -22,6 +22,7 @@ from run_on_meshes import (
     TREES,
 )
 from simulated import on_eight_devices
+from slow import slow
 
 from specdec.checkpoints.share import DeviceShare
 from specdec.measure.floors import BlockPlan
@@ -188,7 +189,7 @@ def decode_loop(program):
     return [i for called in loop.called for i in reached(program, called)]
 
 
-@pytest.mark.parametrize("mesh", ["1x8", "2x4"])
+@pytest.mark.parametrize("mesh", ["2x4", slow("1x8")])
 def test_a_replicated_draft_waits_for_no_other_device(program, mesh):
     """In the compiled program; and the target for no more than its shares of sums and logits."""
     compiled = program(mesh)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CASES, LOSSLESS, distances_of
+from slow import slow
 from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 import specdec
@@ -123,10 +124,10 @@ def test_alpha_along_a_text_is_that_of_the_decode(params):
 class FollowingToy(ToyModel):
     """Looks up what its target's hash of the inputs leads to."""
 
-    def start(self, params, prompt, max_len, target=None):
-        assert target is not None
+    def start(self, params, prompt, max_len, given=None):
+        assert given is not None
         begin = super().start(params, prompt, max_len)
-        return dataclasses.replace(begin, encoded=target + jnp.sum(prompt.inputs, axis=1))
+        return dataclasses.replace(begin, encoded=given + jnp.sum(prompt.inputs, axis=1))
 
 
 @pytest.mark.parametrize("name", SAMPLING)
@@ -138,8 +139,11 @@ def test_lossless(name):
     assert max(off) < LOSSLESS
 
 
-@pytest.mark.parametrize("form", ["t5x", "orbax", "huggingface"])
-@pytest.mark.parametrize("layers", [0, 1])
+@pytest.mark.parametrize(
+    ("form", "layers"),
+    [("t5x", 0), ("orbax", 1), ("huggingface", 0),
+     slow("t5x", 1), slow("orbax", 0), slow("huggingface", 1)],
+)  # fmt: skip
 def test_checkpoints_of_every_format(form, layers, tmp_path):
     config = dataclasses.replace(
         DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128

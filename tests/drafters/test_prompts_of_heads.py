@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow import slow
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 from specdec.checkpoints import architectures
@@ -98,7 +99,7 @@ def trained_distributions(model, packed, states, inputs, text):
     return [jax.nn.softmax(each[0, 0]) for each in found]
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle", "look-ahead"])
+@pytest.mark.parametrize("kind", ["eagle", slow("medusa"), slow("look-ahead")])
 def test_guesses_are_drawn_from_what_training_computes(target, kind):
     model, packed, prompt = target
     drafter, own, states = drafter_of(kind, model, packed)

@@ -4,6 +4,7 @@ import subprocess
 import gin
 import pytest
 from safetensors import numpy as safetensors
+from slow import slow
 
 from specdec.data.tasks import bundled_examples
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -121,7 +122,7 @@ def test_a_mesh_without_devices(tiny, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("kept", [1, slow(0), slow(3)])
 def test_a_killed_run_continues(tiny, finished, tmp_path, kept):
     """Cut inside a line; the end is that of the run that nothing interrupted."""
     whole = (finished / "decodes.jsonl").read_bytes()

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from slow import slow
 
 from specdec.measure.rows import LineWriter
 from specdec.runs.decode import PreparedRun
@@ -69,7 +70,8 @@ def killed_while_writing(monkeypatch, tiny, file, directory, batch, fraction=0.0
 
 
 @pytest.mark.parametrize(
-    ("batch", "fraction"), [(0, 0), (0, 0.1), (0, 0.9), (20, 0.5), (63, 1), (64, 0.5), (74, 0.7)]
+    ("batch", "fraction"),
+    [(0, 0.1), (20, 0.5), (74, 0.7), slow(0, 0), slow(0, 0.9), slow(63, 1), slow(64, 0.5)],
 )
 def test_a_run_killed_while_it_writes(tiny, many, whole, tmp_path, monkeypatch, batch, fraction):
     written = killed_while_writing(monkeypatch, tiny, many, tmp_path, batch, fraction)

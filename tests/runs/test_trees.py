@@ -2,6 +2,7 @@
 
 import gin
 import pytest
+from slow import slow
 
 from specdec.drafters.shape import Tree
 from specdec.measure import chooser, decode_choice
@@ -120,7 +121,7 @@ def test_a_tree_is_timed(tiny, tmp_path, capsys, name, setting):
     assert f"v: target call on {width} tokens / on 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["branching", "best_first"])
+@pytest.mark.parametrize("name", ["best_first", slow("branching")])
 def test_a_killed_run_of_trees_continues(tiny, tmp_path, name):
     given = files(tiny, f"trees/{name}.gin")
     settings = ("CHECK=False",)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from distilling import distill_tiny, from_encoding
 from run_tiny import recipe
+from slow import slow
 
 from specdec.checkpoints import save_huggingface
 from specdec.data.batching import TokenBatch
@@ -86,8 +87,11 @@ def test_generated_outputs_are_trained_on_beside_the_data(
     assert settings["data"].startswith("202 examples")
 
 
-@pytest.mark.parametrize("starts", ["tokens", "encoding"])
-@pytest.mark.parametrize("loss", ["forward_kl", "total_variation"])
+@pytest.mark.parametrize(
+    ("starts", "loss"),
+    [("tokens", "forward_kl"), ("encoding", "total_variation"),
+     slow("tokens", "total_variation"), slow("encoding", "forward_kl")],
+)  # fmt: skip
 def test_scored_batches_give_the_loss_of_a_forward_pass(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch, loss, starts
 ):

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from distilling import distill_tiny, from_encoding
+from slow import slow
 from tiny import TINY_GPT, random_gpt_params
 
 from specdec.checkpoints import architectures
@@ -88,7 +89,7 @@ def greedy_along(config, params, batch):
     return np.argmax(logits, axis=-1) == batch.targets
 
 
-@pytest.mark.parametrize("starts", ["tokens", "encoding"])
+@pytest.mark.parametrize("starts", ["encoding", slow("tokens")])
 def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model, starts):
     """Teacher forcing along the outputs finds each token the likeliest."""
     target = dataclasses.replace(tiny_model, dtype="float32")

@@ -52,7 +52,7 @@ def height(state: Float[Array, " 4"]) -> Float[Array, ""]:
 
 @dataclasses.dataclass(frozen=True)
 class Pendulum:
-    """The loop's settings. Steps are what takes time: of the planner, its guess and the simulator.
+    """The loop's settings. The steps of planner, guess and simulator determine their times.
 
     Attributes:
       torques: to choose from, evenly from -strength to strength.

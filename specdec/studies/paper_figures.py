@@ -152,8 +152,8 @@ def _wrapped(spans: Sequence[tuple[str, str]], indent: int = 0) -> Iterator[list
 def figure_5(timelines: Sequence[Timeline], directory: Path) -> None:
     """A row of boxes for each timeline, a box for each call, against milliseconds.
 
-    A draft's box is divided into gamma evenly, as its guesses are one call. Above a target call,
-    where there is room, stands what it emitted.
+    A draft's box is divided into gamma evenly, as its guesses are one call. A target call has
+    its output above it, if it fits.
     """
     with saved(directory, "figure_5", (10.0, 1.3 + 0.8 * len(timelines))) as figure:
         axes = figure.add_subplot(xlabel="milliseconds")

@@ -1,1 +1,1 @@
-"""specdec beside what users would pick instead: each system in a process, on the same workload."""
+"""specdec compared with other systems: each in its own process, on the same workload."""

@@ -87,16 +87,16 @@ def measure(
 ) -> list[Measurement]:
     """Measures each system on a workload.
 
-    The systems' processes wait while another works. Every other repetition goes the other way
-    round. Each has run everything once before.
+    Only one system works at a time. Every other repetition is in reverse order. Each system runs
+    everything once before.
 
     Args:
       systems: names in ``systems.SYSTEMS``, specdec's plain decoding first.
       options: "threads", and what a system needs of its own.
 
     Raises:
-      WorkloadError: see :func:`check_systems`; or a system emitted another number of tokens than
-        it was to, or plainly decodes other weights.
+      WorkloadError: see :func:`check_systems`; or a system emitted a wrong number of tokens, or
+        clearly decodes other weights.
       RuntimeError: a system failed.
     """
     check_systems(workload, systems)

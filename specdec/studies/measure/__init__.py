@@ -1,1 +1,1 @@
-"""Measurements that serve studies and no decode of a user."""
+"""Measurements for studies only; no decode of a user needs them."""

@@ -24,7 +24,7 @@ def saved(
 ) -> Iterator[Any]:
     """A figure of ``size`` inches to draw on, saved on leaving as ``name.svg`` and ``name.png``.
 
-    Not by pyplot, which keeps state of its own. Makes the directory if need be.
+    Does not use pyplot, which keeps global state. Makes the directory if needed.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

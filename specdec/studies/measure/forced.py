@@ -27,8 +27,8 @@ from specdec.verifiers.tree import (
 class ForcedAcceptance(TokenVerifier):
     """Accepts each guess with probability ``alpha``, whatever the target gives. NOT lossless.
 
-    A measuring tool: with it a decode of any shape takes the time it would take with a draft of
-    that alpha (i.i.d., as in Leviathan et al. 2023, Equation 1), with random weights too. All else
+    For measurements: a decode of any shape, also with random weights, takes the time that it would
+    take with a draft of that alpha (i.i.d., as in Leviathan et al. 2023, Equation 1). All else
     is token verification, or recursive verification of a tree, with its cost; only the comparison
     of a few numbers differs. In a tree the first sibling of each level is accepted with alpha.
 

@@ -53,8 +53,8 @@ def record(decoder: BatchDecoder, batch: Batch) -> Timeline:
     """Decodes one text with the host between the calls, and times each call.
 
     The tokens are those of :meth:`BatchDecoder.decode`, which runs the same parts in one program.
-    It need not wait for the host after each call, nor hand on caches from program to program, so it
-    takes less time than what is shown here.
+    That program does not wait for the host after each call, nor pass caches between programs. So it
+    takes less time than is shown here.
 
     Everything runs once unmeasured; of ``REPETITIONS`` decodes, the one of median time is kept.
 

@@ -43,7 +43,7 @@ class CompiledT5X:
                 raise ValueError(f"chips[{chip!r}] names {missing[0]!r}, which targets has not.")
 
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
-        """Where each result stands, and what makes it or reads it there."""
+        """The file of each result, and what makes it or reads it there."""
         for chip, names in self.chips.items():
             for target in names:
                 for network in self.networks:

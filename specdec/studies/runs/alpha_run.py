@@ -29,7 +29,7 @@ TEXTS, IDENTITY = "texts.jsonl", "run.json"
 
 @dataclasses.dataclass(frozen=True)
 class AlphaRun:
-    """What to measure; all else is as in :func:`specdec.load_pair` and ``Pair.generate``.
+    """What to measure; other fields are as in :func:`specdec.load_pair` and ``Pair.generate``.
 
     Attributes:
       task: whose inputs; ``num_examples`` of them, evenly spread. The paper has 10,000 tokens.
@@ -81,7 +81,7 @@ class AlphaRun:
         return content
 
     def _claim(self, directory: Path, pair: Pair, ids: Sequence[np.ndarray]) -> None:
-        """Writes which measurement the directory holds, or finds that it holds another."""
+        """Marks the directory as this measurement's; raises if it holds another."""
         settings = {name: str(value) for name, value in vars(self).items()}
         del settings["task"], settings["drafts"]
         inputs = f"{zlib.crc32(b' '.join(row.tobytes() for row in ids)):08x}"

@@ -3,113 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from specdec.core import theory
 from specdec.measure.tables import table
 from specdec.studies import paper
-from specdec.studies.pages.tables import grid, leaves
+from specdec.studies.pages.tables import Part, Table, grid, joined, leaves
 
 Content = Mapping[str, Any]
 HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
-
-
-def page(content: Content) -> str:
-    """All tables of a ``summary.json``; see :class:`.runs.reproduce.Reproduction`."""
-    studies = list(content["studies"].values())
-    parts = [
-        "## Table 1: operations and speed", comparison_table(table_1()),
-        "## Table 2: measured speedups", table_2(studies),
-        "The paper's rows (T5-XXL on a TPU-v4):", paper_table_2(),
-        "Quality of the targets' outputs, which lossless decoding does not change:",
-        quality_table(studies),
-        "## Table 4: expected speedups", comparison_table(table_4()),
-        "## Table 5: lenience", table_5(studies),
-        "The paper's (EnDe, T5-XXL, temperature 1): alpha", paper_table_5(),
-        "## Alpha along the target's own texts", alpha_table(studies),
-        "## Acceptances are not independent", efficiency_table(studies),
-        "## Block verification", block_table(studies),
-        "## Where the paper contradicts itself",
-        "\n".join(f"- {sentence}" for sentence in paper.CONTRADICTIONS),
-    ]  # fmt: skip
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _scores(row: Content) -> str:
-    return ", ".join(f"{name} {score:.1f}" for name, score in (row["quality"] or {}).items())
-
-
 # What is known of single guesses, which a tree's nodes are not.
 _OF_CHAINS = ("alpha", "predicted_speedup_thm38", "predicted_speedup")
-
-
-def _leaves(studies: Iterable[Content], pattern: str) -> Iterator[dict[str, Any]]:
-    return (row for study in studies for row in leaves(study, pattern))
-
-
 _DECODES = "table_2/*/*/*"
 # What was measured along the targets' own texts, by study, temperature and draft.
 _ALPHAS = "alpha/*/drafts/{drafter}"
-_TASK, _TEMPERATURE, _QUALITY = ("task", "{name}"), ("T", "{temperature:g}"), ("quality", _scores)
-_PAIR = (_TASK, ("draft", "{drafter}"), _TEMPERATURE)
-_COUNTED = (
-    ("accepted / examined", "{acceptance_rate:.2f}"),
-    ("tokens / call", "{block_efficiency:.2f}"),
-)
 
 
-def table_2(studies: Sequence[Content]) -> str:
-    """Predicted beside measured speedups, of the decoder alone but for "whole".
-
-    Alpha is Corollary 3.6's, along the target's own texts. Of a tree it says nothing.
-    """
+def _decodes(*contents: Content) -> Iterator[Content]:
+    """Each decode, with Corollary 3.6's alpha, along the target's own texts."""
     pair = itemgetter("name", "drafter", "temperature")
-    alphas = {pair(a): a["alpha"] for a in _leaves(studies, _ALPHAS)}
-    decodes = list(_leaves(studies, _DECODES))
-    spread = "{spread[measured_speedup_decoder]"
-    columns = [
-        *_PAIR, ("γ or tree", "{shape}"), ("α", "{alpha:.2f}"), *_COUNTED,
-        ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
-        ("Thm 3.8", "{predicted_speedup_thm38:.2f}"), ("with v", "{predicted_speedup:.2f}"),
-        ("counted", "{predicted_speedup_counted:.2f}"),
-        ("decoder", "**{measured_speedup_decoder:.2f}**"),
-        ("(range)", f"{spread}[low]:.2f}} to {spread}[high]:.2f}}"),
-        ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
-        ("plain", "{ms_per_token[autoregressive]:.3f}"),
-    ]  # fmt: skip
-    for row in decodes:
-        row |= {"alpha": alphas.get(pair(row)), "shape": row["tree"] or row["gamma"]}
-        row |= dict.fromkeys(_OF_CHAINS) if row["tree"] else {}
-    return table(columns, decodes, missing="")
+    for content in contents:
+        alphas = {pair(a): a["alpha"] for a in leaves(content, "studies/*/" + _ALPHAS)}
+        for row in leaves(content, "studies/*/" + _DECODES):
+            row |= {"alpha": alphas.get(pair(row)), "shape": row["tree"] or row["gamma"]}
+            yield row | (dict.fromkeys(_OF_CHAINS) if row["tree"] else {})
 
 
-def quality_table(studies: Sequence[Content]) -> str:
-    """The first row's scores for each task and temperature."""
-    rows = []
-    for study in studies:
+def _first(content: Content) -> Iterator[Content]:
+    """The first decode for each task and temperature."""
+    for study in content["studies"].values():
         decodes = {r["temperature"]: r for r in reversed([*leaves(study, _DECODES)])}
-        rows += [decodes[temperature] for temperature in sorted(decodes)]
-    columns = [_TASK, ("target", "{target}"), _TEMPERATURE, _QUALITY, ("texts", "{num_examples}")]
-    return table(columns, rows)
+        yield from (decodes[temperature] for temperature in sorted(decodes))
 
 
-def paper_table_2() -> str:
-    """The twelve rows as printed."""
-    columns = [
-        ("task", "{task}"), ("draft", "{draft}"), _TEMPERATURE, ("γ", "{gamma}"),
-        ("α", "{alpha:.2f}"), ("c", "{cost_ratio:.2f}"), ("expected", "{expected:.1f}"),
-        ("empirical", "{empirical:.1f}"),
-    ]  # fmt: skip
-    return table(columns, [vars(r) | {"cost_ratio": r.cost_ratio} for r in paper.TABLE_4])
-
-
-def table_5(studies: Sequence[Content]) -> str:
-    """Alpha, distance from the target's distribution, and quality, by lenience."""
+def _lenient(content: Content) -> Iterator[Content]:
+    """What was measured along the target's own texts and in decodes, by lenience."""
     nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
-    rows, form = [], "LenientVerifier(lenience={!r})"
-    for study in studies:
+    form = "LenientVerifier(lenience={!r})"
+    for study in content["studies"].values():
         lenient = list(leaves(study, "lenience/*/*/*/*"))
         decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
         for r in leaves(study, _DECODES):
@@ -121,82 +54,97 @@ def table_5(studies: Sequence[Content]) -> str:
             for lenience, b in a["lenience"].items():
                 setting = a["drafter"], a["temperature"], form.format(float(lenience))
                 decode = decodes.get(setting, nothing)
-                rows.append({**a, **decode, **b, "lenience": float(lenience)})
-    columns = [
-        *_PAIR, ("lenience", "{lenience:g}"), ("α", "{alpha:.2f}"),
-        ("distance from p a token", "{total_variation:.3f}"), *_COUNTED, _QUALITY,
-    ]  # fmt: skip
-    return table(columns, rows, missing="")
+                yield {**a, **decode, **b, "lenience": float(lenience)}
 
 
-def paper_table_5() -> str:
-    """Alpha by lenience as printed."""
-    rows = [[draft, *(f"{a:.2f}" for a in alphas)] for draft, alphas in paper.TABLE_5.items()]
-    return grid(("draft", *(f"l = {x:g}" for x in paper.LENIENCES)), rows, numbers=False)
-
-
-def alpha_table(studies: Sequence[Content]) -> str:
-    """Alpha of every draft, its 95 % interval, and how often there is a guess."""
-    interval = "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"
-    columns = [
-        *_PAIR, ("α", "{alpha:.3f}"), ("95 % interval", interval), ("tokens", "{num_tokens}"),
-        ("with a guess", "{guess_rate:.0%}"), ("texts", "{num_texts}"),
-    ]  # fmt: skip
-    return table(columns, _leaves(studies, _ALPHAS))
-
-
-def table_3(contents: Sequence[Content]) -> str:
-    """Alpha of every draft at temperatures 0 and 1, of the studies of several summaries."""
+def _drafts(*contents: Content) -> Iterator[Content]:
+    """Each draft's alphas at temperatures 0 and 1."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _leaves(contents, "studies/*/" + _ALPHAS):
-        rows = found.setdefault((row["name"], row["drafter"]), {**row, "t0": None, "t1": None})
-        rows[f"t{row['temperature']:g}"] = row
-    columns = [
-        _TASK, ("draft", "{drafter}"), ("α, T = 0", "{t0[alpha]:.3f}"),
-        ("α, T = 1", "{t1[alpha]:.3f}"), ("tokens, T = 0", "{t0[num_tokens]:,}"),
-        ("tokens, T = 1", "{t1[num_tokens]:,}"),
-    ]  # fmt: skip
-    return table(columns, found.values())
+    for content in contents:
+        for row in leaves(content, "studies/*/" + _ALPHAS):
+            both = found.setdefault((row["name"], row["drafter"]), {**row, "t0": None, "t1": None})
+            both[f"t{row['temperature']:g}"] = row
+    yield from found.values()
 
 
-def paper_table_3() -> str:
-    """Alphas as printed."""
-    rows = [[target, draft, f"{a:.2f}", f"{b:.2f}"] for target, draft, a, b in paper.TABLE_3]
-    return grid(("target", "draft", "α, T = 0", "α, T = 1"), rows, numbers=False)
+def _scores(row: Content) -> str:
+    return ", ".join(f"{name} {score:.1f}" for name, score in (row["quality"] or {}).items())
 
 
-def efficiency_table(studies: Sequence[Content]) -> str:
-    """How far Equation 1 misses because acceptances come in runs and rows end."""
-
-    def lags(row: Content) -> str:
-        values = row["autocorrelation"].values()
-        return ", ".join("–" if value is None else f"{value:.2f}" for value in values)
-
-    columns = [
-        *_PAIR, ("autocorrelation at lags 1, 2, 3", lags),
-        *((f"Eq. 1 / these texts, γ = {gamma}",
-           f"{{block_efficiency[{gamma}][equation_1]:.2f}} / "
-           f"{{block_efficiency[{gamma}][measured]:.2f}}") for gamma in (1, 3, 5, 7)),
-    ]  # fmt: skip
-    return table(columns, _leaves(studies, _ALPHAS))
+def _lags(row: Content) -> str:
+    values = row["autocorrelation"].values()
+    return ", ".join("–" if value is None else f"{value:.2f}" for value in values)
 
 
-def block_table(studies: Sequence[Content]) -> str:
-    """Tokens a block by token and by block verification, expected on the same blocks.
-
-    "counted" is the difference of tokens a target call in a decode with each.
-    """
-    rows = list(_leaves(studies, "block/{draft}/t{t}/gamma{gamma}"))
-    columns = [
-        _TASK, ("draft", "{draft}"), ("T", "{t}"), ("γ", "{gamma}"),
-        ("token", "{expected[token]:.3f}"), ("block", "{expected[block]:.3f}"),
-        ("difference", "{expected[difference]:+.4f}"),
-        ("95 % interval", "{expected[interval][0]:+.4f} to {expected[interval][1]:+.4f}"),
-        ("blocks", "{expected[num_blocks]}"), ("counted", "{counted[difference]:+.3f}"),
-        ("95 % interval", "{counted[interval][0]:+.3f} to {counted[interval][1]:+.3f}"),
-        ("rows", "{counted[num_rows]}"),
-    ]  # fmt: skip
-    return table(columns, rows) if rows else ""
+_TASK, _TEMPERATURE, _QUALITY = ("task", "{name}"), ("T", "{temperature:g}"), ("quality", _scores)
+_PAIR = (_TASK, ("draft", "{drafter}"), _TEMPERATURE)
+_COUNTED = (
+    ("accepted / examined", "{acceptance_rate:.2f}"),
+    ("tokens / call", "{block_efficiency:.2f}"),
+)
+_RANGE = "{%[low]:.2f} to {%[high]:.2f}".replace("%", "spread[measured_speedup_decoder]")
+_EQUATION_1 = "{%[equation_1]:.2f} / {%[measured]:.2f}"
+# Predicted beside measured speedups, of the decoder alone but for "whole".
+TABLE_2 = Table(_decodes, [
+    *_PAIR, ("γ or tree", "{shape}"), ("α", "{alpha:.2f}"), *_COUNTED,
+    ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
+    ("Thm 3.8", "{predicted_speedup_thm38:.2f}"), ("with v", "{predicted_speedup:.2f}"),
+    ("counted", "{predicted_speedup_counted:.2f}"),
+    ("decoder", "**{measured_speedup_decoder:.2f}**"), ("(range)", _RANGE),
+    ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
+    ("plain", "{ms_per_token[autoregressive]:.3f}"),
+], numbers=False, missing="")  # fmt: skip
+QUALITY = Table(_first, [
+    _TASK, ("target", "{target}"), _TEMPERATURE, _QUALITY, ("texts", "{num_examples}"),
+], numbers=False)  # fmt: skip
+TABLE_3 = Table(_drafts, [
+    _TASK, ("draft", "{drafter}"), ("α, T = 0", "{t0[alpha]:.3f}"),
+    ("α, T = 1", "{t1[alpha]:.3f}"), ("tokens, T = 0", "{t0[num_tokens]:,}"),
+    ("tokens, T = 1", "{t1[num_tokens]:,}"),
+], numbers=False)  # fmt: skip
+# Alpha, distance from the target's distribution, and quality.
+TABLE_5 = Table(_lenient, [
+    *_PAIR, ("lenience", "{lenience:g}"), ("α", "{alpha:.2f}"),
+    ("distance from p a token", "{total_variation:.3f}"), *_COUNTED, _QUALITY,
+], numbers=False, missing="")  # fmt: skip
+ALPHA = Table("studies/*/" + _ALPHAS, [
+    *_PAIR, ("α", "{alpha:.3f}"),
+    ("95 % interval", "{alpha_interval[0]:.3f} to {alpha_interval[1]:.3f}"),
+    ("tokens", "{num_tokens}"), ("with a guess", "{guess_rate:.0%}"), ("texts", "{num_texts}"),
+], numbers=False)  # fmt: skip
+# How far Equation 1 misses because acceptances come in runs and rows end.
+EFFICIENCY = Table("studies/*/" + _ALPHAS, [
+    *_PAIR, ("autocorrelation at lags 1, 2, 3", _lags),
+    *((f"Eq. 1 / these texts, γ = {gamma}", _EQUATION_1.replace("%", f"block_efficiency[{gamma}]"))
+      for gamma in (1, 3, 5, 7)),
+], numbers=False)  # fmt: skip
+# Tokens a block by token and by block verification, expected on the same blocks; "counted" is the
+# difference of tokens a target call in a decode with each.
+BLOCKS = Table("studies/*/block/{draft}/t{t}/gamma{gamma}", [
+    _TASK, ("draft", "{draft}"), ("T", "{t}"), ("γ", "{gamma}"),
+    ("token", "{expected[token]:.3f}"), ("block", "{expected[block]:.3f}"),
+    ("difference", "{expected[difference]:+.4f}"),
+    ("95 % interval", "{expected[interval][0]:+.4f} to {expected[interval][1]:+.4f}"),
+    ("blocks", "{expected[num_blocks]}"), ("counted", "{counted[difference]:+.3f}"),
+    ("95 % interval", "{counted[interval][0]:+.3f} to {counted[interval][1]:+.3f}"),
+    ("rows", "{counted[num_rows]}"),
+], numbers=False)  # fmt: skip
+# As printed.
+PAPER_TABLE_2 = table([
+    ("task", "{task}"), ("draft", "{draft}"), _TEMPERATURE, ("γ", "{gamma}"),
+    ("α", "{alpha:.2f}"), ("c", "{cost_ratio:.2f}"), ("expected", "{expected:.1f}"),
+    ("empirical", "{empirical:.1f}"),
+], [vars(row) | {"cost_ratio": row.cost_ratio} for row in paper.TABLE_4])  # fmt: skip
+PAPER_TABLE_3 = grid(
+    ("target", "draft", "α, T = 0", "α, T = 1"),
+    [(target, draft, f"{a:.2f}", f"{b:.2f}") for target, draft, a, b in paper.TABLE_3],
+    numbers=False,
+)
+PAPER_TABLE_5 = grid(
+    ("draft", *(f"l = {x:g}" for x in paper.LENIENCES)),
+    [(draft, *(f"{a:.2f}" for a in alphas)) for draft, alphas in paper.TABLE_5.items()],
+    numbers=False,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,3 +221,24 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
     ]  # fmt: skip
     notes = [f"- {line}" for line in disagreements(comparisons)]
     return "\n".join([table(columns, comparisons), *(["", *notes] if notes else [])]) + "\n"
+
+
+PARTS: Sequence[Part] = [
+    "## Table 1: operations and speed", comparison_table(table_1()),
+    "## Table 2: measured speedups", TABLE_2,
+    "The paper's rows (T5-XXL on a TPU-v4):", PAPER_TABLE_2,
+    "Quality of the targets' outputs, which lossless decoding does not change:", QUALITY,
+    "## Table 4: expected speedups", comparison_table(table_4()),
+    "## Table 5: lenience", TABLE_5,
+    "The paper's (EnDe, T5-XXL, temperature 1): alpha", PAPER_TABLE_5,
+    "## Alpha along the target's own texts", ALPHA,
+    "## Acceptances are not independent", EFFICIENCY,
+    "## Block verification", BLOCKS,
+    "## Where the paper contradicts itself",
+    "\n".join(f"- {sentence}" for sentence in paper.CONTRADICTIONS),
+]  # fmt: skip
+
+
+def page(content: Content) -> str:
+    """All tables of a ``summary.json``; see :class:`.runs.reproduce.Reproduction`."""
+    return joined(PARTS, content) + "\n"

@@ -204,26 +204,21 @@ def reproduction(name: str) -> Section:
         picture.format(number, caption, "results/reproduction_lm" if number == 1 else directory)
         for number, caption in _FIGURES.items()
     ]
-    parts = [paper_tables.page, "## Figures", *pictures, SUMMARY]
+    parts = [*paper_tables.PARTS, "## Figures", *pictures, SUMMARY]
     return Section([f"{directory}/summary.json"], parts)
 
 
-def _decoder_only(small: Result, lm: Result, dialog: Result) -> str:
-    """Table 3 from three studies, and the speeds of the last two, which are of GPTs."""
-    studies = [study for content in (lm, dialog) for study in content["studies"].values()]
-    return "\n\n".join([
-        "## Table 3: alpha by target and draft", paper_tables.table_3([small, lm, dialog]),
-        "The paper's:", paper_tables.paper_table_3(),
-        "## Decoder-only models: measured speedups", paper_tables.table_2(studies),
-        "## Decoder-only models: block verification", paper_tables.block_table(studies),
-        SUMMARY.format_map(lm), SUMMARY.format_map(dialog),
-    ])  # fmt: skip
-
-
+# Table 3 from three studies, and the speeds of the last two, which are of GPTs.
 DECODER_ONLY = Section(
     [f"results/reproduction_{each}/summary.json" for each in ("small", "lm", "dialog")],
-    [_decoder_only],
-)
+    [
+        "## Table 3: alpha by target and draft", paper_tables.TABLE_3,
+        "The paper's:", paper_tables.PAPER_TABLE_3,
+        "## Decoder-only models: measured speedups", lambda _, *gpts: paper_tables.TABLE_2(*gpts),
+        "## Decoder-only models: block verification", lambda _, *gpts: paper_tables.BLOCKS(*gpts),
+        lambda _, *gpts: "\n\n".join(map(SUMMARY.format_map, gpts)),
+    ],
+)  # fmt: skip
 _PERFORMANCE = {
     **COMPILED, "comparison": COMPARISON, "runs": runs(),
     "few-bits": runs(FEW_BITS, _FEW_BITS_ROWS), "before-mutual-learning": runs(directory=BEFORE),

@@ -15,6 +15,7 @@ from specdec.studies.pages.files import Result, read_json
 # Where a page in ``docs`` has its numbers from: a format of a results file.
 SOURCE = "[{path}](../{path}): {device}. `{command}`"
 SUMMARY = "[summary.json](../{path}): {device}. `{command}`"
+Part = str | Callable[..., str]
 Rows = str | Callable[..., Iterable[Any]]
 
 
@@ -48,10 +49,11 @@ class Table:
     """A table, or lines of text, of results files.
 
     Attributes:
-      rows: a pattern of :func:`leaves` of the first file, or a function of all files.
+      rows: a pattern of :func:`leaves` of the files, or a function of them. Without any there is no
+        table.
       columns: see :func:`.measure.tables.table`; or what makes them of the files; or the format of
         a line. Headings are formats of the first file.
-      across: whether each of the columns is a line.
+      across, numbers, missing: as of :func:`.measure.tables.table`.
       names: of what the pattern names.
     """
 
@@ -59,15 +61,21 @@ class Table:
     columns: Columns | str | Callable[..., Columns]
     across: bool = False
     names: Mapping[str, str] | None = None
+    numbers: bool = True
+    missing: str = "–"
 
     def __call__(self, *contents: Result) -> str:
-        rows, columns, form = self.rows, self.columns, Formatter().of
-        rows = leaves(contents[0], rows, self.names) if isinstance(rows, str) else rows(*contents)
+        columns, form = self.columns, Formatter().of
+        if isinstance(self.rows, str):
+            rows = [row for each in contents for row in leaves(each, self.rows, self.names)]
+        else:
+            rows = list(self.rows(*contents))
         if isinstance(columns, str):
             return "\n".join(form(columns, row) for row in rows)
         columns = columns(*contents) if callable(columns) else columns
         headed = [(form(heading, contents[0]), cell) for heading, cell in columns]
-        return table(headed, rows, numbers=True, across=self.across)
+        how = {"numbers": self.numbers, "across": self.across, "missing": self.missing}
+        return table(headed, rows, **how) if rows else ""
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
@@ -87,9 +95,15 @@ class Section:
     """
 
     sources: Sequence[str]
-    parts: Sequence[str | Callable[..., str]]
+    parts: Sequence[Part]
     picture: str = ""
     draw: Callable[..., None] | None = None
+
+
+def joined(parts: Sequence[Part], *contents: Result) -> str:
+    """The text of a section's parts."""
+    made = (p(*contents) if callable(p) else Formatter().of(p, contents[0]) for p in parts)
+    return "\n\n".join(text for text in made if text)
 
 
 def render(root: Path, section: Section, *, draw: bool = False) -> str:
@@ -101,8 +115,4 @@ def render(root: Path, section: Section, *, draw: bool = False) -> str:
     contents = [read_json(root, name) for name in section.sources]
     if draw and section.draw is not None:
         section.draw(*contents, root / "docs" / "images" / f"{section.picture}.svg")
-    texts = (
-        Formatter().of(part, contents[0]) if isinstance(part, str) else part(*contents)
-        for part in section.parts
-    )
-    return "\n\n".join(text.rstrip() for text in texts if text)
+    return joined(section.parts, *contents)

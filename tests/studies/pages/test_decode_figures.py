@@ -5,7 +5,6 @@ import html
 import re
 from collections import defaultdict
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -122,42 +121,6 @@ def test_figure_1_has_a_numbered_line_for_each_target_run(figure_1):
     assert sum(spacing == 32) == 2
 
 
-def test_figure_1_strikes_out_what_is_rejected_and_underlines_what_the_target_added(figure_1):
-    drawn = texts(figure_1)
-    found = list(shapes(figure_1, "fill: none; stroke: (#\\w+); stroke-width: 0.9"))
-    marked = [d for d in drawn if d.colour in (VERMILION, BLUE)]
-    assert len(found) == len(marked)
-    for colour, (left, y, right, _) in found:
-        (text,) = [d for d in marked if abs(d.x - left) < 0.01 and abs(d.y - y) < 5]
-        assert text.colour == colour
-        assert right - left == pytest.approx(6.02 * len(text.text))
-        assert (y < text.y) == (colour == VERMILION)
-
-
-def test_figure_1_puts_texts_side_by_side(figure_1):
-    """As wide as their letters, with a space between them only where there is one."""
-    ein, rejected, es = texts(figure_1)[9:12]
-    assert (ein.text, rejected.text, es.text) == ("Ein", "<b> </s>", "es")
-    assert rejected.x - ein.x == pytest.approx(6.02 * len("Ein "))
-    assert es.x - rejected.x == pytest.approx(6.02 * len("<b> </s>"))
-
-
-def test_figure_1_takes_no_dollar_for_a_formula(figure_1):
-    assert "$" in "".join(d.text for d in texts(figure_1))
-    fonts = set(re.findall(r'href="#([A-Za-z]+)', figure_1))
-    assert fonts == {"DejaVuSansMono"}  # A formula's letters are slanted.
-
-
-def test_figure_1_wraps_what_is_long(figure_1):
-    width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', figure_1).groups())
-    drawn = texts(figure_1)
-    assert all(d.x + 6.02 * len(d.text) < width and d.y < height for d in drawn)
-    assert sum(d.text.count("langes") for d in drawn) == 1 + 13 + 5
-    assert "".join(d.text for d in drawn if "~" in d.text) == "~" * 120
-    continued = {d.x for d in drawn if d.text.startswith(("langes", "~"))}
-    assert len(continued) == 1  # All where a run's text begins.
-
-
 def test_figure_1_without_a_vocabulary_shows_ids(tmp_path):
     paper_figures.figure_1(ROWS[:1], None, tmp_path)
     assert "4 1" in [d.text for d in texts((tmp_path / "figure_1.svg").read_text())]
@@ -191,29 +154,3 @@ def test_figure_5_counts_tokens_where_there_is_room(figure_5):
     for label in labels:
         row = rows[heights.index(label.y)]
         assert any(a < label.x < b for a, b, colour in row if colour == PURPLE)
-
-
-def test_figure_5_names_rows_and_colours(figure_5):
-    found = " ".join(d.text for d in texts(figure_5))
-    assert "γ = 2 4 tokens, 58 ms" in found
-    assert "plain decoding 22 tokens, 80 ms" in found
-    for name in ("target call", "divided evenly", "target's encoder", "draft's encoder"):
-        assert found.count(name) == 1
-    assert "milliseconds" in found
-
-
-@pytest.mark.parametrize("name", ["figure_1", "figure_5"])
-def test_files_are_the_same_every_time_and_no_setting_is_left_changed(name, tmp_path):
-    def draw(directory):
-        draw_it = getattr(paper_figures, name)
-        draw_it(*((ROWS, Vocabulary()) if name == "figure_1" else (TIMELINES,)), directory)
-        return [(directory / f"{name}.{suffix}").read_bytes() for suffix in ("svg", "png")]
-
-    with matplotlib.rc_context({"font.size": 9.5, "svg.hashsalt": "another"}):
-        before = dict(matplotlib.rcParams)
-        svg, png = draw(tmp_path / "new" / "one")
-        assert dict(matplotlib.rcParams) == before
-    assert [svg, png] == draw(tmp_path / "two")
-    assert b"dc:date" not in svg
-    assert png.startswith(b"\x89PNG")
-    assert int.from_bytes(png[16:20], "big") >= 1000  # Pixels across.

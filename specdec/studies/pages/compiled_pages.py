@@ -103,7 +103,7 @@ def best(row: Result, larger: Mapping[int, Result]) -> dict[str, Any]:
     plain = report["plain_start"]["ms"] + tokens * report["plain_step"]["ms"]
 
     def speedup(nodes: int, depth: int, emitted: float) -> float:
-        call = next(ms for most, ms in sorted(calls.items()) if nodes <= most)
+        _, call = min((most, ms) for most, ms in calls.items() if nodes <= most)
         return plain / (report["start"]["ms"] + tokens / emitted * (call + depth * guess))
 
     chains = [(speedup(g, g, expected_tokens(alpha, g)), g) for g in range(1, 16)]

@@ -35,7 +35,7 @@ def _rows(content: Result) -> Iterator[Result]:
 
 
 def _source(content: Result) -> str:
-    first = next(iter(_rows(content)))
+    first, *_ = _rows(content)
     tokens = " and ".join(f"{first[key]['num_tokens']:,}" for key in _TEMPERATURES)
     return f"{tokens} tokens that the target generated. From {SUMMARY.format_map(content)}"
 

@@ -6,7 +6,7 @@ ALPHA = {
     "alpha": 0.5, "alpha_interval": [0.45, 0.55], "num_tokens": 100, "num_texts": 9,
     "guess_rate": 0.25,
     "autocorrelation": {"1": 0.25, "2": 0.1, "3": 0.0},
-    "block_efficiency": {g: {"equation_1": 1.5, "measured": 1.4} for g in "1357"},
+    "block_efficiency": {g: {"equation_1": 1.5, "measured": 1.4} for g in (1, 3, 5, 7)},
     "lenience": {"1.0": {"alpha": 0.5, "total_variation": 0.0},
                  "0.5": {"alpha": 0.625, "total_variation": 0.125}},
 }  # fmt: skip

@@ -36,6 +36,11 @@ def verdict_of(tokens, count):
     )  # fmt: skip
 
 
+def states_of(tokens):
+    """The target's, which this drafter does not read."""
+    return jnp.zeros((*tokens.shape, 1))
+
+
 def propose(inputs, *blocks, max_match=8, prefixes=None):
     """The guesses after blocks of emitted tokens, one list a row."""
     drafter = CopyingDrafter(chain(GAMMA), max_match)
@@ -44,7 +49,7 @@ def propose(inputs, *blocks, max_match=8, prefixes=None):
         count = np.array([len(tokens) for tokens in block])
         tokens = np.array([tokens + [9] * (GAMMA + 1 - len(tokens)) for tokens in block])
         _, state = drafter.propose((), state, None)
-        state = drafter.observe(state, verdict_of(tokens, count), None)
+        state = drafter.observe(state, verdict_of(tokens, count), states_of(tokens))
     draft, _ = drafter.propose((), state, None)
     assert draft.probs is None
     return [
@@ -121,7 +126,7 @@ def test_finished_rows_stand_still():
     drafter = CopyingDrafter(chain(GAMMA))
     state = drafter.init((), prompt_of([[5, 6, 7, EOS]]), 4, None)
     none = verdict_of(np.full((1, GAMMA + 1), 9), np.array([0]))
-    after = drafter.observe(state, none, None)
+    after = drafter.observe(state, none, states_of(none.tokens))
     np.testing.assert_array_equal(after.text, state.text)
     for name in ("length", "num_decoded", "source"):
         np.testing.assert_array_equal(getattr(after, name), getattr(state, name))

@@ -90,7 +90,7 @@ def test_a_prompt_of_the_decoder_is_the_context(sequences, order):
             jnp.asarray(tokens), jnp.full(3, len(emitted)), none, np.zeros_like(tokens),
             np.zeros((3, 1), np.float32), none,
         )  # fmt: skip
-        state = drafter.observe(state, verdict, None)
+        state = drafter.observe(state, verdict, jnp.zeros((*verdict.tokens.shape, 1)))
         prefixes = [prefix + emitted for prefix in prefixes]
         contexts = jnp.asarray([([p[0]] * 3 + p)[-3:] for p in prefixes])
         guesses = drafter.propose(params, state, None)[0].tokens[:, 0]

@@ -250,7 +250,7 @@ def sections(
         ),
         "docs/trees.md": page({**TREES, "greedy": runs(TREE_RUNS, _TREE_ROWS)}),
         "docs/beams.md": page(BEAMS),
-        "docs/drafts.md": page(DRAFTS, lambda name: training(root)),
+        "docs/drafts.md": page(DRAFTS, lambda name: {"training": training}[name](root)),
         "docs/distillation.md": lambda name: alphas(root, name, draw=draw),
         "docs/guides/execution.md": page({"control": CONTROL}),
         "docs/scaling.md": page(COMPILED, lambda name: scaling.section(computed(), name)),

@@ -150,7 +150,7 @@ def _roots(shape: AnyTopology) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Merged:
-    """Several drafts, each of which grows the whole tree; all are judged as one.
+    """Several drafts, each of which grows the whole tree; all trees are verified as one.
 
     Attributes:
       drafts: two or more; a draft model by its name, as in :func:`specdec.load_pair`.

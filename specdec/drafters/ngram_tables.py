@@ -131,7 +131,7 @@ def make_level(
         table[slots] = values
         return jnp.asarray(table)
 
-    # A whole window is read at each place.
+    # A whole window is read at each position.
     tokens = jnp.asarray(np.pad(successors, (0, width)), jnp.int32)
     shares = jnp.asarray(np.pad(weights, (0, width)), jnp.float32)
     begin = place(np.cumsum(counts) - counts, 0)

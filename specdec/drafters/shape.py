@@ -14,7 +14,7 @@ from specdec.topology import MOST_NODES, Topology
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Guesses of which each follows the one before.
+    """A chain of guesses: each follows the one before.
 
     Attributes:
       gamma: how many.

@@ -85,7 +85,7 @@ def block_mask(
     """
     if isinstance(topology, Forest):
         return topology.seen
-    inside = jnp.arange(max_len) - length[:, None]  # [B, M] place within the block
+    inside = jnp.arange(max_len) - length[:, None]  # [B, M] index within the block
     if topology.is_chain:
         return inside[:, None, :] <= after + jnp.arange(count)[:, None]
     size = after + count

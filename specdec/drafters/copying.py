@@ -37,9 +37,9 @@ class CopyingDrafter:
 
     The position whose preceding tokens agree with the most of the last ``max_match`` emitted tokens
     wins; among equals, the first one at or after the position of the last copied guess, for
-    copies run from left to right. Where the text ends first, what is guessed is repeated. Guesses
-    are point masses. A row without a position to copy from makes no guess in that block. In a tree of
-    K chains, each further chain continues the next best position that another token follows; where
+    copies run from left to right. Where the text ends first, the guesses repeat. They are point
+    masses. A row without a position to copy from makes no guess in that block. In a tree of K
+    chains, each further chain continues the next best position that another token follows; if
     there is none, it is the first chain again. There are no parameters.
 
     Source: Leviathan et al. 2023, section 3.6 ("copying tokens from the context"); input-guided

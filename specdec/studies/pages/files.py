@@ -10,6 +10,10 @@ from typing import Any
 from specdec.core.files import read_object, write_text
 
 Result = Mapping[str, Any]
+# What a section raises whose results are damaged.
+_DAMAGED = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration,
+)  # fmt: skip
 _SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 
 
@@ -32,7 +36,7 @@ def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
             return section(name)
         except PageError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        except _DAMAGED as error:
             what = f"{type(error).__name__}: {error}"
             raise PageError(
                 f"The section {name} of {path} cannot be made: something in its results files is "

@@ -102,7 +102,7 @@ class Section:
 
 def joined(parts: Sequence[Part], *contents: Result) -> str:
     """The text of a section's parts."""
-    made = (p(*contents) if callable(p) else Formatter().of(p, contents[0]) for p in parts)
+    made = [p(*contents) if callable(p) else Formatter().of(p, contents[0]) for p in parts]
     return "\n\n".join(text for text in made if text)
 
 

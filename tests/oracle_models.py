@@ -143,7 +143,7 @@ def distributions(family, numerators, limit, role="target"):
 @functools.cache
 def truth(family, numerators, limit):
     """The target's own distribution of the outputs of each text."""
-    distributions = []
+    found = []
     for following in distributions(family, numerators, limit):
         distribution, unfinished = {}, {(): 1.0}
         while unfinished:
@@ -153,8 +153,8 @@ def truth(family, numerators, limit):
                 ended = token == EOS or len(longer) == limit
                 if p:
                     (distribution if ended else unfinished)[longer] = weight * p
-        distributions.append(distribution)
-    return distributions
+        found.append(distribution)
+    return found
 
 
 def distances(

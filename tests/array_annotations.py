@@ -6,7 +6,10 @@ from typing import Any, get_args
 import jaxtyping
 from beartype import beartype
 
-ROOMS = ("specdec.types", "specdec.topology", "specdec.core", "specdec.verifiers")
+ROOMS = (
+    "specdec.types", "specdec.topology", "specdec.core", "specdec.verifiers", "specdec.drafters",
+    "specdec.decoding",
+)  # fmt: skip
 
 
 def install():

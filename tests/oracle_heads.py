@@ -71,7 +71,7 @@ class ToyLayer(WholeVocabulary):
     def logits(self, params, hidden):
         return params[hidden[..., 0].astype(jnp.int32)]
 
-    def commit(self, cache, count):
+    def commit(self, cache, path, count):
         return dataclasses.replace(cache, length=cache.length + count)
 
 
@@ -99,8 +99,8 @@ class ToyLookAhead(WholeVocabulary):
     def logits(self, params, hidden):
         return self._model.logits(params, hidden)
 
-    def commit(self, cache, count):
-        return self._model.commit(cache, None, count)
+    def commit(self, cache, path, count):
+        return self._model.commit(cache, path, count)
 
 
 def numbers_of(tokens, states):

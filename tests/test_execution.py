@@ -60,7 +60,7 @@ def p_value(samples):
 
 
 @pytest.mark.parametrize("run", [execute, execute_plainly])
-def test_chains_follow_the_law(run):
+def test_chains_follow_the_distribution(run):
     assert p_value(chains(run)) > FALSE_ALARM
 
 

@@ -108,7 +108,7 @@ def lenient_bound(p: Float[np.ndarray, "... v"], lenience: float) -> Float[np.nd
 def lenient_distance(
     p: Float[np.ndarray, "... v"], q: Float[np.ndarray, "... v"], lenience: float
 ) -> Float[np.ndarray, ...]:
-    """Total variation between :func:`lenient_law` and p, for one token after the same text.
+    """Total variation of :func:`lenient_distribution` from p, for one token after the same text.
 
     The distribution exceeds p only where q does, by min(q, p/l) - p. Summed, this is what lenience
     adds to the acceptance: lenient_acceptance(l) - lenient_acceptance(1). Each point of alpha that

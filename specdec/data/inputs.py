@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from specdec.data.vocabulary import Tokenizer
-from specdec.models.base import Model
+from specdec.models.base import LoadableModel
 
 Text = str | Sequence[int]
 Prefix = Text | Sequence[Text]  # One for all texts, or one for each.
 
 
 def text_ids(
-    text: Text, name: str, vocabulary: Tokenizer | None, model: Model, max_input_len: int,
+    text: Text, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
     max_decode_len: int = 0,
 ) -> np.ndarray:  # fmt: skip
     """Token ids of a text as a model takes it, or the ids that it is given as, checked.
@@ -25,7 +25,7 @@ def text_ids(
 
     Args:
       name: what messages call the text.
-      max_decode_len: tokens that the model's positions must have room for behind it.
+      max_decode_len: tokens for which positions of the model must be left behind it.
 
     Raises:
       ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
@@ -37,7 +37,7 @@ def text_ids(
 
 
 def prefix_ids(
-    prefix: Prefix | None, count: int, vocabulary: Tokenizer | None, model: Model,
+    prefix: Prefix | None, count: int, vocabulary: Tokenizer | None, model: LoadableModel,
     max_input_len: int, max_decode_len: int = 0,
 ) -> list[np.ndarray]:  # fmt: skip
     """Token ids of what each of ``count`` outputs is made to begin with, without EOS.
@@ -84,7 +84,7 @@ def prefix_ids(
 
 
 def _ids(
-    text: Any, name: str, vocabulary: Tokenizer | None, model: Model, max_input_len: int,
+    text: Any, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
     max_decode_len: int, continued: bool, before: Sequence[int] = (),
 ) -> np.ndarray:  # fmt: skip
     """See :func:`text_ids`; what is ``continued`` has no EOS, and a string ``before`` in front."""

@@ -74,12 +74,12 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A target, what drafts for it, and who accepts. Everything is pure; an engine is static.
+    """A target, a drafter and a verifier. Everything is pure, and an engine is static.
 
     Attributes:
       target: the model whose distribution outputs follow.
       drafter: None for plain decoding.
-      verifier: who accepts guesses; plain decoding has none to accept.
+      verifier: what accepts guesses; plain decoding has none.
       width: of plain decoding, tokens in each target call; all but the last token are padding.
         With gamma + 1 it is the width-matched reference: the speculative loop's own arithmetic.
 
@@ -176,6 +176,12 @@ class Engine:
         hidden, cache = self.target.extend(
             params.target, state.encoded, state.cache, tokens, topology
         )
+        return self.scored(params, hidden, size, cache)
+
+    def scored(
+        self, params: EngineParams, hidden: Float[Array, "b t d"], size: int, cache: Cache
+    ) -> Scored:
+        """p at the first ``size`` of the tokens that have been extended."""
         logits = self.target.logits(params.target, hidden)[:, :size]
         keep = self.verifier.needs_probs
         distribution = standardize(logits, params.sampling, keep_probs=keep)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.arguments import whole
-from specdec.core.residuals import take_position, write_at
-from specdec.decoding.engine import Engine, EngineParams
+from specdec.core.residuals import write_at
+from specdec.decoding.engine import Engine, EngineParams, Scored
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import (
     ChainDrafter,
@@ -24,13 +24,14 @@ from specdec.drafters.base import (
 from specdec.drafters.copying import Copying
 from specdec.drafters.model import Checkpoint, draft_spec
 from specdec.drafters.ngram import Ngram
+from specdec.drafters.pending import Pending, newest_of
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.models.base import Model
-from specdec.models.lagging import Lagging, LaggingCache
 from specdec.pytrees import pytree
 from specdec.topology import MOST_NODES
 from specdec.types import (
+    DecodeState,
     Draft,
     DrafterState,
     Params,
@@ -48,13 +49,8 @@ from specdec.types import (
 class HierarchicalState:
     """A hierarchical drafter between blocks."""
 
-    # The draft model's encoding; its cache, which holds every emitted token but the newest (and
-    # what it notes that it lacks); and the newest token.
-    start: Start
-    last_guess: Int[Array, " b"]  # The last guess of the block under way.
-    # Tokens committed to the cache in the block under way: all guesses but the last, and what came
-    # before them.
-    fed: Int[Array, " b"]
+    start: Start  # The draft model's encoding, and its cache, which lacks the pending tokens.
+    pending: Pending  # After a fully accepted block two: the last guess was never fed.
     # Whether the row emitted anything in the last block; one that did not is finished.
     active: Bool[Array, " b"]
     inner: DrafterState  # The inner drafter's, as it was before the block.
@@ -62,7 +58,7 @@ class HierarchicalState:
 
 @dataclasses.dataclass(frozen=True)
 class _InnerRandom:
-    """The numbers of one inner round: a part of those that the block has for inner purposes."""
+    """The uniforms of one inner round: a part of those that the block has for inner purposes."""
 
     outer: RandomSource
     round: Array
@@ -95,19 +91,19 @@ class HierarchicalDrafter(ChainDrafter):
 
     @property
     def _engine(self) -> Engine:
-        return Engine(Lagging(self.model), self.inner)
+        return Engine(self.model, self.inner)
 
     def init(
         self, params: tuple[DraftParams, Params], prompt: Prompt, max_len: int, target: Start
     ) -> HierarchicalState:
         # The block that crosses the limit is drafted whole, its last inner round too.
         capacity = max_len + self.gamma
-        own = capacity + self.inner.topology.size + 1
-        start = self._engine.target.start(params[0].weights, prompt, own, target.encoded)
+        own = capacity + self.inner.topology.size + 2
+        start = self.model.start(params[0].weights, prompt, own, target.encoded)
         start = dataclasses.replace(start, states=start.states[:, :0])
-        last, active = start.last_token, jnp.ones((prompt.batch_size,), bool)
+        active = jnp.ones((prompt.batch_size,), bool)
         inner = self.inner.init(params[1], prompt, capacity, target)
-        return HierarchicalState(start, last, jnp.zeros_like(last), active, inner)
+        return HierarchicalState(start, Pending.of(start.last_token, 2), active, inner)
 
     def propose(
         self, params: tuple[DraftParams, Params], state: HierarchicalState, random: RandomSource
@@ -115,54 +111,74 @@ class HierarchicalDrafter(ChainDrafter):
         engine, gamma, greedy = self._engine, self.gamma, params[0].sampling.greedy
         batch, depth = len(state.active), engine.depth
         drawn = EngineParams(params[0].weights, params[0].sampling, params[1])
+        start = dataclasses.replace(state.start, last_token=newest_of(state.pending))
         begin = initial_state(
-            state.start, state.inner, row_ids=jnp.where(state.active, 0, -1), limit=gamma, seed=0,
+            start, state.inner, row_ids=jnp.where(state.active, 0, -1), limit=gamma, seed=0,
             output_bucket=gamma, pad_id=self.model.pad_id, topology=engine.topology, trace=False,
         )  # fmt: skip
         # A row that lacks one guess may get depth + 1.
         probs = jnp.zeros((batch, 0 if greedy else gamma + depth, self.model.vocab_size))
 
         def block(carry):
-            rows, probs = carry
-            uniforms = self._numbers(random, rows.block)
+            rows, lacking, probs = carry
+            uniforms = self._uniforms(random, rows.block)
             draft, rows = engine.propose(drawn, rows, uniforms)
-            scored = engine.score(drawn, rows, draft)
+            scored = self._score(drawn, rows, draft, state.pending.tokens[:, :1], lacking)
             verdict = engine.verify(scored, draft, uniforms)
             after, _ = engine.commit(rows, draft, scored, verdict)
             if not isinstance(scored.distribution, PointMass):
                 emitted = after.num_tokens - rows.num_tokens
                 probs = write_at(probs, scored.distribution, rows.num_tokens, emitted)
-            return after, probs
+            return after, jnp.zeros_like(lacking), probs
 
-        rows, probs = jax.lax.while_loop(
-            lambda carry: ~jnp.all(carry[0].finished), block, (begin, probs)
-        )
+        rows, _, probs = jax.lax.while_loop(
+            lambda carry: ~jnp.all(carry[0].finished), block,
+            (begin, state.pending.count - 1, probs),
+        )  # fmt: skip
         tokens = rows.tokens[:, :gamma]
         draft = Draft(tokens, None if greedy else probs[:, :gamma], self.topology)
-        given = state.start.cache.lag + gamma  # With the token before the first guess.
         start = dataclasses.replace(state.start, cache=rows.cache)
-        fed = jnp.where(state.active, given, 0)
-        return draft, dataclasses.replace(state, start=start, last_guess=tokens[:, -1], fed=fed)
+        return draft, dataclasses.replace(state, start=start)
 
-    def _numbers(self, random: RandomSource, i: Array) -> RandomSource:
+    def _uniforms(self, random: RandomSource, i: Array) -> RandomSource:
         """Those of inner round i; a block has at most gamma rounds."""
         return _InnerRandom(random, i, self.gamma)
+
+    def _score(
+        self, params: EngineParams, rows: DecodeState, draft: Draft, token: Int[Array, "b 1"],
+        lacking: Int[Array, " b"],
+    ) -> Scored:  # fmt: skip
+        """As the engine's; the call also feeds, and commits, a token that a row's cache may lack.
+
+        A call of one token more costs less than a call of its own.
+
+        Args:
+          token: what comes before the last token of the rows.
+          lacking: 1 for a row whose cache lacks it, else 0.
+        """
+        tokens = jnp.concatenate([rows.last_token[:, None], draft.tokens], axis=1)
+        behind = jnp.concatenate([token, tokens], axis=1)
+        alone = jnp.concatenate([tokens, tokens[:, -1:]], axis=1)  # Its last one is filler.
+        fed = jnp.where(lacking[:, None] > 0, behind, alone)
+        hidden, cache = self.model.extend(params.target, rows.encoded, rows.cache, fed)
+        at = lacking[:, None] + jnp.arange(tokens.shape[1])
+        hidden = jnp.take_along_axis(hidden, at[..., None], axis=1)
+        cache = self.model.commit(cache, None, lacking)
+        return self._engine.scored(params, hidden, tokens.shape[1], cache)
 
     def observe(
         self, state: HierarchicalState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> HierarchicalState:
-        active, guesses = verdict.num_emitted > 0, self.gamma - 1
-        excess = guesses - jnp.minimum(verdict.num_accepted, guesses)
-        # A finished row gives all back, so that its length stands still.
-        excess = jnp.where(active, excess, state.fed)
-        model = Lagging(self.model)
-        cache: LaggingCache = model.commit(state.start.cache, None, -excess)
-        cache = model.without(cache, state.last_guess, verdict.num_accepted == self.gamma)
-        newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
-        newest = jnp.where(active, newest, state.start.last_token)
-        start = dataclasses.replace(state.start, cache=cache, last_token=newest)
+        active, fed = verdict.num_emitted > 0, self.gamma - 1
+        # Committed so far: the pending tokens and all guesses but the last; nothing of a row that
+        # was finished before the block.
+        kept = jnp.where(active, jnp.minimum(verdict.num_accepted, fed), 0)
+        pending, forgotten = state.pending.observe(verdict, kept)
+        excess = jnp.where(state.active, fed - kept + forgotten, 0)
+        cache = self.model.commit(state.start.cache, None, -excess)
+        start = dataclasses.replace(state.start, cache=cache)
         inner = self.inner.observe(state.inner, verdict, states)
-        return dataclasses.replace(state, start=start, active=active, inner=inner)
+        return HierarchicalState(start, pending, active, inner)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,12 +179,12 @@ class StateDraft(Protocol):
         ...
 
     def start(
-        self, params: Params, batch: int, max_len: int, target: Encoded
+        self, params: Params, batch: int, max_len: int, given: Encoded
     ) -> tuple[Encoded, Cache]:
         """Its view of the inputs, and an empty cache for ``max_len`` tokens.
 
         Args:
-          target: what the target's ``start`` made of the inputs.
+          given: what the target's ``start`` made of the inputs.
         """
         ...
 
@@ -203,7 +203,7 @@ class StateDraft(Protocol):
         """As :meth:`specdec.models.base.Model.over_vocabulary`."""
         ...
 
-    def commit(self, cache: Cache, count: Int[Array, " b"]) -> Cache:
+    def commit(self, cache: Cache, path: None, count: Int[Array, " b"]) -> Cache:
         """Keeps the first ``count[b]`` tokens just given; a negative count forgets tokens."""
         ...
 
@@ -217,7 +217,7 @@ class LookAhead(Protocol):
         ...
 
     def start(self, params: Params, prompt: Prompt, max_len: int, encoded: Encoded) -> Cache:
-        """A cache with the prefix but for its last token, and room for ``max_len`` tokens."""
+        """A cache with the prefix but for its last token, and capacity for ``max_len`` more."""
         ...
 
     def extend(
@@ -239,7 +239,7 @@ class LookAhead(Protocol):
         """As :meth:`specdec.models.base.Model.over_vocabulary`."""
         ...
 
-    def commit(self, cache: Cache, count: Int[Array, " b"]) -> Cache:
+    def commit(self, cache: Cache, path: None, count: Int[Array, " b"]) -> Cache:
         """As :meth:`StateDraft.commit`."""
         ...
 

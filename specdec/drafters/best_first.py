@@ -65,7 +65,7 @@ class BestFirstDrafter:
     ) -> tuple[Draft, ModelTreeState]:
         del random
         model, weights, k = self.model, params.weights, self.siblings
-        batch = len(state.num_pending)
+        batch = len(state.fed)
         logits, cache = feed_pending(model, params, state)
         nothing = jnp.zeros((batch, 0), jnp.int32)
         # All guesses made: token, score, parent and index among those that are fed.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
 from specdec.drafters.base import DraftParams, StateDraft, prefix_states
 from specdec.drafters.growing import grow
 from specdec.drafters.model_tree import fed_indices, ids_of, inner_nodes
+from specdec.drafters.pending import Pending
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import (
@@ -33,9 +34,7 @@ class EagleState:
 
     encoded: Encoded  # The draft's view of the inputs.
     cache: Cache  # Holds every emitted token but the pending ones, with the target's states.
-    pending: Int[Array, "b d1"]  # Tokens to feed first, left-aligned: what the last block emitted.
-    states: Float[Array, "b d1 w"]  # The target's, from which each of them was drawn.
-    num_pending: Int[Array, " b"]
+    pending: Pending  # All that the last block emitted, with the target's states.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,26 +63,23 @@ class EagleDrafter:
         if size > 1:
             before = jnp.asarray(prompt.prefix[:, :-1])
             _, cache = self.layer.extend(params.weights, encoded, cache, before, states[:, :-1])
-            cache = self.layer.commit(cache, jnp.asarray(prompt.prefix_lengths - 1))
-        newest = take_position(states, jnp.asarray(prompt.prefix_lengths - 1))[:, None]
-        return EagleState(
-            encoded, cache, jnp.tile(prompt.last_token[:, None], (1, capacity)),
-            jnp.pad(newest, ((0, 0), (0, capacity - 1), (0, 0))), jnp.ones((batch,), jnp.int32),
-        )  # fmt: skip
+            cache = self.layer.commit(cache, None, jnp.asarray(prompt.prefix_lengths - 1))
+        newest = take_position(states, jnp.asarray(prompt.prefix_lengths - 1))
+        pending = Pending.of(jnp.asarray(prompt.last_token), capacity, newest)
+        return EagleState(encoded, cache, pending)
 
     def propose(
         self, params: DraftParams, state: EagleState, random: RandomSource
     ) -> tuple[Draft, EagleState]:
         layer, weights, tree = self.layer, params.weights, self.topology
-        batch, greedy = len(state.num_pending), params.sampling.greedy
+        batch, greedy = len(state.pending.count), params.sampling.greedy
         uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
         inner, fed = inner_nodes(tree), fed_indices(tree)
-        hidden, cache = layer.extend(
-            weights, state.encoded, state.cache, state.pending, state.states
-        )
-        cache = layer.commit(cache, state.num_pending)
+        pending = state.pending
+        assert pending.states is not None
+        pairs = layer.extend(weights, state.encoded, state.cache, pending.tokens, pending.states)
         # The draft's own states: of the newest token, then of each node that was fed.
-        own = take_position(hidden, state.num_pending - 1)[:, None]
+        own, cache = pending.feed(pairs, layer.commit)
 
         def ids(tokens):
             return ids_of(layer, weights, tokens) if greedy else tokens
@@ -112,12 +108,7 @@ class EagleDrafter:
     def observe(
         self, state: EagleState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> EagleState:
-        active = verdict.num_emitted > 0
-        # A finished row gives its pending tokens back, so that its length stands still.
-        cache = self.layer.commit(state.cache, jnp.where(active, 0, -state.num_pending))
-        return EagleState(
-            state.encoded, cache,
-            jnp.where(active[:, None], verdict.tokens, state.pending),
-            jnp.where(active[:, None, None], states.astype(jnp.float32), state.states),
-            jnp.where(active, verdict.num_emitted, state.num_pending),
-        )  # fmt: skip
+        none = jnp.zeros_like(verdict.num_emitted)  # Guesses' entries are dead after their block.
+        pending, forgotten = state.pending.observe(verdict, none, states)
+        cache = self.layer.commit(state.cache, None, -forgotten)
+        return EagleState(state.encoded, cache, pending)

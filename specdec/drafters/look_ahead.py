@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec.drafters.base import DraftParams, LookAhead
 from specdec.drafters.heads import grow_from_levels
+from specdec.drafters.pending import Pending
 from specdec.pytrees import pytree
 from specdec.topology import Topology
 from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, Start, Verdict
@@ -20,8 +21,7 @@ class LookAheadState:
 
     encoded: Encoded  # What the target made of the inputs.
     cache: Cache  # The draft's own; holds every emitted token but the pending ones.
-    pending: Int[Array, "b d1"]  # Tokens to feed first, left-aligned: what the last block emitted.
-    num_pending: Int[Array, " b"]
+    pending: Pending  # All that the last block emitted.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +29,10 @@ class LookAheadDrafter:
     """A chain or a tree of guesses from one call of the target, behind which embeddings stand.
 
     At the newest token that call has the target's own distribution, so the first guess of a chain
-    is accepted for certain (unless a draft vocabulary leaves tokens out); each embedding guesses
-    one token more. As with heads no guess knows the
-    ones before. A block costs two calls of the target, so that it pays only where embeddings guess
-    well. Parameters are :class:`~specdec.drafters.base.DraftParams` ones of the embeddings.
+    is always accepted (unless a draft vocabulary leaves tokens out). Each embedding guesses one
+    token more. As with heads, no guess depends on the ones before. A block costs two calls of the
+    target, so it pays only if embeddings guess well. Parameters are
+    :class:`~specdec.drafters.base.DraftParams` of the embeddings.
 
     Source: Monea et al. 2023, "PaSS", section 3.
 
@@ -59,18 +59,18 @@ class LookAheadDrafter:
         most = max_len + capacity + self.model.count
         return LookAheadState(
             target.encoded, self.model.start(params.weights, prompt, most, target.encoded),
-            jnp.tile(prompt.last_token[:, None], (1, capacity)),
-            jnp.ones((prompt.batch_size,), jnp.int32),
+            Pending.of(jnp.asarray(prompt.last_token), capacity),
         )  # fmt: skip
 
     def propose(
         self, params: DraftParams, state: LookAheadState, random: RandomSource
     ) -> tuple[Draft, LookAheadState]:
+        pending = state.pending
         hidden, cache = self.model.extend(
-            params.weights, state.encoded, state.cache, state.pending, state.num_pending
+            params.weights, state.encoded, state.cache, pending.tokens, pending.count
         )
         # The embeddings' own entries are dead from now on.
-        cache = self.model.commit(cache, state.num_pending)
+        cache = self.model.commit(cache, None, pending.count)
         scores = self.model.logits(params.weights, hidden[:, : self.topology.depth])
         draft = grow_from_levels(
             self.model, params, self.topology, scores, random, independent=self.independent
@@ -81,10 +81,6 @@ class LookAheadDrafter:
         self, state: LookAheadState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> LookAheadState:
         del states
-        active = verdict.num_emitted > 0
-        # A finished row gives its pending tokens back, so that its length stands still.
-        cache = self.model.commit(state.cache, jnp.where(active, 0, -state.num_pending))
-        return LookAheadState(
-            state.encoded, cache, jnp.where(active[:, None], verdict.tokens, state.pending),
-            jnp.where(active, verdict.num_emitted, state.num_pending),
-        )  # fmt: skip
+        pending, forgotten = state.pending.observe(verdict, jnp.zeros_like(verdict.num_emitted))
+        cache = self.model.commit(state.cache, None, -forgotten)
+        return LookAheadState(state.encoded, cache, pending)

@@ -13,11 +13,12 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.arguments import path_name, real
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
-from specdec.core.residuals import guess_counts, one_of, take, take_position
+from specdec.core.residuals import guess_counts, one_of, take
 from specdec.core.standardize import standardize
 from specdec.drafters.base import ChainDrafter, Drafter, DraftParams, DraftSpec, OpenDraft, Opening
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
+from specdec.drafters.pending import Pending
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
 from specdec.pytrees import pytree
@@ -41,10 +42,7 @@ class ModelDrafterState:
 
     encoded: Encoded  # The draft model's view of the inputs.
     cache: Cache  # Holds every emitted token but the pending ones.
-    pending: Int[Array, "b 2"]  # Tokens to feed first, left-aligned.
-    # 2 after a fully accepted block, whose last guess was never fed; else 1.
-    num_pending: Int[Array, " b"]
-    last_guess: Int[Array, " b"]  # The last guess of the block under way.
+    pending: Pending  # After a fully accepted block two: the last guess was never fed.
     # Guesses of the block under way; its cache holds all of them but the last.
     num_guesses: Int[Array, " b"]
     # Whether the row emitted anything in the last block; one that did not is finished.
@@ -81,10 +79,9 @@ class ModelDrafter(ChainDrafter):
     ) -> ModelDrafterState:
         # gamma + 1: the block that crosses the limit is drafted whole.
         start = self.model.start(params.weights, prompt, max_len + self.gamma + 1, target.encoded)
-        last, ones = start.last_token, jnp.ones((prompt.batch_size,), jnp.int32)
-        pending = jnp.stack([last, last], axis=1)
+        ones = jnp.ones((prompt.batch_size,), jnp.int32)
         return ModelDrafterState(
-            start.encoded, start.cache, pending, ones, last_guess=last, num_guesses=ones,
+            start.encoded, start.cache, Pending.of(start.last_token, 2), num_guesses=ones,
             active=ones > 0,
         )  # fmt: skip
 
@@ -92,7 +89,7 @@ class ModelDrafter(ChainDrafter):
         self, params: DraftParams, state: ModelDrafterState, random: RandomSource
     ) -> tuple[Draft, ModelDrafterState]:
         model, weights, sampling = self.model, params.weights, params.sampling
-        batch = state.pending.shape[0]
+        batch = len(state.active)
         if sampling.greedy:
             uniforms = jnp.zeros((batch, self.gamma))
         else:
@@ -112,9 +109,8 @@ class ModelDrafter(ChainDrafter):
         guesses = (jnp.zeros((batch, self.gamma), jnp.int32),)
         if not sampling.greedy:
             guesses += (jnp.zeros((batch, self.gamma, model.vocab_size)),)
-        hidden, cache = model.extend(weights, state.encoded, state.cache, state.pending)
-        cache = model.commit(cache, None, state.num_pending)
-        newest = take_position(hidden, state.num_pending - 1)[:, None]
+        fed = model.extend(weights, state.encoded, state.cache, state.pending.tokens)
+        newest, cache = state.pending.feed(fed, model.commit)
         guesses, going = put(0, guesses, model.logits(weights, newest))
         ones = jnp.ones((batch,), jnp.int32)
 
@@ -130,7 +126,7 @@ class ModelDrafter(ChainDrafter):
             cache, guesses = jax.lax.fori_loop(
                 1, self.gamma, lambda i, carry: step(i, *carry)[:2], (cache, guesses)
             )
-            last, num_guesses = guesses[0][:, -1], None
+            num_guesses = None
         else:
 
             def step_or_wait(carry):
@@ -145,12 +141,9 @@ class ModelDrafter(ChainDrafter):
             )
             # A row that stopped before its neighbours forgets what it was fed since.
             cache = model.commit(cache, None, num_guesses - fed)
-            last = take_position(guesses[0], num_guesses - 1)
         tokens, probs = guesses if len(guesses) == 2 else (guesses[0], None)
         draft = Draft(tokens, probs, self.topology, num_guesses)
-        return draft, dataclasses.replace(
-            state, cache=cache, last_guess=last, num_guesses=guess_counts(draft)
-        )
+        return draft, dataclasses.replace(state, cache=cache, num_guesses=guess_counts(draft))
 
     def _goes_on(
         self, logits: Array, distribution: Distribution, token: Int[Array, "b 1"]
@@ -170,21 +163,12 @@ class ModelDrafter(ChainDrafter):
     ) -> ModelDrafterState:
         del states
         active = verdict.num_emitted > 0
-        all_accepted = verdict.num_accepted == state.num_guesses
         # Committed so far: the pending tokens and all guesses but the last. Keep the accepted ones.
         fed = state.num_guesses - 1
-        excess = fed - jnp.minimum(verdict.num_accepted, fed)
-        # A finished row also gives its pending tokens back, so that its length stands still.
-        excess = jnp.where(active, excess, fed + state.num_pending)
-        cache = self.model.commit(state.cache, None, -excess)
-        newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
-        first = jnp.where(all_accepted, state.last_guess, newest)
-        pending = jnp.stack([first, newest], axis=1)
-        num_pending = jnp.where(active, jnp.where(all_accepted, 2, 1), state.num_pending)
-        pending = jnp.where(active[:, None], pending, state.pending)
-        return dataclasses.replace(
-            state, cache=cache, pending=pending, num_pending=num_pending, active=active
-        )
+        kept = jnp.where(active, jnp.minimum(verdict.num_accepted, fed), 0)
+        pending, forgotten = state.pending.observe(verdict, kept)
+        cache = self.model.commit(state.cache, None, kept - fed - forgotten)
+        return dataclasses.replace(state, cache=cache, pending=pending, active=active)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.core.residuals import take_position
 from specdec.core.standardize import standardize
 from specdec.drafters.base import DraftParams, LookAhead, OffsetHeads, StateDraft
 from specdec.drafters.growing import grow
+from specdec.drafters.pending import Pending
 from specdec.models.base import Model
 from specdec.pytrees import pytree
 from specdec.topology import Topology
@@ -36,9 +36,8 @@ class ModelTreeState:
     encoded: Encoded  # The draft model's view of the inputs.
     # Holds every emitted token but the pending ones; within a block also the nodes that were fed.
     cache: Cache
-    pending: Int[Array, "b p"]  # Tokens to feed first, left-aligned.
-    num_pending: Int[Array, " b"]
-    fed: Int[Array, "b n"]  # Each guess's place among those that were fed in this block, or -1.
+    pending: Pending
+    fed: Int[Array, "b n"]  # Each guess's index among those that were fed in this block, or -1.
 
 
 def start_tree(
@@ -48,29 +47,27 @@ def start_tree(
     """The state before the first block.
 
     Args:
-      room: tokens that outputs may have, and nodes that are fed in a block.
+      capacity: tokens that outputs may have, and nodes that are fed in a block.
       nodes: N.
       catch_up: P, tokens that the cache may lack after a block.
     """
     start = model.start(params.weights, prompt, capacity + catch_up, target.encoded)
-    ones = jnp.ones((prompt.batch_size,), jnp.int32)
-    pending = jnp.tile(start.last_token[:, None], (1, catch_up))
+    pending = Pending.of(start.last_token, catch_up)
     fed = jnp.full((prompt.batch_size, nodes), -1, jnp.int32)
-    return ModelTreeState(start.encoded, start.cache, pending, ones, fed)
+    return ModelTreeState(start.encoded, start.cache, pending, fed)
 
 
 def feed_pending(
     model: Model, params: DraftParams, state: ModelTreeState
 ) -> tuple[Float[Array, "b 1 v"], Cache]:
     """Feeds what the cache lacks: logits after the newest token, and the cache with all of it."""
-    hidden, cache = model.extend(params.weights, state.encoded, state.cache, state.pending)
-    cache = model.commit(cache, None, state.num_pending)
-    newest = take_position(hidden, state.num_pending - 1)[:, None]
+    fed = model.extend(params.weights, state.encoded, state.cache, state.pending.tokens)
+    newest, cache = state.pending.feed(fed, model.commit)
     return model.logits(params.weights, newest), cache
 
 
 def fed_indices(tree: Topology) -> Int[np.ndarray, " n"]:
-    """Each node's place among those with children, which alone are fed; or -1."""
+    """Each node's index among those with children, which alone are fed; or -1."""
     with_children = sorted({parent for parent in tree.parents if parent >= 0})
     indices = np.full(tree.size, -1, np.int32)
     indices[with_children] = np.arange(len(with_children))
@@ -87,7 +84,7 @@ def inner_nodes(tree: Topology) -> Topology:
 def ids_of(
     model: Model | OffsetHeads | StateDraft | LookAhead, weights: Params, tokens: Int[Array, "b n"]
 ) -> Int[Array, "b n"]:
-    """Token ids of a model's logits' places, where it does not generate all tokens."""
+    """Token ids of indices into a model's logits, where it does not generate all tokens."""
     found = model.over_vocabulary(weights, PointMass(tokens))
     assert isinstance(found, PointMass)
     return found.tokens
@@ -101,16 +98,10 @@ def observe_tree(model: Model, state: ModelTreeState, verdict: Verdict) -> Model
     accepted = jnp.arange(verdict.path.shape[1] - 1) < verdict.num_accepted[:, None]
     nodes = jnp.where(accepted, verdict.path[:, 1:] - 1, 0)
     indices = jnp.where(accepted, jnp.take_along_axis(state.fed, nodes, axis=1), -1)
-    kept = jnp.sum(indices >= 0, axis=1)
-    active = verdict.num_emitted > 0
-    # A finished row gives its pending tokens back, so that its length stands still.
-    cache = model.commit(state.cache, indices, jnp.where(active, kept, -state.num_pending))
-    capacity = state.pending.shape[1]
-    tokens = jnp.pad(verdict.tokens, ((0, 0), (0, capacity)))
-    pending = jnp.take_along_axis(tokens, kept[:, None] + jnp.arange(capacity), axis=1)
-    pending = jnp.where(active[:, None], pending, state.pending)
-    lacking = jnp.where(active, verdict.num_emitted - kept, state.num_pending)
-    return dataclasses.replace(state, cache=cache, pending=pending, num_pending=lacking)
+    kept = jnp.where(verdict.num_emitted > 0, jnp.sum(indices >= 0, axis=1), 0)
+    pending, forgotten = state.pending.observe(verdict, kept)
+    cache = model.commit(state.cache, indices, kept - forgotten)
+    return dataclasses.replace(state, cache=cache, pending=pending)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +136,7 @@ class ModelTreeDrafter:
         self, params: DraftParams, state: ModelTreeState, random: RandomSource
     ) -> tuple[Draft, ModelTreeState]:
         model, weights, tree = self.model, params.weights, self.topology
-        batch, greedy = len(state.num_pending), params.sampling.greedy
+        batch, greedy = len(state.fed), params.sampling.greedy
         uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
         inner, fed = inner_nodes(tree), fed_indices(tree)
         caches = [state.cache]

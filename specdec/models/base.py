@@ -43,19 +43,6 @@ class Model(Protocol):
         """
         ...
 
-    @property
-    def max_positions(self) -> int | None:
-        """Tokens that a row's prefix and output may have together; None for any number."""
-        ...
-
-    @property
-    def reads_prefix(self) -> bool:
-        """Whether a text is the decoder's prefix, which the output continues.
-
-        Else an encoder reads it, which is told its end by EOS.
-        """
-        ...
-
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """Token ids of texts as this model takes them: encoder inputs, or the decoder's prefix.
 
@@ -65,13 +52,13 @@ class Model(Protocol):
         ...
 
     def start(
-        self, params: Params, prompt: Prompt, max_len: int, target: Encoded | None = None
+        self, params: Params, prompt: Prompt, max_len: int, given: Encoded | None = None
     ) -> Start:
         """Encodes the inputs and prefills the cache with the prefix but for its last token.
 
         Args:
-          max_len: room in the cache for tokens from the last prefix token on.
-          target: of a draft, what its target made of the same inputs; it may start from there.
+          max_len: capacity of the cache for tokens from the last prefix token on.
+          given: of a draft, what its target made of the same inputs; it may start from there.
         """
         ...
 
@@ -81,9 +68,9 @@ class Model(Protocol):
     ) -> tuple[Float[Array, "b t d"], Cache]:  # fmt: skip
         """Scores T >= 1 tokens that follow each row's committed ones.
 
-        SETS cache entries at each row's own places but does not count them as committed:
+        SETS cache entries at each row's own positions but does not count them as committed:
         :meth:`commit` does. Extending again without a commit overwrites them. Positions follow a
-        node's depth, not its place in the block.
+        node's depth, not its index in the block.
 
         Args:
           encoded: may be of fewer rows than the cache: B / E rows that follow each other share
@@ -133,13 +120,30 @@ class Model(Protocol):
         """
         ...
 
+
+class LoadableModel(Model, Protocol):
+    """A model with what the loop does not ask: how texts are given, what it reads, its copies."""
+
+    @property
+    def max_positions(self) -> int | None:
+        """Tokens that a row's prefix and output may have together; None for any number."""
+        ...
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether a text is the decoder's prefix, which the output continues.
+
+        Else an encoder reads it, which is told its end by EOS.
+        """
+        ...
+
     def step_bytes(self, params: Params) -> int:
         """Bytes of the weights that a decode step reads."""
         ...
 
     def quantized(
         self, params: Params, bits: int, group: int, *, of_target: bool
-    ) -> tuple[Model, Params]:
+    ) -> tuple[LoadableModel, Params]:
         """A draft: a copy of which a decode step reads weights in few bits.
 
         Args:
@@ -187,7 +191,7 @@ class LoadedModel:
       most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
     """
 
-    model: Model
+    model: LoadableModel
     params: Params
     source: str
     partitioning: Partitioning | None = None
@@ -196,13 +200,13 @@ class LoadedModel:
     most_tokens: int | None = None
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
-        """A draft in few bits; see :meth:`Model.quantized`."""
+        """A draft in few bits; see :meth:`LoadableModel.quantized`."""
         model, params = self.model.quantized(self.params, bits, group, of_target=of_target)
         return dataclasses.replace(self, model=model, params=params)
 
     @property
     def step_bytes(self) -> int:
-        """See :meth:`Model.step_bytes`."""
+        """See :meth:`LoadableModel.step_bytes`."""
         return self.model.step_bytes(self.params)
 
     def check_batch_size(self, batch_size: int) -> None:

@@ -113,7 +113,7 @@ class PackedModel(abc.ABC):
 
     @abc.abstractmethod
     def start(
-        self, params: Any, prompt: Prompt, max_len: int, target: Encoded | None = None
+        self, params: Any, prompt: Prompt, max_len: int, given: Encoded | None = None
     ) -> Start: ...
 
     @property

@@ -56,13 +56,13 @@ class ToyModel:
 
     def start(
         self, params: Float[Array, "c v"], prompt: Prompt, max_len: int,
-        target: Encoded | None = None,
+        given: Encoded | None = None,
     ) -> Start:  # fmt: skip
         """Encoded is a hash of the inputs, [B]."""
         positions = 1 + jnp.arange(prompt.inputs.shape[1])
         encoded = jnp.sum(jnp.where(prompt.input_mask, prompt.inputs * positions, 0), axis=1)
-        if self.of_target and target is not None:
-            encoded = target
+        if self.of_target and given is not None:
+            encoded = given
         batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
         cache = ToyCache(
             jnp.zeros((batch, before + max_len), jnp.int32), jnp.zeros((batch,), jnp.int32)

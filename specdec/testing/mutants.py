@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core.randomness import draw
-from specdec.core.residuals import guess_counts, guess_probs, leading_true, take_position
+from specdec.core.residuals import guess_counts, guess_probs, leading_true
 from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
@@ -123,9 +123,8 @@ class UnwarpedDraft(ModelDrafter):
         draft, after = super().propose(params, state, random)
         # Teacher-forced on the same guesses, so that only the reported q is wrong.
         model, weights = self.model, params.weights
-        hidden, cache = model.extend(weights, state.encoded, state.cache, state.pending)
-        cache = model.commit(cache, None, state.num_pending)
-        first = take_position(hidden, state.num_pending - 1)[:, None]
+        fed = model.extend(weights, state.encoded, state.cache, state.pending.tokens)
+        first, cache = state.pending.feed(fed, model.commit)
         hidden = [first]
         if self.gamma > 1:
             hidden += model.extend(weights, state.encoded, cache, draft.tokens[:, :-1])[:1]
@@ -217,7 +216,7 @@ class RandomWithoutLast(RandomDrafter):
 
 
 class InnerReported(HierarchicalDrafter):
-    """Reports the draft model's distribution with the tokens' places mixed up."""
+    """Reports the draft model's distribution with the tokens' columns mixed up."""
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
@@ -228,8 +227,8 @@ class InnerReported(HierarchicalDrafter):
 class InnerSharedRounds(HierarchicalDrafter):
     """Uses the same random numbers in every inner round."""
 
-    def _numbers(self, random, i):
-        return super()._numbers(random, jnp.zeros_like(i))
+    def _uniforms(self, random, i):
+        return super()._uniforms(random, jnp.zeros_like(i))
 
 
 class LenientRedraw(LenientVerifier):

@@ -56,7 +56,7 @@ class BestFirstOrder(RecursiveVerifier):
             jnp.take_along_axis(siblings.exist, order, axis=1),
         )
         judged = judge(distribution, draft, self_order)
-        # Back to the places that the walk knows.
+        # Back to the indices that the walk knows.
         positions = jnp.argsort(order, axis=1)
         before = jnp.pad(judged.survival, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
         step = jnp.where(before > 0, judged.survival / jnp.where(before > 0, before, 1.0), 1.0)
@@ -64,7 +64,7 @@ class BestFirstOrder(RecursiveVerifier):
         return dataclasses.replace(judged, survival=survival)
 
 
-class AnotherParentsLaw(RecursiveVerifier):
+class AnotherParentsDistribution(RecursiveVerifier):
     """Judges a node's children on the distribution after another node."""
 
     def __call__(self, random, target, draft):
@@ -96,7 +96,7 @@ class WeightsFromTheRoot(TraversalVerifier):
 
 
 class TraversalOfTokens(TraversalVerifier):
-    """Leaves max(r - q, 0) behind a rejected guess, as if its parent were kept for certain."""
+    """Leaves max(r - q, 0) behind a rejected guess, as if its parent were always kept."""
 
     def _rejected(self, w, r, q):
         return super()._rejected(jnp.ones_like(w), r, q)
@@ -172,7 +172,7 @@ class UnmovedPath(ToyModel):
 
 
 class PositionsBySlot(ToyModel):
-    """A node's position is its place in the block."""
+    """A node's position is its index in the block."""
 
     def extend(self, params, encoded, cache, tokens, topology=CHAIN, *, after=0):
         assert not isinstance(topology, Forest)

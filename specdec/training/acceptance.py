@@ -1,4 +1,4 @@
-"""What a draft under training is worth to its target: a few rows decoded with it."""
+"""How well a draft under training guesses: a few rows are decoded with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.data.batching import Batches
 from specdec.decoding.engine import Engine, EngineParams, decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.base import Model
+from specdec.models.base import LoadableModel
 from specdec.training.validation import padded
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
@@ -69,7 +69,7 @@ def acceptance(
     return measure
 
 
-def capacity(model: Model, ids: Sequence[Sequence[int]], length: int) -> int:
+def capacity(model: LoadableModel, ids: Sequence[Sequence[int]], length: int) -> int:
     """Tokens of an output of at most ``length`` that positions behind all prompts have."""
     if model.max_positions is None or not model.reads_prefix:
         return length

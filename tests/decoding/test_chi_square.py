@@ -104,7 +104,7 @@ each_case = pytest.mark.parametrize(
 
 
 @each_case
-def test_the_loop_samples_the_networks_law(case):
+def test_the_loop_samples_the_networks_distribution(case):
     distribution, result = exact_joint(case), decoded(case, TokenVerifier())
     examined = float(result.stats.examined.sum())
     assert 0.05 < float(result.stats.accepted.sum()) / examined < 0.95

@@ -83,7 +83,7 @@ def test_bad_arguments(tiny, arguments, words):
 
 
 @pytest.mark.parametrize("draft", [specdec.Copying(), specdec.Random()], ids=["copying", "random"])
-def test_a_draft_without_a_law(tiny, draft):
+def test_a_draft_without_a_distribution(tiny, draft):
     pair = specdec.load_pair(target=tiny, draft=draft)
     with pytest.raises(ValueError, match="need a draft with a distribution over tokens"):
         pair.generate([[5, 9, 1]], max_decode_len=10, method=METHOD)

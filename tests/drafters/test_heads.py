@@ -86,16 +86,16 @@ def holds(found, row, count, tokens, expected):
     # The start token, for which there is no state, and what was emitted.
     text = np.concatenate([[0], tokens[:count]])
     states = np.concatenate([[[0]], expected[:count]])
-    waiting = int(found.num_pending[row])
+    waiting = int(found.pending.count[row])
     kept = count + 1 - waiting
     cached = text[:kept]
     if isinstance(found, EagleState):
         cached = numbers_of(cached, states[:kept])
-        if not np.array_equal(found.states[row, :waiting], states[kept:]):
+        if not np.array_equal(found.pending.states[row, :waiting], states[kept:]):
             return False
     return (
         int(found.cache.length[row]) == kept
-        and np.array_equal(found.pending[row, :waiting], text[kept:])
+        and np.array_equal(found.pending.tokens[row, :waiting], text[kept:])
         and np.array_equal(found.cache.tokens[row, :kept], cached)
     )
 
@@ -280,7 +280,8 @@ class StaleEntries(LookAheadDrafter):
 
     def propose(self, params, state, random):
         draft, after = super().propose(params, state, random)
-        stale = self.model.commit(after.cache, jnp.full_like(state.num_pending, self.model.count))
+        more = jnp.full_like(state.pending.count, self.model.count)
+        stale = self.model.commit(after.cache, None, more)
         return draft, dataclasses.replace(after, cache=stale)
 
 
@@ -293,7 +294,8 @@ class StaleStates(EagleDrafter):
     """Replaces the first state only; the others stay those of the block before."""
 
     def observe(self, state, verdict, states):
-        stale = jnp.where(jnp.arange(states.shape[1])[:, None] > 0, state.states, states)
+        late = jnp.arange(states.shape[1])[:, None] > 0
+        stale = jnp.where(late, state.pending.states, states)
         return super().observe(state, verdict, stale)
 
 

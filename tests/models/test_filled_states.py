@@ -47,7 +47,7 @@ def test_eagle(target):
         start = model.start(own.target, prompt_of(model, ragged_inputs(2, 7, 19)), 9)
         encoded, cache = layer.start(own, 2, 9, start.encoded)
         made, cache = layer.extend(own, encoded, cache, tokens[:, :1], states[:, :1])
-        cache, found = layer.commit(cache, jnp.array([1, 0])), [made]
+        cache, found = layer.commit(cache, None, jnp.array([1, 0])), [made]
         for after, count in ((0, 1), (1, 2), (3, 1)):
             part = slice(1 + after, 1 + after + count)
             made, cache = layer.extend(

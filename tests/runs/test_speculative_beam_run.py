@@ -62,7 +62,7 @@ def test_auto(tiny, tmp_path, monkeypatch, capsys):
     assert "Speculation does not pay here" in capsys.readouterr().err
 
 
-def test_a_draft_without_a_law_is_refused_before_anything_is_written(tiny, tmp_path, capsys):
+def test_a_draft_without_a_distribution_is_refused_before_writing(tiny, tmp_path, capsys):
     assert main(tiny, tmp_path / "out", *FAST, "GAMMA=2", "DRAFT=@Copying()") == 2
     assert "need a draft with a distribution over tokens" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

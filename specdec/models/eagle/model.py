@@ -1,6 +1,6 @@
 """An EAGLE-style layer with its target's embedding and logits.
 
-At a text's place t it reads the target's hidden state from which token t was drawn, and token t;
+At a text's position t it reads the target's hidden state from which token t was drawn, and token t;
 its output stands for the target's state there, from which token t + 1 will be drawn. In decoding
 and in training alike it is this code that runs: training packs parameters as "in_out".
 
@@ -90,18 +90,18 @@ class EagleModel:
         )  # fmt: skip
 
     def start(
-        self, params: EagleParams, batch: int, max_len: int, target: Encoded
+        self, params: EagleParams, batch: int, max_len: int, given: Encoded
     ) -> tuple[EncodedT5 | None, kv.KVCache]:
         """What it makes of what the target made of the inputs, and an empty cache.
 
         Args:
-          max_len: room in the cache for tokens.
+          max_len: capacity of the cache, in tokens.
         """
         encoded = None
         if self.config.reads_encoding:
             # In its own dtype; else its kernels would be narrowed at each step.
-            output = target.output.astype(self._layer.dtype)
-            encoded = self._layer.attended(params.layer, output, target.mask)
+            output = given.output.astype(self._layer.dtype)
+            encoded = self._layer.attended(params.layer, output, given.mask)
         return encoded, self._layer.empty_cache(batch, max_len)
 
     def extend(
@@ -128,8 +128,8 @@ class EagleModel:
     def over_vocabulary(self, params: EagleParams, distribution: Distribution) -> Distribution:
         return self.target.over_vocabulary(params.target, distribution)
 
-    def commit(self, cache: kv.KVCache, count: Int[Array, " b"]) -> kv.KVCache:
-        return kv.commit(cache, None, count)
+    def commit(self, cache: kv.KVCache, path: None, count: Int[Array, " b"]) -> kv.KVCache:
+        return kv.commit(cache, path, count)
 
 
 def _normed(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:

@@ -60,10 +60,10 @@ class GPTModel(PackedModel):
         return continued(tokens, lengths, self.config.start_id)
 
     def start(
-        self, params: PackedGPT, prompt: Prompt, max_len: int, target: Encoded | None = None
+        self, params: PackedGPT, prompt: Prompt, max_len: int, given: Encoded | None = None
     ) -> Start:
         """Prefills the prefix but for its last token, without logits."""
-        del target
+        del given
         before = prompt.prefix.shape[1] - 1
         cache = self.empty_cache(prompt.batch_size, before + max_len)
         return self.prefilled(params, (), cache, prompt)

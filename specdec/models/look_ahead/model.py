@@ -90,5 +90,5 @@ class LookAheadModel:
     def over_vocabulary(self, params: LookAheadParams, distribution: Distribution) -> Distribution:
         return self.target.over_vocabulary(params.target, distribution)
 
-    def commit(self, cache: kv.KVCache, count: Int[Array, " b"]) -> kv.KVCache:
-        return kv.commit(cache, None, count)
+    def commit(self, cache: kv.KVCache, path: None, count: Int[Array, " b"]) -> kv.KVCache:
+        return kv.commit(cache, path, count)

@@ -49,8 +49,6 @@ class T5Model(PackedModel):
     """
 
     config: T5Config
-    # A draft of the same target in fewer bits: what that made of the inputs is this one's, too.
-    of_target: bool = False
 
     @property
     def packing(self):
@@ -83,7 +81,7 @@ class T5Model(PackedModel):
         _, params = super().quantized(params, bits, group, of_target=of_target)
         if of_target:
             params = dataclasses.replace(params, encoder=None, cross_kv=None)
-        return dataclasses.replace(self, of_target=of_target), params
+        return self, params
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are the encoder's inputs; the prefix is the start token."""
@@ -92,7 +90,7 @@ class T5Model(PackedModel):
         return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 
     def start(
-        self, params: PackedT5, prompt: Prompt, max_len: int, target: EncodedT5 | None = None
+        self, params: PackedT5, prompt: Prompt, max_len: int, given: EncodedT5 | None = None
     ) -> Start:
         """Runs the encoder, projects its output to cross-attention K/V, prefills the prefix.
 
@@ -101,17 +99,17 @@ class T5Model(PackedModel):
         """
         batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
         with self._resolving(batch):
-            if self.of_target and target is not None:
-                encoded = target
+            if params.encoder is None and given is not None:
+                encoded = given  # What the same model in more bits made of the inputs.
             else:
-                encoded = self._encoded(params, prompt, target)
+                encoded = self._encoded(params, prompt, given)
             cache = self.empty_cache(batch, before + max_len)
         return self.prefilled(params, encoded, cache, prompt)
 
-    def _encoded(self, params, prompt, target) -> EncodedT5:
+    def _encoded(self, params, prompt, given) -> EncodedT5:
         cfg, mask, encoding = self.config, prompt.input_mask, None
-        if cfg.encoding_width is not None and target is not None:
-            encoding = target.output
+        if cfg.encoding_width is not None and given is not None:
+            encoding = given.output
         check_encoding(cfg, encoding)
         return self.attended(params, self._encode(params, prompt.inputs, mask, encoding), mask)
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 from tiny import TINY
 
-from specdec.decoding.options import GREEDY
 from specdec.decoding.batches import Batch
+from specdec.decoding.options import GREEDY
 from specdec.studies.benchmarks.systems.specdec_loop import random_pair
 from specdec.studies.measure.breakdown import memory
 

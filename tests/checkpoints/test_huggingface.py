@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from log_probs import assert_same_log_probs
 from safetensors.numpy import load_file, save_file
+from slow import slow
 
 import specdec
 from specdec.checkpoints import (
@@ -345,8 +346,11 @@ def test_transformers_opens_what_we_save(tmp_path, torch, transformers, name, ma
     assert_same_log_probs(model, directory, (9, 4))
 
 
-@pytest.mark.parametrize("name", ["v1.1", "umt5", "umt5_tied"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("bfloat16", "v1.1"), ("float16", "umt5_tied"), slow("float16", "v1.1"),
+     slow("bfloat16", "umt5_tied"), slow("bfloat16", "umt5"), slow("float16", "umt5")],
+)  # fmt: skip
 def test_transformers_opens_16_bits_as_16_bits(tmp_path, torch, transformers, name, dtype):
     save_huggingface(tmp_path / "m", OURS[name], our_params(name), dtype=dtype)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "m")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tiny import random_t5_params
 
-from specdec.api import GREEDY
 from specdec.data.text import read_pairs, write_pairs
 from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.options import GREEDY
 from specdec.models.t5.model import T5Model
 from specdec.training import generate
 from specdec.training.recombine import Recombination

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
 from specdec.models.base import LoadedModel
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,18 @@ class GenerateOutput:
     searched: BeamCounts | None = None
 
 
+def _showing_options(method: F) -> F:
+    """The method, whose signature shows :class:`specdec.Decoding`'s fields: for help and Tab."""
+    given = inspect.signature(method)
+    named = [p for p in given.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in inspect.signature(Decoding).parameters.values()
+    ]
+    vars(method)["__signature__"] = given.replace(parameters=[*named, *options])
+    return method
+
+
 class Pair:
     """A target, a draft and the vocabulary they share. Make one with :func:`load_pair`.
 
@@ -78,6 +93,7 @@ class Pair:
         self.vocabulary = vocabulary
         self.name = name
 
+    @_showing_options
     def generate(
         self,
         texts: Iterable[Text],

@@ -1,6 +1,7 @@
 """What generate and load_pair make of arguments of every kind."""
 
 import dataclasses
+import inspect
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import specdec
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
 from specdec.core.randomness import row_keys, seed_words
+from specdec.decoding.options import Decoding
 from specdec.drafters.random import Random
 from specdec.load import load_pair
 from specdec.types import SamplingConfig
@@ -113,6 +115,12 @@ def test_one_clear_error(pair, option, message):
 def test_a_keyword_of_transformers_names_what_we_have(pair, option, message):
     with pytest.raises(TypeError, match=message):
         generate(pair, **option)
+
+
+def test_help_shows_every_option_of_decoding():
+    shown = inspect.signature(Pair.generate).parameters
+    for field in dataclasses.fields(Decoding):
+        assert shown[field.name].default == field.default
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class CopyingDrafter:
         whole("max_match", self.max_match, 1, _MOST_COMPARED)
         if self.topology != Topology.branching((self._chains, *[1] * (self._depth - 1))):
             raise ValueError(
-                "Copying continues several places: its tree is of chains, such as (4, 1, 1), not "
+                "Copying continues from several positions: its tree is of chains, such as (4, 1, 1), not "
                 f"{self.topology}."
             )
 

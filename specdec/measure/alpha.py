@@ -148,7 +148,7 @@ class RowAcceptance:
 
     @classmethod
     def of(cls, found: Acceptance, index: int, id: int, count: int) -> RowAcceptance:
-        """Row ``place`` of a batch, ``count`` tokens long; rounded to six digits."""
+        """Row ``index`` of a batch, ``count`` tokens long; rounded to six digits."""
 
         def listed(values) -> Any:
             return np.round(np.asarray(values)[index, :count].astype(float), 6).tolist()

@@ -50,7 +50,7 @@ class Row:
     def of(
         cls, result: DecodeResult, index: int, *, id: int, input: str, reference: str | None
     ) -> Row:
-        """Row ``place`` of a traced decode, without output text and mismatches."""
+        """Row ``index`` of a traced decode, without output text and mismatches."""
         assert result.trace is not None
         return cls(
             id=id, input=input, output=None, reference=reference,
@@ -64,7 +64,7 @@ class Row:
         cls, beams: Sequence[Hypothesis], stats: Stats, index: int, *, id: int, input: str,
         reference: str | None, searched: list[SearchedBlock] | None,
     ) -> Row:  # fmt: skip
-        """Row ``place`` of a beam search, without mismatches.
+        """Row ``index`` of a beam search, without mismatches.
 
         Args:
           beams: its hypotheses, best first.

@@ -315,7 +315,7 @@ def test_what_cannot_be_decoded(t5x, drafts):
         (module, {"method": "beam", "gamma": None}, "plain beams; got draft = Copying"),
         (module, {"method": "autoregressive"}, "plain beams; got draft = Copying"),
         (module, {"beam": beam}, "need a draft with a distribution over tokens"),
-        (module, {"beam": beam, "draft": drafts["t5x"], "draft_beams": 1}, "at least num_beams"),
+        (module, {"beam": beam, "draft": drafts["t5x"], "draft_beams": 1}, "must be at least 2"),
         (
             module,
             {"gamma": None, "tree": (2, 1), "verifier": specdec.BlockVerifier()},

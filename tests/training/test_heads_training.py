@@ -332,7 +332,7 @@ def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
         own, cache = layer.start(params, 2, 16, encoded)
         count = jnp.full((2,), at + 1)
         found, cache = layer.extend(params, own, cache, fed[:, : at + 1], before[:, : at + 1])
-        cache, state = layer.commit(cache, count), found[:, -1:]
+        cache, state = layer.commit(cache, None, count), found[:, -1:]
         np.testing.assert_allclose(ahead[0][:, at], state[:, 0], rtol=1e-4, atol=1e-5)
         for step in (1, 2):
             token = fed[:, at + step : at + step + 1]

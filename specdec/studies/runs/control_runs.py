@@ -30,7 +30,7 @@ class ControlRuns:
 
     Attributes:
       name: short, for tables and directories.
-      law_steps: of the planner, one loop each; those of the simulator do not change.
+      distribution_steps: of the planner, one loop each; those of the simulator do not change.
       decisions: in a loop.
       repetitions: of each loop, with and without speculation in turn.
     """
@@ -45,7 +45,7 @@ class ControlRuns:
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
         """Where each result stands, and what makes it or reads it there."""
         for steps in self.distribution_steps:
-            index = (slug(self.name), "execution", f"law_steps{steps}")
+            index = (slug(self.name), "execution", f"distribution_steps{steps}")
             yield index, lambda directory, steps=steps: self._piece(directory, steps)
 
     def _piece(self, directory: Path, steps: int) -> dict[str, Any]:

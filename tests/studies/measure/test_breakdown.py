@@ -24,10 +24,10 @@ def test_memory():
     both = pair.target.params, pair.draft.weights
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(both))
     inner, layers = shape.num_heads * shape.head_dim, shape.num_decoder_layers + 1
-    caches = 2 * layers * 2 * inner * (36 + 16) * 4  # Keys and values of 32 + 4 and 16 places.
+    caches = 2 * layers * 2 * inner * (36 + 16) * 4  # Keys and values of 32 + 4 and 16 positions.
     encodings = 2 * 2 * 16 * shape.d_model * 4
     lengths_and_masks = 2 * (2 * 4 + 2 * 16)
-    drafter = 2 * (5 * 4 + 1)  # A row's pending tokens, three counts and a flag.
+    drafter = 2 * (4 * 4 + 1)  # A row's pending tokens, their count, its guesses and a flag.
     logits = 2 * 4 * shape.vocab_size * 4
     sampling = 2 * 3 * 4  # Both models' temperature, top-k and top-p.
     parts = weights, caches, encodings, lengths_and_masks, drafter, logits, sampling

@@ -14,7 +14,7 @@ from tests.runs.decoding import ROOT
 GIN = """
 reproduce.control = [@pendulum/ControlRuns()]
 pendulum/ControlRuns.name = "Pendulum"
-pendulum/ControlRuns.law_steps = (40, 80)
+pendulum/ControlRuns.distribution_steps = (40, 80)
 pendulum/ControlRuns.decisions = 12
 pendulum/ControlRuns.repetitions = 1
 """
@@ -45,7 +45,7 @@ def test_times_of_each_planner_and_going_on(tmp_path, monkeypatch, capsys):
     assert cli.reproduce(given, ROOT) == 0
     assert capsys.readouterr().out.endswith("out: summary.json\n")
     first = json.loads((tmp_path / "out/summary.json").read_text())
-    assert set(first["control"]["Pendulum"]) == {"law_steps40", "law_steps80"}
+    assert set(first["control"]["Pendulum"]) == {"distribution_steps40", "distribution_steps80"}
     for found in first["control"]["Pendulum"].values():
         # Of one repetition, so each median is the value.
         seconds = {name: each["median"] for name, each in found["seconds"].items()}

@@ -57,8 +57,8 @@ class CopyingDrafter:
         whole("max_match", self.max_match, 1, _MOST_COMPARED)
         if self.topology != Topology.branching((self._chains, *[1] * (self._depth - 1))):
             raise ValueError(
-                "Copying continues from several positions: its tree is of chains, such as (4, 1, 1), not "
-                f"{self.topology}."
+                "Copying continues from several positions: its tree is of chains, such as "
+                f"(4, 1, 1), not {self.topology}."
             )
 
     @property

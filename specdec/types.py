@@ -282,13 +282,13 @@ class DecodeState:
       last_token: [B] emitted but not yet in the target's cache.
       finished: [B] EOS emitted, limit reached, or ``nan``.
       nan: [B] a distribution of the target or the draft was NaN.
-      block: scalar, how many blocks have run.
+      block: [B] how many blocks each row has run.
       limit: scalar, tokens a row may emit, EOS included.
       row_keys: [B] one key a row.
       encoded, cache: the target's.
       drafter_state: the drafter's own; None for plain decoding.
       stats: accumulated counts.
-      trace: BlockInfo with a leading axis of blocks, or None.
+      trace: BlockInfo whose second axis is of blocks, L and one for finished rows, or None.
     """
 
     tokens: Int[Array, "b l"]
@@ -296,7 +296,7 @@ class DecodeState:
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
     nan: Bool[Array, " b"]
-    block: Int[Array, ""]
+    block: Int[Array, " b"]
     limit: Int[Array, ""]
     row_keys: Array
     encoded: Encoded
@@ -315,7 +315,8 @@ class DecodeResult:
       num_tokens: [B] EOS included.
       nan: [B] see :class:`DecodeState`; such a row's last block is garbage.
       stats: see :class:`Stats`.
-      trace: see :class:`BlockInfo`, leading axis of blocks; None unless asked for.
+      trace: see :class:`BlockInfo`, with a second axis of blocks; a row's end with its first one of
+        no tokens. None unless asked for.
     """
 
     tokens: Int[Array, "b l"]

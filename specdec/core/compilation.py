@@ -57,10 +57,13 @@ class DecodeJit(Generic[_Arguments, _Result]):
         cannot have options.
     """
 
-    def __init__(self, function: Callable[_Arguments, _Result], static_argnames: Sequence[str]):
+    def __init__(
+        self, function: Callable[_Arguments, _Result], static_argnames: Sequence[str],
+        donate_argnames: Sequence[str],
+    ):  # fmt: skip
         functools.update_wrapper(self, function)
         self.function = function
-        self._static = static_argnames
+        self._static, self._donated = static_argnames, donate_argnames
         self._places = function.__code__.co_varnames[: function.__code__.co_argcount]
 
     def jitted(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,6 +78,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
                     # A function of its own: JAX keeps programs by the function they are of.
                     functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs)),
                     static_argnames=self._static,
+                    donate_argnames=self._donated,
                     compiler_options=OPTIONS[platform.name],
                 )
             _kept.move_to_end(key)
@@ -106,8 +110,11 @@ def _drop_oldest() -> None:
 
 
 def decode_jit(
-    *, static_argnames: str | Sequence[str] = ()
+    *, static_argnames: str | Sequence[str] = (), donate_argnames: str | Sequence[str] = ()
 ) -> Callable[[Callable[_Arguments, _Result]], DecodeJit[_Arguments, _Result]]:
-    """Decorator for a whole decode, or a part of one that is timed apart."""
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    return lambda function: DecodeJit(function, names)
+    """Decorator for a whole decode, or a part of one; arguments as of ``jax.jit``."""
+    static, donated = (
+        (names,) if isinstance(names, str) else tuple(names)
+        for names in (static_argnames, donate_argnames)
+    )
+    return lambda function: DecodeJit(function, static, donated)

@@ -45,9 +45,9 @@ class BlockRandom:
     keys: Array
 
     @classmethod
-    def of(cls, keys: Array, block: Int[Array, ""]) -> BlockRandom:
-        """Folds the block number into the rows' keys."""
-        return cls(jax.vmap(lambda key: jax.random.fold_in(key, block))(keys))
+    def of(cls, keys: Array, block: Int[Array, " b"]) -> BlockRandom:
+        """Folds the number of each row's block into its key."""
+        return cls(jax.vmap(jax.random.fold_in)(keys, block))
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Array, "b count"]:
         """``count`` numbers in [0, 1) a row, independent across purposes."""

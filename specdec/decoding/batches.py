@@ -119,19 +119,19 @@ class Block:
 
 
 def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
-    """One row's blocks out of a trace whose leaves are [blocks, B, ...].
+    """One row's blocks out of a trace whose leaves are [B, blocks, ...].
 
     A tree that has one branch in a block is a chain there.
     """
     blocks = []
-    for number in range(trace.num_emitted.shape[0]):
-        emitted = int(trace.num_emitted[number, row])
+    for number in range(trace.num_emitted.shape[1]):
+        emitted = int(trace.num_emitted[row, number])
         if emitted == 0:
             break
-        accepted = int(trace.num_accepted[number, row])
-        made = int(trace.num_guesses[number, row])
+        accepted = int(trace.num_accepted[row, number])
+        made = int(trace.num_guesses[row, number])
         guesses, parents, path, tokens = (
-            leaf[number, row].tolist()
+            leaf[row, number].tolist()
             for leaf in (trace.draft_tokens, trace.parents, trace.path, trace.tokens)
         )
         guesses, parents = guesses[:made], parents[:made]

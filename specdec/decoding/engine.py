@@ -27,6 +27,7 @@ from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts
 from specdec.core.standardize import has_nan, standardize
 from specdec.decoding import state as st
+from specdec.decoding.loop import until_finished
 from specdec.drafters.base import Drafter
 from specdec.models.base import Model
 from specdec.pytrees import pytree
@@ -122,7 +123,8 @@ class Engine:
         Args:
           row_ids: [B] ids that key each row's random numbers; a negative id marks a padding row,
             which is finished from the start.
-          limit: tokens a row may emit, EOS included, at most ``output_bucket``.
+          limit: tokens a row may emit, EOS included. More than ``output_bucket`` only for a loop
+            that moves to larger arrays; see :mod:`specdec.decoding.loop`.
           seed: of all random numbers; see :func:`specdec.core.randomness.row_keys`.
           output_bucket: L, size of the output buffer.
           trace: whether every block's diagnostics are kept.
@@ -225,6 +227,28 @@ class Engine:
         )  # fmt: skip
         return state, info
 
+    # A :class:`specdec.decoding.loop.Loop`:
+
+    def block(self, params: EngineParams, state: DecodeState) -> DecodeState:
+        """One more block of every unfinished row."""
+        return st.record(*self.step(params, state))
+
+    def finished(self, state: DecodeState) -> Bool[Array, " b"]:
+        """Which rows have ended."""
+        return state.finished
+
+    def all_finished(self, state: DecodeState) -> DecodeState:
+        """The state with all rows ended."""
+        return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
+
+    def needs(self, state: DecodeState) -> Int[Array, " b"]:
+        """The least output bucket for the next block: it begins inside and is written whole."""
+        return jnp.minimum(state.num_tokens + 1, state.limit)
+
+    def result(self, state: DecodeState, size: int) -> DecodeResult:
+        """What the rows have come to, with outputs of ``size`` tokens."""
+        return st.result(state, size, self.target.pad_id)
+
 
 def _parents(draft: Draft) -> Int[Array, "*b n"]:
     return jnp.asarray(draft.topology.parents, jnp.int32)
@@ -246,9 +270,4 @@ def decode(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace,
         encoded=encoded,
     )  # fmt: skip
-    state = jax.lax.while_loop(
-        lambda state: ~jnp.all(state.finished),
-        lambda state: st.record(*engine.step(params, state)),
-        state,
-    )
-    return st.result(state, output_bucket, engine.target.pad_id)
+    return engine.result(until_finished(engine, params, state), output_bucket)

@@ -121,7 +121,7 @@ class HierarchicalDrafter(ChainDrafter):
 
         def block(carry):
             rows, lacking, probs = carry
-            uniforms = self._uniforms(random, rows.block)
+            uniforms = self._uniforms(random, jnp.max(rows.block))
             draft, rows = engine.propose(drawn, rows, uniforms)
             scored = self._score(drawn, rows, draft, state.pending.tokens[:, :1], lacking)
             verdict = engine.verify(scored, draft, uniforms)

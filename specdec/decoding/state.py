@@ -45,9 +45,10 @@ def initial_state(
     batch = row_ids.shape[0]
     zeros = jnp.zeros((batch,), jnp.int32)
     counts = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
-    blocks = jnp.zeros((output_bucket, batch), jnp.int32)
-    guesses = jnp.zeros((output_bucket, batch, nodes), jnp.int32)
-    emitted = jnp.zeros((output_bucket, batch, depth + 1), jnp.int32)
+    # One block more than a row can have, for what finished rows would write.
+    blocks = jnp.zeros((batch, output_bucket + 1), jnp.int32)
+    guesses = jnp.zeros((*blocks.shape, nodes), jnp.int32)
+    emitted = jnp.zeros((*blocks.shape, depth + 1), jnp.int32)
     limit = jnp.asarray(limit, jnp.int32)
     return DecodeState(
         # A block that crosses the limit is written whole and cut afterwards.
@@ -55,7 +56,7 @@ def initial_state(
         num_tokens=zeros,
         last_token=start.last_token,
         finished=(row_ids < 0) | (limit <= 0),
-        block=jnp.zeros((), jnp.int32),
+        block=zeros,
         nan=jnp.zeros((batch,), bool),
         limit=limit,
         row_keys=row_keys(seed, jnp.asarray(row_ids)),
@@ -158,7 +159,7 @@ def advance(
         | (num_tokens >= state.limit)
         | nan,
         nan=state.nan | nan,
-        block=state.block + 1, cache=cache, drafter_state=drafter_state, stats=stats,
+        block=state.block + active, cache=cache, drafter_state=drafter_state, stats=stats,
     )  # fmt: skip
 
 
@@ -166,15 +167,17 @@ def record(state: DecodeState, info: BlockInfo) -> DecodeState:
     """Keeps the diagnostics of the block just run, if they are wanted."""
     if state.trace is None:
         return state
-    at = state.block - 1
-    trace = jax.tree.map(lambda old, new: old.at[at].set(new), state.trace, info)
+    # Finished rows have no block; theirs comes behind those that they had.
+    at = jnp.where(info.num_emitted > 0, state.block - 1, state.block)
+    trace = jax.tree.map(lambda old, new: write_at(old, new[:, None], at), state.trace, info)
     return dataclasses.replace(state, trace=trace)
 
 
-def result(state: DecodeState, output_bucket: int, pad_id: int) -> DecodeResult:
-    """The finished rows, padded after their end."""
-    tokens = state.tokens[:, :output_bucket]
-    inside = jnp.arange(output_bucket) < state.num_tokens[:, None]
+def result(state: DecodeState, size: int, pad_id: int) -> DecodeResult:
+    """What rows have come to, [B, size], padded after their end."""
+    tokens = state.tokens[:, :size]
+    tokens = jnp.pad(tokens, ((0, 0), (0, size - tokens.shape[1])))
+    inside = jnp.arange(size) < state.num_tokens[:, None]
     return DecodeResult(
         jnp.where(inside, tokens, pad_id), state.num_tokens, state.nan, state.stats, state.trace
     )

@@ -182,8 +182,7 @@ class Pair:
         shown: list[str | None] = [None] * num_rows
         traces: list[list[Block]] = [[] for _ in range(num_rows)]
         stats = []
-        for batch in batches:
-            result = decoder.decode(batch, trace=trace)
+        for batch, result in decoder.decode_all(batches, trace=trace):
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
                     tokens[row] = result.tokens[index, : result.num_tokens[index]]
@@ -206,12 +205,9 @@ class Pair:
         beams: list[list[Hypothesis]] = [[] for _ in range(num_rows)]
         traces: list[list[SearchedBlock]] = [[] for _ in range(num_rows)]
         stats, counts = [], []
-        for batch in batches:
-            if isinstance(decoder, SpeculativeBeamDecoder):
-                result = decoder.search(batch, trace=trace)
+        for batch, result in decoder.decode_all(batches, trace=trace):
+            if isinstance(result, SpeculativeBeamResult):
                 counts.append(result.counts)
-            else:
-                result = decoder.search(batch)
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
                     beams[row] = self.with_text(result.row(index, num_return), batch, index)

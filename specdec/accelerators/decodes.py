@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec.accelerators.programs import Place, Program, compile_program
 from specdec.core.randomness import seed_words
-from specdec.decoding import beam, engine, speculative_beam
+from specdec.decoding import loop
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import bucket
 from specdec.decoding.beam import BeamDecoder
@@ -38,39 +38,18 @@ def compile_decode(
     """
     decoder.target.check_batch_size(batch_size)
     prompt, row_ids = _rows(place, decoder, batch_size, bucket(input_len))
-    limit = np.int32(decoder.max_decode_len)
-    if isinstance(decoder, BatchDecoder):
 
-        def decode(params, prompt, row_ids, limit, seed):
-            return engine.decode.function(
-                decoder.engine, params, prompt, row_ids, limit, seed,
-                output_bucket=decoder.output_bucket,
-            )  # fmt: skip
+    whole: Any = decoder.loop
 
-        seed = seed_words(decoder.seed)
-        args = (decoder.params, prompt, row_ids, limit, seed)
-        return compile_program(place, decode, *args, options=options)
-    if isinstance(decoder, BeamDecoder):
+    def decode(params, prompt, row_ids, limit, seed):
+        return loop.decode.function(
+            whole, params, prompt, row_ids, limit, seed,
+            output_bucket=decoder.output_bucket,
+        )  # fmt: skip
 
-        def search(rules, params, prompt, row_ids, limit):
-            return beam.search.function(
-                decoder.target.model, rules, params, prompt, row_ids, limit,
-                output_bucket=decoder.output_bucket,
-            )  # fmt: skip
-
-        rules, params = decoder.config.traced(decoder.output_bucket), decoder.target.params
-        return compile_program(
-            place, search, rules, params, prompt, row_ids, limit, options=options
-        )
-    beams = decoder.engine
-
-    def guessed(rules, params, prompt, row_ids, limit):
-        return speculative_beam.search.function(beams, rules, params, prompt, row_ids, limit)
-
-    params = decoder.target.params, decoder.draft.params if decoder.draft else ()
-    rules = decoder.config.traced(beams.output_bucket)
-    args = (rules, params, prompt, row_ids, limit)
-    return compile_program(place, guessed, *args, options=options)
+    limit, seed = np.int32(decoder.max_decode_len), seed_words(decoder.seed)
+    args = (decoder.loop_params, prompt, row_ids, limit, seed)
+    return compile_program(place, decode, *args, options=options)
 
 
 def _rows(place: Place, decoder: Decoder, batch_size: int, input_len: int) -> tuple[Prompt, Any]:

@@ -1,21 +1,136 @@
-"""An engine with everything it needs to decode batches: what is timed, measured and served."""
+"""An engine or a search with all it needs to decode batches: what is timed, measured and served."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
 
 from specdec.core.randomness import seed_words
+from specdec.decoding import loop as loops
 from specdec.decoding.batches import Batch, bucket, refuse_nan
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import Loop
+from specdec.decoding.refilling import Refilled
 from specdec.models.base import LoadedModel
-from specdec.types import AnyArray, DecodeResult, Prompt
+from specdec.models.partitioning import ways
+from specdec.types import AnyArray, DecodeResult, Params, Prompt
+
+R = TypeVar("R")
+Arguments = tuple[Params, Prompt, AnyArray, int, np.ndarray]
+
+
+class LoopDecoder(abc.ABC, Generic[R]):
+    """Decodes batches by a loop. R is what a batch comes to, of NumPy arrays [B, ...].
+
+    Attributes:
+      target: the loop's, as it was loaded.
+      max_decode_len: tokens an output may have, EOS included.
+      seed: of the random numbers; 64 bits.
+    """
+
+    target: LoadedModel
+    max_decode_len: int
+    seed: int
+
+    @property
+    @abc.abstractmethod
+    def loop(self) -> Loop[Any, R]:
+        """What decodes."""
+
+    @property
+    @abc.abstractmethod
+    def loop_params(self) -> Params:
+        """What it decodes with."""
+
+    @abc.abstractmethod
+    def check_result(self, batch: Batch, result: R) -> None:
+        """Raises ValueError if logits were NaN; it names the row."""
+
+    @property
+    def output_bucket(self) -> int:
+        """Size of the longest output, and of the result's arrays."""
+        return bucket(self.max_decode_len)
+
+    @property
+    def first_bucket(self) -> int:
+        """Tokens for which there are arrays at first."""
+        return min(self.output_bucket, loops.FIRST_BUCKET)
+
+    def arguments(self, batch: Batch) -> Arguments:
+        """What :meth:`Loop.start` takes: arrays on their devices."""
+        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
+        return self.loop_params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
+
+    def lower(self, batch: Batch) -> jax.stages.Lowered:
+        """The program with which :meth:`decode` begins, to be compiled in any thread.
+
+        Raises:
+          ValueError: the verifier cannot verify what the drafter makes.
+        """
+        return loops.begin.lower(
+            self.loop, *self.arguments(batch), output_bucket=self.first_bucket,
+            size=self.output_bucket, trace=False,
+        )  # fmt: skip
+
+    def decode(self, batch: Batch, *, limit: int | None = None, trace: bool = False) -> R:
+        """Decodes a batch and brings the result to the host as NumPy arrays.
+
+        Args:
+          limit: tokens an output of this batch may have, at most ``max_decode_len``, the default.
+
+        Raises:
+          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
+            row).
+        """
+        loop, (params, prompt, row_ids, most, seed) = self.loop, self.arguments(batch)
+        given = params, prompt, row_ids, most if limit is None else limit, seed
+        size, capacity = self.output_bucket, self.first_bucket
+        state, (finished, needs), result = loops.begin(
+            loop, *given, output_bucket=capacity, size=size, trace=trace
+        )
+        while not np.all(finished):
+            capacity = bucket(int(np.max(np.where(finished, 0, needs))))
+            state = loops.resized(
+                loop, params, state, *given[1:], output_bucket=capacity, trace=trace
+            )
+            state, (finished, needs), result = loops.resume(
+                loop, params, state, len(batch.row_ids), output_bucket=capacity, size=size, groups=1
+            )
+        result = jax.tree.map(np.asarray, result)
+        self.check_result(batch, result)
+        return result
+
+    def decode_all(
+        self, batches: Iterable[Batch], *, trace: bool = False
+    ) -> Iterator[tuple[Batch, R]]:
+        """Decodes batches of as many rows each, in their order.
+
+        While rows go on, others of the next batches take the places of those that have ended. Rows
+        do not depend on it.
+
+        Raises:
+          ValueError: see :meth:`decode`.
+        """
+        batches = iter(batches)
+        some = list(itertools.islice(batches, 2))
+        groups = ways(self.target.partitioning, "batch")
+        if len(some) < 2 or len(some[0].row_ids) == groups:  # No row waits for another one.
+            for batch in itertools.chain(some, batches):
+                yield batch, self.decode(batch, trace=trace)
+            return
+        for batch, result in Refilled(self, trace).decode(itertools.chain(some, batches)):
+            self.check_result(batch, result)
+            yield batch, result
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchDecoder:
+class BatchDecoder(LoopDecoder[DecodeResult]):
     """Decodes batches in one way."""
 
     # See `Engine`.
@@ -26,14 +141,15 @@ class BatchDecoder:
     seed: int  # Of the random numbers; 64 bits.
 
     @property
-    def output_bucket(self) -> int:
-        """Size of the output buffer."""
-        return bucket(self.max_decode_len)
+    def loop(self) -> Engine:
+        return self.engine
 
-    def arguments(self, batch: Batch) -> tuple[EngineParams, Prompt, AnyArray, int, np.ndarray]:
-        """What :meth:`Engine.start` takes after the engine: arrays on their devices."""
-        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
-        return self.params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
+    @property
+    def loop_params(self) -> EngineParams:
+        return self.params
+
+    def check_result(self, batch: Batch, result: DecodeResult) -> None:
+        refuse_nan(batch, result.nan, result.num_tokens, f"{self.target.source} or of its draft")
 
     def check(self, batch: Batch, *, trace: bool = False) -> None:
         """Traces the program that decodes such a batch, without compiling it.
@@ -43,35 +159,4 @@ class BatchDecoder:
         """
         arguments = (self.engine, *self.arguments(batch))
         static = {"output_bucket": self.output_bucket, "trace": trace}
-        decode.jitted(*arguments, **static).eval_shape(*arguments, **static)
-
-    def lower(self, batch: Batch) -> jax.stages.Lowered:
-        """The program of :meth:`decode` for such a batch, to be compiled in any thread.
-
-        Raises:
-          ValueError: as :meth:`check`.
-        """
-        return decode.lower(
-            self.engine, *self.arguments(batch), output_bucket=self.output_bucket, trace=False
-        )
-
-    def decode(
-        self, batch: Batch, *, limit: int | None = None, trace: bool = False
-    ) -> DecodeResult:
-        """Decodes a batch and brings the result to the host as NumPy arrays.
-
-        Args:
-          limit: tokens a row of this batch may emit, at most ``max_decode_len``, the default.
-
-        Raises:
-          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
-            row).
-        """
-        params, prompt, row_ids, most, seed = self.arguments(batch)
-        result = decode(
-            self.engine, params, prompt, row_ids, most if limit is None else limit, seed,
-            output_bucket=self.output_bucket, trace=trace,
-        )  # fmt: skip
-        result = jax.tree.map(np.asarray, result)
-        refuse_nan(batch, result.nan, result.num_tokens, f"{self.target.source} or of its draft")
-        return result
+        loops.decode.jitted(*arguments, **static).eval_shape(*arguments, **static)

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from specdec.models.base import Model, forced
-from specdec.types import BlockInfo, Prompt
+from specdec.types import AnyArray, BlockInfo, Prompt
 
 _SMALLEST_BUCKET = 16
 
 
-def refuse_nan(batch: Batch, nan: np.ndarray, num_tokens: np.ndarray, source: str) -> None:
+def refuse_nan(batch: Batch, nan: AnyArray, num_tokens: AnyArray, source: str) -> None:
     """Raises an error if logits of a decode were NaN.
 
     Args:

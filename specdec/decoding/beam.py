@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.compilation import decode_jit
 from specdec.decoding import beam_rules
-from specdec.decoding.batches import Batch, bucket, refuse_nan
+from specdec.decoding.batch_decoder import LoopDecoder
+from specdec.decoding.batches import Batch, refuse_nan
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel, Model
 from specdec.pytrees import pytree
 from specdec.topology import CHAIN
-from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats
+from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
 
 
 @pytree
@@ -89,11 +89,12 @@ class Hypothesis:
 
 
 @pytree
-class _Loop:
+class SearchState:
     """What a target call needs."""
 
     beams: BeamState
     last_token: Int[Array, "b w"]  # Of each live hypothesis; not yet in the cache.
+    encoded: Encoded
     cache: Cache
     nan: Bool[Array, " b"]
 
@@ -104,59 +105,87 @@ def follow(model: Model, cache: Cache, parents: Int[Array, "b w"]) -> Cache:
     return jax.lax.cond(still, lambda cache: cache, lambda c: model.select(c, parents), cache)
 
 
-def _call(target: Model, rules: BeamRules, params: Params, encoded: Encoded, loop: _Loop) -> _Loop:
-    """One target call, and one step of the rules."""
-    batch, width = loop.last_token.shape
-    with jax.named_scope("target"):
-        hidden, cache = target.extend(
-            params, encoded, loop.cache, loop.last_token.reshape(batch * width, 1)
-        )
-        cache = target.commit(cache, None, jnp.ones((batch * width,), jnp.int32))
-        logits = target.logits(params, hidden).reshape(batch, width, -1)
-    best = beam_rules.continuations(logits, rules.num_candidates(target.eos_ids))
-    beams, parents, tokens = beam_rules.step(rules, target.eos_ids, loop.beams, best)
-    nan = ~loop.beams.finished & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
-    beams = dataclasses.replace(beams, finished=beams.finished | nan)
-    return _Loop(beams, tokens, follow(target, cache, parents), loop.nan | nan)
+@dataclasses.dataclass(frozen=True)
+class BeamLoop:
+    """Beam search as a :class:`specdec.decoding.loop.Loop`: a block is a target call.
 
-
-@decode_jit(static_argnames=("target", "output_bucket"))
-def search(
-    target: Model, rules: BeamRules, params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, *, output_bucket: int,
-) -> BeamResult:  # fmt: skip
-    """Searches a batch, the whole of it in one ``lax.while_loop``.
-
-    Rows end apart; a row's hypotheses do not depend on its neighbours.
-
-    Args:
-      rules: :meth:`BeamConfig.traced` of the same ``output_bucket``.
-      row_ids: [B]; a negative id marks a padding row, which is finished from the start.
-      limit: tokens a hypothesis may have, EOS included, at most ``output_bucket``.
-      output_bucket: L, size of the output buffers.
+    Its parameters are the rules, :meth:`BeamConfig.traced` for a bucket of at least the limit, and
+    the target's.
     """
-    batch, width = len(row_ids), rules.num_beams
-    start = target.start(params, prompt, output_bucket + 1)
-    beams = beam_rules.initial_state(rules, batch, limit, output_bucket, target.pad_id)
-    beams = dataclasses.replace(beams, finished=beams.finished | (row_ids < 0))
-    loop = jax.lax.while_loop(
-        lambda loop: ~jnp.all(loop.beams.finished),
-        lambda loop: _call(target, rules, params, start.encoded, loop),
-        _Loop(
-            beams,
+
+    target: Model
+
+    def start(
+        self, params: tuple[BeamRules, Params], prompt: Prompt, row_ids: Int[AnyArray, " b"],
+        limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+    ) -> SearchState:  # fmt: skip
+        """The one hypothesis of no tokens; there is nothing random and nothing to trace.
+
+        Args:
+          row_ids: [B]; a negative id marks a padding row, which is finished from the start.
+          limit: tokens a hypothesis may have, EOS included.
+          output_bucket: L, size of the output buffers.
+        """
+        del seed, trace
+        rules, weights = params
+        batch, width, target = len(row_ids), rules.num_beams, self.target
+        start = target.start(weights, prompt, output_bucket + 1)
+        beams = beam_rules.initial_state(rules, batch, limit, output_bucket, target.pad_id)
+        return SearchState(
+            dataclasses.replace(beams, finished=beams.finished | (row_ids < 0)),
             jnp.broadcast_to(start.last_token[:, None], (batch, width)),
+            start.encoded,
             target.select(start.cache, jnp.zeros((batch, width), jnp.int32)),
             jnp.zeros((batch,), bool),
-        ),
-    )
-    tokens, lengths, scores, log_probs = beam_rules.best_hypotheses(rules, loop.beams)
-    inside = jnp.arange(output_bucket) < lengths[..., None]
-    tokens = jnp.where(inside, tokens, target.pad_id)
-    return BeamResult(tokens, lengths, scores, log_probs, loop.beams.length, loop.nan)
+        )
+
+    def block(self, params: tuple[BeamRules, Params], state: SearchState) -> SearchState:
+        """One target call, and one step of the rules."""
+        (rules, weights), target = params, self.target
+        batch, width = state.last_token.shape
+        with jax.named_scope("target"):
+            hidden, cache = target.extend(
+                weights, state.encoded, state.cache, state.last_token.reshape(batch * width, 1)
+            )
+            cache = target.commit(cache, None, jnp.ones((batch * width,), jnp.int32))
+            logits = target.logits(weights, hidden).reshape(batch, width, -1)
+        best = beam_rules.continuations(logits, rules.num_candidates(target.eos_ids))
+        beams, parents, tokens = beam_rules.step(rules, target.eos_ids, state.beams, best)
+        nan = ~state.beams.finished & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
+        beams = dataclasses.replace(beams, finished=beams.finished | nan)
+        cache = follow(target, cache, parents)
+        return SearchState(beams, tokens, state.encoded, cache, state.nan | nan)
+
+    def finished(self, state: SearchState) -> Bool[Array, " b"]:
+        """Which rows have ended."""
+        return state.beams.finished
+
+    def all_finished(self, state: SearchState) -> SearchState:
+        """The state with all rows ended."""
+        return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
+
+    def needs(self, state: SearchState) -> Int[Array, " b"]:
+        """The least output bucket for the next call."""
+        return jnp.minimum(state.beams.length + 1, state.beams.limit)
+
+    def result(self, params: tuple[BeamRules, Params], state: SearchState, size: int) -> BeamResult:
+        """The n-best lists, with hypotheses of ``size`` tokens."""
+        return result_of(params[0], state.beams, state.nan, size, self.target.pad_id)
+
+
+def result_of(
+    rules: BeamRules, beams: BeamState, nan: Bool[Array, " b"], size: int, pad_id: int
+) -> BeamResult:
+    """The n-best lists of a search."""
+    tokens, lengths, scores, log_probs = beam_rules.best_hypotheses(rules, beams)
+    tokens = tokens[..., :size]
+    tokens = jnp.pad(tokens, ((0, 0), (0, 0), (0, size - tokens.shape[2])))
+    tokens = jnp.where(jnp.arange(size) < lengths[..., None], tokens, pad_id)
+    return BeamResult(tokens, lengths, scores, log_probs, beams.length, nan)
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamDecoder:
+class BeamDecoder(LoopDecoder[BeamResult]):
     """Searches batches in one way.
 
     Raises:
@@ -175,36 +204,17 @@ class BeamDecoder:
             )
 
     @property
-    def output_bucket(self) -> int:
-        """Size of the output buffers."""
-        return bucket(self.max_decode_len)
+    def seed(self) -> int:
+        """Nothing is random."""
+        return 0
 
-    def lower(self, batch: Batch) -> jax.stages.Lowered:
-        """The program of :meth:`search` for such a batch, to be compiled in any thread."""
-        return search.lower(
-            *self._arguments(batch), self.max_decode_len, output_bucket=self.output_bucket
-        )
+    @property
+    def loop(self) -> BeamLoop:
+        return BeamLoop(self.target.model)
 
-    def _arguments(self, batch: Batch) -> tuple[Model, BeamRules, Params, Prompt, AnyArray]:
-        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
-        rules = self.config.traced(self.output_bucket)
-        return self.target.model, rules, self.target.params, prompt, row_ids
+    @property
+    def loop_params(self) -> tuple[BeamRules, Params]:
+        return self.config.traced(self.output_bucket), self.target.params
 
-    def search(self, batch: Batch, *, limit: int | None = None) -> BeamResult:
-        """Searches a batch and brings the result to the host as NumPy arrays.
-
-        Args:
-          limit: tokens a hypothesis of this batch may have, at most ``max_decode_len``, the
-            default.
-
-        Raises:
-          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
-            row).
-        """
-        result = search(
-            *self._arguments(batch), self.max_decode_len if limit is None else limit,
-            output_bucket=self.output_bucket,
-        )  # fmt: skip
-        result = jax.tree.map(np.asarray, result)
+    def check_result(self, batch: Batch, result: BeamResult) -> None:
         refuse_nan(batch, result.nan, result.steps, self.target.source)
-        return result

@@ -120,7 +120,6 @@ class BeamEngine:
     target: Model
     draft: BeamDraft | None
     num_beams: int  # W.
-    output_bucket: int  # L.
     width: int = 0
 
     @property
@@ -138,10 +137,9 @@ class BeamEngine:
         """u gamma; 0 without a draft."""
         return self.draft.beams * self.draft.gamma if self.draft else 0
 
-    @property
-    def capacity(self) -> int:
+    def capacity(self, output_bucket: int) -> int:
         """Entries of a cache behind the prefix; the draft's needs less behind its last level."""
-        return self.num_beams * self.output_bucket + self.num_beams + self.nodes
+        return self.num_beams * output_bucket + self.num_beams + self.nodes
 
     def forest(
         self, prompt: Prompt, level: Int[Array, " b"], family: Int[Array, "b t l"],
@@ -160,7 +158,7 @@ class BeamEngine:
         wide = self.num_beams
         prefix = prompt.prefix_lengths - 1
         first = prefix + ahead * wide
-        entries = jnp.arange(prompt.prefix.shape[1] - 1 + self.capacity)
+        entries = jnp.arange(prompt.prefix.shape[1] - 1 + self.capacity(family.shape[2]))
         written = jnp.arange(family.shape[2])[:, None] < level[:, None, None, None]
         before = written & (family[..., None] == jnp.arange(wide))
         seen = jnp.broadcast_to((entries < prefix[:, None])[:, None], (batch, count, len(entries)))
@@ -175,16 +173,21 @@ class BeamEngine:
         return Forest(seen, own[:, -count:], indices)
 
     def start(
-        self, params: Params, draft_params: Params, prompt: Prompt
+        self, params: Params, draft_params: Params, prompt: Prompt, output_bucket: int
     ) -> tuple[tuple[Encoded, Encoded], Live, tuple[Cache, Cache]]:
-        """What both models made of the inputs, the one hypothesis of no tokens, both caches."""
-        start = self.target.start(params, prompt, self.capacity)
+        """What both models made of the inputs, the one hypothesis of no tokens, both caches.
+
+        Args:
+          output_bucket: L.
+        """
+        capacity = self.capacity(output_bucket)
+        start = self.target.start(params, prompt, capacity)
         encoded = cache = ()
         if self.draft:
-            drafted = self.draft.model.start(draft_params, prompt, self.capacity, start.encoded)
+            drafted = self.draft.model.start(draft_params, prompt, capacity, start.encoded)
             encoded, cache = drafted.encoded, drafted.cache
         tokens = jnp.tile(start.last_token[:, None], (1, self.num_beams))
-        family = jnp.zeros((*tokens.shape, self.output_bucket), jnp.int32)
+        family = jnp.zeros((*tokens.shape, output_bucket), jnp.int32)
         live = Live(tokens, family, jnp.full_like(tokens, -1), tokens, family)
         return (start.encoded, encoded), live, (start.cache, cache)
 
@@ -298,7 +301,7 @@ class BeamEngine:
             index, found = self.find(guesses, take_rows(at, parents), tokens)
             lost = ~found & (new.live_log_probs > -jnp.inf)
             family = take_rows(live.family, parents)
-            now = jnp.arange(self.output_bucket) == beams.length[:, None, None]
+            now = jnp.arange(family.shape[2]) == beams.length[:, None, None]
             after = Live(
                 tokens, jnp.where(now, parents[..., None], family), parents,
                 take_rows(guesses.tokens, at), live.family,

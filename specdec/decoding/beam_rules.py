@@ -323,6 +323,11 @@ def best_hypotheses(
     return tokens, lengths, scores, log_probs
 
 
+def all_finished(state: BeamState) -> BeamState:
+    """The state with all rows done."""
+    return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
+
+
 def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
     """The rows of a [B, ...] where they are told, else of b."""
     return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)

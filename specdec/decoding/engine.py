@@ -22,12 +22,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.arguments import whole
-from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts
 from specdec.core.standardize import has_nan, standardize
 from specdec.decoding import state as st
-from specdec.decoding.loop import until_finished
 from specdec.drafters.base import Drafter
 from specdec.models.base import Model
 from specdec.pytrees import pytree
@@ -245,29 +243,11 @@ class Engine:
         """The least output bucket for the next block: it begins inside and is written whole."""
         return jnp.minimum(state.num_tokens + 1, state.limit)
 
-    def result(self, state: DecodeState, size: int) -> DecodeResult:
+    def result(self, params: EngineParams, state: DecodeState, size: int) -> DecodeResult:
         """What the rows have come to, with outputs of ``size`` tokens."""
+        del params
         return st.result(state, size, self.target.pad_id)
 
 
 def _parents(draft: Draft) -> Int[Array, "*b n"]:
     return jnp.asarray(draft.topology.parents, jnp.int32)
-
-
-@decode_jit(static_argnames=("engine", "output_bucket", "trace"))
-def decode(
-    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
-    encoded: Encoded | None = None,
-) -> DecodeResult:  # fmt: skip
-    """Decodes a batch, the whole of it in one ``lax.while_loop``.
-
-    Rows advance and end apart; a row's output does not depend on its neighbours. With a lossless
-    verifier the output's distribution is the target's own under ``params.sampling``. Arguments as
-    in :meth:`Engine.start`.
-    """
-    state = engine.start(
-        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace,
-        encoded=encoded,
-    )  # fmt: skip
-    return engine.result(until_finished(engine, params, state), output_bucket)

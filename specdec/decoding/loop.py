@@ -26,7 +26,7 @@ from specdec.core.compilation import decode_jit
 from specdec.types import AnyArray, Params, Prompt, Seed
 
 S = TypeVar("S")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 FIRST_BUCKET = 64  # Tokens for which a decode has arrays at first, unless fewer are allowed.
 
@@ -60,7 +60,7 @@ class Loop(Protocol[S, R]):
         """The least output bucket in which each row's next block fits."""
         ...
 
-    def result(self, state: S, size: int) -> R:
+    def result(self, params: Params, state: S, size: int) -> R:
         """What the rows have come to, with outputs of ``size`` tokens; every leaf is [B, ...]."""
         ...
 
@@ -68,12 +68,29 @@ class Loop(Protocol[S, R]):
 Status = tuple[Bool[Array, " b"], Int[Array, " b"]]  # See `Loop.finished` and `Loop.needs`.
 
 
-def until_finished(loop: Loop[S, R], params: Params, state: S) -> S:
-    """Runs until all rows have ended."""
-    return jax.lax.while_loop(
+@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
+def decode(
+    loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+    **given: Any,
+) -> R:  # fmt: skip
+    """Decodes a batch in one program, the whole of it in one ``lax.while_loop``.
+
+    Rows advance and end apart; a row's output does not depend on its neighbours. With a lossless
+    verifier the output's distribution is the target's own under the engine's sampling.
+
+    Args:
+      limit: tokens of an output, at most ``output_bucket``.
+      given: what else this loop's ``start`` takes; all arguments are its own.
+    """
+    state = loop.start(
+        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace, **given
+    )
+    state = jax.lax.while_loop(
         lambda state: ~jnp.all(loop.finished(state)),
         functools.partial(loop.block, params), state,
     )  # fmt: skip
+    return loop.result(params, state, output_bucket)
 
 
 def _paused(
@@ -90,7 +107,7 @@ def _paused(
         return fits & jnp.any(ended < most)
 
     state = jax.lax.while_loop(goes_on, functools.partial(loop.block, params), state)
-    return state, (loop.finished(state), loop.needs(state)), loop.result(state, size)
+    return state, (loop.finished(state), loop.needs(state)), loop.result(params, state, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size", "trace"))
@@ -120,19 +137,29 @@ def resume(
     return _paused(loop, params, state, output_bucket, size, groups, wanted)
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
+@decode_jit(static_argnames=("loop", "output_bucket", "trace", "on_mesh"))
 def idle(
     loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool,
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool, on_mesh: bool,
 ) -> S:  # fmt: skip
-    """A state of no rows yet: all have ended."""
-    shapes = _shapes(loop, output_bucket, trace)(params, prompt, row_ids, limit, seed)
-    return loop.all_finished(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+    """A state of no rows yet: all have ended.
+
+    Args:
+      on_mesh: whether its arrays lie on several devices. What lies where follows from how they are
+        made, so they are.
+    """
+    given = params, prompt, row_ids, limit, seed
+    if on_mesh:
+        state = loop.start(*given, output_bucket=output_bucket, trace=trace)
+    else:
+        shapes = _shapes(loop, output_bucket, trace)(*given)
+        state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return loop.all_finished(state)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"), donate_argnames="state")
 def refill(
-    loop: Loop[S, R], params: Params, state: S, at: Int[Array, "g n"], prompt: Prompt,
+    loop: Loop[S, R], params: Params, state: S, at: Int[AnyArray, "g n"], prompt: Prompt,
     row_ids: Int[AnyArray, " r"], limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
     trace: bool,
 ) -> S:  # fmt: skip
@@ -143,10 +170,12 @@ def refill(
         that a mesh has apart.)
       prompt: of the new rows, of the state's size of inputs.
     """
-    new = loop.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace)
-    return jax.tree.map(
-        functools.partial(_with_rows, at=at, batch=len(loop.finished(state))), state, new
-    )
+    batch = len(loop.finished(state))
+    with platforms.joining(batch, at.size):
+        new = loop.start(
+            params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
+        )
+    return jax.tree.map(functools.partial(_with_rows, at=at, batch=batch), state, new)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"), donate_argnames="state")
@@ -176,11 +205,11 @@ def _resized(leaf: Array, shape: tuple[int, ...]) -> Array:
     return jnp.pad(kept, [(0, size - old) for size, old in zip(shape, kept.shape, strict=True)])
 
 
-def _with_rows(old: Array, new: Array, at: Int[Array, "g n"], batch: int) -> Array:
+def _with_rows(old: Array, new: Array, at: Int[AnyArray, "g n"], batch: int) -> Array:
     """The array of a state with some rows of another."""
     if not old.ndim:
         return new
-    if jax.dtypes.issubdtype(old.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
         data = _with_rows(jax.random.key_data(old), jax.random.key_data(new), at, batch)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(old))
     (groups, count), each = at.shape, len(old) // batch

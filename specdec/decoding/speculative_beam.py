@@ -25,17 +25,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from specdec.core.compilation import decode_jit
+from specdec.core.residuals import write_at
 from specdec.core.theory_beams import levels_per_call
 from specdec.decoding import beam_rules
-from specdec.decoding.batches import Batch, bucket, refuse_nan
-from specdec.decoding.beam import BeamResult, Hypothesis
+from specdec.decoding.batch_decoder import LoopDecoder
+from specdec.decoding.batches import Batch, refuse_nan
+from specdec.decoding.beam import BeamResult, Hypothesis, result_of
 from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
 from specdec.topology import MOST_NODES
-from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Stats
+from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
+
+# The rules, the target's parameters and the draft's.
+_Parameters = tuple[BeamRules, Params, Params]
 
 
 @pytree
@@ -61,8 +65,8 @@ class SpeculativeBeamResult:
       beams: its ``steps`` count levels.
       counts: of calls.
       proposed: [B] guesses.
-      trace: blocks, with a leading axis of L; None unless asked for. Those of a row end with its
-        first one of no levels.
+      trace: blocks along a second axis; None unless asked for. Those of a row end with its first
+        one of no levels.
     """
 
     beams: BeamResult
@@ -93,42 +97,97 @@ class SpeculativeBeamResult:
 
 
 @pytree
-class _Loop:
+class SearchState:
     """What a block needs."""
 
     beams: BeamState
     live: Live
-    caches: tuple[Cache, Cache]  # The draft's is () where there is none.
+    prompt: Prompt
+    # The target's and the draft's, () where there is none.
+    encoded: tuple[Encoded, Encoded]
+    caches: tuple[Cache, Cache]
     stats: BeamStats
     nan: Bool[Array, " b"]
-    block: Int[Array, ""]
     trace: BeamBlock | None
 
 
-def _block(
-    engine: BeamEngine, rules: BeamRules, params: tuple[Params, Params], prompt: Prompt,
-    encoded: tuple[Encoded, Encoded], loop: _Loop,
-) -> _Loop:  # fmt: skip
-    """Guesses, a target call, and the levels that it is good for."""
-    beams, live, (cache, draft_cache) = loop.beams, loop.live, loop.caches
-    with jax.named_scope("draft"):
-        guesses, draft_cache, odd = engine.guess(
-            params[1], encoded[1], prompt, beams, live, draft_cache
-        )
-    with jax.named_scope("target"):
-        logits, cache = engine.score(params[0], encoded[0], prompt, beams, live, cache, guesses)
-    with jax.named_scope("verify"):
-        after, live, block, nan = engine.replay(rules, beams, live, guesses, logits)
-    nan |= odd & ~beams.finished
-    trace = loop.trace
-    if trace is not None:
-        trace = jax.tree.map(lambda old, new: old.at[loop.block].set(new), trace, block)
-    with jax.named_scope("commit"):
-        caches = engine.keep(block, (cache, draft_cache))
-    return _Loop(
-        dataclasses.replace(after, finished=after.finished | nan), live,
-        caches, _counted(loop.stats, block), loop.nan | nan, loop.block + 1, trace,
-    )  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class SpeculativeBeamLoop:
+    """The search as a :class:`specdec.decoding.loop.Loop`.
+
+    Its parameters are the rules, :meth:`BeamConfig.traced` for a bucket of at least the limit, of
+    the engine's ``num_beams``, then the target's and the draft's, () without one.
+    """
+
+    engine: BeamEngine
+
+    def start(
+        self, params: _Parameters, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+        limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
+    ) -> SearchState:  # fmt: skip
+        """The one hypothesis of no tokens; arguments as in :meth:`BeamLoop.start`.
+
+        Args:
+          trace: whether every block is kept.
+        """
+        del seed
+        rules, target, draft = params
+        engine, batch = self.engine, len(row_ids)
+        beams = beam_rules.initial_state(rules, batch, limit, output_bucket, engine.target.pad_id)
+        beams = dataclasses.replace(beams, finished=beams.finished | (row_ids < 0))
+        encoded, live, caches = engine.start(target, draft, prompt, output_bucket)
+        none = jnp.zeros((batch,), jnp.int32)
+        stats = BeamStats(
+            none, jnp.zeros((batch, engine.gamma + 2), jnp.int32),
+            jnp.zeros((batch, len(ENDS)), jnp.int32),
+        )  # fmt: skip
+        prompt = jax.tree.map(jnp.asarray, prompt)
+        blocks = _no_blocks(engine, batch, output_bucket) if trace else None
+        return SearchState(beams, live, prompt, encoded, caches, stats, none > 0, blocks)
+
+    def block(self, params: _Parameters, state: SearchState) -> SearchState:
+        """Guesses, a target call, and the levels that it is good for."""
+        engine, (rules, target, draft), prompt = self.engine, params, state.prompt
+        beams, live, (cache, draft_cache) = state.beams, state.live, state.caches
+        encoded, draft_encoded = state.encoded
+        with jax.named_scope("draft"):
+            guesses, draft_cache, odd = engine.guess(
+                draft, draft_encoded, prompt, beams, live, draft_cache
+            )
+        with jax.named_scope("target"):
+            logits, cache = engine.score(target, encoded, prompt, beams, live, cache, guesses)
+        with jax.named_scope("verify"):
+            after, live, block, nan = engine.replay(rules, beams, live, guesses, logits)
+        nan |= odd & ~beams.finished
+        trace = state.trace
+        if trace is not None:
+            at = state.stats.target_calls  # Finished rows write behind their last one.
+            trace = jax.tree.map(lambda old, new: write_at(old, new[:, None], at), trace, block)
+        with jax.named_scope("commit"):
+            caches = engine.keep(block, (cache, draft_cache))
+        after = dataclasses.replace(after, finished=after.finished | nan)
+        return dataclasses.replace(
+            state, beams=after, live=live, caches=caches, stats=_counted(state.stats, block),
+            nan=state.nan | nan, trace=trace,
+        )  # fmt: skip
+
+    def finished(self, state: SearchState) -> Bool[Array, " b"]:
+        """Which rows have ended."""
+        return state.beams.finished
+
+    def all_finished(self, state: SearchState) -> SearchState:
+        """The state with all rows ended."""
+        return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
+
+    def needs(self, state: SearchState) -> Int[Array, " b"]:
+        """The least output bucket for the next block, which may advance all levels."""
+        return jnp.minimum(state.beams.length + self.engine.gamma + 1, state.beams.limit)
+
+    def result(self, params: _Parameters, state: SearchState, size: int) -> SpeculativeBeamResult:
+        """The n-best lists, with hypotheses of ``size`` tokens, and what they took."""
+        found = result_of(params[0], state.beams, state.nan, size, self.engine.target.pad_id)
+        guesses = state.stats.target_calls * self.engine.guesses
+        return SpeculativeBeamResult(found, state.stats, guesses, state.trace)
 
 
 def _counted(stats: BeamStats, block: BeamBlock) -> BeamStats:
@@ -141,57 +200,19 @@ def _counted(stats: BeamStats, block: BeamBlock) -> BeamStats:
     )
 
 
-def _no_blocks(engine: BeamEngine, batch: int) -> BeamBlock:
-    """A trace before the first block."""
+def _no_blocks(engine: BeamEngine, batch: int, output_bucket: int) -> BeamBlock:
+    """A trace before the first block, with one more than a row can have for finished rows."""
 
     def zeros(*size: int) -> Array:
-        return jnp.zeros((engine.output_bucket, batch, *size), jnp.int32)
+        return jnp.zeros((batch, output_bucket + 1, *size), jnp.int32)
 
     tokens, survivors = zeros(engine.nodes), zeros(engine.num_beams)
     kept = zeros(engine.gamma + 1, engine.num_beams)
     return BeamBlock(tokens, tokens, kept, zeros(), zeros(), survivors, survivors > 0)
 
 
-@decode_jit(static_argnames=("engine", "trace"))
-def search(
-    engine: BeamEngine, rules: BeamRules, params: tuple[Params, Params], prompt: Prompt,
-    row_ids: Int[AnyArray, " b"], limit: Int[Array, ""] | int, *, trace: bool = False,
-) -> SpeculativeBeamResult:  # fmt: skip
-    """Searches a batch, the whole of it in one ``lax.while_loop``.
-
-    Rows advance and end apart; a row's hypotheses do not depend on its neighbours.
-
-    Args:
-      rules: :meth:`BeamConfig.traced` of the engine's ``output_bucket``, and its ``num_beams``.
-      params: the target's and the draft's, () without one.
-      trace: whether every block is kept.
-      All else: see :func:`specdec.decoding.beam.search`.
-    """
-    batch, output_bucket, pad_id = len(row_ids), engine.output_bucket, engine.target.pad_id
-    beams = beam_rules.initial_state(rules, batch, limit, output_bucket, pad_id)
-    beams = dataclasses.replace(beams, finished=beams.finished | (row_ids < 0))
-    encoded, live, caches = engine.start(*params, prompt)
-    none = jnp.zeros((batch,), jnp.int32)
-    stats = BeamStats(
-        none, jnp.zeros((batch, engine.gamma + 2), jnp.int32),
-        jnp.zeros((batch, len(ENDS)), jnp.int32),
-    )  # fmt: skip
-    blocks = _no_blocks(engine, batch) if trace else None
-    loop = jax.lax.while_loop(
-        lambda loop: ~jnp.all(loop.beams.finished),
-        lambda loop: _block(engine, rules, params, prompt, encoded, loop),
-        _Loop(beams, live, caches, stats, none > 0, jnp.int32(0), blocks),
-    )
-    tokens, lengths, scores, log_probs = beam_rules.best_hypotheses(rules, loop.beams)
-    inside = jnp.arange(output_bucket) < lengths[..., None]
-    tokens = jnp.where(inside, tokens, pad_id)
-    found = BeamResult(tokens, lengths, scores, log_probs, loop.beams.length, loop.nan)
-    guesses = loop.stats.target_calls * engine.guesses
-    return SpeculativeBeamResult(found, loop.stats, guesses, loop.trace)
-
-
 @dataclasses.dataclass(frozen=True)
-class SpeculativeBeamDecoder:
+class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
     """Searches batches in one way.
 
     Attributes:
@@ -241,42 +262,25 @@ class SpeculativeBeamDecoder:
     def engine(self) -> BeamEngine:
         """What does it."""
         draft = self.draft and BeamDraft(self.draft.model, self.draft_beams, self.gamma)
-        return BeamEngine(
-            self.target.model, draft, self.config.num_beams, bucket(self.max_decode_len),
-            self.width,
-        )  # fmt: skip
+        return BeamEngine(self.target.model, draft, self.config.num_beams, self.width)
 
-    def lower(self, batch: Batch) -> jax.stages.Lowered:
-        """The program of :meth:`search` for such a batch, to be compiled in any thread."""
-        return search.lower(*self._arguments(batch), self.max_decode_len, trace=False)
+    @property
+    def seed(self) -> int:
+        """Nothing is random."""
+        return 0
 
-    def _arguments(
-        self, batch: Batch
-    ) -> tuple[BeamEngine, BeamRules, tuple[Params, Params], Prompt, AnyArray]:
-        prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
-        engine = self.engine
-        params = self.target.params, self.draft.params if self.draft else ()
-        return engine, self.config.traced(engine.output_bucket), params, prompt, row_ids
+    @property
+    def loop(self) -> SpeculativeBeamLoop:
+        return SpeculativeBeamLoop(self.engine)
 
-    def search(
-        self, batch: Batch, *, limit: int | None = None, trace: bool = False
-    ) -> SpeculativeBeamResult:
-        """Searches a batch and brings the result to the host as NumPy arrays.
+    @property
+    def loop_params(self) -> _Parameters:
+        draft = self.draft.params if self.draft else ()
+        return self.config.traced(self.output_bucket), self.target.params, draft
 
-        Args:
-          limit: see :meth:`specdec.decoding.beam.BeamDecoder.search`.
-
-        Raises:
-          ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
-            row).
-        """
-        most = self.max_decode_len if limit is None else limit
-        result = search(*self._arguments(batch), most, trace=trace)
-        result = jax.tree.map(np.asarray, result)
-        refuse_nan(
-            batch, result.beams.nan, result.beams.steps, f"{self.target.source} or of its draft"
-        )
-        return result
+    def check_result(self, batch: Batch, result: SpeculativeBeamResult) -> None:
+        source = f"{self.target.source} or of its draft"
+        refuse_nan(batch, result.beams.nan, result.beams.steps, source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,15 +340,15 @@ def searched_blocks(trace: BeamBlock, row: int, wide: int) -> list[SearchedBlock
     """
     found = []
     gamma = trace.kept.shape[2] - 1
-    for number in range(len(trace.num_levels)):
-        count = int(trace.num_levels[number, row])
+    for number in range(trace.num_levels.shape[1]):
+        count = int(trace.num_levels[row, number])
         if not count:
             break
         tokens, kept, newest = (
-            np.asarray(leaf[number, row]) for leaf in (trace.tokens, trace.kept, trace.newest)
+            np.asarray(leaf[row, number]) for leaf in (trace.tokens, trace.kept, trace.newest)
         )
-        end = ENDS[int(trace.end[number, row])]
-        lost = newest[np.asarray(trace.lost[number, row])].tolist() if end == "miss" else []
+        end = ENDS[int(trace.end[row, number])]
+        lost = newest[np.asarray(trace.lost[row, number])].tolist() if end == "miss" else []
         survivors = [*tokens[kept[1:count]].tolist(), newest.tolist()]
         guesses = tokens[wide:].reshape(gamma, -1).tolist() if gamma else []
         found.append(SearchedBlock(guesses, survivors, lost, end))

@@ -9,7 +9,6 @@ Shapes: B batch, S input length, L output length, W beams.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,10 +24,10 @@ from t5x import models  # Where T5X is not installed, pyright takes this very fi
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.checkpoints.loading import DraftLoader, as_loaded
-from specdec.decoding import beam as plain_beam
-from specdec.decoding import speculative_beam
+from specdec.decoding.beam import BeamLoop
 from specdec.decoding.build import build_engine, build_search
-from specdec.decoding.engine import EngineParams, decode
+from specdec.decoding.engine import EngineParams
+from specdec.decoding.loop import decode
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
@@ -220,19 +219,19 @@ class SpeculativeEncoderDecoderModel(
     ) -> tuple[Int[Array, "b *w l"], dict[str, Shaped[Array, "b ..."]]]:
         """Beams of a batch, plain ones where there is no draft."""
         assert self._beams is not None
+        rules = jax.tree.map(jnp.asarray, self._beams.traced(limit))
         if self._depth:
-            engine = dataclasses.replace(self._searcher, max_decode_len=limit).engine
-            rules = jax.tree.map(jnp.asarray, self._beams.traced(engine.output_bucket))
-            found = speculative_beam.search.function(
-                engine, rules, (packed, self._draft()), prompt, row_ids, limit
-            )
+            found = decode.function(
+                self._searcher.loop, (rules, packed, self._draft()), prompt, row_ids, limit, 0,
+                output_bucket=limit,
+            )  # fmt: skip
             beams = found.beams
         else:
-            rules = jax.tree.map(jnp.asarray, self._beams.traced(limit))
-            found = beams = plain_beam.search.function(
-                self._target, rules, packed, prompt, row_ids, limit, output_bucket=limit
-            )
-        tokens = beams.tokens[:, ::-1, :limit]
+            found = beams = decode.function(
+                BeamLoop(self._target), (rules, packed), prompt, row_ids, limit, 0,
+                output_bucket=limit,
+            )  # fmt: skip
+        tokens = beams.tokens[:, ::-1]
         # Where fewer hypotheses ended than there are beams, T5X has a score of its own.
         scores = jnp.maximum(beams.scores, _NO_HYPOTHESIS)
         scores = jnp.where(beams.nan[:, None], jnp.nan, scores)[:, ::-1]

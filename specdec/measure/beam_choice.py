@@ -88,7 +88,7 @@ class BeamKind:
 
 
 def _runner(decoder: BeamDecoder | SpeculativeBeamDecoder) -> Runner:
-    return Runner(decoder.lower, decoder.search)
+    return Runner(decoder.lower, decoder.decode)
 
 
 def _runners(plain: BeamDecoder, fast: SpeculativeBeamDecoder, name: str) -> dict[str, Runner]:

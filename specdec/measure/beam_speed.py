@@ -32,8 +32,8 @@ def measure(
     works, tokens = [], dict.fromkeys(searchers, 0)
     for name, each in searchers.items():
         for batch in batches:
-            tokens[name] += int(each.search(batch).stats.emitted.sum())
-            works.append(Work(name, functools.partial(each.search, batch), batch.shape))
+            tokens[name] += int(each.decode(batch).stats.emitted.sum())
+            works.append(Work(name, functools.partial(each.decode, batch), batch.shape))
     times = time_interleaved(works, repetitions)
     per_token = {
         name: Spread.of(1e3 * seconds[name] / count for seconds in times)

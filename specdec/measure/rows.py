@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import fcntl
 import mmap
@@ -104,7 +105,7 @@ def line_of(row: Any) -> str:
 
 def append_missing(
     writer: LineWriter, batches: Iterable[T], done: int, size: Callable[[T], int],
-    measure: Callable[[T], Iterable[Any]],
+    measure: Callable[[Iterator[T]], Iterable[Iterable[Any]]],
 ) -> Iterator[tuple[int, T, list[Any]]]:  # fmt: skip
     """Appends the rows that follow the first ``done`` ones, a batch at a time.
 
@@ -112,18 +113,25 @@ def append_missing(
       batches: all of the run's, in its order.
       done: rows that are in the file.
       size: how many rows a batch has.
-      measure: gives all rows of a batch, dataclasses, in their order.
+      measure: gives all rows of each of some batches, dataclasses, in their order; it may read
+        batches ahead.
 
     Returns:
       (number, batch, new rows) of each batch that lacked some, when they are on disk.
     """
-    for number, batch in enumerate(batches):
-        if done >= size(batch):
-            done -= size(batch)
-            continue
-        # The whole batch again even if a part is done: the same shapes and companions.
-        rows = list(measure(batch))[done:]
-        done = 0
+    begun: collections.deque[tuple[int, T, int]] = collections.deque()
+
+    def lacking(before: int) -> Iterator[T]:
+        for number, batch in enumerate(batches):
+            if before < size(batch):
+                # The whole batch again even if a part is done.
+                begun.append((number, batch, before))
+                yield batch
+            before = max(0, before - size(batch))
+
+    for measured in measure(lacking(done)):
+        number, batch, before = begun.popleft()
+        rows = list(measured)[before:]
         writer.append(*map(line_of, rows))
         yield number, batch, rows
 
@@ -152,12 +160,12 @@ def measure_rows(
             raise ValueError(f"{path} holds other rows than are measured now; remove it.")
         if len(rows) < len(ids):
             with Progress(len(ids), "rows", done=len(rows), name=path.stem) as progress:
-                for _, batch, found in append_missing(
+                for _, done, found in append_missing(
                     writer, batches, len(rows), lambda batch: len(_places(batch)),
-                    lambda batch: measure(batch, _places(batch)),
+                    lambda some: (measure(batch, _places(batch)) for batch in some),
                 ):  # fmt: skip
                     rows += found
-                    progress.add(len(found), kind=batch.shape)
+                    progress.add(len(found), kind=done.shape)
     return sorted(rows, key=lambda row: row.id)
 
 

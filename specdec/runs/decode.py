@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,14 @@ from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
+from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch
-from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder, searched_blocks
+from specdec.decoding.beam import BeamDecoder, BeamResult
+from specdec.decoding.speculative_beam import (
+    SpeculativeBeamDecoder,
+    SpeculativeBeamResult,
+    searched_blocks,
+)
 from specdec.load import load_pair
 from specdec.measure import alpha, beam_speed, lossless, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
@@ -29,6 +35,7 @@ from specdec.measure.rows import LineWriter, append_missing
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
+from specdec.types import DecodeResult
 from specdec.verifiers.base import described
 
 CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
@@ -325,7 +332,7 @@ class PreparedRun:
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(
                 writer, self._batches(), done, lambda pair: len(pair[1]),
-                lambda pair: self._decode_batch(*pair),
+                self._searched if self.run.decoding.searches else self._decoded,
             ):  # fmt: skip
                 done += len(rows)
                 tokens = sum(row.num_tokens for row in rows)
@@ -344,59 +351,84 @@ class PreparedRun:
             task = self.run.task.name
             raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
 
-    def _decode_batch(self, batch: Batch, members: Sequence[Item]) -> list[Row]:
-        if self.run.decoding.searches:
-            return self._search_batch(self.run.searcher(self.pair), batch, members)
+    def _decoded(self, pairs: Iterator[tuple[Batch, list[Item]]]) -> Iterator[list[Row]]:
+        """The rows of batches."""
         run, decoder = self.run, self.run.decoder(self.pair)
-        result = decoder.decode(batch, trace=True)
         widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}
         references = {
-            name: run.decoder(self.pair, plain=True, width=width).decode(batch)
+            name: run.decoder(self.pair, plain=True, width=width)
             for name, width in widths.items()
             if run.checked
         }
-        rows = []
-        for index, item in enumerate(members):
-            given = {"input": item.example.input, "reference": item.example.reference}
-            row = Row.of(result, index, id=item.id, **given)
-            output = self.pair.text(np.asarray(row.tokens), batch, index)
-            found = {
-                name: lossless.compare(
-                    self.pair.target, batch.row(index), row.tokens,
-                    reference.tokens[index, : reference.num_tokens[index]].tolist(),
-                )
-                for name, reference in references.items()
-            }  # fmt: skip
-            rows.append(dataclasses.replace(row, output=output, **found))
-        return rows
+        for (batch, members), result, found in _by_all(pairs, decoder, references):
+            yield [
+                self._row(batch, index, item, result, found) for index, item in enumerate(members)
+            ]
 
-    def _search_batch(
-        self, decoder: BeamDecoder | SpeculativeBeamDecoder, batch: Batch, members: Sequence[Item]
-    ) -> list[Row]:
-        config, count = decoder.config, self.run.decoding.num_return
-        assert count is not None
-        searched, references = None, {}
-        if isinstance(decoder, SpeculativeBeamDecoder):
-            result = decoder.search(batch, trace=True)
-            searched = result.trace
-            if self.run.checked:
-                plain = self.run.searcher(self.pair, plain=True)
-                wide = dataclasses.replace(decoder, draft=None, width=decoder.engine.nodes)
-                references = {"mismatch": plain.search(batch),
-                              "width_matched_mismatch": wide.search(batch)}  # fmt: skip
-        else:
-            result = decoder.search(batch)
-        rows = []
-        for index, item in enumerate(members):
-            beams = result.row(index, config.num_beams)
-            row = Row.of_beams(
-                self.pair.with_text(beams[:count], batch, index), result.stats, index, id=item.id,
-                input=item.example.input, reference=item.example.reference,
-                searched=searched and searched_blocks(searched, index, config.num_beams),
-            )  # fmt: skip
-            found = {
-                name: lossless.compare_beams(beams, reference.row(index, config.num_beams))
-                for name, reference in references.items()
-            }
-            rows.append(dataclasses.replace(row, **found))
-        return rows
+    def _row(
+        self, batch: Batch, index: int, item: Item, result: DecodeResult,
+        references: Mapping[str, DecodeResult],
+    ) -> Row:  # fmt: skip
+        given = {"input": item.example.input, "reference": item.example.reference}
+        row = Row.of(result, index, id=item.id, **given)
+        output = self.pair.text(np.asarray(row.tokens), batch, index)
+        found = {
+            name: lossless.compare(
+                self.pair.target, batch.row(index), row.tokens,
+                reference.tokens[index, : reference.num_tokens[index]].tolist(),
+            )
+            for name, reference in references.items()
+        }  # fmt: skip
+        return dataclasses.replace(row, output=output, **found)
+
+    def _searched(self, pairs: Iterator[tuple[Batch, list[Item]]]) -> Iterator[list[Row]]:
+        """The rows of batches by beam search."""
+        searcher, references = self.run.searcher(self.pair), {}
+        if isinstance(searcher, SpeculativeBeamDecoder) and self.run.checked:
+            wide = dataclasses.replace(searcher, draft=None, width=searcher.engine.nodes)
+            references = {
+                "mismatch": self.run.searcher(self.pair, plain=True), "width_matched_mismatch": wide
+            }  # fmt: skip
+        for (batch, members), result, found in _by_all(pairs, searcher, references):
+            yield [
+                self._searched_row(batch, index, item, result, found)
+                for index, item in enumerate(members)
+            ]
+
+    def _searched_row(
+        self, batch: Batch, index: int, item: Item, result: BeamResult | SpeculativeBeamResult,
+        references: Mapping[str, BeamResult | SpeculativeBeamResult],
+    ) -> Row:  # fmt: skip
+        how = self.run.decoding
+        assert how.beam is not None
+        wide, searched = how.beam.num_beams, None
+        if isinstance(result, SpeculativeBeamResult):
+            assert result.trace is not None
+            searched = searched_blocks(result.trace, index, wide)
+        beams = result.row(index, wide)
+        row = Row.of_beams(
+            self.pair.with_text(beams[: how.num_return], batch, index), result.stats, index,
+            id=item.id, input=item.example.input, reference=item.example.reference,
+            searched=searched,
+        )  # fmt: skip
+        found = {
+            name: lossless.compare_beams(beams, reference.row(index, wide))
+            for name, reference in references.items()
+        }
+        return dataclasses.replace(row, **found)
+
+
+def _by_all(
+    pairs: Iterator[tuple[Batch, list[Item]]], decoder: LoopDecoder[Any],
+    references: Mapping[str, LoopDecoder[Any]],
+) -> Iterator[tuple[tuple[Batch, list[Item]], Any, dict[str, Any]]]:  # fmt: skip
+    """Each batch with what a decoder and its references make of it."""
+    mine, own, *others = itertools.tee(pairs, 2 + len(references))
+    traced = decoder.decode_all((batch for batch, _ in own), trace=True)
+    plain = [
+        each.decode_all(batch for batch, _ in some)
+        for each, some in zip(references.values(), others, strict=True)
+    ]
+    for pair, (_, result), *found in zip(mine, traced, *plain, strict=True):
+        results = (each for _, each in found)
+        yield pair, result, dict(zip(references, results, strict=True))

@@ -13,7 +13,8 @@ from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
 from specdec.core.stats import RunStats
 from specdec.data.batching import Batches
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.base import LoadableModel

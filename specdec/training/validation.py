@@ -9,7 +9,8 @@ import sacrebleu
 
 from specdec.checkpoints.architectures import Config, decode_model
 from specdec.data.vocabulary import Tokenizer
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.models.base import Model
 from specdec.types import Encoded, Params, Prompt, SamplingConfig
 

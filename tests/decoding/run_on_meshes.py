@@ -16,7 +16,7 @@ from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, T
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model
 from specdec.decoding.batches import Batch
-from specdec.decoding.engine import decode
+from specdec.decoding.loop import decode
 from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES
 from specdec.models.t5.config import T5Config
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.decoding import beam, beam_rules
+from specdec.decoding import beam_rules
+from specdec.decoding.beam import BeamLoop
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
 from specdec.types import SamplingConfig
@@ -29,9 +31,9 @@ def t5():
 
 def search(model, params, config, inputs, limit=12, row_ids=None, bucket=BUCKET):
     """The n-best lists as NumPy arrays."""
-    result = beam.search(
-        model, config.traced(bucket), params, prompt_of(model, inputs),
-        np.arange(len(inputs)) if row_ids is None else row_ids, limit, output_bucket=bucket,
+    result = decode(
+        BeamLoop(model), (config.traced(bucket), params), prompt_of(model, inputs),
+        np.arange(len(inputs)) if row_ids is None else row_ids, limit, 0, output_bucket=bucket,
     )  # fmt: skip
     return jax.tree.map(np.asarray, result)
 

@@ -47,7 +47,7 @@ class Reference:
 
     def check(self, config, batch, limit):
         """Fails unless both give the same lists; the number of rows with near ties told apart."""
-        ours = BeamDecoder(self.loaded, config, limit).search(batch)
+        ours = BeamDecoder(self.loaded, config, limit).decode(batch)
         inputs, counts = np.asarray(batch.prompt.inputs, np.int64), batch.prompt.input_lengths
         mask = np.arange(inputs.shape[1]) < np.asarray(counts)[:, None]
         given = self._model.generate(
@@ -207,7 +207,7 @@ def t5x_lists(decoding, config, params, inputs, beams, limit):
 
 def check_t5x(decoding, loaded, config, params, batch, beams, limit):
     """Fails unless all that T5X fills its places with is the same."""
-    ours = BeamDecoder(loaded, beams, limit).search(batch)
+    ours = BeamDecoder(loaded, beams, limit).decode(batch)
     tokens, scores = t5x_lists(decoding, config, params, batch.prompt.inputs, beams, limit)
     there = scores > -1e6
     np.testing.assert_array_equal(there, ours.num_tokens > 0)

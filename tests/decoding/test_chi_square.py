@@ -14,7 +14,8 @@ import pytest
 from scipy import stats
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.gpt.model import GPTModel

@@ -10,7 +10,7 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.core.compilation import num_programs
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.engine import decode as engine_decode
+from specdec.decoding.loop import decode as engine_decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.t5.model import T5Model
@@ -158,12 +158,12 @@ def test_statistics_agree_with_the_trace(sampling):
     result = decode(INPUTS, gamma=gamma, sampling=sampling, limit=limit)
     counts, trace = result.stats, result.trace
     for row in range(len(INPUTS)):
-        emitted = np.asarray(trace.num_emitted[:, row])
+        emitted = np.asarray(trace.num_emitted[row])
         blocks = int((emitted > 0).sum())
         assert np.all(emitted[:blocks] > 0)
-        accepted = np.asarray(trace.num_accepted[:blocks, row])
+        accepted = np.asarray(trace.num_accepted[row, :blocks])
         assert int(counts.target_calls[row]) == blocks
-        made = np.asarray(trace.num_guesses[:blocks, row])
+        made = np.asarray(trace.num_guesses[row, :blocks])
         assert int(counts.proposed[row]) == made.sum() == gamma * blocks
         assert int(counts.emitted[row]) == emitted.sum() == int(result.num_tokens[row])
         assert int(counts.accepted[row]) == accepted.sum()
@@ -175,13 +175,13 @@ def test_statistics_agree_with_the_trace(sampling):
         rebuilt = [
             token
             for block in range(blocks)
-            for token in trace.tokens[block, row, : emitted[block]].tolist()
+            for token in trace.tokens[row, block, : emitted[block]].tolist()
         ]
         assert rebuilt == result.tokens[row, : int(result.num_tokens[row])].tolist()
         for block in range(blocks):  # Accepted guesses are what was emitted.
             n = accepted[block]
             np.testing.assert_array_equal(
-                trace.draft_tokens[block, row, :n], trace.tokens[block, row, :n]
+                trace.draft_tokens[row, block, :n], trace.tokens[row, block, :n]
             )
 
 
@@ -215,8 +215,8 @@ def test_no_guess_follows_eos_where_a_draft_may_stop():
     ended = 0
     for row in range(len(INPUTS)):
         for block in range(int(fast.stats.target_calls[row])):
-            made = int(fast.trace.num_guesses[block, row])
-            guesses = np.asarray(never.trace.draft_tokens[block, row])
+            made = int(fast.trace.num_guesses[row, block])
+            guesses = np.asarray(never.trace.draft_tokens[row, block])
             ends = np.flatnonzero(guesses == 1)
             assert made == (ends[0] + 1 if len(ends) else 4)
             ended += made < 4
@@ -232,7 +232,8 @@ def test_a_draft_that_stopped_knows_what_was_emitted():
     )  # fmt: skip
     np.testing.assert_array_equal(result.stats.accepted, result.stats.examined)
     # A row that is known to be finished asks for no more draft steps.
-    assert np.asarray(result.trace.num_guesses)[1:, row_ids < 0].max() == 1
+    # (Each of its blocks is written over the one before.)
+    assert np.asarray(result.trace.num_guesses)[row_ids < 0].max() == 1
     made = np.asarray(result.trace.num_guesses)[np.asarray(result.trace.num_emitted) > 0]
     assert set(made.tolist()) == {1, 2, 3, 4}
 

@@ -13,8 +13,9 @@ from slow import slow
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.core import compilation, platforms
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.hierarchical import HierarchicalDrafter
+from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.decoding import beam
+from specdec.decoding.beam import BeamLoop
 from specdec.decoding.beam_blocks import ENDS, BeamDraft, BeamEngine
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.decoding.speculative_beam import search
+from specdec.decoding.loop import decode
+from specdec.decoding.speculative_beam import SpeculativeBeamLoop
 from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
 from specdec.testing import beam_mutants
@@ -45,9 +46,10 @@ def toy(seed, eos_ids=(1,), contexts=11):
 def plain(model, params, config, inputs=INPUTS, limit=12, row_ids=None):
     ids = np.arange(len(inputs)) if row_ids is None else row_ids
     rules = config.traced(BUCKET)
-    found = beam.search(
-        model, rules, params, prompt_of(model, inputs), ids, limit, output_bucket=BUCKET
-    )
+    found = decode(
+        BeamLoop(model), (rules, params), prompt_of(model, inputs), ids, limit, 0,
+        output_bucket=BUCKET,
+    )  # fmt: skip
     return jax.tree.map(np.asarray, found)
 
 
@@ -55,11 +57,11 @@ def speculative(
     model, params, draft_params, config, *, u, gamma, inputs=INPUTS, limit=12, row_ids=None,
     kind=BeamEngine, trace=False, draft_model=None,
 ):  # fmt: skip
-    engine = kind(model, BeamDraft(draft_model or model, u, gamma), config.num_beams, BUCKET)
+    engine = kind(model, BeamDraft(draft_model or model, u, gamma), config.num_beams)
     ids = np.arange(len(inputs)) if row_ids is None else row_ids
-    found = search(
-        engine, config.traced(BUCKET), (params, draft_params), prompt_of(model, inputs), ids,
-        limit, trace=trace,
+    found = decode(
+        SpeculativeBeamLoop(engine), (config.traced(BUCKET), params, draft_params),
+        prompt_of(model, inputs), ids, limit, 0, output_bucket=BUCKET, trace=trace,
     )  # fmt: skip
     return jax.tree.map(np.asarray, found)
 
@@ -166,21 +168,21 @@ def test_a_trace_tells_the_beams():
     trace, wide = found.trace, T5X.num_beams
     for row in range(len(INPUTS)):
         calls = found.counts.target_calls[row]
-        num_levels = trace.num_levels[:, row]
+        num_levels = trace.num_levels[row]
         assert (num_levels[:calls] > 0).all()
         assert not num_levels[calls:].any()
         assert num_levels.sum() == expected.steps[row]
         for block in range(calls):
-            missed = ENDS[trace.end[block, row]] == "miss"
-            assert trace.lost[block, row].any() or not missed
+            missed = ENDS[trace.end[row, block]] == "miss"
+            assert trace.lost[row, block].any() or not missed
             # Each level's tokens follow tokens of the level before.
-            kept, parents = trace.kept[block, row], trace.parents[block, row]
+            kept, parents = trace.kept[row, block], trace.parents[row, block]
             assert kept[0].tolist() == list(range(wide))
             for level in range(1, num_levels[block]):
                 assert set(parents[kept[level]]) <= set(kept[level - 1])
             if block + 1 < calls:
-                opens = trace.tokens[block + 1, row, :wide]
-                np.testing.assert_array_equal(opens, trace.newest[block, row])
+                opens = trace.tokens[row, block + 1, :wide]
+                np.testing.assert_array_equal(opens, trace.newest[row, block])
 
 
 def test_nan_is_told():

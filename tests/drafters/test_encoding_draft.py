@@ -13,7 +13,7 @@ from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingface
-from specdec.decoding import engine
+from specdec.decoding import loop
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
@@ -65,7 +65,7 @@ def speculating(config, params, target_params, sampling, gamma=GAMMA):
 
 def decode(config, params, target_params, sampling, inputs):
     static, known = speculating(config, params, target_params, sampling)
-    return engine.decode(
+    return loop.decode(
         static, known, prompt_of(static.target, inputs), jnp.arange(len(inputs)), LIMIT, 0,
         output_bucket=LIMIT,
     )  # fmt: skip

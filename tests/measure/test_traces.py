@@ -11,7 +11,8 @@ import tokenizers
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.data.vocabulary import EOS_ID, train_vocabulary
 from specdec.decoding.batches import Block, blocks_of
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.drafters.base import DraftParams
 from specdec.drafters.best_first import BestFirstDrafter

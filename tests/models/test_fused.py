@@ -18,7 +18,8 @@ from tiny import (
 )
 
 from specdec.core import platforms
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.gpt.model import GPTModel

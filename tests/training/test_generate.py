@@ -11,7 +11,8 @@ from tiny import random_t5_params
 
 from specdec.data.text import read_pairs, write_pairs
 from specdec.data.vocabulary import Vocabulary
-from specdec.decoding.engine import Engine, EngineParams, decode
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.loop import decode
 from specdec.decoding.options import GREEDY
 from specdec.models.t5.model import T5Model
 from specdec.training import generate

@@ -16,7 +16,7 @@ from specdec.core.compilation import decode_jit
 from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest
-from specdec.decoding.engine import decode
+from specdec.decoding.loop import decode
 from specdec.measure import costs
 from specdec.measure.speed import decode_works, sum_of_tokens
 from specdec.measure.timing import Work, time_interleaved

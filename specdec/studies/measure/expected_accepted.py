@@ -77,7 +77,7 @@ def decode_and_expect(
 ) -> ExpectedAccepted:  # fmt: skip
     """Decodes and adds up what either verification would keep, block by block.
 
-    Arguments as in :func:`specdec.decoding.engine.decode`.
+    Arguments as in :func:`specdec.decoding.loop.decode`.
     """
     state = engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
     zeros = jnp.zeros((len(row_ids),))

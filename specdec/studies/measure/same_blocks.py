@@ -41,7 +41,7 @@ def decode_and_compare(
 ) -> tuple[Float[Array, " b"], Float[Array, "b w"]]:  # fmt: skip
     """Decodes, and adds up what each verifier would emit, block by block.
 
-    Arguments as in :func:`specdec.decoding.engine.decode`.
+    Arguments as in :func:`specdec.decoding.loop.decode`.
 
     Returns:
       a row's blocks, and its tokens by each of W verifiers.

@@ -123,7 +123,7 @@ class _Piece:
         return BeamDecoder(self.pair.target, BeamConfig(width), self.runs.max_decode_len)
 
     def _plain(self, width: int) -> list[BeamResult]:
-        return [self._searcher(width).search(batch) for batch in self.batches]
+        return [self._searcher(width).decode(batch) for batch in self.batches]
 
     def _fast(self, width: int, gamma: int) -> SpeculativeBeamDecoder:
         fast = self.pair.searcher(self._decoding(width), gamma=gamma)
@@ -140,8 +140,8 @@ class _Piece:
         """Calls, levels, misses and differences, and the time computed for devices."""
         fast, plain = self._fast(width, gamma), self.plain(width)
         matched = dataclasses.replace(fast, draft=None, width=fast.engine.nodes)
-        found = [fast.search(batch) for batch in self.batches]
-        references = [matched.search(batch).beams for batch in self.batches]
+        found = [fast.decode(batch) for batch in self.batches]
+        references = [matched.decode(batch).beams for batch in self.batches]
         counts = BeamCounts.total(each.counts for each in found)
         calls = sum(int(each.steps.sum()) for each in plain)
         beams = [each.beams for each in found]
@@ -168,7 +168,7 @@ class _Piece:
         beside = dataclasses.replace(fast, draft=None)
         decoders = {"plain": plain, "speculative": fast, "side_by_side": beside}
         works = [
-            Work(name, lambda each=each, batch=batch: each.search(batch), batch.shape)
+            Work(name, lambda each=each, batch=batch: each.decode(batch), batch.shape)
             for batch in batches
             for name, each in decoders.items()
         ]
@@ -212,7 +212,7 @@ class _Piece:
         greedy = self.pair.decoder(method="autoregressive", max_decode_len=self.runs.max_decode_len)
         searcher, scored = self._searcher(QUALITY_WIDTH), {"greedy": Quality(), "beams": Quality()}
         for batch in make_batches(ids, _BATCH, model):
-            one, best = greedy.decode(batch), searcher.search(batch)
+            one, best = greedy.decode(batch), searcher.decode(batch)
             outputs: Mapping[str, Any] = {
                 "greedy": (one.tokens, one.num_tokens),
                 "beams": (best.tokens[:, 0], best.num_tokens[:, 0]),

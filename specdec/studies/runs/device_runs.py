@@ -21,7 +21,7 @@ from specdec.core import platforms
 from specdec.core.compilation import OPTIONS
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
-from specdec.decoding.engine import decode
+from specdec.decoding.loop import decode
 from specdec.decoding.options import Decoding
 from specdec.drafters.model import model_draft
 from specdec.drafters.shape import Chain, Tree

@@ -22,7 +22,7 @@ from specdec.core.tree_shapes import best_parents
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, commonest, make_batches
-from specdec.decoding.engine import decode
+from specdec.decoding.loop import decode
 from specdec.decoding.options import Decoding
 from specdec.drafters.shape import Chain, Shape, Tree
 from specdec.load import load_pair

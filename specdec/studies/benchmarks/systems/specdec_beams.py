@@ -33,5 +33,5 @@ class System:
         """The best hypothesis of each row."""
         model = self.decoder.target.model
         (batch,) = make_batches([self.inputs[row] for row in rows], len(rows), model)
-        result = self.decoder.search(batch, limit=max(lengths) if lengths else None)
+        result = self.decoder.decode(batch, limit=max(lengths) if lengths else None)
         return [result.row(index, 1)[0].tokens.tolist() for index in range(len(rows))]

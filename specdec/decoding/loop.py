@@ -178,7 +178,7 @@ def refill(
     return jax.tree.map(functools.partial(_with_rows, at=at, batch=batch), state, new)
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "trace"), donate_argnames="state")
+@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
 def resized(
     loop: Loop[S, R], params: Params, state: S, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool,

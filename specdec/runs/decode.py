@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
-import itertools
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from specdec.checkpoints.loading import resolve
 from specdec.core import files
@@ -19,23 +17,18 @@ from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
-from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch
-from specdec.decoding.beam import BeamDecoder, BeamResult
-from specdec.decoding.speculative_beam import (
-    SpeculativeBeamDecoder,
-    SpeculativeBeamResult,
-    searched_blocks,
-)
+from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.load import load_pair
-from specdec.measure import alpha, beam_speed, lossless, results, speed, traces
+from specdec.measure import alpha, beam_speed, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
 from specdec.measure.progress import Progress, say
 from specdec.measure.rows import LineWriter, append_missing
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.decoded_rows import decoded_rows
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
-from specdec.types import DecodeResult
 from specdec.verifiers.base import described
 
 CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
@@ -332,7 +325,7 @@ class PreparedRun:
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(
                 writer, self._batches(), done, lambda pair: len(pair[1]),
-                self._searched if self.run.decoding.searches else self._decoded,
+                functools.partial(decoded_rows, self.run, self.pair),
             ):  # fmt: skip
                 done += len(rows)
                 tokens = sum(row.num_tokens for row in rows)
@@ -350,85 +343,3 @@ class PreparedRun:
         if done != total:
             task = self.run.task.name
             raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")
-
-    def _decoded(self, pairs: Iterator[tuple[Batch, list[Item]]]) -> Iterator[list[Row]]:
-        """The rows of batches."""
-        run, decoder = self.run, self.run.decoder(self.pair)
-        widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}
-        references = {
-            name: run.decoder(self.pair, plain=True, width=width)
-            for name, width in widths.items()
-            if run.checked
-        }
-        for (batch, members), result, found in _by_all(pairs, decoder, references):
-            yield [
-                self._row(batch, index, item, result, found) for index, item in enumerate(members)
-            ]
-
-    def _row(
-        self, batch: Batch, index: int, item: Item, result: DecodeResult,
-        references: Mapping[str, DecodeResult],
-    ) -> Row:  # fmt: skip
-        given = {"input": item.example.input, "reference": item.example.reference}
-        row = Row.of(result, index, id=item.id, **given)
-        output = self.pair.text(np.asarray(row.tokens), batch, index)
-        found = {
-            name: lossless.compare(
-                self.pair.target, batch.row(index), row.tokens,
-                reference.tokens[index, : reference.num_tokens[index]].tolist(),
-            )
-            for name, reference in references.items()
-        }  # fmt: skip
-        return dataclasses.replace(row, output=output, **found)
-
-    def _searched(self, pairs: Iterator[tuple[Batch, list[Item]]]) -> Iterator[list[Row]]:
-        """The rows of batches by beam search."""
-        searcher, references = self.run.searcher(self.pair), {}
-        if isinstance(searcher, SpeculativeBeamDecoder) and self.run.checked:
-            wide = dataclasses.replace(searcher, draft=None, width=searcher.engine.nodes)
-            references = {
-                "mismatch": self.run.searcher(self.pair, plain=True), "width_matched_mismatch": wide
-            }  # fmt: skip
-        for (batch, members), result, found in _by_all(pairs, searcher, references):
-            yield [
-                self._searched_row(batch, index, item, result, found)
-                for index, item in enumerate(members)
-            ]
-
-    def _searched_row(
-        self, batch: Batch, index: int, item: Item, result: BeamResult | SpeculativeBeamResult,
-        references: Mapping[str, BeamResult | SpeculativeBeamResult],
-    ) -> Row:  # fmt: skip
-        how = self.run.decoding
-        assert how.beam is not None
-        wide, searched = how.beam.num_beams, None
-        if isinstance(result, SpeculativeBeamResult):
-            assert result.trace is not None
-            searched = searched_blocks(result.trace, index, wide)
-        beams = result.row(index, wide)
-        row = Row.of_beams(
-            self.pair.with_text(beams[: how.num_return], batch, index), result.stats, index,
-            id=item.id, input=item.example.input, reference=item.example.reference,
-            searched=searched,
-        )  # fmt: skip
-        found = {
-            name: lossless.compare_beams(beams, reference.row(index, wide))
-            for name, reference in references.items()
-        }
-        return dataclasses.replace(row, **found)
-
-
-def _by_all(
-    pairs: Iterator[tuple[Batch, list[Item]]], decoder: LoopDecoder[Any],
-    references: Mapping[str, LoopDecoder[Any]],
-) -> Iterator[tuple[tuple[Batch, list[Item]], Any, dict[str, Any]]]:  # fmt: skip
-    """Each batch with what a decoder and its references make of it."""
-    mine, own, *others = itertools.tee(pairs, 2 + len(references))
-    traced = decoder.decode_all((batch for batch, _ in own), trace=True)
-    plain = [
-        each.decode_all(batch for batch, _ in some)
-        for each, some in zip(references.values(), others, strict=True)
-    ]
-    for pair, (_, result), *found in zip(mine, traced, *plain, strict=True):
-        results = (each for _, each in found)
-        yield pair, result, dict(zip(references, results, strict=True))

@@ -1,0 +1,184 @@
+"""Loops that pause, move to larger arrays and take in other rows: tokens, counts and blocks are
+those of each batch alone in one program."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+
+import specdec
+from specdec.checkpoints.huggingface import save_huggingface
+from specdec.core.compilation import num_programs
+from specdec.decoding import loop as loops
+from specdec.decoding import refilling
+from specdec.decoding.batches import blocks_of, make_batches
+from specdec.decoding.speculative_beam import SpeculativeBeamResult, searched_blocks
+from specdec.types import SamplingConfig
+
+LIMIT, ROWS, V = 32, 30, 19
+SAMPLED = SamplingConfig(1.0)
+BEAM = specdec.BeamConfig(3, "huggingface", length_penalty=2.0)  # It favours long outputs.
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """Directories of tiny checkpoints by name."""
+    found = {}
+    made = (
+        ("t5", TINY["v1.1"], random_t5_params, 3), ("draft", TINY["v1.0"], random_t5_params, 1),
+        ("gpt", TINY_GPT["gpt"], random_gpt_params, 3),
+    )  # fmt: skip
+    for name, config, params, seed in made:
+        if name == "gpt":
+            config = dataclasses.replace(config, max_positions=128)
+        found[name] = tmp_path_factory.mktemp(name)
+        save_huggingface(found[name], config, jax.device_get(params(config, seed)))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch):
+    """Rows outgrow the first arrays, and those after them; two rows of eight are refilled."""
+    monkeypatch.setattr(loops, "FIRST_BUCKET", 16)
+    monkeypatch.setattr(refilling, "REFILLS", 4)
+
+
+def texts(count, generator, most):
+    return [
+        np.array([*generator.integers(2, V, size), 1], np.int32)
+        for size in generator.integers(1, most, count)
+    ]
+
+
+def batches_of(pair, rows=ROWS, most=14, prefixes=None):
+    """The last one is not full. With more than 15 tokens there are two sizes of inputs."""
+    ids = sorted(texts(rows, np.random.default_rng(0), most), key=len)
+    return list(make_batches(ids, 8, pair.target.model, prefixes))
+
+
+def alone(decoder, batch):
+    """What a batch comes to in one program."""
+    found = loops.decode(
+        decoder.loop, *decoder.arguments(batch), output_bucket=decoder.output_bucket, trace=True
+    )
+    return jax.tree.map(np.asarray, found)
+
+
+def shown(result, row):
+    """All that there is to know of a row, but for sums that are rounded."""
+    if isinstance(result, SpeculativeBeamResult):
+        counts = [leaf[row].tolist() for leaf in jax.tree.leaves(result.counts)]
+        found = [(h.tokens.tolist(), round(h.score, 4)) for h in result.row(row, 3)]
+        return found, counts, result.trace and searched_blocks(result.trace, row, 3)
+    if not hasattr(result, "trace"):
+        return [(h.tokens.tolist(), round(h.score, 4)) for h in result.row(row, 3)]
+    counts = {
+        name: leaf[row].tolist() if name != "acceptance_prob_sum" else round(float(leaf[row]), 3)
+        for name, leaf in vars(result.stats).items()
+    }
+    tokens = result.tokens[row].tolist()
+    return tokens, int(result.num_tokens[row]), counts, blocks_of(result.trace, row)
+
+
+def check(decoder, batches):
+    """Rows that were refilled are as in one program; they have many lengths."""
+    lengths = set()
+    for batch, result in decoder.decode_all(batches, trace=True):
+        expected = alone(decoder, batch)
+        for row in np.flatnonzero(batch.row_ids >= 0):
+            assert shown(result, row) == shown(expected, row)
+            lengths.add(int(result.stats.emitted[row]))
+    assert len(lengths) > 3
+    assert max(lengths) > 16  # Some outgrew the first arrays.
+
+
+def pair_of(paths, target, draft):
+    names = {"gpt": paths["gpt"], "draft": paths["draft"], "itself": paths[target]}
+    return specdec.load_pair(target=paths[target], draft=names.get(draft, draft))
+
+
+CASES = {
+    "plain": ("t5", "draft", {"method": "autoregressive"}),
+    "chain": ("t5", "draft", {"gamma": 3}),
+    "tree": ("t5", "draft", {"tree": (2, 2, 1)}),
+    "best-first": ("t5", "draft", {"tree": specdec.Tree(nodes=6, depth=3, siblings=2)}),
+    "copying": ("t5", specdec.Copying(), {"gamma": 3}),
+    "its copy in few bits": ("t5", specdec.Quantized(), {"gamma": 3}),
+    "beams": ("t5", "draft", {"method": "beam", "beam": BEAM}),
+    "speculative beams": ("t5", "draft", {"method": "speculative_beam", "beam": BEAM, "gamma": 2}),
+    "gpt": ("gpt", "itself", {"gamma": 3}),
+    "gpt, copying in a tree": ("gpt", specdec.Copying(), {"tree": (3, 1)}),
+    "gpt, beams": ("gpt", "itself", {"method": "speculative_beam", "beam": BEAM, "gamma": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_those_of_each_batch_alone(name, paths):
+    target, draft, options = CASES[name]
+    pair = pair_of(paths, target, draft)
+    if "beam" in options:
+        decoder = pair.searcher(max_decode_len=LIMIT, **options)
+    else:
+        decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, seed=5, **options)
+    check(decoder, batches_of(pair))
+
+
+def test_merged_and_hierarchical_drafts(paths):
+    inner = specdec.Hierarchical(str(paths["draft"]), specdec.Copying())
+    merged = specdec.Merged((str(paths["draft"]), specdec.Copying()))
+    for draft, shape in ((inner, {"gamma": 3}), (merged, {"tree": (1, 1)})):
+        pair = pair_of(paths, "t5", draft)
+        how = specdec.Decoding(max_decode_len=LIMIT, sampling=SAMPLED, **shape)
+        decoder = pair.decoder(how)
+        check(decoder, batches_of(pair))
+
+
+def test_prefixes(paths):
+    """Prefixes of two sizes and none: the arrays grow for them, too."""
+    pair = pair_of(paths, "t5", "draft")
+    generator = np.random.default_rng(1)
+    prefixes = [row[:-1] for row in texts(ROWS, generator, 20)]
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
+    check(decoder, batches_of(pair, prefixes=prefixes))
+
+
+def test_fewer_steps_and_programs(paths):
+    """A loop program and a refill for each pair of buckets, and steps near to those needed."""
+    pair = pair_of(paths, "t5", "draft")
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, method="autoregressive")
+    batches = batches_of(pair, 200)
+    before = num_programs()
+    steps, resume = [], loops.resume
+
+    def counted(*args, **options):
+        first = np.asarray(args[2].stats.target_calls)
+        after = resume(*args, **options)
+        steps.append(np.max(np.asarray(after[0].stats.target_calls) - first))
+        return after
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "resume", counted)
+        results = [result for _, result in decoder.decode_all(batches)]
+    calls = np.concatenate([result.stats.target_calls for result in results])
+    separate = sum(int(np.max(result.stats.target_calls)) for result in results)
+    needed = calls.sum() / 8
+    assert sum(steps) < 1.2 * needed < separate
+    # 2 sizes of inputs with 3 of outputs: a loop, a refill and a change of size for each; idle.
+    assert num_programs() - before <= 3 * 6 + 1
+
+
+class LeavesFinished(refilling.Refilled):
+    """Writes new rows over rows that go on."""
+
+    def _refilled(self, state, taken, free, *rest):
+        return super()._refilled(state, taken, (free + 1) % 8, *rest)
+
+
+def test_a_row_in_the_place_of_one_that_goes_on_is_caught(paths, monkeypatch):
+    pair = pair_of(paths, "t5", "draft")
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
+    monkeypatch.setattr("specdec.decoding.batch_decoder.Refilled", LeavesFinished)
+    with pytest.raises(AssertionError):
+        check(decoder, batches_of(pair))

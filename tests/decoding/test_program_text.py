@@ -56,7 +56,13 @@ def program(gamma, temperature):
         lambda *args: decode.function(engine, *args, output_bucket=LENGTH),
         compiler_options=compilation.CPU_OPTIONS,
     )
-    return hlo.parse(whole.lower(params, *given).compile().as_text()), caches
+    return parsed(whole.lower(params, *given).compile()), caches
+
+
+def parsed(compiled):
+    text = compiled.as_text()
+    assert text is not None
+    return hlo.parse(text)
 
 
 def in_loops(module):

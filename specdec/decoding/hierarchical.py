@@ -54,6 +54,7 @@ class HierarchicalState:
     # Whether the row emitted anything in the last block; one that did not is finished.
     active: Bool[Array, " b"]
     inner: DrafterState  # The inner drafter's, as it was before the block.
+    fed: Int[Array, " b"]  # Guesses of the block under way that the cache holds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,8 @@ class HierarchicalDrafter(ChainDrafter):
         start = dataclasses.replace(start, states=start.states[:, :0])
         active = jnp.ones((prompt.batch_size,), bool)
         inner = self.inner.init(params[1], prompt, capacity, target)
-        return HierarchicalState(start, Pending.of(start.last_token, 2), active, inner)
+        pending, none = Pending.of(start.last_token, 2), jnp.zeros(active.shape, jnp.int32)
+        return HierarchicalState(start, pending, active, inner, none)
 
     def propose(
         self, params: tuple[DraftParams, Params], state: HierarchicalState, random: RandomSource
@@ -133,12 +135,16 @@ class HierarchicalDrafter(ChainDrafter):
 
         rows, _, probs = jax.lax.while_loop(
             lambda carry: ~jnp.all(carry[0].finished), block,
-            (begin, state.pending.count - 1, probs),
+            (begin, jnp.where(state.active, state.pending.count - 1, 0), probs),
         )  # fmt: skip
         tokens = rows.tokens[:, :gamma]
-        draft = Draft(tokens, None if greedy else probs[:, :gamma], self.topology)
+        # Nothing is guessed behind EOS, and the last guess is not fed.
+        draft = Draft(
+            tokens, None if greedy else probs[:, :gamma], self.topology, rows.num_tokens
+        )
         start = dataclasses.replace(state.start, cache=rows.cache)
-        return draft, dataclasses.replace(state, start=start)
+        fed = jnp.maximum(rows.num_tokens - 1, 0)
+        return draft, dataclasses.replace(state, start=start, fed=fed)
 
     def _uniforms(self, random: RandomSource, i: Array) -> RandomSource:
         """Those of inner round i; a block has at most gamma rounds."""
@@ -169,16 +175,16 @@ class HierarchicalDrafter(ChainDrafter):
     def observe(
         self, state: HierarchicalState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> HierarchicalState:
-        active, fed = verdict.num_emitted > 0, self.gamma - 1
-        # Committed so far: the pending tokens and all guesses but the last; nothing of a row that
-        # was finished before the block.
-        kept = jnp.where(active, jnp.minimum(verdict.num_accepted, fed), 0)
+        active = verdict.num_emitted > 0
+        # Committed so far: the pending tokens and what was fed; nothing of a row that was finished
+        # before the block.
+        kept = jnp.where(active, jnp.minimum(verdict.num_accepted, state.fed), 0)
         pending, forgotten = state.pending.observe(verdict, kept)
-        excess = jnp.where(state.active, fed - kept + forgotten, 0)
+        excess = jnp.where(state.active, state.fed - kept + forgotten, 0)
         cache = self.model.commit(state.start.cache, None, -excess)
         start = dataclasses.replace(state.start, cache=cache)
         inner = self.inner.observe(state.inner, verdict, states)
-        return HierarchicalState(start, pending, active, inner)
+        return HierarchicalState(start, pending, active, inner, state.fed)
 
 
 @dataclasses.dataclass(frozen=True)

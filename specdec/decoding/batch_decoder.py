@@ -91,15 +91,15 @@ class LoopDecoder(abc.ABC, Generic[R]):
         loop, (params, prompt, row_ids, most, seed) = self.loop, self.arguments(batch)
         given = params, prompt, row_ids, most if limit is None else limit, seed
         size, capacity = self.output_bucket, self.first_bucket
-        state, (finished, needs), result = loops.begin(
+        state, status, result = loops.begin(
             loop, *given, output_bucket=capacity, size=size, trace=trace
         )
-        while not np.all(finished):
-            capacity = bucket(int(np.max(np.where(finished, 0, needs))))
+        while not np.all(status.finished):
+            capacity = bucket(int(np.max(np.where(status.finished, 1, status.needs))))
             state = loops.resized(
                 loop, params, state, *given[1:], output_bucket=capacity, trace=trace
             )
-            state, (finished, needs), result = loops.resume(
+            state, status, result = loops.resume(
                 loop, params, state, len(batch.row_ids), output_bucket=capacity, size=size, groups=1
             )
         result = jax.tree.map(np.asarray, result)

@@ -139,9 +139,7 @@ class HierarchicalDrafter(ChainDrafter):
         )  # fmt: skip
         tokens = rows.tokens[:, :gamma]
         # Nothing is guessed behind EOS, and the last guess is not fed.
-        draft = Draft(
-            tokens, None if greedy else probs[:, :gamma], self.topology, rows.num_tokens
-        )
+        draft = Draft(tokens, None if greedy else probs[:, :gamma], self.topology, rows.num_tokens)
         start = dataclasses.replace(state.start, cache=rows.cache)
         fed = jnp.maximum(rows.num_tokens - 1, 0)
         return draft, dataclasses.replace(state, start=start, fed=fed)

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core import platforms
 from specdec.core.compilation import decode_jit
+from specdec.pytrees import pytree
 from specdec.types import AnyArray, Params, Prompt, Seed
 
 S = TypeVar("S")
@@ -65,7 +66,19 @@ class Loop(Protocol[S, R]):
         ...
 
 
-Status = tuple[Bool[Array, " b"], Int[Array, " b"]]  # See `Loop.finished` and `Loop.needs`.
+@pytree
+class Status:
+    """A loop that has paused.
+
+    Attributes:
+      finished: [B] see :meth:`Loop.finished`.
+      needs: [B] see :meth:`Loop.needs`.
+      blocks: scalar, how many were run since it went on.
+    """
+
+    finished: Bool[Array, " b"]
+    needs: Int[Array, " b"]
+    blocks: Int[Array, ""]
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"))
@@ -99,15 +112,18 @@ def _paused(
 ) -> tuple[S, Status, R]:  # fmt: skip
     """Runs until each group of rows has so many that have ended, or one needs larger arrays."""
 
-    def goes_on(state):
-        finished = loop.finished(state)
+    def goes_on(carry):
+        finished = loop.finished(state := carry[0])
         fits = jnp.all(finished | (loop.needs(state) <= output_bucket))
         ended = jnp.sum(finished.reshape(groups, -1), axis=1)
         most = len(finished) // groups if wanted is None else wanted
         return fits & jnp.any(ended < most)
 
-    state = jax.lax.while_loop(goes_on, functools.partial(loop.block, params), state)
-    return state, (loop.finished(state), loop.needs(state)), loop.result(params, state, size)
+    state, blocks = jax.lax.while_loop(
+        goes_on, lambda carry: (loop.block(params, carry[0]), carry[1] + 1), (state, jnp.int32(0))
+    )
+    status = Status(loop.finished(state), loop.needs(state), blocks)
+    return state, status, loop.result(params, state, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size", "trace"))

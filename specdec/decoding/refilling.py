@@ -78,11 +78,16 @@ class _Queue:
 
 
 class Refilled(Generic[R]):
-    """Decodes batches with a decoder."""
+    """Decodes batches with a decoder.
+
+    Attributes:
+      blocks: that its loops have run so far.
+    """
 
     def __init__(self, decoder: LoopDecoder[R], trace: bool):
         self._decoder, self._trace = decoder, trace
         self._loop, self._params = decoder.loop, decoder.loop_params
+        self.blocks = 0
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
         """Yields each batch with what it came to."""
@@ -118,7 +123,8 @@ class Refilled(Generic[R]):
                 self._loop, self._params, state, wanted, output_bucket=capacity,
                 size=decoder.output_bucket, groups=groups,
             )  # fmt: skip
-            finished, needs = map(np.asarray, status)
+            finished = np.asarray(status.finished)
+            self.blocks += int(status.blocks)
             result = jax.tree.map(np.asarray, result)
             for index in np.flatnonzero(finished):
                 if (row := rows[index]) is not None:
@@ -127,7 +133,7 @@ class Refilled(Generic[R]):
                     opened.missing -= 1
                     rows[index] = None
             yield from queue.done()
-            most = int(np.max(np.where(finished, 1, needs)))
+            most = int(np.max(np.where(finished, 1, status.needs)))
             needed = max(decoder.first_bucket, bucket(most))
             if needed != capacity:
                 capacity = needed

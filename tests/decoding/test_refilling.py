@@ -6,6 +6,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from slow import slow
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
@@ -67,19 +68,18 @@ def alone(decoder, batch):
 
 
 def shown(result, row):
-    """All that there is to know of a row, but for sums that are rounded."""
-    if isinstance(result, SpeculativeBeamResult):
-        counts = [leaf[row].tolist() for leaf in jax.tree.leaves(result.counts)]
-        found = [(h.tokens.tolist(), round(h.score, 4)) for h in result.row(row, 3)]
-        return found, counts, result.trace and searched_blocks(result.trace, row, 3)
-    if not hasattr(result, "trace"):
-        return [(h.tokens.tolist(), round(h.score, 4)) for h in result.row(row, 3)]
-    counts = {
-        name: leaf[row].tolist() if name != "acceptance_prob_sum" else round(float(leaf[row]), 3)
-        for name, leaf in vars(result.stats).items()
-    }
-    tokens = result.tokens[row].tolist()
-    return tokens, int(result.num_tokens[row]), counts, blocks_of(result.trace, row)
+    """All that there is to know of a row, and sums of its floats."""
+    if hasattr(result, "row"):
+        found = [(h.tokens.tolist(), h.score) for h in result.row(row, 3)]
+        known = [tokens for tokens, _ in found]
+        if isinstance(result, SpeculativeBeamResult):
+            known += [leaf[row].tolist() for leaf in jax.tree.leaves(result.counts)]
+            assert result.trace is not None
+            known += searched_blocks(result.trace, row, 3)
+        return known, sum(score for _, score in found)
+    stats = {name: leaf[row].tolist() for name, leaf in vars(result.stats).items()}
+    sums = stats.pop("acceptance_prob_sum")
+    return (result.tokens[row].tolist(), stats, blocks_of(result.trace, row)), sums
 
 
 def check(decoder, batches):
@@ -88,10 +88,11 @@ def check(decoder, batches):
     for batch, result in decoder.decode_all(batches, trace=True):
         expected = alone(decoder, batch)
         for row in np.flatnonzero(batch.row_ids >= 0):
-            assert shown(result, row) == shown(expected, row)
+            (known, sums), (wanted, near) = shown(result, row), shown(expected, row)
+            assert known == wanted
+            assert abs(sums - near) < 1e-3  # Sums over arrays of another size are rounded apart.
             lengths.add(int(result.stats.emitted[row]))
-    assert len(lengths) > 3
-    assert max(lengths) > 16  # Some outgrew the first arrays.
+    assert min(lengths) <= 16 < max(lengths)  # Some outgrew the first arrays.
 
 
 def pair_of(paths, target, draft):
@@ -101,7 +102,6 @@ def pair_of(paths, target, draft):
 
 CASES = {
     "plain": ("t5", "draft", {"method": "autoregressive"}),
-    "chain": ("t5", "draft", {"gamma": 3}),
     "tree": ("t5", "draft", {"tree": (2, 2, 1)}),
     "best-first": ("t5", "draft", {"tree": specdec.Tree(nodes=6, depth=3, siblings=2)}),
     "copying": ("t5", specdec.Copying(), {"gamma": 3}),
@@ -112,9 +112,10 @@ CASES = {
     "gpt, copying in a tree": ("gpt", specdec.Copying(), {"tree": (3, 1)}),
     "gpt, beams": ("gpt", "itself", {"method": "speculative_beam", "beam": BEAM, "gamma": 2}),
 }  # fmt: skip
+QUICK = ("copying", "speculative beams", "gpt, copying in a tree")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in CASES])
 def test_rows_are_those_of_each_batch_alone(name, paths):
     target, draft, options = CASES[name]
     pair = pair_of(paths, target, draft)
@@ -125,16 +126,41 @@ def test_rows_are_those_of_each_batch_alone(name, paths):
     check(decoder, batches_of(pair))
 
 
-def test_merged_and_hierarchical_drafts(paths):
-    inner = specdec.Hierarchical(str(paths["draft"]), specdec.Copying())
-    merged = specdec.Merged((str(paths["draft"]), specdec.Copying()))
-    for draft, shape in ((inner, {"gamma": 3}), (merged, {"tree": (1, 1)})):
-        pair = pair_of(paths, "t5", draft)
-        how = specdec.Decoding(max_decode_len=LIMIT, sampling=SAMPLED, **shape)
-        decoder = pair.decoder(how)
-        check(decoder, batches_of(pair))
+def test_larger_inputs_join_smaller_ones(paths):
+    pair = pair_of(paths, "t5", "draft")
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
+    batches = batches_of(pair, most=26)
+    assert {batch.shape[1] for batch in batches} == {16, 32}
+    check(decoder, batches)
 
 
+def test_a_batch_moves_to_larger_arrays_by_itself(paths):
+    """And limits that are less than the arrays, or more, cut the same outputs."""
+    pair = pair_of(paths, "t5", "draft")
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
+    batch = batches_of(pair)[0]
+    expected = alone(decoder, batch)
+    for limit in (None, 15, 16, 17):
+        found, most = decoder.decode(batch, limit=limit, trace=True), limit or LIMIT
+        np.testing.assert_array_equal(found.num_tokens, np.minimum(expected.num_tokens, most))
+        np.testing.assert_array_equal(found.tokens[:, :most], expected.tokens[:, :most])
+
+
+@pytest.mark.slow
+def test_merged_drafts(paths):
+    pair = pair_of(paths, "t5", specdec.Merged((str(paths["draft"]), specdec.Copying())))
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, tree=(1, 1))
+    check(decoder, batches_of(pair))
+
+
+def test_hierarchical_drafts(paths):
+    """What it guesses behind an EOS that is not accepted does not depend on the arrays' size."""
+    pair = pair_of(paths, "t5", specdec.Hierarchical(str(paths["draft"]), specdec.Copying()))
+    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
+    check(decoder, batches_of(pair))
+
+
+@pytest.mark.slow
 def test_prefixes(paths):
     """Prefixes of two sizes and none: the arrays grow for them, too."""
     pair = pair_of(paths, "t5", "draft")
@@ -150,21 +176,12 @@ def test_fewer_steps_and_programs(paths):
     decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, method="autoregressive")
     batches = batches_of(pair, 200)
     before = num_programs()
-    steps, resume = [], loops.resume
-
-    def counted(*args, **options):
-        first = np.asarray(args[2].stats.target_calls)
-        after = resume(*args, **options)
-        steps.append(np.max(np.asarray(after[0].stats.target_calls) - first))
-        return after
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "resume", counted)
-        results = [result for _, result in decoder.decode_all(batches)]
+    loop = refilling.Refilled(decoder, trace=False)
+    results = [result for _, result in loop.decode(batches)]
     calls = np.concatenate([result.stats.target_calls for result in results])
     separate = sum(int(np.max(result.stats.target_calls)) for result in results)
     needed = calls.sum() / 8
-    assert sum(steps) < 1.2 * needed < separate
+    assert loop.blocks < 1.2 * needed < separate
     # 2 sizes of inputs with 3 of outputs: a loop, a refill and a change of size for each; idle.
     assert num_programs() - before <= 3 * 6 + 1
 

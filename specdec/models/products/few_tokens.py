@@ -31,7 +31,7 @@ from specdec.models.products.quantized import Int4Kernel, Int8Kernel, Kernel, to
 
 # Up to so many tokens a product is one pass, several, and XLA's the faster way round.
 _FEW, _SOME, _MANY = 8, 32, 64
-_TILE = 6  # Tokens of each of several passes.
+_TILES = (6, 5, 4)  # Tokens of each of several passes: the first that leaves none over, if any.
 # Features in a chunk, at most, by the bytes of one; and at least.
 _WIDEST, _NARROWEST = {4: 512, 2: 512, 1: 4096}, 64
 _STREAMS = (8, 4, 3, 2, 1)  # Parts of a kernel that are read together.
@@ -98,8 +98,7 @@ def product(
     if tokens <= _FEW:
         out = _streamed_product(kernel, flat)
     elif tokens <= _SOME:
-        tiles = jnp.array_split(flat, -(-tokens // _TILE))
-        out = jnp.concatenate([_streamed_product(kernel, tile) for tile in tiles])
+        out = _tiled_product(kernel, flat)
     else:
         kernel, flat = _widened(kernel, flat)
         if tokens <= _MANY or len(kernel) > 1:
@@ -169,6 +168,21 @@ def _nibbles_product(kernel: Int4Kernel, x: Array, dtype: jnp.dtype) -> Array:
         return nibbles.product(kernel, flat).astype(dtype).reshape(*x.shape[:-1], -1)
     kernel, x = _barrier((kernel, x))
     return product(nibbles.widened(kernel)[None], x, dtype)
+
+
+def _tiled_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
+    """A pass for every few tokens, in a loop.
+
+    Not unrolled, for XLA allocates something for each operand of each reduction whenever a program
+    is called: an encoder's passes, one after the other, were most of them.
+    """
+    size = next((size for size in _TILES if len(x) % size == 0), _TILES[0])
+    whole = len(x) // size * size
+    tiles = x[:whole].reshape(-1, size, *x.shape[1:])
+    out = jax.lax.map(functools.partial(_streamed_product, kernel), tiles).reshape(whole, -1)
+    if whole == len(x):
+        return out
+    return jnp.concatenate([out, _streamed_product(kernel, x[whole:])])
 
 
 def _streamed_product(

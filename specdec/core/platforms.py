@@ -81,25 +81,3 @@ def compiling_for(platform: Platform) -> Iterator[None]:
         yield
     finally:
         _compiling.reset(token)
-
-
-# (rows of a batch, those of them that are started apart), while :func:`joining` lasts.
-_joining: contextvars.ContextVar[tuple[int, int]] = contextvars.ContextVar(
-    "joining", default=(1, 1)
-)
-
-
-@contextlib.contextmanager
-def joining(batch: int, rows: int) -> Iterator[None]:
-    """While it lasts, ``rows`` rows are laid out as a part of a batch that they will join."""
-    token = _joining.set((batch, rows))
-    try:
-        yield
-    finally:
-        _joining.reset(token)
-
-
-def joined(rows: int) -> int:
-    """Rows of the batch that so many are of, or will join."""
-    batch, apart = _joining.get()
-    return rows * batch // apart

@@ -100,7 +100,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
                 loop, params, state, *given[1:], output_bucket=capacity, trace=trace
             )
             state, status, result = loops.resume(
-                loop, params, state, len(batch.row_ids), output_bucket=capacity, size=size, groups=1
+                loop, params, state, output_bucket=capacity, size=size
             )
         result = jax.tree.map(np.asarray, result)
         self.check_result(batch, result)
@@ -119,12 +119,13 @@ class LoopDecoder(abc.ABC, Generic[R]):
         """
         batches = iter(batches)
         some = list(itertools.islice(batches, 2))
-        groups = ways(self.target.partitioning, "batch")
-        if len(some) < 2 or len(some[0].row_ids) == groups:  # No row waits for another one.
-            for batch in itertools.chain(some, batches):
+        size = len(some[0].row_ids) if some else 0
+        every = itertools.chain(some, batches)
+        if len(some) < 2 or size == ways(self.target.partitioning, "batch"):
+            for batch in every:  # No row waits for another one.
                 yield batch, self.decode(batch, trace=trace)
             return
-        for batch, result in Refilled(self, trace).decode(itertools.chain(some, batches)):
+        for batch, result in Refilled(self, size, trace).decode(every):
             self.check_result(batch, result)
             yield batch, result
 

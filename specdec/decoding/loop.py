@@ -13,15 +13,13 @@ where nothing is read before it is written.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec.core import platforms
 from specdec.core.compilation import decode_jit
 from specdec.pytrees import pytree
 from specdec.types import AnyArray, Params, Prompt, Seed
@@ -73,12 +71,10 @@ class Status:
     Attributes:
       finished: [B] see :meth:`Loop.finished`.
       needs: [B] see :meth:`Loop.needs`.
-      blocks: scalar, how many were run since it went on.
     """
 
     finished: Bool[Array, " b"]
     needs: Int[Array, " b"]
-    blocks: Int[Array, ""]
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"))
@@ -106,24 +102,20 @@ def decode(
     return loop.result(params, state, output_bucket)
 
 
-def _paused(
-    loop: Loop[S, R], params: Params, state: S, output_bucket: int, size: int, groups: int = 1,
-    wanted: Int[Array, ""] | int | None = None,
-) -> tuple[S, Status, R]:  # fmt: skip
-    """Runs until each group of rows has so many that have ended, or one needs larger arrays."""
+def _fits(loop: Loop[S, R], state: S, output_bucket: int) -> Bool[Array, ""]:
+    """Whether the next block of each row that goes on fits."""
+    return jnp.all(loop.finished(state) | (loop.needs(state) <= output_bucket))
 
-    def goes_on(carry):
-        finished = loop.finished(state := carry[0])
-        fits = jnp.all(finished | (loop.needs(state) <= output_bucket))
-        ended = jnp.sum(finished.reshape(groups, -1), axis=1)
-        most = len(finished) // groups if wanted is None else wanted
-        return fits & jnp.any(ended < most)
 
-    state, blocks = jax.lax.while_loop(
-        goes_on, lambda carry: (loop.block(params, carry[0]), carry[1] + 1), (state, jnp.int32(0))
-    )
-    status = Status(loop.finished(state), loop.needs(state), blocks)
-    return state, status, loop.result(params, state, size)
+def _until_full(
+    loop: Loop[S, R], params: Params, state: S, output_bucket: int, size: int
+) -> tuple[S, Status, R]:
+    """Runs until all rows have ended or one needs larger arrays."""
+    state = jax.lax.while_loop(
+        lambda state: ~jnp.all(loop.finished(state)) & _fits(loop, state, output_bucket),
+        functools.partial(loop.block, params), state,
+    )  # fmt: skip
+    return state, Status(loop.finished(state), loop.needs(state)), loop.result(params, state, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size", "trace"))
@@ -141,57 +133,26 @@ def begin(
     state = loop.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
     )
-    return _paused(loop, params, state, output_bucket, size)
+    return _until_full(loop, params, state, output_bucket, size)
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "size", "groups"), donate_argnames="state")
+@decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
 def resume(
-    loop: Loop[S, R], params: Params, state: S, wanted: Int[Array, ""] | int, *,
-    output_bucket: int, size: int, groups: int,
-) -> tuple[S, Status, R]:  # fmt: skip
-    """Goes on until each group of rows has ``wanted`` that ended, or one needs larger arrays."""
-    return _paused(loop, params, state, output_bucket, size, groups, wanted)
+    loop: Loop[S, R], params: Params, state: S, *, output_bucket: int, size: int
+) -> tuple[S, Status, R]:
+    """Goes on until all rows have ended, or one needs larger arrays."""
+    return _until_full(loop, params, state, output_bucket, size)
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "trace", "on_mesh"))
-def idle(
+@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
+def start(
     loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool, on_mesh: bool,
+    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool,
 ) -> S:  # fmt: skip
-    """A state of no rows yet: all have ended.
-
-    Args:
-      on_mesh: whether its arrays lie on several devices. What lies where follows from how they are
-        made, so they are.
-    """
-    given = params, prompt, row_ids, limit, seed
-    if on_mesh:
-        state = loop.start(*given, output_bucket=output_bucket, trace=trace)
-    else:
-        shapes = _shapes(loop, output_bucket, trace)(*given)
-        state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return loop.all_finished(state)
-
-
-@decode_jit(static_argnames=("loop", "output_bucket", "trace"), donate_argnames="state")
-def refill(
-    loop: Loop[S, R], params: Params, state: S, at: Int[AnyArray, "g n"], prompt: Prompt,
-    row_ids: Int[AnyArray, " r"], limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
-    trace: bool,
-) -> S:  # fmt: skip
-    """Other rows take the places of rows that have ended.
-
-    Args:
-      at: G groups of N rows of the state, counted inside each group; R = G N. (Groups are those
-        that a mesh has apart.)
-      prompt: of the new rows, of the state's size of inputs.
-    """
-    batch = len(loop.finished(state))
-    with platforms.joining(batch, at.size):
-        new = loop.start(
-            params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
-        )
-    return jax.tree.map(functools.partial(_with_rows, at=at, batch=batch), state, new)
+    """:meth:`Loop.start`: rows that can wait for a place."""
+    return loop.start(
+        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
+    )
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"))
@@ -208,6 +169,109 @@ def resized(
     return jax.tree.map(lambda leaf, like: _resized(leaf, like.shape), state, shapes)
 
 
+@decode_jit(static_argnames="loop")
+def vacated(loop: Loop[S, R], state: S) -> S:
+    """The state without its rows: all have ended."""
+    return loop.all_finished(state)
+
+
+@pytree
+class Waiting(Generic[S]):
+    """Rows that were started, and wait for a place among those of a batch.
+
+    The rows of a batch are in G groups, those that a mesh has apart, and so are these: each waits
+    for a place in its own group.
+
+    Attributes:
+      state: as many rows as the batch has, in arrays for no more tokens.
+      tags: [B] a number by which each is known, as those of the batch are.
+      count: [G] how many there are in each group; they come first.
+      taken: [G] how many of them have found a place.
+    """
+
+    state: S
+    tags: Int[AnyArray, " b"]
+    count: Int[AnyArray, " g"]
+    taken: Int[AnyArray, " g"]
+
+
+@pytree
+class Turn(Generic[S, R]):
+    """A batch whose rows are replaced, when it has paused.
+
+    Attributes:
+      state: the batch's.
+      tags: [B] the rows' in their places; -1 for none.
+      taken: see :class:`Waiting`.
+      replaced: [B] the tag of the row whose place each waiting one took; -1 for none.
+      left: what these have come to, [B, ...].
+      status, result: of the rows that are in their places.
+      blocks: scalar, how many were run.
+    """
+
+    state: S
+    tags: Int[Array, " b"]
+    taken: Int[Array, " g"]
+    replaced: Int[Array, " b"]
+    left: R
+    status: Status
+    result: R
+    blocks: Int[Array, ""]
+
+
+@decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
+def turn(
+    loop: Loop[S, R], params: Params, state: S, tags: Int[AnyArray, " b"], waiting: Waiting[S],
+    wanted: Int[Array, ""] | int, *, output_bucket: int, size: int,
+) -> Turn[S, R]:  # fmt: skip
+    """Goes on, and gives the place of each row that has ended to one that waits.
+
+    It pauses when nobody waits and ``wanted`` rows have ended, or when a row needs larger arrays.
+    """
+    groups, nobody = len(waiting.count), jnp.full(tags.shape, -1, jnp.int32)
+    count = jnp.asarray(waiting.count)
+    left = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(lambda state: loop.result(params, state, size), state),
+    )
+
+    def places(carry):
+        """Which groups have both a place and a row that waits, and the first place of each."""
+        finished = loop.finished(carry[0]).reshape(groups, -1)
+        return jnp.any(finished, axis=1) & (carry[2] < count), jnp.argmax(finished, axis=1)
+
+    def replace(carry):
+        state, tags, taken, replaced, left = carry
+        some, place = places(carry)
+        put = functools.partial(_copied, some=some, batch=len(tags))
+        result = loop.result(params, state, size)
+        replaced, left = jax.tree.map(
+            lambda old, new: put(old, new, to=taken, of=place), (replaced, left), (tags, result)
+        )
+        state, tags = jax.tree.map(
+            lambda old, new: put(old, new, to=place, of=taken), (state, tags),
+            (waiting.state, jnp.asarray(waiting.tags)),
+        )  # fmt: skip
+        return state, tags, taken + some, replaced, left
+
+    def block(carry):
+        rows, blocks = carry
+        rows = jax.lax.while_loop(lambda carry: jnp.any(places(carry)[0]), replace, rows)
+        return (loop.block(params, rows[0]), *rows[1:]), blocks + 1
+
+    def goes_on(carry):
+        (state, _, taken, *_), _ = carry
+        ended = jnp.sum(loop.finished(state)) >= wanted
+        return ~(jnp.all(taken >= count) & ended) & _fits(loop, state, output_bucket)
+
+    carry = state, jnp.asarray(tags), jnp.asarray(waiting.taken), nobody, left
+    carry, blocks = jax.lax.while_loop(goes_on, block, (carry, jnp.int32(0)))
+    state, tags, taken, replaced, left = carry
+    status = Status(loop.finished(state), loop.needs(state))
+    result = loop.result(params, state, size)
+    return Turn(state, tags, taken, replaced, left, status, result, blocks)
+
+
 def _shapes(loop: Loop[S, R], output_bucket: int, trace: bool) -> Callable[..., Any]:
     """The shapes of a state."""
     start = functools.partial(loop.start, output_bucket=output_bucket, trace=trace)
@@ -221,25 +285,27 @@ def _resized(leaf: Array, shape: tuple[int, ...]) -> Array:
     return jnp.pad(kept, [(0, size - old) for size, old in zip(shape, kept.shape, strict=True)])
 
 
-def _with_rows(old: Array, new: Array, at: Int[AnyArray, "g n"], batch: int) -> Array:
-    """The array of a state with some rows of another."""
+def _copied(
+    old: Array, new: Array, to: Int[Array, " g"], of: Int[Array, " g"], some: Bool[Array, " g"],
+    *, batch: int,
+) -> Array:  # fmt: skip
+    """One array with row of[g] of another at to[g], counted inside each group that has one."""
     if not old.ndim:
         return new
     if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
-        data = _with_rows(jax.random.key_data(old), jax.random.key_data(new), at, batch)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(old))
-    (groups, count), each = at.shape, len(old) // batch
-    if groups == 1 and platforms.current() == platforms.CPU:
-        for row in range(count):  # In place.
-            rows = new[row * each : (row + 1) * each]
-            old = jax.lax.dynamic_update_slice_in_dim(old, rows, at[0, row] * each, axis=0)
-        return old
-    # Elsewhere that would be a program of many small parts, and no group may look into another.
-    size = math.prod(old.shape[1:])
-    taken = at[:, None] == jnp.arange(batch // groups)[:, None]  # [G, B / G, N]
-    source = jnp.argmax(taken, axis=2)[..., None]
-    rows = jnp.take_along_axis(
-        new.reshape(groups, count, each * size), source, axis=1, mode="promise_in_bounds"
-    )
-    kept = old.reshape(groups, batch // groups, each * size)
-    return jnp.where(jnp.any(taken, axis=2)[..., None], rows, kept).reshape(old.shape)
+        keys, others = jax.random.key_data(old), jax.random.key_data(new)
+        copied = _copied(keys, others, to, of, some, batch=batch)
+        return jax.random.wrap_key_data(copied, impl=jax.random.key_impl(old))
+    each, groups = len(old) // batch, len(some)  # Beams are several rows.
+    if groups == 1:  # In place, for there is one.
+        rows = jax.lax.dynamic_slice_in_dim(new, of[0] * each, each, axis=0)
+        rows = _resized(rows, (each, *old.shape[1:]))
+        return jax.lax.dynamic_update_slice_in_dim(old, rows, to[0] * each, axis=0)
+    # No group may look into another, which lies elsewhere.
+    grouped = (groups, batch // groups, each)
+    index = jnp.clip(of, 0, grouped[1] - 1).reshape(groups, *[1] * (old.ndim + 1))
+    rows = jnp.take_along_axis(new.reshape(*grouped, *new.shape[1:]), index, axis=1)
+    rows = _resized(rows, (groups, 1, each, *old.shape[1:]))
+    here = (jnp.arange(grouped[1]) == to[:, None]) & some[:, None]
+    here = here.reshape(*here.shape, *[1] * old.ndim)
+    return jnp.where(here, rows, old.reshape(*grouped, *old.shape[1:])).reshape(old.shape)

@@ -1,8 +1,10 @@
 """Batches decoded one into the other: rows that have ended make place for the next ones.
 
-A batch alone waits for its slowest row. Here a loop of B rows pauses as soon as R of them have
-ended. R rows of the next batches are encoded together and take their places, and the loop goes on.
-Shapes are static all the same: B, R, and the buckets of inputs and outputs.
+A batch alone waits for its slowest row. Here the next batch is started while the first is under
+way, and inside the loop the place of each row that has ended is given to a row that waits. When
+nobody waits any more the loop pauses, and the batch after is started. So encoders see whole
+batches, no place is empty while a row waits, and the host is asked once a batch. Shapes are static
+all the same.
 
 A row's tokens do not depend on any of this, for its random numbers follow from its own id and its
 own blocks. Results come in the order of the batches, when all rows of the first one have ended.
@@ -27,10 +29,7 @@ if TYPE_CHECKING:
     from specdec.decoding.batch_decoder import LoopDecoder
 
 R = TypeVar("R")
-
-# A refill takes a batch's rows by this, rounded down, or one. Fewer are encoded less efficiently,
-# more wait longer for each other.
-REFILLS = 8
+Sizes = tuple[int, int]  # Of a batch's inputs and prefixes.
 
 
 @dataclasses.dataclass
@@ -42,150 +41,138 @@ class _Open:
     missing: int
 
 
+_Row = tuple[_Open, int]  # A row of a batch.
+
+
 class _Queue:
-    """Rows that wait, of the batches in their order."""
+    """Rows that are still to start, of the batches in their order."""
 
     def __init__(self, batches: Iterable[Batch]):
         self._batches = iter(batches)
-        self._waiting: collections.deque[tuple[_Open, int]] = collections.deque()
-        self.open: collections.deque[_Open] = collections.deque()
+        self._rows: collections.deque[_Row] = collections.deque()
+        self._open: collections.deque[_Open] = collections.deque()
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Sizes of the next row's inputs and prefix; None where there is none."""
-        while not self._waiting:
+    def sizes(self) -> Sizes | None:
+        """Of the next row; None where there is none."""
+        while not self._rows:
             batch = next(self._batches, None)
             if batch is None:
                 return None
             rows = np.flatnonzero(batch.row_ids >= 0)
             opened = _Open(batch, [None] * len(batch.row_ids), len(rows))
-            self.open.append(opened)
-            self._waiting.extend((opened, int(row)) for row in rows)
-        prompt = self._waiting[0][0].batch.prompt
+            self._open.append(opened)
+            self._rows.extend((opened, int(row)) for row in rows)
+        prompt = self._rows[0][0].batch.prompt
         return prompt.inputs.shape[1], prompt.prefix.shape[1]
 
-    def take(self, most: int) -> list[tuple[_Open, int]]:
+    def take(self, most: int) -> list[_Row]:
         """The next rows of the same sizes."""
         taken, sizes = [], self.sizes()
         while len(taken) < most and self.sizes() == sizes:
-            taken.append(self._waiting.popleft())
+            taken.append(self._rows.popleft())
         return taken
 
     def done(self) -> Iterator[tuple[Batch, Any]]:
         """The first batches all of whose rows have ended."""
-        while self.open and not self.open[0].missing:
-            opened = self.open.popleft()
+        while self._open and not self._open[0].missing:
+            opened = self._open.popleft()
             yield opened.batch, _stacked(opened.results)
 
 
 class Refilled(Generic[R]):
-    """Decodes batches with a decoder.
+    """Decodes batches of as many rows each.
 
     Attributes:
       blocks: that its loops have run so far.
     """
 
-    def __init__(self, decoder: LoopDecoder[R], trace: bool):
-        self._decoder, self._trace = decoder, trace
-        self._loop, self._params = decoder.loop, decoder.loop_params
+    def __init__(self, decoder: LoopDecoder[R], batch_size: int, trace: bool):
         self.blocks = 0
+        self._decoder, self._trace = decoder, trace
+        self._loop, self._batch_size = decoder.loop, batch_size
+        self._groups = ways(decoder.target.partitioning, "batch")
+        self._started: list[_Row] = []  # By their tags.
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
         """Yields each batch with what it came to."""
         queue = _Queue(batches)
-        while (sizes := queue.sizes()) is not None:
-            yield from self._until_smaller(queue, sizes)
+        while queue.sizes() is not None:
+            yield from self._until_smaller(queue)
 
-    def _until_smaller(self, queue: _Queue, sizes: tuple[int, int]) -> Iterator[tuple[Batch, R]]:
-        """Decodes rows as long as those that follow have inputs and prefixes of no smaller size."""
-        decoder = self._decoder
-        batch_size = len(queue.open[0].batch.row_ids)
-        groups, on_mesh = ways(mesh := decoder.target.partitioning, "batch"), mesh is not None
-        each = max(1, batch_size // (REFILLS * groups))
-        capacity = decoder.first_bucket
-        state = self._empty(batch_size, sizes, capacity, on_mesh)
-        rows: list[tuple[_Open, int] | None] = [None] * batch_size
+    def _until_smaller(self, queue: _Queue) -> Iterator[tuple[Batch, R]]:
+        """Decodes for as long as rows follow whose inputs and prefixes are of no smaller size."""
+        size, capacity = self._batch_size, self._decoder.first_bucket
+        waiting, sizes = self._next(queue)
+        state = loops.vacated(self._loop, waiting.state)
+        tags = np.full(size, -1, np.int32)
         while True:
             following = queue.sizes()
-            while following and all(a >= b for a, b in zip(following, sizes, strict=True)):
-                free = _free(rows, groups, each)
-                if free is None:
-                    break
-                if following != sizes:
-                    sizes = following
-                    state = self._resized(state, batch_size, sizes, capacity)
-                state = self._refilled(state, queue.take(free.size), free, rows, sizes, capacity)
-                following = queue.sizes()
-            if all(row is None for row in rows):
-                return
-            goes_on = following and all(a >= b for a, b in zip(following, sizes, strict=True))
-            wanted = each if goes_on else batch_size // groups
-            state, status, result = loops.resume(
-                self._loop, self._params, state, wanted, output_bucket=capacity,
-                size=decoder.output_bucket, groups=groups,
+            joins = following and all(a >= b for a, b in zip(following, sizes, strict=True))
+            found = loops.turn(
+                self._loop, self._decoder.loop_params, state, tags, waiting, 1 if joins else size,
+                output_bucket=capacity, size=self._decoder.output_bucket,
             )  # fmt: skip
-            finished = np.asarray(status.finished)
-            self.blocks += int(status.blocks)
-            result = jax.tree.map(np.asarray, result)
-            for index in np.flatnonzero(finished):
-                if (row := rows[index]) is not None:
-                    opened, place = row
-                    opened.results[place] = jax.tree.map(lambda a, i=index: a[i].copy(), result)
-                    opened.missing -= 1
-                    rows[index] = None
+            state, tags = found.state, np.array(found.tags)
+            self.blocks += int(found.blocks)
+            self._keep(found.left, np.asarray(found.replaced))
+            finished = np.asarray(found.status.finished)
+            self._keep(found.result, np.where(finished, tags, -1))
+            tags[finished] = -1
             yield from queue.done()
-            most = int(np.max(np.where(finished, 1, status.needs)))
-            needed = max(decoder.first_bucket, bucket(most))
-            if needed != capacity:
-                capacity = needed
-                state = self._resized(state, batch_size, sizes, capacity)
+            waiting = dataclasses.replace(waiting, taken=np.asarray(found.taken))
+            nobody = np.array_equal(waiting.taken, waiting.count)
+            if nobody and not joins and np.all(finished):
+                return
+            needed = bucket(int(np.max(np.where(finished, 1, found.status.needs))))
+            before = capacity, sizes
+            capacity = max(self._decoder.first_bucket, needed)
+            if nobody and joins:
+                waiting, sizes = self._next(queue)
+            if (capacity, sizes) != before:
+                params, *given = self._arguments([], sizes)
+                state = loops.resized(
+                    self._loop, params, state, *given, output_bucket=capacity, trace=self._trace
+                )
 
-    def _empty(self, batch_size: int, sizes: tuple[int, int], capacity: int, on_mesh: bool) -> Any:
-        given = self._arguments([], batch_size, sizes)
-        return loops.idle(
-            self._loop, *given, output_bucket=capacity, trace=self._trace, on_mesh=on_mesh
-        )
+    def _next(self, queue: _Queue) -> tuple[loops.Waiting[Any], Sizes]:
+        """The next rows, started."""
+        sizes = queue.sizes()
+        assert sizes
+        rows = queue.take(self._batch_size)
+        each = self._batch_size // self._groups
+        # As many in each group, but for the last ones.
+        indices = np.arange(self._batch_size).reshape(each, self._groups).T.reshape(-1)
+        tags = np.where(indices < len(rows), len(self._started) + indices, -1).astype(np.int32)
+        count = np.sum(tags.reshape(self._groups, each) >= 0, axis=1, dtype=np.int32)
+        places = [rows[index] if index < len(rows) else None for index in indices]
+        self._started += rows
+        state = loops.start(
+            self._loop, *self._arguments(places, sizes), trace=self._trace,
+            output_bucket=self._decoder.first_bucket,
+        )  # fmt: skip
+        return loops.Waiting(state, tags, count, np.zeros_like(count)), sizes
 
-    def _refilled(
-        self, state: Any, taken: Sequence[tuple[_Open, int]], free: np.ndarray,
-        rows: list[tuple[_Open, int] | None], sizes: tuple[int, int], capacity: int,
-    ) -> Any:  # fmt: skip
-        """The state with the rows taken where there is a place for them."""
-        params, *given = self._arguments(taken, free.size, sizes)
-        groups, _ = free.shape
-        places = free + np.arange(groups)[:, None] * (len(rows) // groups)
-        for index, row in zip(places.reshape(-1), taken, strict=False):
-            rows[index] = row
-        return loops.refill(
-            self._loop, params, state, free, *given, output_bucket=capacity, trace=self._trace
-        )
-
-    def _resized(self, state: Any, batch_size: int, sizes: tuple[int, int], capacity: int) -> Any:
-        params, *given = self._arguments([], batch_size, sizes)
-        return loops.resized(
-            self._loop, params, state, *given, output_bucket=capacity, trace=self._trace
-        )
-
-    def _arguments(
-        self, taken: Sequence[tuple[_Open, int]], count: int, sizes: tuple[int, int]
-    ) -> tuple:
+    def _arguments(self, rows: Sequence[_Row | None], sizes: Sizes) -> tuple:
         """What starts some rows, filled up with rows that have ended."""
+        count = self._batch_size
         inputs, prefix = (np.zeros((count, size), np.int32) for size in sizes)
         prompt = Prompt(inputs, np.zeros(count, np.int32), prefix, np.ones(count, np.int32))
         row_ids = np.full(count, -1, np.int32)
-        for index, (opened, place) in enumerate(taken):
-            row_ids[index] = opened.batch.row_ids[place]
-            own = opened.batch.prompt
-            for name, array in vars(prompt).items():
-                array[index] = getattr(own, name)[place]
+        for index, row in enumerate(rows):
+            if row is not None:
+                opened, place = row
+                row_ids[index] = opened.batch.row_ids[place]
+                for name, array in vars(prompt).items():
+                    array[index] = getattr(opened.batch.prompt, name)[place]
         return self._decoder.arguments(Batch(prompt, row_ids))
 
-
-def _free(rows: Sequence[tuple[_Open, int] | None], groups: int, each: int) -> np.ndarray | None:
-    """[G, ``each``] free rows, counted inside their group; None if one has not so many."""
-    empty = np.array([row is None for row in rows]).reshape(groups, -1)
-    if np.min(np.sum(empty, axis=1)) < each:
-        return None
-    return np.stack([np.flatnonzero(group)[:each] for group in empty]).astype(np.int32)
+    def _keep(self, results: R, tags: np.ndarray) -> None:
+        """Keeps what the rows with these tags have come to; -1 for none."""
+        results = jax.tree.map(np.asarray, results)
+        for index in np.flatnonzero(tags >= 0):
+            opened, place = self._started[tags[index]]
+            opened.results[place] = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)
+            opened.missing -= 1
 
 
 def _stacked(results: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from specdec.core import platforms
 
 def amount(batch: int, count: int) -> int:
     """Tokens of filler behind ``count`` tokens of each row."""
-    return -count % platforms.current().tile_for(platforms.joined(batch))
+    return -count % platforms.current().tile_for(batch)
 
 
 def cache_size(batch: int, tokens: int) -> int:
@@ -24,7 +24,7 @@ def cache_size(batch: int, tokens: int) -> int:
 
     A multiple of two tiles: so plain decoding and short blocks attend to equally many.
     """
-    tile = platforms.current().tile_for(platforms.joined(batch))
+    tile = platforms.current().tile_for(batch)
     return -(-(tokens + tile - 1) // (2 * tile)) * 2 * tile if tile > 1 else tokens
 
 

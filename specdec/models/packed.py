@@ -254,7 +254,7 @@ class PackedModel(abc.ABC):
     def _cached_heads(self, batch: int) -> int:
         """Of keys and values of so many rows; 1 for heads side by side (``attention.py``)."""
         heads, platform = self.config.num_heads, platforms.current()
-        few = platforms.joined(batch) * heads * platform.tile <= platform.tile_rows
+        few = batch * heads * platform.tile <= platform.tile_rows
         whole = ways(self.partitioning, "heads") == 1
         return 1 if platform.heads_side_by_side and few and whole else heads
 

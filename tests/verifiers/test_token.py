@@ -64,6 +64,6 @@ def test_bonus_mutant_is_told_apart():
 
 def test_trees_are_refused():
     draft = Draft(jnp.array([[0, 1]]), Q, Topology((-1, -1)))
-    random = BlockRandom.of(row_keys(0, jnp.arange(1)), jnp.asarray(0))
+    random = BlockRandom.of(row_keys(0, jnp.arange(1)), jnp.zeros((1,), jnp.int32))
     with pytest.raises(ValueError, match="needs a chain of guesses"):
         TokenVerifier()(random, P, draft)

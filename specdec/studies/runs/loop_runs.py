@@ -142,7 +142,7 @@ class LoopRuns:
                 steps.append(np.asarray(decoder.decode(batch).stats.target_calls))
 
         def refilled() -> int:
-            loop = Refilled(decoder, trace=False)
+            loop = Refilled(decoder, batch_size, trace=False)
             for _ in loop.decode(batches):
                 pass
             return loop.blocks

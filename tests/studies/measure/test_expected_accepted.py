@@ -36,7 +36,7 @@ def block():
 def test_the_verifiers_keep_as_many(block, index, verifier):
     """The mean over 40,000 blocks is within 5 standard errors: 6e-7 of false alarm."""
     target, draft = block
-    random = BlockRandom.of(row_keys(0, jnp.arange(ROWS)), jnp.asarray(0))
+    random = BlockRandom.of(row_keys(0, jnp.arange(ROWS)), jnp.zeros((ROWS,), jnp.int32))
     kept = np.asarray(jax.jit(verifier)(random, target, draft).num_accepted)
     expected = np.asarray(expected_accepted(target, draft, NEVER)[index])
     # Each block's own expectation: the noise of its guesses is in both, and cancels.

@@ -15,7 +15,7 @@ GAMMA, VOCAB = 3, 5
 
 
 def _verdict(alpha, batch, greedy):
-    random = BlockRandom.of(row_keys(0, jnp.arange(batch)), jnp.int32(0))
+    random = BlockRandom.of(row_keys(0, jnp.arange(batch)), jnp.zeros((batch,), jnp.int32))
     tokens = jnp.full((batch, GAMMA), 2)
     if greedy:  # The target never agrees.
         target, probs = PointMass(jnp.full((batch, GAMMA + 1), 3)), None

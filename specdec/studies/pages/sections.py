@@ -48,6 +48,13 @@ TREE_RUNS = {
     "ende_tatoeba_test_tree": "tree 4-1-1-1",
     "ende_tatoeba_test_best_first": "best-first tree of 16",
 }
+# The bundled pair's paragraphs in several environments: its oldest JAX, the pinned one, the newest.
+VERSIONS = {
+    "0.8.0_python3.11": "oldest",
+    "0.10.2_python3.11": "pinned; newest for Python 3.11",
+    "0.10.2_python3.13": "pinned, on Python 3.13",
+    "0.12.0.1_python3.13": "newest",
+}
 _SPREAD = "**{%[median]:.2f}×** ({%[low]:.2f} to {%[high]:.2f})"
 _WHOLE = _SPREAD.replace("%", "spread[measured_speedup]")
 _DECODER = _SPREAD.replace("%", "spread[measured_speedup_decoder]")
@@ -77,6 +84,13 @@ _ROWS = (
 _FEW_BITS_ROWS = (
     *_ROWS, ("chrF", "{quality[chrf]:.1f}"),
     ("agreement with the full weights (α)", "{agreement[alpha]:.3f}"),
+)  # fmt: skip
+_MS = "{%[median]:.2f} ({%[low]:.2f} to {%[high]:.2f})".replace("%", "spread[ms_per_token][&]")
+_VERSION_ROWS = (
+    ("JAX", "{versions[jax]}"), ("Flax", "{versions[flax]}"), ("Python", "{versions[python]}"),
+    *_TEXTS, ("target calls", "{target_calls}"),
+    ("ms per token, autoregressive (range)", _MS.replace("&", "autoregressive")),
+    ("ms per token, speculative, γ = 3 (range)", _MS.replace("&", "speculative")), *_SAME,
 )  # fmt: skip
 _TREE_ROWS = (*_TEXTS, _EFFICIENCY, _V, _MEASURED, *_PARTS, *_SAME)
 
@@ -222,6 +236,7 @@ DECODER_ONLY = Section(
 _PERFORMANCE = {
     **COMPILED, "comparison": COMPARISON, "runs": runs(),
     "few-bits": runs(FEW_BITS, _FEW_BITS_ROWS), "before-mutual-learning": runs(directory=BEFORE),
+    "jax-versions": runs(VERSIONS, _VERSION_ROWS, directory="results/jax_versions"),
 }  # fmt: skip
 
 

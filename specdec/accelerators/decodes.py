@@ -11,7 +11,7 @@ from specdec.accelerators.programs import Place, Program, compile_program
 from specdec.core.randomness import seed_words
 from specdec.decoding import loop
 from specdec.decoding.batch_decoder import BatchDecoder
-from specdec.decoding.batches import bucket
+from specdec.decoding.batches import input_bucket
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.types import Prompt
@@ -37,7 +37,7 @@ def compile_decode(
       DoesNotFitError: see :func:`specdec.accelerators.programs.compile_program`.
     """
     decoder.target.check_batch_size(batch_size)
-    prompt, row_ids = _rows(place, decoder, batch_size, bucket(input_len))
+    prompt, row_ids = _rows(place, decoder, batch_size, input_bucket(input_len))
 
     whole: Any = decoder.loop
 

@@ -26,7 +26,7 @@ from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
-from specdec.decoding.batches import bucket
+from specdec.decoding.batches import bucket, input_bucket
 from specdec.decoding.build import DRAFT_BEAMS
 from specdec.decoding.hierarchical import Hierarchical
 from specdec.decoding.options import Decoding
@@ -144,7 +144,7 @@ def report(
     target, *draft = (dataclasses.replace(config, dtype=run.dtype) for config, _ in found)
     plan = BlockPlan(
         target, draft[0] if draft else None, run.mesh or DeviceMesh(), how.batch_size,
-        gamma=0 if chosen else how.depth, input_len=bucket(how.max_input_len),
+        gamma=0 if chosen else how.depth, input_len=input_bucket(how.max_input_len),
         output_len=bucket(how.max_decode_len) * beams, tree=tree,
         target_bits=FewBits(8, GROUP, "model") if run.weights else None,
         draft_bits=_few_bits(model),

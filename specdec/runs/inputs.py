@@ -18,7 +18,7 @@ import numpy as np
 from specdec.api import Pair
 from specdec.data.tasks import Example, Task, evenly, model_inputs
 from specdec.data.text import BadRow
-from specdec.decoding.batches import Batch, bucket, make_batches
+from specdec.decoding.batches import Batch, input_bucket, make_batches
 
 WINDOW = 64  # Batches' worth of rows that are sorted by length together.
 _SHOWN = 10
@@ -111,7 +111,7 @@ class Inputs:
                 num_rows += 1
                 content = f"{row.id} {row.tokens.tolist()} {row.example.reference}"
                 checksum = zlib.crc32(content.encode(), checksum)
-                buckets.add(bucket(len(row.tokens)))
+                buckets.add(input_bucket(len(row.tokens)))
             else:
                 num_skipped += 1
                 first = [*first, row][:_SHOWN]

@@ -15,6 +15,7 @@ from tiny import ragged_inputs, random_t5_params
 from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model
+from specdec.decoding import loop
 from specdec.decoding.batches import Batch
 from specdec.decoding.loop import decode
 from specdec.models.partitioning import REPLICATED_RULES, T5X_RULES
@@ -83,6 +84,7 @@ INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
 
 
 def main(directory: Path, part: str) -> None:
+    loop.FIRST_BUCKET = 16  # Arrays grow, as rows take the places of others.
     for name, config in CONFIGS.items():
         save_huggingface(directory / name, config, random_t5_params(config, SEEDS[name]))
     inputs = ragged_inputs(ROWS, 12, V)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec.data.tasks import Example, Task
-from specdec.decoding.batches import bucket
+from specdec.decoding.batches import input_bucket
 from specdec.measure.decodes import Row
 from specdec.models.base import LoadedModel
 from specdec.models.toy import ToyModel
@@ -55,7 +55,7 @@ def test_every_row_is_in_one_batch_of_its_window(monkeypatch, num_rows, batch_si
         )
         for index, item in enumerate(members):
             length = len(item.tokens)
-            assert bucket(length) == prompt.inputs.shape[1]
+            assert input_bucket(length) == prompt.inputs.shape[1]
             assert prompt.input_lengths[index] == length
             assert prompt.inputs[index, :length].tolist() == item.tokens.tolist()
             assert not prompt.inputs[index, length:].any()

@@ -21,6 +21,7 @@ from specdec.studies.pages.distillation_pages import alphas
 from specdec.studies.pages.draft_pages import SECTIONS as DRAFTS
 from specdec.studies.pages.draft_pages import training
 from specdec.studies.pages.files import Result
+from specdec.studies.pages.loop_pages import LOOPS
 from specdec.studies.pages.tables import SUMMARY, Section, Table, grid, render
 from specdec.studies.pages.tree_pages import SECTIONS as TREES
 
@@ -235,6 +236,7 @@ DECODER_ONLY = Section(
 )  # fmt: skip
 _PERFORMANCE = {
     **COMPILED, "comparison": COMPARISON, "runs": runs(),
+    "loops": LOOPS,
     "few-bits": runs(FEW_BITS, _FEW_BITS_ROWS), "before-mutual-learning": runs(directory=BEFORE),
     "jax-versions": runs(VERSIONS, _VERSION_ROWS, directory="results/jax_versions"),
 }  # fmt: skip

@@ -28,52 +28,58 @@ RESULT = "loops.json"
 
 @dataclasses.dataclass(frozen=True)
 class LoopRuns:
-    """Plain decoding and a chain, on texts of a task.
+    """Plain decoding and a chain, on texts of a task, or on random tokens.
 
     Attributes:
       name: short, for tables and directories.
-      task: opens inputs, once.
       target: a checkpoint, or the shape of random weights.
       gamma: of the chain.
       limits: tokens that outputs may have, by which single texts are decoded.
       longest: tokens that they do have, at most; the same for all limits.
       num_texts: single texts.
-      batch_sizes: of decodes of the whole task, with and without refilling.
       repetitions: of each, in turn.
+      task: opens inputs, once; None for texts of 32 random tokens.
+      batch_sizes: of decodes of the whole task, with and without refilling.
     """
 
     name: str
-    task: Callable[[], Task]
     target: str | Config
     draft: str | DraftSpec
     gamma: int
     limits: Sequence[int]
     longest: int
     num_texts: int
-    batch_sizes: Sequence[int]
     repetitions: int
+    task: Callable[[], Task] | None = None
+    batch_sizes: Sequence[int] = ()
 
     def pieces(self) -> Iterator[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]]]:
         """Where each result stands, and what makes it or reads it there."""
-        task = self.task()
+        task = self.task() if self.task else None
         methods = {"plain": Decoding("autoregressive"), "speculative": Decoding(gamma=self.gamma)}
         for name, how in methods.items():
             index = (slug(self.name), "loops", name)
             yield index, lambda directory, how=how: self._piece(directory, task, how)
 
-    def _piece(self, directory: Path, task: Task, how: Decoding) -> dict[str, Any]:
+    def _piece(self, directory: Path, task: Task | None, how: Decoding) -> dict[str, Any]:
         target = exported(self.target, directory.parent / "weights", 0, "float32")
         pair = load_pair(target=target, draft=self.draft)
         settings = {
-            "task": task.name, "target": str(self.target), "draft": str(self.draft),
+            "task": task and task.name, "target": str(self.target), "draft": str(self.draft),
             "gamma": how.depth, "limits": list(self.limits), "longest": self.longest,
             "num_texts": self.num_texts, "batch_sizes": list(self.batch_sizes),
             "repetitions": self.repetitions,
         }  # fmt: skip
 
         def measured() -> dict[str, Any]:
-            given = model_inputs(task.examples, pair.vocabulary)
-            ids = sorted(pair.token_ids(given, max_input_len=512), key=len)
+            if task:
+                given = model_inputs(task.examples, pair.vocabulary)
+                ids = sorted(pair.token_ids(given, max_input_len=512), key=len)
+            else:
+                shape, model = (self.num_texts, 32), pair.target.model
+                tokens = np.random.default_rng(0).integers(2, model.vocab_size, shape)
+                tokens[:, -1] = model.eos_ids[0]
+                ids = list(tokens.astype(np.int32))
             return {
                 "limits": self._limits(pair, evenly(ids, self.num_texts), how),
                 "batches": {

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import load_huggingface
 from specdec.checkpoints.architectures import EncoderDecoder
-from specdec.decoding.batches import bucket
+from specdec.decoding.batches import bucket, input_bucket
 from specdec.studies.benchmarks.workload import Workload
 
 
@@ -107,7 +107,7 @@ class System:
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
         most = max(lengths or [self.workload.max_decode_len])
         ids = [self.workload.inputs[row] for row in rows]
-        size = bucket(len(ids[0]))
+        size = input_bucket(len(ids[0]))
         inputs = jnp.asarray([[*row, *[0] * (size - len(row))] for row in ids], jnp.int32)
         room = most if self.workload.beam else bucket(self.workload.max_decode_len)
         tokens = self._decode(self._params, inputs, jnp.int32(most), room)

@@ -91,7 +91,8 @@ class Refilled(Generic[R]):
         self._decoder, self._trace = decoder, trace
         self._loop, self._batch_size = decoder.loop, batch_size
         self._groups = ways(decoder.target.partitioning, "batch")
-        self._started: list[_Row] = []  # By their tags.
+        self._tag = 0  # Of the next row.
+        self._going: dict[int, _Row] = {}  # Rows that were started and have not ended, by tag.
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
         """Yields each batch with what it came to."""
@@ -142,10 +143,11 @@ class Refilled(Generic[R]):
         each = self._batch_size // self._groups
         # As many in each group, but for the last ones.
         indices = np.arange(self._batch_size).reshape(each, self._groups).T.reshape(-1)
-        tags = np.where(indices < len(rows), len(self._started) + indices, -1).astype(np.int32)
+        tags = np.where(indices < len(rows), self._tag + indices, -1).astype(np.int32)
         count = np.sum(tags.reshape(self._groups, each) >= 0, axis=1, dtype=np.int32)
         places = [rows[index] if index < len(rows) else None for index in indices]
-        self._started += rows
+        self._going.update(enumerate(rows, self._tag))
+        self._tag += len(rows)
         state = loops.start(
             self._loop, *self._arguments(places, sizes), trace=self._trace,
             output_bucket=self._decoder.first_bucket,
@@ -170,7 +172,7 @@ class Refilled(Generic[R]):
         """Keeps what the rows with these tags have come to; -1 for none."""
         results = jax.tree.map(np.asarray, results)
         for index in np.flatnonzero(tags >= 0):
-            opened, place = self._started[tags[index]]
+            opened, place = self._going.pop(int(tags[index]))
             opened.results[place] = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)
             opened.missing -= 1
 

@@ -200,14 +200,19 @@ def _keys(seed: int) -> Array:
     return row_keys(seed_words(seed), jnp.zeros((1,), jnp.int32))
 
 
+def _random(keys: Array, i: Int[Array, ""]) -> BlockRandom:
+    """The numbers of link i."""
+    return BlockRandom.of(keys, jnp.full(keys.shape, i))
+
+
 @jax.jit
 def _guess(keys: Array, i: Int[Array, ""], q: Float[Array, " v"]) -> Int[Array, ""]:
-    return draw(q[None], BlockRandom.of(keys, i).uniforms(Purpose.PROPOSAL, 1)[:, 0])[0]
+    return draw(q[None], _random(keys, i).uniforms(Purpose.PROPOSAL, 1)[:, 0])[0]
 
 
 @jax.jit
 def _drawn(keys: Array, i: Int[Array, ""], p: Float[Array, " v"]) -> Int[Array, ""]:
-    return draw(p[None], BlockRandom.of(keys, i).uniforms(Purpose.FINAL, 1)[:, 0])[0]
+    return draw(p[None], _random(keys, i).uniforms(Purpose.FINAL, 1)[:, 0])[0]
 
 
 @jax.jit
@@ -220,5 +225,5 @@ def _verified(
     draft = Draft(tokens, q[None, None], _ONE_GUESS)
     # Behind an accepted guess one more token would be drawn; here nothing follows.
     target = jnp.stack([p, p])[None]
-    verdict = _VERIFIER(BlockRandom.of(keys, i), target, draft)
+    verdict = _VERIFIER(_random(keys, i), target, draft)
     return verdict.tokens[0, 0], verdict.num_accepted[0] == 1, verdict.acceptance_prob[0, 0]

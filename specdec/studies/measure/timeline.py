@@ -111,7 +111,7 @@ def _phase(phase, *args):
 
 
 @decode_jit()
-def _numbers(keys: Array, block: Int[Array, ""]) -> BlockRandom:
+def _numbers(keys: Array, block: Int[Array, " b"]) -> BlockRandom:
     return BlockRandom.of(keys, block)
 
 

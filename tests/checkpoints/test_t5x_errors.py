@@ -229,8 +229,9 @@ def test_dtype(checkpoint):
 def test_orbax_is_damaged(tmp_path, params):
     write_orbax(tmp_path, params, 3)
     state = tmp_path / "checkpoint_3" / "state"
-    data = max(state.glob("**/d/*"), key=lambda path: path.stat().st_size)
-    data.write_bytes(data.read_bytes()[:100])
+    # All: which of them are read depends on how Orbax has merged them.
+    for data in state.glob("**/d/*"):
+        data.write_bytes(data.read_bytes()[:100])
     assert re.search(r"cannot be (read|opened|listed)", refusal(tmp_path))
     (state / "manifest.ocdbt").write_bytes(b"")
     assert "cannot be listed" in refusal(tmp_path)

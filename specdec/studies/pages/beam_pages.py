@@ -5,7 +5,7 @@ from __future__ import annotations
 from specdec.measure.tables import Columns
 from specdec.studies.benchmarks import report
 from specdec.studies.pages.files import Result
-from specdec.studies.pages.tables import SOURCE, Section, Table, grid
+from specdec.studies.pages.tables import SOURCE, Section, Table, grid, spread
 
 _STUDY, _BENCHMARK = ["results/beams/summary.json"], ["results/benchmark_beams/results.json"]
 _SETTINGS, _NAME = "beams/EnDe/w{w}/gamma{g}", ("", "W = {w}, γ = {g}")
@@ -27,10 +27,9 @@ def _differ(row: Result) -> str:
 
 def _times(content: Result) -> Columns:
     computed = content["beams"]["EnDe"]["w2"]["gamma1"]["counts"]["computed"]
-    spread = "{%[median]:.2f} ({%[low]:.2f} to {%[high]:.2f})".replace("%", "time[speedup]")
     return [
         _NAME, ("v", "{time[verify_ratio]:.2f}"), ("c", "{time[cost_ratio]:.2f}"),
-        ("predicted here", "{time[predicted]:.2f}"), ("measured here", spread),
+        ("predicted here", "{time[predicted]:.2f}"), ("measured here", spread("time[speedup]")),
         *((f"computed, {each['target'].split('/')[-1]} on {each['hardware']}",
            f"{{counts[computed][{index}][speedup]:.2f}}") for index, each in enumerate(computed)),
     ]  # fmt: skip

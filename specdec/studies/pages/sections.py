@@ -22,7 +22,7 @@ from specdec.studies.pages.draft_pages import SECTIONS as DRAFTS
 from specdec.studies.pages.draft_pages import training
 from specdec.studies.pages.files import Result
 from specdec.studies.pages.loop_pages import LOOPS
-from specdec.studies.pages.tables import SUMMARY, Section, Table, grid, render
+from specdec.studies.pages.tables import SUMMARY, Section, Table, grid, render, spread
 from specdec.studies.pages.tree_pages import SECTIONS as TREES
 
 # Results of the bundled pair before mutual learning.
@@ -86,12 +86,12 @@ _FEW_BITS_ROWS = (
     *_ROWS, ("chrF", "{quality[chrf]:.1f}"),
     ("agreement with the full weights (α)", "{agreement[alpha]:.3f}"),
 )  # fmt: skip
-_MS = "{%[median]:.2f} ({%[low]:.2f} to {%[high]:.2f})".replace("%", "spread[ms_per_token][&]")
 _VERSION_ROWS = (
     ("JAX", "{versions[jax]}"), ("Flax", "{versions[flax]}"), ("Python", "{versions[python]}"),
     *_TEXTS, ("target calls", "{target_calls}"),
-    ("ms per token, autoregressive (range)", _MS.replace("&", "autoregressive")),
-    ("ms per token, speculative, γ = 3 (range)", _MS.replace("&", "speculative")), *_SAME,
+    ("ms per token, autoregressive (range)", spread("spread[ms_per_token][autoregressive]")),
+    ("ms per token, speculative, γ = 3 (range)", spread("spread[ms_per_token][speculative]")),
+    *_SAME,
 )  # fmt: skip
 _TREE_ROWS = (*_TEXTS, _EFFICIENCY, _V, _MEASURED, *_PARTS, *_SAME)
 

@@ -19,6 +19,11 @@ Part = str | Callable[..., str]
 Rows = str | Callable[..., Iterable[Any]]
 
 
+def spread(name: str) -> str:
+    """The format of a measurement's median and range: "1.19 (1.09 to 1.25)"."""
+    return "{%[median]:.2f} ({%[low]:.2f} to {%[high]:.2f})".replace("%", name)
+
+
 def leaves(
     content: Result, pattern: str, names: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from specdec.drafters.shape import Tree
     from specdec.load import load_pair
     from specdec.models.partitioning import DeviceMesh
+    from specdec.rules.automata import AllowedSequences, Automaton
+    from specdec.rules.base import OwnRule
+    from specdec.rules.forbidden import Forbidden
+    from specdec.rules.ngrams import NoRepeatNgram
+    from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+    from specdec.rules.positions import ForcedFirst, ForcedLast, MinLength, MinNewTokens, Suppressed
     from specdec.types import SamplingConfig
     from specdec.verifiers.block import BlockVerifier
     from specdec.verifiers.kseq import KSeqVerifier
@@ -31,24 +37,37 @@ if TYPE_CHECKING:
     from specdec.verifiers.typical import TypicalVerifier
 
 _HOMES = {
+    "AllowedSequences": "rules.automata",
+    "Automaton": "rules.automata",
     "BeamConfig": "decoding.beam_rules",
     "BlockVerifier": "verifiers.block",
     "Copying": "drafters.copying",
     "Decoding": "decoding.options",
     "DeviceMesh": "models.partitioning",
+    "Forbidden": "rules.forbidden",
+    "ForcedFirst": "rules.positions",
+    "ForcedLast": "rules.positions",
+    "FrequencyPenalty": "rules.penalties",
     "GenerateOutput": "api",
     "Heads": "drafters.heads",
     "Hierarchical": "decoding.hierarchical",
     "KSeqVerifier": "verifiers.kseq",
     "LenientVerifier": "verifiers.lenient",
     "Merged": "drafters.merged",
+    "MinLength": "rules.positions",
+    "MinNewTokens": "rules.positions",
     "Ngram": "drafters.ngram",
+    "NoRepeatNgram": "rules.ngrams",
+    "OwnRule": "rules.base",
     "Pair": "api",
     "PointMassVerifier": "verifiers.point_mass",
+    "PresencePenalty": "rules.penalties",
     "Quantized": "drafters.quantized",
     "Random": "drafters.random",
     "RecursiveVerifier": "verifiers.recursive",
+    "RepetitionPenalty": "rules.penalties",
     "SamplingConfig": "types",
+    "Suppressed": "rules.positions",
     "TokenVerifier": "verifiers.token",
     "TraversalVerifier": "verifiers.traversal",
     "Tree": "drafters.shape",
@@ -57,24 +76,37 @@ _HOMES = {
     "load_pair": "load",
 }
 __all__ = [
+    "AllowedSequences",
+    "Automaton",
     "BeamConfig",
     "BlockVerifier",
     "Copying",
     "Decoding",
     "DeviceMesh",
+    "Forbidden",
+    "ForcedFirst",
+    "ForcedLast",
+    "FrequencyPenalty",
     "GenerateOutput",
     "Heads",
     "Hierarchical",
     "KSeqVerifier",
     "LenientVerifier",
     "Merged",
+    "MinLength",
+    "MinNewTokens",
     "Ngram",
+    "NoRepeatNgram",
+    "OwnRule",
     "Pair",
     "PointMassVerifier",
+    "PresencePenalty",
     "Quantized",
     "Random",
     "RecursiveVerifier",
+    "RepetitionPenalty",
     "SamplingConfig",
+    "Suppressed",
     "TokenVerifier",
     "TraversalVerifier",
     "Tree",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from specdec.checkpoints.generation_options import advice_on
@@ -30,8 +33,12 @@ from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
 from specdec.models.base import LoadedModel
+from specdec.rules.stops import cut_before
+from specdec.streaming import End, Piece, pieces, within
+from specdec.types import DecodeResult, LogProbs
 
 F = TypeVar("F", bound=Callable[..., Any])
+_BLOCKS = 4  # Between looks at the clock.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +51,15 @@ class GenerateOutput:
         vocabulary.
       tokens: one int32 array a row, EOS included, without padding.
       stats: totals over all rows.
+      ended: why each row did: "eos", "limit" (``max_decode_len``), "stop" (a stop string or stop
+        token) or "time" (``time_limit``). None for beams.
       traces: the blocks of each row; None without ``trace=True``.
+      log_probs: with ``log_probs=True``, one float32 array a row: log p of each token by the
+        target's own distribution, softmax(logits).
+      adjusted_log_probs: the same by the distribution that outputs follow: with rules, and above
+        temperature 0 with temperature, top-k and top-p.
+      alternatives: with ``top_log_probs=n``, for each row the likeliest tokens [T, n] in place of
+        each of its own, best first, and their log p [T, n].
       choice: of "auto", what was chosen and why.
       beams: of beam search, the ``num_return`` best hypotheses of each row, best first (fewer if
         fewer ended); ``texts`` and ``tokens`` are the best ones. None for other methods.
@@ -55,6 +70,10 @@ class GenerateOutput:
     tokens: list[np.ndarray]
     stats: RunStats
     traces: list[list[Block]] | list[list[SearchedBlock]] | None
+    ended: list[End] | None = None
+    log_probs: list[np.ndarray] | None = None
+    adjusted_log_probs: list[np.ndarray] | None = None
+    alternatives: list[tuple[np.ndarray, np.ndarray]] | None = None
     choice: Choice | None = None
     beams: list[list[Hypothesis]] | None = None
     searched: BeamCounts | None = None
@@ -89,9 +108,14 @@ class Pair:
         vocabulary: Tokenizer | None,
         name: str = "custom",
     ):
-        self.target, self.draft = target, draft
+        self.target = dataclasses.replace(target, vocabulary=vocabulary)
+        self.draft = draft
         self.vocabulary = vocabulary
         self.name = name
+
+    def __str__(self) -> str:
+        rules = ", ".join(map(str, self.target.rules))
+        return f"{self.name}: {self.target.source}" + (f", rules: {rules}" if rules else "")
 
     @_showing_options
     def generate(
@@ -128,7 +152,7 @@ class Pair:
         if trace and decoding.method == "beam":
             raise ValueError("Beam search has no blocks: leave trace out.")
         sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
-        ids = self.token_ids(texts, **sizes)
+        ids = self.token_ids(texts, **sizes, truncate=decoding.truncate)
         prefixes = self.prefix_ids(prefix, len(ids), **sizes)
         choice = None
         if decoding.to_choose:
@@ -139,8 +163,48 @@ class Pair:
         if decoding.searches:
             found = self._searched(len(ids), batches, decoding, trace)
         else:
-            found = self._decoded(len(ids), batches, self.decoder(decoding), trace)
+            found = self._decoded(len(ids), batches, decoding, trace)
         return dataclasses.replace(found, choice=choice)
+
+    @_showing_options
+    def stream(
+        self, text: Text, decoding: Decoding | None = None, *, prefix: Prefix | None = None,
+        **options: Any,
+    ) -> Iterator[Piece]:  # fmt: skip
+        """Generates an output for one text, block by block: ``for piece in pair.stream(text)``.
+
+        A piece prints as its text. All pieces together have the tokens and the text that
+        :meth:`generate` gives for this text alone. Closing the generator ends the work.
+
+        Args:
+          text, decoding, prefix, options: as in :meth:`generate`; not beams, and nothing "auto".
+
+        Yields:
+          what each block adds.
+
+        Raises:
+          ValueError, TypeError: as :meth:`generate`, when the first piece is asked for.
+        """
+        refuse_unknown(options)
+        decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
+        if decoding.searches or decoding.to_choose:
+            raise ValueError(
+                'Only what is emitted for good can be streamed, and at once: no beams, no "auto".'
+            )
+        sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
+        ids = self.token_ids([text], **sizes, truncate=decoding.truncate)
+        prefixes = self.prefix_ids(prefix, 1, **sizes)
+        (batch,) = make_batches(ids, 1, self.target.model, prefixes)
+
+        def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
+            found = self.decoder(decoding).parts(batch, 1)
+            for result, finished, over in within(found, decoding.time_limit):
+                tokens = np.asarray(result.tokens)[0, : result.num_tokens[0]]
+                ended = self._end(result, 0) if finished[0] else "time" if over else None
+                shown = self.text(tokens, batch, 0, decoding.stop) or ""
+                yield tokens, int(result.stats.accepted[0]), shown, ended
+
+        return pieces(parts(), self.vocabulary, decoding.stop)
 
     def decoder(
         self, decoding: Decoding | None = None, *, width: int = 1, **options: Any
@@ -176,17 +240,25 @@ class Pair:
         return choose(self.target, self.draft, decoding, ids, prefixes, remember=remember)
 
     def _decoded(
-        self, num_rows: int, batches: Sequence[Batch], decoder: BatchDecoder, trace: bool
+        self, num_rows: int, batches: Sequence[Batch], decoding: Decoding, trace: bool
     ) -> GenerateOutput:
+        decoder = self.decoder(decoding)
         tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * num_rows
         shown: list[str | None] = [None] * num_rows
+        ended: list[End | None] = [None] * num_rows
         traces: list[list[Block]] = [[] for _ in range(num_rows)]
+        results = decoder.decode_all(batches, trace=trace)
+        if decoding.time_limit is not None:
+            results = self._in_time(decoder, batches, decoding.time_limit, trace, ended)
+        told: list[LogProbs | None] = [None] * num_rows
         stats = []
-        for batch, result in decoder.decode_all(batches, trace=trace):
+        for batch, result in results:
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
+                    told[row] = _of_row(result, index)
                     tokens[row] = result.tokens[index, : result.num_tokens[index]]
-                    shown[row] = self.text(tokens[row], batch, index)
+                    shown[row] = self.text(tokens[row], batch, index, decoding.stop)
+                    ended[row] = ended[row] or self._end(result, index)
                     if result.trace is not None:
                         traces[row] = blocks_of(result.trace, index)
             stats.append(result.stats)
@@ -195,7 +267,30 @@ class Pair:
             tokens=tokens,
             stats=RunStats.total(stats, num_rows, decoder.engine.depth),
             traces=traces if trace else None,
+            ended=[each or "time" for each in ended],
+            **_by_row(told),
         )
+
+    def _in_time(
+        self, decoder: BatchDecoder, batches: Sequence[Batch], seconds: float, trace: bool,
+        ended: list[End | None],
+    ) -> Iterator[tuple[Batch, DecodeResult]]:  # fmt: skip
+        """The batches that there is time for; of the last one what there is by then.
+
+        Args:
+          ended: by row; those that the time has ended are noted.
+        """
+        begun = time.monotonic()
+        for number, batch in enumerate(batches):
+            left = seconds - (time.monotonic() - begun)
+            if number and left <= 0:
+                return
+            parts = within(decoder.parts(batch, _BLOCKS, trace=trace), left)
+            ((result, finished, _),) = collections.deque(parts, maxlen=1)  # The last one.
+            for row, done in zip(batch.row_ids, finished, strict=True):
+                if row >= 0 and not done:
+                    ended[row] = "time"
+            yield batch, result
 
     def _searched(
         self, num_rows: int, batches: Sequence[Batch], decoding: Decoding, trace: bool
@@ -215,12 +310,16 @@ class Pair:
                         wide = decoder.config.num_beams
                         traces[row] = searched_blocks(result.trace, index, wide)
             stats.append(result.stats)
+        told: dict[str, Any] = {}
+        if decoding.log_probs:
+            names = ("log_probs", "adjusted_log_probs")
+            told = {name: [getattr(row[0], name) for row in beams] for name in names}
         texts = self._texts([row[0].text for row in beams])
         tokens = [row[0].tokens for row in beams]
         return GenerateOutput(
             texts, tokens, RunStats.total(stats, num_rows, decoding.depth),
             traces if trace and counts else None, beams=beams,
-            searched=BeamCounts.total(counts) if counts else None,
+            searched=BeamCounts.total(counts) if counts else None, **told,
         )  # fmt: skip
 
     def with_text(self, beams: Sequence[Hypothesis], batch: Batch, index: int) -> list[Hypothesis]:
@@ -231,13 +330,14 @@ class Pair:
 
     def token_ids(
         self, texts: Iterable[Text], *, max_input_len: int, names: Sequence[str] | None = None,
-        max_decode_len: int = 0,
+        max_decode_len: int = 0, truncate: bool = False,
     ) -> list[np.ndarray]:  # fmt: skip
         """Token ids of each text, with EOS where an encoder reads them.
 
         Args:
           names: what messages call each text; by its index unless given.
           max_decode_len: tokens for which positions of the target must be left behind them.
+          truncate: cut texts that are longer than ``max_input_len`` tokens.
 
         Raises:
           ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
@@ -249,8 +349,9 @@ class Pair:
             raise ValueError(f"texts must be a list of texts, got {type(texts).__name__}.")
         texts = list(texts)
         names = names or [f"text {i}" for i in range(len(texts))]
+        given, limits = (self.vocabulary, self.target.model), (max_input_len, max_decode_len)
         return [
-            text_ids(text, name, self.vocabulary, self.target.model, max_input_len, max_decode_len)
+            text_ids(text, name, *given, *limits, truncate)
             for text, name in zip(texts, names, strict=True)
         ]
 
@@ -265,10 +366,22 @@ class Pair:
         model = self.target.model
         return prefix_ids(prefix, count, self.vocabulary, model, max_input_len, max_decode_len)
 
-    def text(self, tokens: np.ndarray, batch: Batch, index: int) -> str | None:
+    def _end(self, result: DecodeResult, index: int) -> End:
+        if result.stopped is not None and result.stopped[index]:
+            return "stop"
+        count = result.num_tokens[index]
+        last = result.tokens[index, count - 1] if count else None
+        return "eos" if last in self.target.model.eos_ids else "limit"
+
+    def text(
+        self, tokens: np.ndarray, batch: Batch, index: int, stop: Sequence[str | int] = ()
+    ) -> str | None:
         """What an output adds to the text that a batch's row begins with; None: no vocabulary.
 
         The EOS that ends it has no text.
+
+        Args:
+          stop: the text ends before the first of these strings.
         """
         if self.vocabulary is None:
             return None
@@ -276,10 +389,31 @@ class Pair:
         start = 0 if model.reads_prefix else 1  # The start token is no text.
         before = prompt.prefix[index, start : prompt.prefix_lengths[index]].tolist()
         ended = len(tokens) and tokens[-1] in model.eos_ids
-        return added_text(self.vocabulary, before, tokens[: -1 if ended else None].tolist())
+        text = added_text(self.vocabulary, before, tokens[: -1 if ended else None].tolist())
+        return cut_before(text, stop)
 
     def _texts(self, found: Sequence[str | None]) -> list[str] | None:
         return None if self.vocabulary is None else [text or "" for text in found]
+
+
+def _of_row(result: DecodeResult, index: int) -> LogProbs | None:
+    """The log-probabilities of a row's tokens; None unless they were kept."""
+    count = result.num_tokens[index]
+    return jax.tree.map(lambda leaf: leaf[index, :count], result.log_probs)
+
+
+def _by_row(told: Sequence[LogProbs | None]) -> dict[str, Any]:
+    """Fields of :class:`GenerateOutput`."""
+    kept = [each for each in told if each is not None]
+    if not kept:
+        return {}
+    return {
+        "log_probs": [each.plain for each in kept],
+        "adjusted_log_probs": [each.adjusted for each in kept],
+        "alternatives": [(each.top_tokens, each.top) for each in kept]
+        if kept[0].top.shape[-1]
+        else None,
+    }
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -9,7 +9,13 @@ from typing import Literal
 from specdec.api import Pair
 from specdec.arguments import choice
 from specdec.checkpoints import find_vocabulary, is_t5x
-from specdec.checkpoints.loading import BUNDLED, DraftLoader, load_model, resolve
+from specdec.checkpoints.loading import (
+    BUNDLED,
+    DraftLoader,
+    GenerationConfig,
+    load_model,
+    resolve,
+)
 from specdec.data.fast_tokenizer import open_tokenizer
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
@@ -24,6 +30,7 @@ def load_pair(
     dtype: str = "float32",
     weights: Literal["int8"] | None = None,
     mesh: DeviceMesh | None = None,
+    generation_config: GenerationConfig = "follow",
 ) -> Pair:
     """Loads a target and its draft, bundled or from checkpoints.
 
@@ -44,11 +51,15 @@ def load_pair(
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
         for one device. Tokens do not depend on it, except for rounding: a token differs only if two
         were about equally likely, or if a random number fell on the boundary between two.
+      generation_config: "follow": rules for logits that the target's generation_config.json sets
+        are the pair's, unless ``generate`` is given others. "ignore": that file is not read for
+        options.
 
     Raises:
       ValueError: an unknown name, a missing argument, a draft or a vocabulary of another model, or
         a mesh that has more devices than there are or does not divide a model.
-      CheckpointError: a checkpoint cannot be read.
+      CheckpointError: a checkpoint cannot be read, or its generation_config.json asks for what
+        cannot be done.
     """
     if name is not None:
         if target is not None or draft is not None:
@@ -63,10 +74,14 @@ def load_pair(
     spec = draft_spec("draft", draft)
     choice("dtype", dtype, "float32", "bfloat16")
     choice("weights", weights, "int8", None)
+    choice("generation_config", generation_config, "follow", "ignore")
     check_mesh(mesh)
     source = resolve(target, "target")
     vocabulary = find_vocabulary(source)
-    loaded = load_model(source, dtype, partitioning=mesh and mesh.target, int8=weights == "int8")
+    loaded = load_model(
+        source, dtype, partitioning=mesh and mesh.target, int8=weights == "int8",
+        generation_config=generation_config,
+    )  # fmt: skip
     if loaded.reads_encoding is not None:
         raise ValueError(
             f"{source} starts from a target's encoding of the text and has none of its own: it can "

@@ -24,6 +24,7 @@ Params = Any  # A model's or a drafter's own pytree; only that one looks inside.
 Cache = Any
 Encoded = Any
 DrafterState = Any
+RuleStates = Any  # See :mod:`specdec.rules.base`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +57,18 @@ class SamplingConfig:
         """Whether the distribution is a point mass on the most likely token."""
         return self.temperature == 0
 
-    def traced(self) -> Sampling:
+    def traced(self, rules: tuple[Any, ...] = ()) -> Sampling:
         """The same with traced numbers, which may change between calls of one program.
 
         A temperature that float32 would round to 0 becomes its smallest number.
+
+        Args:
+          rules: see :class:`Sampling`.
         """
         temperature = max(self.temperature, float(np.finfo(np.float32).tiny))
         return Sampling(
             np.asarray(temperature, np.float32), np.asarray(self.top_k, np.int32),
-            np.asarray(self.top_p, np.float32), self.greedy,
+            np.asarray(self.top_p, np.float32), rules, self.greedy,
         )  # fmt: skip
 
 
@@ -74,12 +78,14 @@ class Sampling:
 
     Attributes:
       temperature, top_k, top_p: scalars; not looked at where ``greedy``.
+      rules: of :class:`specdec.rules.base.OpenRule`, what is made of logits before all else.
       greedy: whether this is argmax.
     """
 
     temperature: Float[AnyArray, ""]
     top_k: Int[AnyArray, ""]
     top_p: Float[AnyArray, ""]
+    rules: tuple[Any, ...]
     greedy: bool = static_field()
 
 
@@ -273,6 +279,23 @@ class BlockInfo:
 
 
 @pytree
+class LogProbs:
+    """The logarithms of the target's probabilities of some tokens, in float32.
+
+    Attributes:
+      plain: [B, T] by the model's own distribution, softmax(logits).
+      adjusted: [B, T] by the one that was followed: with rules, and above temperature 0 with
+        temperature, top-k and top-p.
+      top_tokens, top: [B, T, n] the n likeliest tokens of the model's own, best first.
+    """
+
+    plain: Float[Array, "b t"]
+    adjusted: Float[Array, "b t"]
+    top_tokens: Int[Array, "b t n"]
+    top: Float[Array, "b t n"]
+
+
+@pytree
 class DecodeState:
     """What the next step needs.
 
@@ -280,13 +303,19 @@ class DecodeState:
       tokens: [B, L + slack] output so far; beyond ``num_tokens`` is garbage.
       num_tokens: [B] tokens emitted, EOS included.
       last_token: [B] emitted but not yet in the target's cache.
-      finished: [B] EOS emitted, limit reached, or ``nan``.
+      finished: [B] EOS emitted, limit reached, ``stopped``, ``nan`` or ``stuck``.
       nan: [B] a distribution of the target or the draft was NaN.
+      stuck: [B] the rules left no token; None without rules.
+      stop: [B] how much of a stop string the text ends with, a state of
+        :class:`specdec.rules.stops.Stops`; None without any.
+      stopped: [B] rows that such a string, or a stop token, has ended; None without any.
       block: [B] how many blocks each row has run.
       limit: scalar, tokens a row may emit, EOS included.
       row_keys: [B] one key a row.
+      rules: the states of the rules for logits, behind the last token; () without rules.
       encoded, cache: the target's.
       drafter_state: the drafter's own; None for plain decoding.
+      log_probs: of the output, [B, L + slack]; None unless asked for.
       stats: accumulated counts.
       trace: BlockInfo whose second axis is of blocks, L and one for finished rows, or None.
     """
@@ -296,12 +325,17 @@ class DecodeState:
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
     nan: Bool[Array, " b"]
+    stuck: Bool[Array, " b"] | None
+    stop: Int[Array, " b"] | None
+    stopped: Bool[Array, " b"] | None
     block: Int[Array, " b"]
     limit: Int[Array, ""]
     row_keys: Array
+    rules: RuleStates
     encoded: Encoded
     cache: Cache
     drafter_state: DrafterState
+    log_probs: LogProbs | None
     stats: Stats
     trace: BlockInfo | None
 
@@ -313,7 +347,9 @@ class DecodeResult:
     Attributes:
       tokens: [B, L] with ``pad_id`` after the end.
       num_tokens: [B] EOS included.
-      nan: [B] see :class:`DecodeState`; such a row's last block is garbage.
+      nan, stuck: [B] see :class:`DecodeState`; such a row's last block is garbage.
+      stopped: [B] see :class:`DecodeState`.
+      log_probs: of ``tokens``, 0 behind the end; None unless asked for.
       stats: see :class:`Stats`.
       trace: see :class:`BlockInfo`, with a second axis of blocks; a row's end with its first one of
         no tokens. None unless asked for.
@@ -322,5 +358,8 @@ class DecodeResult:
     tokens: Int[Array, "b l"]
     num_tokens: Int[Array, " b"]
     nan: Bool[Array, " b"]
+    stuck: Bool[Array, " b"] | None
+    stopped: Bool[Array, " b"] | None
+    log_probs: LogProbs | None
     stats: Stats
     trace: BlockInfo | None

@@ -109,8 +109,8 @@ class TerseToy(ToyModel):
 class Misreporting(ModelDrafter):
     """Generates one token and reports the q of another."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         swapped = draft.probs[..., jnp.array([0, 2, 1, 3])]
         return dataclasses.replace(draft, probs=swapped), after
 

@@ -105,8 +105,8 @@ def other_distributions(drafter, draft):
     """Reports the q of the guesses in another order than that in which it draws them."""
 
     class OtherLaws(drafter):
-        def propose(self, params, state, random):
-            draft, state = super().propose(params, state, random)
+        def propose(self, params, state, random, rules):
+            draft, state = super().propose(params, state, random, rules)
             return dataclasses.replace(draft, probs=draft.probs[:, ::-1]), state
 
     return lambda model, gamma: OtherLaws(draft, Topology.chain(gamma))

@@ -60,10 +60,10 @@ class FewBits(ToyModel):
 class FullReported(ModelDrafter):
     """Draws guesses with few bits, and reports the q of the full weights."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         full = DraftParams(params.weights[::-1], params.sampling)
-        reported = super().propose(full, state, random)[0].probs
+        reported = super().propose(full, state, random, rules)[0].probs
         return dataclasses.replace(draft, probs=reported), after
 
 

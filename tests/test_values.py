@@ -15,8 +15,33 @@ NUMBERS = ("x", None, [], True, float("nan"), float("inf"), object)
 WHOLE = (*NUMBERS, 2.5, 0, -1)
 REAL = (*NUMBERS, -0.5)
 NAMES = ("", 3, [], None, True, object)
+SEQUENCES = ("x", 3, None, [], [[]], [3], [[-1]], [[2.5]], [""])
 # Of each public dataclass: what it is made from, and wrong values of every field.
 WRONG = {
+    specdec.AllowedSequences: ({"sequences": ["a"]}, {"sequences": SEQUENCES}),
+    specdec.Automaton: (
+        {"edges": {0: {2: 0}}, "accepting": [0]},
+        {
+            "edges": ("x", 3, None, [], {}, {0: 3}, {-1: {2: 0}}, {0: {2: -1}}, {0: {}}),
+            "accepting": ("x", 3, None, [-1], [None]),
+        },
+    ),
+    specdec.Forbidden: ({"sequences": ["a"]}, {"sequences": SEQUENCES}),
+    specdec.ForcedFirst: ({"token": 3}, {"token": [each for each in WHOLE if each != 0]}),
+    specdec.ForcedLast: ({}, {"token": [each for each in WHOLE if each not in (0, None)]}),
+    specdec.FrequencyPenalty: ({"penalty": 1.0}, {"penalty": NUMBERS}),
+    specdec.MinLength: ({"length": 3}, {"length": [each for each in WHOLE if each != 0]}),
+    specdec.MinNewTokens: ({"count": 3}, {"count": [each for each in WHOLE if each != 0]}),
+    specdec.NoRepeatNgram: ({"size": 3}, {"size": WHOLE}),
+    specdec.PresencePenalty: ({"penalty": 1.0}, {"penalty": NUMBERS}),
+    specdec.RepetitionPenalty: ({"penalty": 1.2}, {"penalty": (*REAL, 0)}),
+    specdec.Suppressed: (
+        {"tokens": [3]},
+        {
+            "tokens": ("x", 3, None, [-1], [None]),
+            "at": [each for each in WHOLE if each not in (0, None)],
+        },
+    ),
     specdec.BeamConfig: (
         {},
         {
@@ -36,6 +61,11 @@ WRONG = {
             "beam": (specdec.BeamConfig(), 3), "num_return": (1, "x"), "draft_beams": (4, "x"),
             "verifier": ("x", 3, specdec.BlockVerifier, []), "sampling": ("x", None, 0.5),
             "draft_sampling": ("x", 0.5, []), "max_input_len": WHOLE, "max_decode_len": WHOLE,
+            "rules": ("x", 3, [3], specdec.NoRepeatNgram, [None]),
+            "draft_follows_rules": ("no", None, 1),
+            "stop": ("x", None, 3, [-1], [2.5], {"a"}), "log_probs": ("no", None, 1),
+            "top_log_probs": [each for each in WHOLE if each != 0], "truncate": ("no", None, 1),
+            "time_limit": [each for each in (*REAL, 0) if each is not None],
             "seed": [each for each in WHOLE if each not in (0, -1)], "batch_size": WHOLE,
         },
     ),

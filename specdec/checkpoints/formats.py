@@ -14,8 +14,10 @@ from specdec.checkpoints import (
     t5x,
     vocabulary_files,
 )
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
+from specdec.rules.base import Rule
 
 
 def open_checkpoint(
@@ -35,15 +37,22 @@ def located(source: str | Path) -> str | Path:
     return source if t5x.is_t5x(source) else hf_files.local_directory(source)
 
 
-def warn_of_options(source: str | Path) -> None:
-    """Warns of options of transformers' ``generate`` in a directory's files that decoding ignores.
+def rules_of(source: str | Path) -> tuple[Rule, ...]:
+    """The rules for logits that a directory's files set, as transformers' ``generate`` has them.
 
-    T5X's checkpoints have no such files.
+    Warns of options that decoding has to be told. T5X's checkpoints have no such files.
+
+    Raises:
+      CheckpointError: a file cannot be read, or asks for what cannot be done.
     """
-    if os.path.isdir(source) and not t5x.is_t5x(source):
-        line = generation_options.unserved(Path(source))
-        if line is not None:
-            warnings.warn(line, stacklevel=4)
+    if not os.path.isdir(source) or t5x.is_t5x(source):
+        return ()
+    options = generation_options.read_options(Path(source))
+    if options.refused is not None:
+        raise CheckpointError(options.refused)
+    if options.advice is not None:
+        warnings.warn(options.advice, stacklevel=4)
+    return options.rules
 
 
 def read_config(source: str | Path) -> T5Config | GPTConfig:

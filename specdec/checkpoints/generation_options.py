@@ -1,11 +1,15 @@
 """Options of transformers' ``generate`` that a checkpoint sets, and what to do about each here.
 
+Rules for logits become the target's own. How to search or sample is for :class:`specdec.Decoding`
+to tell, so a line names what to pass. What cannot be done, and would change tokens, is refused.
+
 Source: ``GenerationConfig`` of transformers 5.24, with the defaults that ``generate`` takes.
 Special tokens are served; what only makes ``generate`` faster, or return more, changes no output.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +17,18 @@ from typing import Any
 
 from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG
+from specdec.checkpoints.parameters import CheckpointError
+from specdec.rules.base import Rule
+from specdec.rules.forbidden import Forbidden
+from specdec.rules.ngrams import NoRepeatNgram
+from specdec.rules.penalties import RepetitionPenalty
+from specdec.rules.positions import (
+    ForcedFirst,
+    ForcedLast,
+    MinLength,
+    MinNewTokens,
+    Suppressed,
+)
 
 Found = Mapping[str, Any]  # Options that are not neutral, with their values.
 _EOS = "eos_token_id"
@@ -41,8 +57,42 @@ def _length(found: Found) -> str:
     return "pass max_decode_len (max_length counts the start token or the prompt, too)"
 
 
+def _rule(found: Found) -> str:
+    return "pass rules=(...); see help(specdec.Decoding)"
+
+
 def _unsupported(found: Found) -> str:
     return "not supported: outputs differ from those of transformers' generate"
+
+
+def _bad_words(found: Found, eos_ids: tuple[int, ...]) -> Rule | None:
+    # transformers leaves out what would forbid the end.
+    kept = [each for each in found["bad_words_ids"] if list(each) not in [[end] for end in eos_ids]]
+    return Forbidden(kept) if kept else None
+
+
+def _begin(found: Found, eos_ids: tuple[int, ...]) -> Rule:
+    # Behind a first token that is forced, it is the second one.
+    return Suppressed(found["begin_suppress_tokens"], at=int("forced_bos_token_id" in found))
+
+
+def _last(found: Found, eos_ids: tuple[int, ...]) -> Rule:
+    given = found["forced_eos_token_id"]
+    return ForcedLast(given[0] if isinstance(given, list) else given)
+
+
+# The rule of each option, in the order in which transformers applies them.
+RULES: dict[str, Callable[[Found, tuple[int, ...]], Rule | None]] = {
+    "repetition_penalty": lambda found, eos: RepetitionPenalty(found["repetition_penalty"]),
+    "no_repeat_ngram_size": lambda found, eos: NoRepeatNgram(found["no_repeat_ngram_size"]),
+    "bad_words_ids": _bad_words,
+    "min_length": lambda found, eos: MinLength(found["min_length"]),
+    "min_new_tokens": lambda found, eos: MinNewTokens(found["min_new_tokens"]),
+    "forced_bos_token_id": lambda found, eos: ForcedFirst(found["forced_bos_token_id"]),
+    "forced_eos_token_id": _last,
+    "suppress_tokens": lambda found, eos: Suppressed(found["suppress_tokens"]),
+    "begin_suppress_tokens": _begin,
+}
 
 
 # Each option's neutral values beside null, and what to do about others.
@@ -57,17 +107,17 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
     "max_new_tokens": ((), _length),
     "max_length": ((20,), _length),
     "num_return_sequences": ((1,), _returned),
-    "min_length": ((0,), _unsupported),
-    "min_new_tokens": ((0,), _unsupported),
-    "repetition_penalty": ((1,), _unsupported),
+    "min_length": ((0,), _rule),
+    "min_new_tokens": ((0,), _rule),
+    "repetition_penalty": ((1,), _rule),
     "encoder_repetition_penalty": ((1,), _unsupported),
-    "no_repeat_ngram_size": ((0,), _unsupported),
+    "no_repeat_ngram_size": ((0,), _rule),
     "encoder_no_repeat_ngram_size": ((0,), _unsupported),
-    "forced_bos_token_id": ((), _unsupported),
-    "forced_eos_token_id": ((), _unsupported),
-    "suppress_tokens": (([],), _unsupported),
-    "begin_suppress_tokens": (([],), _unsupported),
-    "bad_words_ids": (([],), _unsupported),
+    "forced_bos_token_id": ((), _rule),
+    "forced_eos_token_id": ((), _rule),
+    "suppress_tokens": (([],), _rule),
+    "begin_suppress_tokens": (([],), _rule),
+    "bad_words_ids": (([],), _rule),
     "sequence_bias": (([], {}), _unsupported),
     "exponential_decay_length_penalty": ((), _unsupported),
     "num_beam_groups": ((1,), _unsupported),
@@ -91,14 +141,26 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
 }
 
 
-def unserved(directory: Path) -> str | None:
-    """A line about options that this checkpoint sets and decoding does not apply by itself.
+@dataclasses.dataclass(frozen=True)
+class GenerationOptions:
+    """What a checkpoint sets for ``generate``.
 
-    generation_config.json has them where there is one, else config.json. None where all are
-    neutral.
+    Attributes:
+      rules: its rules for logits, in transformers' order.
+      advice: a line about what to pass to decode so; None if there is nothing to say.
+      refused: a line about what cannot be done; None if there is nothing.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    advice: str | None = None
+    refused: str | None = None
+
+
+def read_options(directory: Path) -> GenerationOptions:
+    """Options that are not neutral: of generation_config.json, or of config.json where it is alone.
 
     Raises:
-      CheckpointError: a file cannot be read.
+      CheckpointError: a file cannot be read, or a rule has no valid value.
     """
     config, path = read_json(directory / CONFIG), directory / GENERATION_CONFIG
     alone = not path.exists()
@@ -109,18 +171,50 @@ def unserved(directory: Path) -> str | None:
         for name, (neutral, _) in OPTIONS.items()
         if raw.get(name) is not None and raw[name] not in neutral
     }
-    advice: dict[str, list[str]] = {}
-    for name, value in found.items():
-        advice.setdefault(OPTIONS[name][1](found), []).append(f"{name}={reprlib.repr(value)}")
-    lines = [f"{', '.join(options)}: {what}" for what, options in advice.items()]
+    advice = _lines(
+        {name: found[name] for name in found if OPTIONS[name][1] not in (_rule, _unsupported)},
+        found,
+    )
     if not alone and _EOS not in raw and config.get(_EOS) is not None:
-        lines.append(
+        advice.append(
             f"no {_EOS}: outputs end at their limit only, as with transformers, which does not "
             f"look for it in {CONFIG}; add it"
         )
-    if not lines:
-        return None
-    return f"{file} has options for generating that specdec does not apply. {'; '.join(lines)}."
+    refused = [name for name in found if OPTIONS[name][1] is _unsupported]
+    named = ", ".join(f"{name}={reprlib.repr(found[name])}" for name in refused)
+    return GenerationOptions(
+        _rules_of(file, found, raw.get(_EOS)),
+        f"{file} has options for generating that specdec does not apply. {'; '.join(advice)}."
+        if advice
+        else None,
+        f"{file} has options for generating that specdec cannot apply, and without them outputs "
+        f"differ from those of transformers' generate: {named}. Remove them, or load the pair with "
+        'generation_config="ignore".'
+        if refused
+        else None,
+    )
+
+
+def _lines(shown: Found, found: Found) -> list[str]:
+    advice: dict[str, list[str]] = {}
+    for name, value in shown.items():
+        advice.setdefault(OPTIONS[name][1](found), []).append(f"{name}={reprlib.repr(value)}")
+    return [f"{', '.join(options)}: {what}" for what, options in advice.items()]
+
+
+def _rules_of(file: Path, found: Found, eos: Any) -> tuple[Rule, ...]:
+    eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+    rules = []
+    for name, make in RULES.items():
+        if name in found:
+            try:
+                rule = make(found, eos_ids)
+            except (ValueError, TypeError) as error:
+                value = reprlib.repr(found[name])
+                raise CheckpointError(f"{file}: {name} = {value}: {error}") from None
+            if rule is not None:
+                rules.append(rule)
+    return tuple(rules)
 
 
 def advice_on(options: Found) -> dict[str, str]:

@@ -21,7 +21,7 @@ from specdec.checkpoints.formats import (
     find_vocabulary,
     located,
     open_checkpoint,
-    warn_of_options,
+    rules_of,
 )
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
@@ -43,6 +43,9 @@ from specdec.topology import MOST_NODES
 from specdec.types import Params
 
 BUNDLED = ("quickstart", "quickstart_lm")
+
+
+GenerationConfig = Literal["follow", "ignore"]
 
 
 def load_packed(
@@ -100,7 +103,7 @@ def draft_kernel_dtype(dtype: str) -> str | None:
 def load_model(
     source: str, dtype: str, narrow: str | None = None,
     partitioning: Partitioning | None = None, *, int8: bool = False, as_draft: bool = False,
-    vocab_size: int | None = None,
+    vocab_size: int | None = None, generation_config: GenerationConfig = "follow",
 ) -> LoadedModel:  # fmt: skip
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
@@ -113,17 +116,18 @@ def load_model(
         files ask of transformers' ``generate`` does not matter.
       vocab_size: the target's, for a draft with more or fewer rows of padding in its embedding: it
         generates the tokens that both have.
+      generation_config: see :func:`specdec.load_pair`.
 
     Raises:
-      CheckpointError: it cannot be read.
+      CheckpointError: it cannot be read, or its options cannot be followed.
       ValueError: see :func:`load_packed`.
     """
     place = located(source)
     config, params = open_checkpoint(place, None)
     config = dataclasses.replace(config, dtype=dtype)
-    generated = None
+    generated, rules = None, ()
     if not as_draft:
-        warn_of_options(place)
+        rules = rules_of(place) if generation_config == "follow" else ()
     else:
         generated = load_draft_vocabulary(source, config.vocab_size)
         if vocab_size not in (None, config.vocab_size):
@@ -135,7 +139,8 @@ def load_model(
             )
             generated = [token for token in generated or common if token in common]
             config = dataclasses.replace(config, vocab_size=vocab_size)
-    return load_packed(config, params, source, narrow, partitioning, generated, int8=int8)
+    loaded = load_packed(config, params, source, narrow, partitioning, generated, int8=int8)
+    return dataclasses.replace(loaded, rules=rules)
 
 
 @dataclasses.dataclass(frozen=True)

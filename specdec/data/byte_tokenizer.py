@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specdec.checkpoints.vocabulary_tokens import BYTE_OFFSET, byte_tokens
-from specdec.data.vocabulary import check_rows, cleaned_up
+from specdec.data.vocabulary import UNSETTLED, check_rows, cleaned_up
 
 _BYTES = range(BYTE_OFFSET, BYTE_OFFSET + 256)
 _UNK_ID = 2
@@ -88,13 +88,22 @@ class ByteTokenizer:
 
         Bytes that are no UTF-8 are left out, as transformers does.
         """
-        spelt = b""
-        for token in map(int, ids):
-            if token in self._no_text:
-                continue
-            if token in _BYTES and token not in self._added:
-                spelt += bytes([token - BYTE_OFFSET])
-            else:
-                spelt += self._added.get(token, self._added[_UNK_ID]).content.encode("utf-8")
+        spelt = b"".join(self._bytes(token) for token in map(int, ids))
         text = spelt.decode("utf-8", errors="ignore")
         return cleaned_up(text) if self._cleans_up else text
+
+    def _bytes(self, token: int) -> bytes:
+        if token in self._no_text:
+            return b""
+        if token in _BYTES and token not in self._added:
+            return bytes([token - BYTE_OFFSET])
+        return self._added.get(token, self._added[_UNK_ID]).content.encode("utf-8")
+
+    @property
+    def unsettled(self) -> int:
+        """Characters at the end of a text that further tokens may change."""
+        return UNSETTLED if self._cleans_up else 0
+
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        return [self._bytes(token) for token in range(len(self))]

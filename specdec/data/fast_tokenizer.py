@@ -9,7 +9,14 @@ from pathlib import Path
 from specdec.checkpoints.tokenizer_backends import open_backend
 from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG
 from specdec.data.byte_tokenizer import ByteTokenizer
-from specdec.data.vocabulary import Tokenizer, Vocabulary, check_rows, cleaned_up
+from specdec.data.vocabulary import (
+    UNSETTLED,
+    Tokenizer,
+    Vocabulary,
+    check_rows,
+    cleaned_up,
+    pieces_of,
+)
 
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")  # GPT-2's, T5's and RoBERTa's, BERT's.
 _PADS = ("<pad>", "[PAD]")
@@ -72,6 +79,16 @@ class FastTokenizer:
         kept = [token for token in map(int, ids) if token not in self._no_text]
         text = self._model.decode(kept, skip_special_tokens=False)
         return cleaned_up(text) if self._cleans_up else text
+
+    @property
+    def unsettled(self) -> int:
+        """Characters at the end of a text that further tokens may change."""
+        return UNSETTLED if self._cleans_up else 0
+
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        letter = self._model.encode("a", add_special_tokens=False).ids[-1]
+        return pieces_of(len(self), self.decode, self._model.id_to_token, letter)
 
 
 def open_tokenizer(

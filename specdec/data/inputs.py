@@ -16,7 +16,7 @@ Prefix = Text | Sequence[Text]  # One for all texts, or one for each.
 
 def text_ids(
     text: Text, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
-    max_decode_len: int = 0,
+    max_decode_len: int = 0, truncate: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """Token ids of a text as a model takes it, or the ids that it is given as, checked.
 
@@ -26,6 +26,8 @@ def text_ids(
     Args:
       name: what messages call the text.
       max_decode_len: tokens for which positions of the model must be left behind it.
+      truncate: leave out what is behind ``max_input_len`` tokens, but not the EOS that an encoder
+        reads, as transformers does.
 
     Raises:
       ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
@@ -33,7 +35,9 @@ def text_ids(
     """
     continued = model.reads_prefix
     before = vocabulary.start_ids if continued and vocabulary is not None else ()
-    return _ids(text, name, vocabulary, model, max_input_len, max_decode_len, continued, before)
+    return _ids(
+        text, name, vocabulary, model, max_input_len, max_decode_len, continued, before, truncate
+    )
 
 
 def prefix_ids(
@@ -85,9 +89,12 @@ def prefix_ids(
 
 def _ids(
     text: Any, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
-    max_decode_len: int, continued: bool, before: Sequence[int] = (),
+    max_decode_len: int, continued: bool, before: Sequence[int] = (), truncate: bool | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """See :func:`text_ids`; what is ``continued`` has no EOS, and a string ``before`` in front."""
+    """See :func:`text_ids`; what is ``continued`` has no EOS, and a string ``before`` in front.
+
+    A prefix is not truncated: None.
+    """
     vocab_size = model.vocab_size
     if isinstance(text, str):
         if not text.strip() and not continued:
@@ -115,10 +122,14 @@ def _ids(
         raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
     ids = ids.astype(np.int32)
     if len(ids) > max_input_len:
-        raise ValueError(
-            f"{name} has {len(ids)} tokens, more than max_input_len = {max_input_len}; "
-            "shorten it or raise max_input_len."
-        )
+        if not truncate:
+            cut = "" if truncate is None else ", or cut it with truncate=True"
+            raise ValueError(
+                f"{name} has {len(ids)} tokens, more than max_input_len = {max_input_len}; "
+                f"shorten it or raise max_input_len{cut}."
+            )
+        end = ids[:0] if continued else ids[-1:]  # EOS.
+        ids = np.concatenate([ids[: max_input_len - len(end)], end])
     limit = model.max_positions
     if limit is not None and len(ids) + max_decode_len > limit:
         raise ValueError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +49,15 @@ class Tokenizer(Protocol):
         """Text of ``ids``. Pads, EOS and what stands around texts have none."""
         ...
 
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        ...
+
+    @property
+    def unsettled(self) -> int:
+        """Characters at the end of a text that further tokens may change."""
+        ...
+
 
 class Vocabulary:
     """A :class:`Tokenizer` that reads a SentencePiece model file as seqio, T5X's library, does.
@@ -68,6 +78,7 @@ class Vocabulary:
     """
 
     start_ids = ()
+    unsettled = 0
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         path = Path(path)
@@ -101,6 +112,52 @@ class Vocabulary:
         unknown = self._model.unk_id()
         return self._model.decode([i if i < len(self) else unknown for i in map(int, ids)])
 
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        spelling = self._model.id_to_piece
+        return pieces_of(len(self), self.decode, spelling, self.encode("a")[-1])
+
+
+def pieces_of(
+    size: int,
+    decode: Callable[[list[int]], str],
+    spelling: Callable[[int], str | None],
+    letter: int,
+) -> list[bytes]:
+    """What each token adds to a text, in UTF-8.
+
+    Args:
+      size: how many tokens there are.
+      decode: text of token ids.
+      spelling: how the file writes a token.
+      letter: a token that other tokens are put behind.
+    """
+    before, found = decode([letter]), []
+    for token in range(size):
+        text = decode([letter, token])[len(before) :]
+        spelt = spelling(token) or ""
+        if "\ufffd" not in text:
+            found.append(text.encode("utf-8"))
+        elif _BYTE.fullmatch(spelt):
+            found.append(bytes([int(spelt[3:5], 16)]))
+        elif set(spelt) <= _BYTE_OF.keys():  # A part of a character, in GPT-2's letters for bytes.
+            found.append(bytes(_BYTE_OF[letter] for letter in spelt))
+        else:
+            found.append(text.encode("utf-8"))
+    return found
+
+
+def _letters_for_bytes() -> dict[str, int]:
+    """GPT-2's: printable ones stand for themselves, all others for those from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + i): byte for i, byte in enumerate(others)
+    }
+
+
+_BYTE, _BYTE_OF = re.compile("<0x[0-9A-F]{2}>"), _letters_for_bytes()
+
 
 def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
     """What ``ids`` add to the text of the tokens ``before`` them.
@@ -111,6 +168,9 @@ def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int])
     known, whole = vocabulary.decode(before), vocabulary.decode([*before, *ids])
     pairs = enumerate(zip(known, whole, strict=False))
     return whole[next((i for i, (a, b) in pairs if a != b), min(len(known), len(whole))) :]
+
+
+UNSETTLED = 8  # What :func:`cleaned_up` may still change at the end of a text.
 
 
 def cleaned_up(text: str) -> str:

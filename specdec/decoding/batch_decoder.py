@@ -10,15 +10,17 @@ from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import Bool
 
 from specdec.core.randomness import seed_words
 from specdec.decoding import loop as loops
-from specdec.decoding.batches import Batch, bucket, refuse_nan
+from specdec.decoding.batches import Batch, bucket, refuse_nan, refuse_stuck
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import Loop
 from specdec.decoding.refilling import Refilled
 from specdec.models.base import LoadedModel
 from specdec.models.partitioning import ways
+from specdec.rules.base import Rule
 from specdec.types import AnyArray, DecodeResult, Params, Prompt
 
 R = TypeVar("R")
@@ -106,6 +108,42 @@ class LoopDecoder(abc.ABC, Generic[R]):
         self.check_result(batch, result)
         return result
 
+    def parts(
+        self, batch: Batch, blocks: int, *, trace: bool = False
+    ) -> Iterator[tuple[R, Bool[np.ndarray, " b"]]]:
+        """Decodes a batch, and gives what it has come to so far after every few blocks.
+
+        Who asks for no more ends it.
+
+        Args:
+          blocks: how many; the last part may have fewer.
+
+        Yields:
+          the result so far, as NumPy arrays, and which rows have ended.
+
+        Raises:
+          ValueError: see :meth:`decode`.
+        """
+        loop, (params, prompt, row_ids, limit, seed) = self.loop, self.arguments(batch)
+        given = prompt, row_ids, limit, seed
+        size, capacity = self.output_bucket, self.first_bucket
+        state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
+        while True:
+            state, status, result = loops.resume(
+                loop, params, state, blocks, output_bucket=capacity, size=size
+            )
+            result, finished = jax.tree.map(np.asarray, (result, status.finished))
+            self.check_result(batch, result)
+            yield result, finished
+            if np.all(finished):
+                return
+            needed = bucket(int(np.max(np.where(finished, 1, status.needs))))
+            if needed > capacity:
+                capacity = needed
+                state = loops.resized(
+                    loop, params, state, *given, output_bucket=capacity, trace=trace
+                )
+
     def decode_all(
         self, batches: Iterable[Batch], *, trace: bool = False
     ) -> Iterator[tuple[Batch, R]]:
@@ -140,6 +178,7 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
     target: LoadedModel  # The engine's, as it was loaded.
     max_decode_len: int  # Tokens a row may emit, EOS included.
     seed: int  # Of the random numbers; 64 bits.
+    rules: tuple[Rule, ...] = ()  # For logits, as they were given.
 
     @property
     def loop(self) -> Engine:
@@ -151,6 +190,8 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
 
     def check_result(self, batch: Batch, result: DecodeResult) -> None:
         refuse_nan(batch, result.nan, result.num_tokens, f"{self.target.source} or of its draft")
+        if result.stuck is not None:
+            refuse_stuck(batch, result.stuck, result.num_tokens, self.rules)
 
     def check(self, batch: Batch, *, trace: bool = False) -> None:
         """Traces the program that decodes such a batch, without compiling it.

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from specdec.models.base import Model, forced
+from specdec.rules.base import Rule
 from specdec.types import AnyArray, BlockInfo, Prompt
 
 _SMALLEST_BUCKET = 16
@@ -31,6 +32,27 @@ def refuse_nan(batch: Batch, nan: AnyArray, num_tokens: AnyArray, source: str) -
             f"Row {batch.row_ids[index]}: the logits of {source} became NaN within the first "
             f"{num_tokens[index]} tokens. Look for NaN or infinity in the weights; bfloat16 models "
             'may need dtype="float32".'
+        )
+
+
+def refuse_stuck(
+    batch: Batch, stuck: AnyArray, num_tokens: AnyArray, rules: Sequence[Rule]
+) -> None:
+    """Raises an error if rules left a row no token.
+
+    Args:
+      stuck: [B] whether they did.
+      num_tokens: [B] tokens until then, and one that is garbage.
+      rules: all that were given.
+
+    Raises:
+      ValueError: there is such a row; it names the first one.
+    """
+    for index in np.flatnonzero(stuck):
+        named = ", ".join(map(str, rules))
+        raise ValueError(
+            f"Row {batch.row_ids[index]}: together the rules leave no token within its first "
+            f"{num_tokens[index]} tokens: {named}. Loosen one of them."
         )
 
 

@@ -18,10 +18,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
-from specdec.decoding.batches import Batch, refuse_nan
+from specdec.decoding.batches import Batch, refuse_nan, refuse_stuck
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel, Model
 from specdec.pytrees import pytree
+from specdec.rules.base import Rule, Rules
 from specdec.topology import CHAIN
 from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
 
@@ -34,7 +35,9 @@ class BeamResult:
       tokens: [B, W, L] EOS included, ``pad_id`` after the end.
       num_tokens: [B, W]; 0 where fewer than W hypotheses ended.
       scores: [B, W] by the rule; -inf where there is no hypothesis.
-      log_probs: [B, W] sums of log p, in float32.
+      log_probs: [B, W] sums of log p, in float32; with rules for logits, as these have it.
+      told: [B, W, L, 2] log p of each token, as the model has it and as rules made it; None unless
+        asked for.
       steps: [B] target calls until the row was done.
       nan: [B] whether logits were NaN before that.
     """
@@ -43,19 +46,21 @@ class BeamResult:
     num_tokens: Int[Array, "b w"]
     scores: Float[Array, "b w"]
     log_probs: Float[Array, "b w"]
+    told: Float[Array, "b w l 2"] | None
     steps: Int[Array, " b"]
     nan: Bool[Array, " b"]
 
     def row(self, index: int, count: int) -> list[Hypothesis]:
         """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
-        return [
-            Hypothesis(tokens[:length], float(score), float(log_prob))
-            for tokens, length, score, log_prob in zip(
-                self.tokens[index, :count], self.num_tokens[index, :count],
-                self.scores[index, :count], self.log_probs[index, :count], strict=True,
-            )
-            if length
-        ]  # fmt: skip
+        found = []
+        for beam in np.flatnonzero(self.num_tokens[index, :count]):
+            length, told = self.num_tokens[index, beam], (None, None)
+            if self.told is not None:
+                told = np.moveaxis(np.asarray(self.told)[index, beam, :length], 1, 0)
+            tokens = np.asarray(self.tokens)[index, beam, :length]
+            score, log_prob = float(self.scores[index, beam]), float(self.log_probs[index, beam])
+            found.append(Hypothesis(tokens, score, log_prob, None, *told))
+        return found
 
     @property
     def stats(self) -> Stats:
@@ -80,12 +85,16 @@ class Hypothesis:
       score: by the rule; what hypotheses are ordered by.
       log_prob: sum of log p.
       text: without what ends it; None without a vocabulary.
+      log_probs, adjusted_log_probs: with ``log_probs=True``, of each token: by softmax(logits), and
+        as rules for logits have it; ``log_prob`` is the sum of the latter.
     """
 
     tokens: np.ndarray
     score: float
     log_prob: float
     text: str | None = None
+    log_probs: np.ndarray | None = None
+    adjusted_log_probs: np.ndarray | None = None
 
 
 @pytree
@@ -130,7 +139,7 @@ class BeamLoop:
         rules, weights = params
         batch, width, target = len(row_ids), rules.num_beams, self.target
         start = target.start(weights, prompt, output_bucket + 1)
-        beams = beam_rules.initial_state(rules, batch, limit, output_bucket, target.pad_id)
+        beams = beam_rules.initial_state(rules, prompt, limit, output_bucket, target.pad_id)
         return SearchState(
             dataclasses.replace(beams, finished=beams.finished | (row_ids < 0)),
             jnp.broadcast_to(start.last_token[:, None], (batch, width)),
@@ -149,7 +158,8 @@ class BeamLoop:
             )
             cache = target.commit(cache, None, jnp.ones((batch * width,), jnp.int32))
             logits = target.logits(weights, hidden).reshape(batch, width, -1)
-        best = beam_rules.continuations(logits, rules.num_candidates(target.eos_ids))
+        count = rules.num_candidates(target.eos_ids)
+        best = beam_rules.continuations(logits, count, rules.logits, state.beams.rules)
         beams, parents, tokens = beam_rules.step(rules, target.eos_ids, state.beams, best)
         nan = ~state.beams.finished & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
         beams = dataclasses.replace(beams, finished=beams.finished | nan)
@@ -177,11 +187,19 @@ def result_of(
     rules: BeamRules, beams: BeamState, nan: Bool[Array, " b"], size: int, pad_id: int
 ) -> BeamResult:
     """The n-best lists of a search."""
-    tokens, lengths, scores, log_probs = beam_rules.best_hypotheses(rules, beams)
-    tokens = tokens[..., :size]
-    tokens = jnp.pad(tokens, ((0, 0), (0, 0), (0, size - tokens.shape[2])))
-    tokens = jnp.where(jnp.arange(size) < lengths[..., None], tokens, pad_id)
-    return BeamResult(tokens, lengths, scores, log_probs, beams.length, nan)
+    tokens, lengths, scores, log_probs, told = beam_rules.best_hypotheses(rules, beams)
+    inside = jnp.arange(size) < lengths[..., None]
+
+    def of_size(values):
+        values = values[:, :, :size]
+        missing = size - values.shape[2]
+        padding = [(0, missing) if axis == 2 else (0, 0) for axis in range(values.ndim)]
+        return jnp.pad(values, padding)
+
+    tokens = jnp.where(inside, of_size(tokens), pad_id)
+    if told is not None:
+        told = jnp.where(inside[..., None], of_size(told), 0)
+    return BeamResult(tokens, lengths, scores, log_probs, told, beams.length, nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +213,9 @@ class BeamDecoder(LoopDecoder[BeamResult]):
     target: LoadedModel
     config: BeamConfig
     max_decode_len: int  # Tokens a hypothesis may have, EOS included.
+    logit_rules: Rules = ()
+    log_probs: bool = False  # Whether those of each token are kept.
+    rules: tuple[Rule, ...] = ()  # The same, as they were given.
 
     def __post_init__(self):
         size = self.target.model.vocab_size
@@ -214,7 +235,16 @@ class BeamDecoder(LoopDecoder[BeamResult]):
 
     @property
     def loop_params(self) -> tuple[BeamRules, Params]:
-        return self.config.traced(self.output_bucket), self.target.params
+        rules = self.config.traced(self.output_bucket, self.logit_rules, self.log_probs)
+        return rules, self.target.params
 
     def check_result(self, batch: Batch, result: BeamResult) -> None:
         refuse_nan(batch, result.nan, result.steps, self.target.source)
+        refuse_no_hypothesis(batch, result, self.rules)
+
+
+def refuse_no_hypothesis(batch: Batch, result: BeamResult, rules: tuple[Rule, ...]) -> None:
+    """Raises ValueError if rules left a row no hypothesis; it names the first such row."""
+    none = (result.num_tokens[:, 0] == 0) & (batch.row_ids >= 0)
+    if rules:
+        refuse_stuck(batch, none, result.steps, rules)

@@ -29,10 +29,12 @@ from specdec.decoding.beam_rules import (
     take_rows,
     where_rows,
 )
+from specdec.drafters.guessing import ids_of, over_vocabulary
 from specdec.models.base import Model
 from specdec.pytrees import pytree
+from specdec.rules.base import Rules, advanced, taken
 from specdec.topology import Forest
-from specdec.types import Cache, Encoded, Params, PointMass, Prompt
+from specdec.types import Cache, Encoded, Params, Prompt
 
 # Why a block ended: a survivor had not been guessed; the row was done; it met its limit; all levels
 # of the draft survived.
@@ -193,7 +195,7 @@ class BeamEngine:
 
     def guess(
         self, params: Params, encoded: Encoded, prompt: Prompt, beams: BeamState, live: Live,
-        cache: Cache,
+        cache: Cache, rules: Rules,
     ) -> tuple[Guesses, Cache, Bool[Array, " b"]]:  # fmt: skip
         """The draft's beams, its cache with what it was fed, and rows where it gave NaN.
 
@@ -212,25 +214,28 @@ class BeamEngine:
         if self.draft is None:
             return guesses, cache, nan
         model, u = self.draft.model, self.draft.beams
-        score, first = beams.live_log_probs, 0
+        score, first, states = beams.live_log_probs, 0, beams.rules
         for level in range(self.draft.gamma):
             fed = slice(first, wide + u * level)
             hidden, cache = self._feed(params, encoded, prompt, beams, live, cache, guesses, fed)
             count = fed.stop - fed.start
-            best = beam_rules.continuations(
-                model.logits(params, hidden[:, -count:]), u + len(model.eos_ids)
-            )
-            ids = model.over_vocabulary(params, PointMass(best.tokens.reshape(batch, -1)))
-            assert isinstance(ids, PointMass)
+            logits = model.logits(params, hidden[:, -count:])
+            if rules:
+                logits = over_vocabulary(model, params, logits)
+            best = beam_rules.continuations(logits, u + len(model.eos_ids), rules, states)
+            ids = best.tokens.reshape(batch, -1)
+            if not rules:
+                ids = ids_of(model, params, ids)
             nan |= jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
             total = (score[..., None] + best.log_probs).reshape(batch, -1)
-            total = jnp.where(one_of(ids.tokens, model.eos_ids), -jnp.inf, total)
+            total = jnp.where(one_of(ids, model.eos_ids), -jnp.inf, total)
             score, chosen = jax.lax.top_k(total, u)
-            parents = fed.start + chosen // best.tokens.shape[2]
+            of, tokens = chosen // best.tokens.shape[2], jnp.take_along_axis(ids, chosen, axis=1)
+            states, parents = advanced(rules, taken(states, of), tokens), fed.start + of
             at = (slice(None), slice(fed.stop, fed.stop + u))
             own = jnp.take_along_axis(guesses.ancestors, parents[..., None], axis=1)
             guesses = Guesses(
-                guesses.tokens.at[at].set(jnp.take_along_axis(ids.tokens, chosen, axis=1)),
+                guesses.tokens.at[at].set(tokens),
                 guesses.parents.at[at].set(parents),
                 guesses.ancestors.at[at].max(own),
                 guesses.roots.at[at].set(jnp.take_along_axis(guesses.roots, parents, axis=1)),
@@ -292,7 +297,8 @@ class BeamEngine:
 
         def take_level(carry):
             at, beams, live, block, running, nan = carry
-            best = beam_rules.continuations(take_rows(logits, at), rules.num_candidates(eos_ids))
+            count = rules.num_candidates(eos_ids)
+            best = beam_rules.continuations(take_rows(logits, at), count, rules.logits, beams.rules)
             held = dataclasses.replace(beams, finished=~running)
             new, parents, tokens = self.step(rules, held, best)
             bad = running & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))

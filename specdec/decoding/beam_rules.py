@@ -19,6 +19,8 @@ Two rules, in one implementation:
 In both, n counts EOS and no token of the prefix. Both look at (1 + EOS tokens) W candidates, at
 least 2 W: enough for W to live on. Of equal scores the one of the better parent comes first, then
 the lower token; in the pool the one that ended earlier. (The libraries leave this order open.)
+Rules for logits (:mod:`specdec.rules`) are applied to log p, as transformers does it for beams, and
+what they make of it is summed.
 
 Shapes: B batch, W beams, V vocabulary, C continuations of each beam, L output bucket.
 """
@@ -31,13 +33,14 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.arguments import real, whole
 from specdec.core.reductions import max_last, sum_last
 from specdec.core.residuals import one_of
 from specdec.pytrees import pytree, static_field
-from specdec.types import AnyArray
+from specdec.rules.base import Rules, advanced, allowed, start
+from specdec.types import AnyArray, Prompt, RuleStates
 
 Rule = Literal["t5x", "huggingface"]
 _OWN: dict[str, dict[str, Any]] = {
@@ -99,8 +102,12 @@ class BeamConfig:
         own = ", ".join(f"{name} {getattr(self, name)}" for name in _OWN[self.rule])
         return f"{self.num_beams} beams by the rule of {_TITLES[self.rule]} ({own})"
 
-    def traced(self, output_bucket: int) -> BeamRules:
-        """The same for a compiled program, whose penalties may change without another compile."""
+    def traced(self, output_bucket: int, logits: Rules = (), log_probs: bool = False) -> BeamRules:
+        """The same for a compiled program, whose penalties may change without another compile.
+
+        Args:
+          logits, log_probs: see :class:`BeamRules`.
+        """
         length = np.arange(output_bucket + 2, dtype=np.float64)
         if self.rule == "t5x":
             assert self.alpha is not None
@@ -111,7 +118,7 @@ class BeamConfig:
         far = self.early_stopping == "never" and penalties[2] > 1
         return BeamRules(
             penalties.astype(np.float32), np.asarray(self.early_stopping is True), np.asarray(far),
-            self.num_beams, self.rule,
+            logits, self.num_beams, self.rule, log_probs,
         )  # fmt: skip
 
 
@@ -123,14 +130,18 @@ class BeamRules:
       penalties: [L + 2] what log p of a hypothesis of 0..L + 1 tokens is divided by.
       at_once: scalar, whether a full pool ends a Hugging Face row.
       far: scalar, whether a live hypothesis is judged there as if it ended at the limit.
+      logits: rules for the logits, () for none.
       num_beams, rule: see :class:`BeamConfig`.
+      log_probs: whether those of each token are kept.
     """
 
     penalties: Float[AnyArray, " n"]
     at_once: Bool[AnyArray, ""]
     far: Bool[AnyArray, ""]
+    logits: Rules
     num_beams: int = static_field()
     rule: Rule = static_field()
+    log_probs: bool = static_field()
 
     def num_candidates(self, eos_ids: tuple[int, ...]) -> int:
         """How many continuations of all beams are looked at, and of each one at most."""
@@ -148,7 +159,10 @@ class BeamState:
       pool_log_probs: [B, W] their sums of log p.
       pool_tokens: [B, W, L] EOS included; the first ``pool_lengths`` count.
       pool_lengths: [B, W].
+      live_told, pool_told: [B, W, L, 2] log p of each of their tokens, as the model has it and as
+        rules for logits made it; None unless they are kept.
       length: [B] tokens of the live hypotheses.
+      rules: states of the rules for logits, of each live hypothesis; () without rules.
       finished: [B] rows that :func:`step` no longer changes.
       limit: scalar, tokens a hypothesis may have, EOS included.
     """
@@ -159,7 +173,10 @@ class BeamState:
     pool_log_probs: Float[Array, "b w"]
     pool_tokens: Int[Array, "b w l"]
     pool_lengths: Int[Array, "b w"]
+    live_told: Float[Array, "b w l 2"] | None
+    pool_told: Float[Array, "b w l 2"] | None
     length: Int[Array, " b"]
+    rules: RuleStates
     finished: Bool[Array, " b"]
     limit: Int[Array, ""]
 
@@ -170,23 +187,27 @@ class Continuations:
 
     Attributes:
       tokens: [..., C].
-      log_probs: [..., C] of each, normalised over the vocabulary.
+      log_probs: [..., C] of each, normalised over the vocabulary, and then as rules have it.
+      plain: [..., C] without the rules.
     """
 
     tokens: Int[Array, "*shape c"]
     log_probs: Float[Array, "*shape c"]
+    plain: Float[Array, "*shape c"]
 
 
 def initial_state(
-    rules: BeamRules, num_rows: int, limit: Int[Array, ""] | int, output_bucket: int, pad_id: int
+    rules: BeamRules, prompt: Prompt, limit: Int[Array, ""] | int, output_bucket: int, pad_id: int
 ) -> BeamState:
     """Before the first step: one live hypothesis a row, of no tokens.
 
     Args:
       limit: tokens a hypothesis may have, at most ``output_bucket``.
     """
+    num_rows = prompt.batch_size
     nothing = jnp.full((num_rows, rules.num_beams), -jnp.inf)
     tokens = jnp.full((*nothing.shape, output_bucket), pad_id, jnp.int32)
+    told = jnp.zeros((*tokens.shape, 2)) if rules.log_probs else None
     limit = jnp.asarray(limit, jnp.int32)
     return BeamState(
         live_log_probs=nothing.at[:, 0].set(0.0),
@@ -195,22 +216,39 @@ def initial_state(
         pool_log_probs=nothing,
         pool_tokens=tokens,
         pool_lengths=jnp.zeros(nothing.shape, jnp.int32),
+        live_told=told,
+        pool_told=told,
         length=jnp.zeros((num_rows,), jnp.int32),
+        rules=jax.tree.map(
+            lambda leaf: jnp.repeat(leaf[:, None], rules.num_beams, axis=1),
+            start(rules.logits, prompt, limit, output_bucket + 1),
+        ),
         finished=jnp.broadcast_to(limit <= 0, (num_rows,)),
         limit=limit,
     )
 
 
-def continuations(logits: Float[Array, "*shape v"], count: int) -> Continuations:
+def continuations(
+    logits: Float[Array, "*shape v"], count: int, rules: Rules, states: RuleStates
+) -> Continuations:
     """The ``count`` likeliest tokens, all of them where the vocabulary is smaller.
 
     log p = (logit - max) - log sum exp(logit - max), in float32.
+
+    Args:
+      rules, states: those for logits, leaves [*shape, ...].
     """
     logits = logits.astype(jnp.float32)
-    best, tokens = jax.lax.top_k(logits, min(count, logits.shape[-1]))
     largest = max_last(logits)[..., None]
     normalizer = jnp.log(sum_last(jnp.exp(logits - largest)))[..., None]
-    return Continuations(tokens.astype(jnp.int32), (best - largest) - normalizer)
+    if rules:
+        log_probs = allowed(rules, states, (logits - largest) - normalizer)
+        best, tokens = jax.lax.top_k(log_probs, min(count, logits.shape[-1]))
+        plain = jnp.take_along_axis((logits - largest) - normalizer, tokens, axis=-1)
+        return Continuations(tokens.astype(jnp.int32), best, plain)
+    best, tokens = jax.lax.top_k(logits, min(count, logits.shape[-1]))
+    log_probs = (best - largest) - normalizer
+    return Continuations(tokens.astype(jnp.int32), log_probs, log_probs)
 
 
 def step(
@@ -237,17 +275,33 @@ def step(
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, total), width)
     live_parents, live_tokens = take_rows(parents, chosen), take_rows(tokens, chosen)
-    pool = _pooled(rules, state, total, tokens, parents, ends)
+    told = None
+    if rules.log_probs:
+        both = jnp.stack([best.plain, best.log_probs], axis=-1)
+        told = take_rows(both.reshape(len(indices), -1, 2), indices)
+    pool = _pooled(rules, state, total, tokens, parents, ends, told)
     new = dataclasses.replace(
         state,
         live_log_probs=live_log_probs,
         live_tokens=_appended(
             take_rows(state.live_tokens, live_parents), live_tokens, state.length
         ),
+        live_told=told
+        if told is None or state.live_told is None
+        else _appended(
+            take_rows(state.live_told, live_parents), take_rows(told, chosen), state.length
+        ),
         length=length,
+        rules=advanced(
+            rules.logits, jax.tree.map(lambda leaf: take_rows(leaf, live_parents), state.rules),
+            live_tokens,
+        ),
         **pool,
-    )
-    new = dataclasses.replace(new, finished=_done(rules, new))
+    )  # fmt: skip
+    done = _done(rules, new)
+    if rules.logits:  # They may leave no hypothesis alive.
+        done |= live_log_probs[:, 0] == -jnp.inf
+    new = dataclasses.replace(new, finished=done)
     # A limit that is a number fits every row.
     new = jax.tree.map(
         lambda old, new: old if old.ndim == 0 else where_rows(state.finished, old, new), state, new
@@ -258,8 +312,8 @@ def step(
 
 def _pooled(
     rules: BeamRules, state: BeamState, total: Float[Array, "b k"], tokens: Int[Array, "b k"],
-    parents: Int[Array, "b k"], ends: Bool[Array, "b k"],
-) -> dict[str, Array]:  # fmt: skip
+    parents: Int[Array, "b k"], ends: Bool[Array, "b k"], told: Float[Array, "b k 2"] | None,
+) -> dict[str, Array | None]:  # fmt: skip
     """The pool's fields, with the candidates that end now."""
     width, length = rules.num_beams, state.length + 1
     if rules.rule == "huggingface":
@@ -269,14 +323,19 @@ def _pooled(
     scores, chosen = jax.lax.top_k(scores, width)
     is_new, at = chosen >= width, jnp.maximum(chosen - width, 0)
     # Rows of old pool and old live hypotheses; the new ones are these with a token more.
-    rows = jnp.concatenate([state.pool_tokens, state.live_tokens], axis=1)
-    rows = take_rows(rows, jnp.where(is_new, width + take_rows(parents, at), chosen))
-    grown = _appended(rows, take_rows(tokens, at), state.length)
+    where = jnp.where(is_new, width + take_rows(parents, at), chosen)
+
+    def grown(pool, live, new):
+        rows = take_rows(jnp.concatenate([pool, live], axis=1), where)
+        longer = _appended(rows, take_rows(new, at), state.length)
+        return jnp.where(is_new.reshape(*is_new.shape, *[1] * (rows.ndim - 2)), longer, rows)
+
     lengths = jnp.broadcast_to(length[:, None], ends.shape)
     return {
         "pool_scores": scores,
         "pool_log_probs": take_rows(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen),
-        "pool_tokens": jnp.where(is_new[..., None], grown, rows),
+        "pool_tokens": grown(state.pool_tokens, state.live_tokens, tokens),
+        "pool_told": None if told is None else grown(state.pool_told, state.live_told, told),
         "pool_lengths": jnp.where(
             scores > -jnp.inf,
             take_rows(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen),
@@ -304,23 +363,27 @@ def _done(rules: BeamRules, state: BeamState) -> Bool[Array, " b"]:
 
 def best_hypotheses(
     rules: BeamRules, state: BeamState
-) -> tuple[Int[Array, "b w l"], Int[Array, "b w"], Float[Array, "b w"], Float[Array, "b w"]]:
-    """The n-best list of each row, best first: tokens, lengths, scores, sums of log p.
+) -> tuple[
+    Int[Array, "b w l"], Int[Array, "b w"], Float[Array, "b w"], Float[Array, "b w"],
+    Float[Array, "b w l 2"] | None,
+]:  # fmt: skip
+    """The n-best list of each row, best first: tokens, lengths, scores, sums of log p; and of each
+    token, if they were kept.
 
     By T5X's rule a row of which nothing ended has its live hypotheses, and sums of log p for
     scores. A length of 0: fewer than W ended.
     """
-    pool = state.pool_tokens, state.pool_lengths, state.pool_scores, state.pool_log_probs
+    pool = (
+        state.pool_tokens, state.pool_lengths, state.pool_scores, state.pool_log_probs,
+        state.pool_told,
+    )  # fmt: skip
     if rules.rule == "huggingface":
         return pool
     none = state.pool_scores[:, 0] == -jnp.inf
     log_probs = state.live_log_probs
     lengths = jnp.where(log_probs > -jnp.inf, state.length[:, None], 0)
-    live = state.live_tokens, lengths, log_probs, log_probs
-    tokens, lengths, scores, log_probs = (
-        where_rows(none, a, b) for a, b in zip(live, pool, strict=True)
-    )
-    return tokens, lengths, scores, log_probs
+    live = state.live_tokens, lengths, log_probs, log_probs, state.live_told
+    return jax.tree.map(lambda a, b: where_rows(none, a, b), live, pool)
 
 
 def all_finished(state: BeamState) -> BeamState:
@@ -340,8 +403,8 @@ def take_rows(values: Array, indices: Int[Array, "b n"]) -> Array:
 
 
 def _appended(
-    rows: Int[Array, "b w l"], tokens: Int[Array, "b w"], at: Int[Array, " b"]
-) -> Int[Array, "b w l"]:
-    """The rows with a token set at index at[b]."""
-    here = jnp.arange(rows.shape[2]) == at[:, None]
-    return jnp.where(here[:, None], tokens[..., None], rows)
+    rows: Shaped[Array, "b w l ..."], new: Shaped[Array, "b w ..."], at: Int[Array, " b"]
+) -> Shaped[Array, "b w l ..."]:
+    """The rows with a token, or what is told of it, set at index at[b]."""
+    here = (jnp.arange(rows.shape[2]) == at[:, None])[:, None]
+    return jnp.where(here.reshape(*here.shape, *[1] * (rows.ndim - 3)), new[:, :, None], rows)

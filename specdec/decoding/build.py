@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import jax
 
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
@@ -12,9 +15,42 @@ from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
+from specdec.rules.base import Rule, Rules, RuleTarget
+from specdec.rules.stops import open_stops
+from specdec.types import Params, Sampling
 
 # Draft beams for each beam that is kept: more of them miss less, and make calls longer.
 DRAFT_BEAMS = 3
+
+
+def open_rules(target: LoadedModel, decoding: Decoding) -> Rules:
+    """The rules for logits, opened for a target.
+
+    Raises:
+      ValueError: one cannot be a rule for it, or contradicts the limit.
+    """
+    opening = _opening(target, decoding)
+    return tuple(rule.open(opening) for rule in rules_of(target, decoding))
+
+
+def _opening(target: LoadedModel, decoding: Decoding) -> RuleTarget:
+    model, vocabulary = target.model, target.vocabulary
+    return RuleTarget(
+        model.vocab_size, model.eos_ids, model.reads_prefix, decoding.max_decode_len, vocabulary
+    )
+
+
+def rules_of(target: LoadedModel, decoding: Decoding) -> tuple[Rule, ...]:
+    """The rules that are given, or the checkpoint's own."""
+    return target.rules if decoding.rules is None else tuple(decoding.rules)
+
+
+def following(params: Params, rules: Rules) -> Params:
+    """A drafter's parameters, with rules that it follows wherever it draws."""
+    return jax.tree.map(
+        lambda each: dataclasses.replace(each, rules=rules) if isinstance(each, Sampling) else each,
+        params, is_leaf=lambda each: isinstance(each, Sampling),
+    )  # fmt: skip
 
 
 def build_engine(
@@ -30,9 +66,13 @@ def build_engine(
       ValueError: the draft cannot stop early or cannot grow the tree, the tree has more guesses for
         one position than there are tokens, or the verifier takes chains only.
     """
-    shape, verifier = decoding.shape, decoding.accepts
+    shape, verifier, alternatives = decoding.shape, decoding.accepts, decoding.alternatives
+    if alternatives is not None and alternatives > target.vocab_size:
+        raise ValueError(
+            f"top_log_probs is {alternatives}, and the vocabulary has {target.vocab_size} tokens."
+        )
     if shape is None:
-        return Engine(target, width=width)
+        return Engine(target, width=width, alternatives=alternatives)
     assert draft is not None
     if not isinstance(shape, Tree):
         drafter = draft.make(shape.gamma, shape.stop_below)
@@ -50,7 +90,7 @@ def build_engine(
             f"{type(verifier).__name__} verifies chains only: give gamma instead of tree, or "
             "verifier=specdec.RecursiveVerifier()."
         )
-    return Engine(target, drafter, verifier)
+    return Engine(target, drafter, verifier, alternatives=alternatives)
 
 
 def build_decoder(
@@ -59,14 +99,21 @@ def build_decoder(
     """A decoder of the batches that :func:`specdec.decoding.batches.make_batches` makes.
 
     Raises:
-      ValueError: the draft cannot draw its guesses in this way; see also :func:`build_engine`.
+      ValueError: the draft cannot draw its guesses in this way; see also :func:`build_engine` and
+        :func:`open_rules`.
     """
-    params = EngineParams(target.params, decoding.sampling.traced())
+    rules = open_rules(target, decoding)
+    stops = open_stops(decoding.stop, _opening(target, decoding))
+    params = EngineParams(target.params, decoding.sampling.traced(rules), stops=stops)
     engine = build_engine(target.model, draft, decoding, width=width)
     if decoding.guesses:
         drawn = draft.params(decoding.draft_sampling or decoding.sampling)
-        params = dataclasses.replace(params, drafter=drawn)
-    return BatchDecoder(engine, params, target, decoding.max_decode_len, decoding.seed)
+        params = dataclasses.replace(
+            params, drafter=following(drawn, rules) if decoding.draft_follows_rules else drawn
+        )
+    return BatchDecoder(
+        engine, params, target, decoding.max_decode_len, decoding.seed, rules_of(target, decoding)
+    )
 
 
 def build_search(
@@ -82,8 +129,12 @@ def build_search(
     """
     beam, shape = decoding.beam, decoding.shape
     assert beam is not None
+    kept: dict[str, Any] = {
+        "logit_rules": open_rules(target, decoding), "log_probs": decoding.log_probs,
+        "rules": rules_of(target, decoding),
+    }  # fmt: skip
     if shape is None:
-        return BeamDecoder(target, beam, decoding.max_decode_len)
+        return BeamDecoder(target, beam, decoding.max_decode_len, **kept)
     if draft is None or draft.model is None:
         raise ValueError(
             "Speculative beams need a draft with a distribution over tokens, which is a model: "
@@ -93,5 +144,5 @@ def build_search(
     most = max(min(DRAFT_BEAMS * beam.num_beams, tokens), beam.num_beams)
     return SpeculativeBeamDecoder(
         target, draft.model, beam, shape.levels, decoding.draft_beams or most,
-        decoding.max_decode_len,
+        decoding.max_decode_len, **kept,
     )  # fmt: skip

@@ -23,12 +23,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.arguments import whole
 from specdec.core.randomness import BlockRandom
-from specdec.core.residuals import guess_counts
+from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import has_nan, standardize
 from specdec.decoding import state as st
 from specdec.drafters.base import Drafter
+from specdec.drafters.guessing import over_vocabulary
 from specdec.models.base import Model
 from specdec.pytrees import pytree
+from specdec.rules import base as rules
+from specdec.rules.stops import Stops
 from specdec.topology import CHAIN, AnyTopology, Topology
 from specdec.types import (
     AnyArray,
@@ -39,9 +42,12 @@ from specdec.types import (
     Distribution,
     Draft,
     Encoded,
+    LogProbs,
     Params,
+    PointMass,
     Prompt,
     RandomSource,
+    RuleStates,
     Sampling,
     Seed,
     Verdict,
@@ -59,6 +65,7 @@ class EngineParams:
     target: Params  # The target's packed parameters.
     sampling: Sampling  # How the target's logits become the distribution of the output.
     drafter: Params = ()  # The drafter's own; () for plain decoding.
+    stops: Stops | None = None  # What ends rows beside EOS.
 
 
 @pytree
@@ -69,6 +76,10 @@ class Scored:
     hidden: Float[Array, "b n1 d"]  # The target's last hidden states there.
     nan: Bool[Array, " b"]  # Whether logits were NaN anywhere in the block.
     cache: Cache  # The target's, with the whole block written and nothing committed.
+    rules: RuleStates  # The rules' states there, [B, N + 1, ...].
+    nothing: Bool[Array, "b n1"] | None  # Where rules leave no token; None without rules.
+    # There, the target's logits and what the rules made of them; None unless they are kept.
+    logits: tuple[Float[Array, "b n1 v"], Float[Array, "b n1 v"]] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +90,8 @@ class Engine:
       target: the model whose distribution outputs follow.
       drafter: None for plain decoding.
       verifier: what accepts guesses; plain decoding has none.
+      alternatives: of each token, the likeliest ones whose log-probabilities are kept with its own;
+        None to keep nothing.
       width: of plain decoding, tokens in each target call; all but the last token are padding.
         With gamma + 1 it is the width-matched reference: the speculative loop's own arithmetic.
 
@@ -90,6 +103,7 @@ class Engine:
     drafter: Drafter | None = None
     verifier: Verifier = TOKEN_VERIFIER
     width: int = 1
+    alternatives: int | None = None
 
     def __post_init__(self):
         whole("width", self.width, 1)
@@ -130,12 +144,16 @@ class Engine:
         """
         capacity = output_bucket + max(self.nodes + 1, self.width)
         start = self.target.start(params.target, prompt, capacity, encoded)
+        # A block may begin within the bucket and end beyond it.
+        size = output_bucket + self.depth + 1
         drafter_state = None
         if self.drafter:
             drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start)
         return st.initial_state(
             start, drafter_state, row_ids=row_ids, limit=limit, seed=seed,
             output_bucket=output_bucket, pad_id=self.target.pad_id, topology=self.topology,
+            rules=rules.start(params.sampling.rules, prompt, limit, size),
+            stop=params.stops and params.stops.start(prompt), alternatives=self.alternatives,
             trace=trace,
         )  # fmt: skip
 
@@ -152,7 +170,7 @@ class Engine:
         random = random or BlockRandom.of(state.row_keys, state.block)
         draft, state = self.propose(params, state, random)
         scored = self.score(params, state, draft)
-        return self.commit(state, draft, scored, self.verify(scored, draft, random))
+        return self.commit(params, state, draft, scored, self.verify(scored, draft, random))
 
     @jax.named_scope("draft")
     def propose(
@@ -162,7 +180,9 @@ class Engine:
         if self.drafter is None:
             none = jnp.zeros((len(state.last_token), 0), jnp.int32)
             return Draft(none, None, CHAIN), state
-        draft, drafter_state = self.drafter.propose(params.drafter, state.drafter_state, random)
+        draft, drafter_state = self.drafter.propose(
+            params.drafter, state.drafter_state, random, state.rules
+        )
         return draft, dataclasses.replace(state, drafter_state=drafter_state)
 
     @jax.named_scope("target")
@@ -176,18 +196,28 @@ class Engine:
         hidden, cache = self.target.extend(
             params.target, state.encoded, state.cache, tokens, topology
         )
-        return self.scored(params, hidden, size, cache)
+        return self.scored(params, state, draft, hidden, cache)
 
     def scored(
-        self, params: EngineParams, hidden: Float[Array, "b t d"], size: int, cache: Cache
-    ) -> Scored:
-        """p at the first ``size`` of the tokens that have been extended."""
-        logits = self.target.logits(params.target, hidden)[:, :size]
+        self, params: EngineParams, state: DecodeState, draft: Draft,
+        hidden: Float[Array, "b t d"], cache: Cache,
+    ) -> Scored:  # fmt: skip
+        """p at the last token and at every guess, the first of those that have been extended."""
+        hidden = hidden[:, : draft.tokens.shape[1] + 1]
+        logits = own = self.target.logits(params.target, hidden)
+        states, nothing = state.rules, None
+        if params.sampling.rules:
+            # A draft vocabulary's own: hierarchical drafts have one as their target.
+            logits = over_vocabulary(self.target, params.target, logits)
+            states = self._behind(params, state, draft)
+            logits, nothing = rules.adjusted(params.sampling.rules, states, logits)
         keep = self.verifier.needs_probs
         distribution = standardize(logits, params.sampling, keep_probs=keep)
         nan = jnp.any(has_nan(logits, distribution), axis=1)
-        distribution = self.target.over_vocabulary(params.target, distribution)
-        return Scored(distribution, hidden[:, :size], nan, cache)
+        if not params.sampling.rules:
+            distribution = self.target.over_vocabulary(params.target, distribution)
+        kept = None if self.alternatives is None else (own, logits)
+        return Scored(distribution, hidden, nan, cache, states, nothing, kept)
 
     @jax.named_scope("verify")
     def verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
@@ -197,11 +227,16 @@ class Engine:
 
     @jax.named_scope("commit")
     def commit(
-        self, state: DecodeState, draft: Draft, scored: Scored, verdict: Verdict
-    ) -> tuple[DecodeState, BlockInfo]:
+        self, params: EngineParams, state: DecodeState, draft: Draft, scored: Scored,
+        verdict: Verdict,
+    ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
         """Takes in what is kept of a verdict."""
         eos_ids = self.target.eos_ids
-        verdict, dropped = st.cut_at_end(verdict, state, eos_ids)
+        stop = None
+        if params.stops is not None:
+            assert state.stop is not None
+            stop = params.stops.along(state.stop, verdict.tokens)
+        verdict, dropped = st.cut_at_end(verdict, state, eos_ids, stop and stop[1])
         path = None if draft.topology.is_chain else verdict.path
         cache = self.target.commit(scored.cache, path, verdict.num_emitted)
         drafter_state = None
@@ -219,11 +254,52 @@ class Engine:
             num_guesses=guess_counts(draft), tokens=verdict.tokens, path=verdict.path,
             num_accepted=verdict.num_accepted, num_emitted=verdict.num_emitted,
         )  # fmt: skip
+        followed, stuck = self._followed(params, state, scored, verdict)
         state = st.advance(
             state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids, nan=nan,
+            stuck=stuck, rules=followed, stop=stop,
+            log_probs=self._log_probs(params, scored, verdict),
             stats=st.count_block(state.stats, verdict, dropped, draft),
         )  # fmt: skip
         return state, info
+
+    def _behind(self, params: EngineParams, state: DecodeState, draft: Draft) -> RuleStates:
+        """The rules' states behind the last token and behind each guess, [B, N + 1, ...]."""
+        return rules.at_nodes(params.sampling.rules, state.rules, draft.tokens, draft.topology)
+
+    def _followed(
+        self, params: EngineParams, state: DecodeState, scored: Scored, verdict: Verdict
+    ) -> tuple[RuleStates, Bool[Array, " b"] | None]:
+        """The rules' states behind a cut verdict, and rows for which they left no token."""
+        if scored.nothing is None:
+            return state.rules, None
+        active = verdict.num_emitted > 0
+        last = jnp.maximum(verdict.num_emitted - 1, 0)
+        # The newest token was drawn behind the last node that is kept.
+        before = rules.taken(scored.rules, take_position(verdict.path, last))
+        newest = take_position(verdict.tokens, last)
+        after = rules.advanced(params.sampling.rules, before, newest)
+        emitted = jnp.arange(verdict.path.shape[1]) < verdict.num_emitted[:, None]
+        nothing = jnp.take_along_axis(scored.nothing, verdict.path, axis=1, mode="clip")
+        return rules.where(active, after, state.rules), jnp.any(nothing & emitted, axis=1)
+
+    def _log_probs(self, params: EngineParams, scored: Scored, verdict: Verdict) -> LogProbs | None:
+        """Of a verdict's tokens, if they are kept."""
+        if scored.logits is None:
+            return None
+
+        def at(values):
+            """Where each token was drawn."""
+            return jnp.take_along_axis(values, verdict.path[..., None], axis=1, mode="clip")
+
+        plain, adjusted = (jax.nn.log_softmax(at(each)) for each in scored.logits)
+        distribution = scored.distribution
+        if isinstance(distribution, PointMass):
+            followed = take(adjusted, verdict.tokens)
+        else:
+            followed = jnp.log(take(at(distribution), verdict.tokens))
+        top, top_tokens = jax.lax.top_k(plain, self.alternatives or 0)
+        return LogProbs(take(plain, verdict.tokens), followed, top_tokens, top)
 
     # A :class:`specdec.decoding.loop.Loop`:
 

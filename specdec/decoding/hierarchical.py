@@ -22,6 +22,7 @@ from specdec.drafters.base import (
     never_stopping,
 )
 from specdec.drafters.copying import Copying
+from specdec.drafters.guessing import known
 from specdec.drafters.model import Checkpoint, draft_spec
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.pending import Pending, newest_of
@@ -39,6 +40,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    RuleStates,
     SamplingConfig,
     Start,
     Verdict,
@@ -108,15 +110,17 @@ class HierarchicalDrafter(ChainDrafter):
         return HierarchicalState(start, pending, active, inner, none)
 
     def propose(
-        self, params: tuple[DraftParams, Params], state: HierarchicalState, random: RandomSource
-    ) -> tuple[Draft, HierarchicalState]:
+        self, params: tuple[DraftParams, Params], state: HierarchicalState, random: RandomSource,
+        rules: RuleStates,
+    ) -> tuple[Draft, HierarchicalState]:  # fmt: skip
         engine, gamma, greedy = self._engine, self.gamma, params[0].sampling.greedy
         batch, depth = len(state.active), engine.depth
         drawn = EngineParams(params[0].weights, params[0].sampling, params[1])
         start = dataclasses.replace(state.start, last_token=newest_of(state.pending))
         begin = initial_state(
             start, state.inner, row_ids=jnp.where(state.active, 0, -1), limit=gamma, seed=0,
-            output_bucket=gamma, pad_id=self.model.pad_id, topology=engine.topology, trace=False,
+            output_bucket=gamma, pad_id=self.model.pad_id, topology=engine.topology,
+            rules=known(params[0], rules), trace=False,
         )  # fmt: skip
         # A row that lacks one guess may get depth + 1.
         probs = jnp.zeros((batch, 0 if greedy else gamma + depth, self.model.vocab_size))
@@ -127,7 +131,7 @@ class HierarchicalDrafter(ChainDrafter):
             draft, rows = engine.propose(drawn, rows, uniforms)
             scored = self._score(drawn, rows, draft, state.pending.tokens[:, :1], lacking)
             verdict = engine.verify(scored, draft, uniforms)
-            after, _ = engine.commit(rows, draft, scored, verdict)
+            after, _ = engine.commit(drawn, rows, draft, scored, verdict)
             if not isinstance(scored.distribution, PointMass):
                 emitted = after.num_tokens - rows.num_tokens
                 probs = write_at(probs, scored.distribution, rows.num_tokens, emitted)
@@ -168,7 +172,7 @@ class HierarchicalDrafter(ChainDrafter):
         at = lacking[:, None] + jnp.arange(tokens.shape[1])
         hidden = jnp.take_along_axis(hidden, at[..., None], axis=1)
         cache = self.model.commit(cache, None, lacking)
-        return self._engine.scored(params, hidden, tokens.shape[1], cache)
+        return self._engine.scored(params, rows, draft, hidden, cache)
 
     def observe(
         self, state: HierarchicalState, verdict: Verdict, states: Float[Array, "b d1 w"]

@@ -108,13 +108,22 @@ def _fits(loop: Loop[S, R], state: S, output_bucket: int) -> Bool[Array, ""]:
 
 
 def _until_full(
-    loop: Loop[S, R], params: Params, state: S, output_bucket: int, size: int
-) -> tuple[S, Status, R]:
-    """Runs until all rows have ended or one needs larger arrays."""
-    state = jax.lax.while_loop(
-        lambda state: ~jnp.all(loop.finished(state)) & _fits(loop, state, output_bucket),
-        functools.partial(loop.block, params), state,
-    )  # fmt: skip
+    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int | None,
+    output_bucket: int, size: int,
+) -> tuple[S, Status, R]:  # fmt: skip
+    """Runs until all rows have ended, one needs larger arrays, or ``most`` blocks were run."""
+
+    def goes_on(state):
+        return ~jnp.all(loop.finished(state)) & _fits(loop, state, output_bucket)
+
+    if most is None:
+        state = jax.lax.while_loop(goes_on, functools.partial(loop.block, params), state)
+    else:
+        state, _ = jax.lax.while_loop(
+            lambda carry: goes_on(carry[0]) & (carry[1] < most),
+            lambda carry: (loop.block(params, carry[0]), carry[1] + 1),
+            (state, jnp.int32(0)),
+        )
     return state, Status(loop.finished(state), loop.needs(state)), loop.result(params, state, size)
 
 
@@ -133,15 +142,20 @@ def begin(
     state = loop.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
     )
-    return _until_full(loop, params, state, output_bucket, size)
+    return _until_full(loop, params, state, None, output_bucket, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
 def resume(
-    loop: Loop[S, R], params: Params, state: S, *, output_bucket: int, size: int
-) -> tuple[S, Status, R]:
-    """Goes on until all rows have ended, or one needs larger arrays."""
-    return _until_full(loop, params, state, output_bucket, size)
+    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int | None = None, *,
+    output_bucket: int, size: int,
+) -> tuple[S, Status, R]:  # fmt: skip
+    """Goes on until all rows have ended, or one needs larger arrays.
+
+    Args:
+      most: or so many blocks were run; None for any number.
+    """
+    return _until_full(loop, params, state, most, output_bucket, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"))

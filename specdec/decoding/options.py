@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from specdec.arguments import real, whole
+from specdec.arguments import positive, real, truth, whole
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.shape import Chain, Shape, Tree, as_tree
+from specdec.rules.base import Rule
 from specdec.topology import MOST_NODES
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
@@ -53,10 +54,23 @@ class Decoding:
         trees, and of chains as well, :class:`specdec.RecursiveVerifier`, which is their default,
         :class:`specdec.TraversalVerifier`, :class:`specdec.KSeqVerifier`,
         :class:`specdec.PointMassVerifier`, or the lossy :class:`specdec.TypicalVerifier`.
+      rules: rules for logits, such as ``(specdec.NoRepeatNgram(3),)``, in the order in which they
+        are applied; before temperature, top-k and top-p. Outputs follow the distribution with them.
+        None for those that the checkpoint's generation_config.json sets.
+      stop: what ends an output beside EOS: strings, found in its text wherever tokens begin and
+        end, and token ids. ``texts`` end before the string, ``tokens`` with the token that
+        completes it. Not of beams.
+      time_limit: seconds, after which ``generate`` and ``stream`` end with what there is; compiling
+        counts, too. Not of beams. None for any time.
+      log_probs: whether the log-probabilities of each token are returned.
+      top_log_probs: how many alternatives to each token are returned with them; not of beams.
+      draft_follows_rules: whether the draft follows the rules, too, which makes its guesses better
+        and does not change the outputs' distribution.
       sampling: temperature (0: argmax), top-k and top-p.
       draft_sampling: how guesses are drawn, which does not change the outputs' distribution; as
         ``sampling`` if None.
       max_input_len: tokens an input may have, EOS included.
+      truncate: whether inputs that are longer are cut, instead of refused. An encoder's keep EOS.
       max_decode_len: tokens a row may emit, EOS included.
       seed: of the random numbers; 64 bits.
       batch_size: rows decoded together; on a mesh, a multiple of its data axis.
@@ -74,9 +88,16 @@ class Decoding:
     num_return: int | None = None
     draft_beams: int | None = None
     verifier: Verifier | None = None
+    rules: Sequence[Rule] | None = None
+    draft_follows_rules: bool = True
+    stop: Sequence[str | int] = ()
+    time_limit: float | None = None
+    log_probs: bool = False
+    top_log_probs: int = 0
     sampling: SamplingConfig = GREEDY
     draft_sampling: SamplingConfig | None = None
     max_input_len: int = 512
+    truncate: bool = False
     max_decode_len: int = 64
     seed: int = 0
     batch_size: int = 1
@@ -110,11 +131,40 @@ class Decoding:
                     f"{name} must be a SamplingConfig, such as SamplingConfig(temperature=0.5), "
                     f"got {value!r}."
                 )
+        if self.rules is not None:
+            self._set(rules=self._checked_rules())
+        self._set(stop=self._checked_stop())
+        if self.time_limit is not None:
+            self._set(time_limit=positive("time_limit", self.time_limit, "seconds, above 0"))
+        self._set(top_log_probs=whole("top_log_probs", self.top_log_probs, 0))
+        for name in ("draft_follows_rules", "log_probs", "truncate"):
+            self._set(**{name: truth(name, getattr(self, name))})
         given = self.verifier
         if given is not None and (not isinstance(given, Verifier) or isinstance(given, type)):
             raise ValueError(
                 f"verifier must be an object such as specdec.BlockVerifier(), got {given!r}."
             )
+
+    def _checked_rules(self) -> tuple[Rule, ...]:
+        given: Any = self.rules
+        rules = tuple(given) if isinstance(given, list | tuple) else (given,)
+        for rule in rules:
+            if not isinstance(rule, Rule) or isinstance(rule, type):
+                raise ValueError(
+                    "rules must be objects such as (specdec.NoRepeatNgram(3),); your own are "
+                    f"subclasses of specdec.OwnRule. Got {rule!r}."
+                )
+        return rules
+
+    def _checked_stop(self) -> tuple[str | int, ...]:
+        given: Any = self.stop
+        if isinstance(given, str) or not isinstance(given, list | tuple):
+            raise ValueError(
+                f'stop must be a list of strings and token ids, such as ["\\n"], got {given!r}.'
+            )
+        return tuple(
+            each if isinstance(each, str) else whole("each of stop", each, 0) for each in given
+        )
 
     def _check_beams(self) -> None:
         if self.draft_beams is not None and self.method != "speculative_beam":
@@ -138,6 +188,16 @@ class Decoding:
                 raise ValueError(f"{why}: leave {name} out, got {getattr(self, name)!r}.")
         if self.stop_below:
             raise ValueError(f"{why}: leave stop_below out, got {self.stop_below!r}.")
+        if self.stop:
+            raise ValueError(
+                f"Beams end with EOS or at their limit: leave stop out, got {self.stop}."
+            )
+        if self.time_limit is not None:
+            raise ValueError("Beams are whole at their end only: leave time_limit out.")
+        if self.top_log_probs:
+            raise ValueError("Beams have no alternatives to their tokens: leave top_log_probs out.")
+        if not self.draft_follows_rules:
+            raise ValueError(f"{why}, which follows the rules: leave draft_follows_rules out.")
         beam = BeamConfig() if self.beam is None else self.beam
         if not isinstance(beam, BeamConfig):
             raise ValueError(
@@ -204,6 +264,11 @@ class Decoding:
                 f"tokens has room for {most - 1}."
             )
         self._set(tree=tree)
+
+    @property
+    def alternatives(self) -> int | None:
+        """To keep of each token with its log-probabilities; None to keep nothing."""
+        return self.top_log_probs if self.log_probs or self.top_log_probs else None
 
     @property
     def searches(self) -> bool:

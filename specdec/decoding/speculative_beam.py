@@ -30,11 +30,12 @@ from specdec.core.theory_beams import levels_per_call
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch, refuse_nan
-from specdec.decoding.beam import BeamResult, Hypothesis, result_of
+from specdec.decoding.beam import BeamResult, Hypothesis, refuse_no_hypothesis, result_of
 from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
+from specdec.rules.base import Rule, Rules
 from specdec.topology import MOST_NODES
 from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
 
@@ -133,7 +134,7 @@ class SpeculativeBeamLoop:
         del seed
         rules, target, draft = params
         engine, batch = self.engine, len(row_ids)
-        beams = beam_rules.initial_state(rules, batch, limit, output_bucket, engine.target.pad_id)
+        beams = beam_rules.initial_state(rules, prompt, limit, output_bucket, engine.target.pad_id)
         beams = dataclasses.replace(beams, finished=beams.finished | (row_ids < 0))
         encoded, live, caches = engine.start(target, draft, prompt, output_bucket)
         none = jnp.zeros((batch,), jnp.int32)
@@ -152,7 +153,7 @@ class SpeculativeBeamLoop:
         encoded, draft_encoded = state.encoded
         with jax.named_scope("draft"):
             guesses, draft_cache, odd = engine.guess(
-                draft, draft_encoded, prompt, beams, live, draft_cache
+                draft, draft_encoded, prompt, beams, live, draft_cache, rules.logits
             )
         with jax.named_scope("target"):
             logits, cache = engine.score(target, encoded, prompt, beams, live, cache, guesses)
@@ -233,6 +234,9 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
     draft_beams: int
     max_decode_len: int
     width: int = 0
+    logit_rules: Rules = ()
+    log_probs: bool = False  # Whether those of each token are kept.
+    rules: tuple[Rule, ...] = ()  # The same, as they were given.
 
     def __post_init__(self):
         size, kept = self.target.model.vocab_size, self.config.num_beams
@@ -276,11 +280,13 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
     @property
     def loop_params(self) -> _Parameters:
         draft = self.draft.params if self.draft else ()
-        return self.config.traced(self.output_bucket), self.target.params, draft
+        rules = self.config.traced(self.output_bucket, self.logit_rules, self.log_probs)
+        return rules, self.target.params, draft
 
     def check_result(self, batch: Batch, result: SpeculativeBeamResult) -> None:
         source = f"{self.target.source} or of its draft"
         refuse_nan(batch, result.beams.nan, result.beams.steps, source)
+        refuse_no_hypothesis(batch, result.beams, self.rules)
 
 
 @dataclasses.dataclass(frozen=True)

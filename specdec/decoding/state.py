@@ -24,6 +24,8 @@ from specdec.types import (
     DecodeState,
     Draft,
     DrafterState,
+    LogProbs,
+    RuleStates,
     Seed,
     Start,
     Stats,
@@ -34,12 +36,16 @@ from specdec.types import (
 def initial_state(
     start: Start, drafter_state: DrafterState, *, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int,
-    topology: AnyTopology, trace: bool,
+    topology: AnyTopology, rules: RuleStates, stop: Int[Array, " b"] | None = None,
+    alternatives: int | None = None, trace: bool,
 ) -> DecodeState:  # fmt: skip
     """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
     Args:
       topology: of each draft; of no nodes for plain decoding.
+      rules: their states before the first token.
+      stop: the states of what ends rows beside EOS; None without any.
+      alternatives: to keep of each token with its log-probabilities; None to keep nothing.
     """
     depth, nodes = topology.depth, topology.size
     batch = row_ids.shape[0]
@@ -58,11 +64,18 @@ def initial_state(
         finished=(row_ids < 0) | (limit <= 0),
         block=zeros,
         nan=jnp.zeros((batch,), bool),
+        stuck=jnp.zeros((batch,), bool) if rules else None,
+        stop=stop,
+        stopped=None if stop is None else jnp.zeros((batch,), bool),
         limit=limit,
         row_keys=row_keys(seed, jnp.asarray(row_ids)),
+        rules=rules,
         encoded=start.encoded,
         cache=start.cache,
         drafter_state=drafter_state,
+        log_probs=None
+        if alternatives is None
+        else no_log_probs(batch, output_bucket + depth + 1, alternatives),
         stats=Stats(
             **dict.fromkeys(counts, zeros),
             accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
@@ -83,18 +96,31 @@ def initial_state(
     )
 
 
+def no_log_probs(batch: int, size: int, alternatives: int) -> LogProbs:
+    """Of ``size`` tokens, before there are any."""
+    nothing = jnp.zeros((batch, size))
+    top = jnp.zeros((batch, size, alternatives))
+    return LogProbs(nothing, nothing, top.astype(jnp.int32), top)
+
+
 def cut_at_end(
-    verdict: Verdict, state: DecodeState, eos_ids: tuple[int, ...]
-) -> tuple[Verdict, Int[Array, " b"]]:
+    verdict: Verdict, state: DecodeState, eos_ids: tuple[int, ...],
+    stops: Bool[Array, "b d1"] | None = None,
+) -> tuple[Verdict, Int[Array, " b"]]:  # fmt: skip
     """The verdict without what follows EOS or the limit, and how many tokens that dropped, [B].
 
     Finished rows emit nothing. A row cut inside its guesses keeps ``num_emitted`` of them, and
     counts no further level as examined.
+
+    Args:
+      stops: which tokens end a row beside EOS; None for none.
     """
     slots = jnp.arange(verdict.tokens.shape[1])
     valid = slots < verdict.num_emitted[:, None]
-    is_eos = one_of(verdict.tokens, eos_ids) & valid
-    until_eos = jnp.min(jnp.where(is_eos, slots + 1, slots.size), axis=1)
+    is_eos = one_of(verdict.tokens, eos_ids)
+    if stops is not None:
+        is_eos |= stops
+    until_eos = jnp.min(jnp.where(is_eos & valid, slots + 1, slots.size), axis=1)
     capacity = state.limit - state.num_tokens
     emitted = jnp.minimum(jnp.minimum(verdict.num_emitted, until_eos), capacity)
     emitted = jnp.where(state.finished, 0, emitted).astype(jnp.int32)
@@ -135,30 +161,57 @@ def count_block(stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], draft
 
 def advance(
     state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
-    stats: Stats, nan: Bool[Array, " b"], eos_ids: tuple[int, ...],
+    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, nan: Bool[Array, " b"],
+    stuck: Bool[Array, " b"] | None, eos_ids: tuple[int, ...],
+    stop: tuple[Int[Array, "b d1"], Bool[Array, "b d1"]] | None = None,
 ) -> DecodeState:  # fmt: skip
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
 
     Args:
+      rules: the states behind what was emitted.
+      log_probs: of the verdict's tokens; None unless they are kept.
       nan: [B] rows whose distributions are NaN; they end too.
+      stuck: [B] rows for which rules left no token, and so do these.
+      stop: the states behind each of the verdict's tokens of what ends rows beside EOS, and whether
+        the token ends its row; None without any.
     """
     emitted = verdict.num_emitted
     tokens = write_at(state.tokens, verdict.tokens, state.num_tokens)
     newest = take_position(verdict.tokens, jnp.maximum(emitted - 1, 0))
     active = emitted > 0
+    stop_state, stopped = state.stop, state.stopped
+    if stop is not None:
+        assert state.stop is not None
+        assert stopped is not None
+        last = jnp.maximum(emitted - 1, 0)
+        behind, ends = (take_position(each, last) for each in stop)
+        stop_state = jnp.where(active, behind, state.stop)
+        stopped = stopped | (active & ends)
     num_tokens = state.num_tokens + emitted
     nan &= active
+    failed = nan
+    if stuck is not None:
+        assert state.stuck is not None
+        failed, stuck = nan | stuck, state.stuck | stuck
+    finished = state.finished | (active & one_of(newest, eos_ids)) | (num_tokens >= state.limit)
+    finished |= failed if stopped is None else failed | stopped
     return dataclasses.replace(
         state,
         # Finished rows write nothing: their garbage would fall on the end of their own output.
         tokens=jnp.where(active[:, None], tokens, state.tokens),
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
-        finished=state.finished
-        | (active & one_of(newest, eos_ids))
-        | (num_tokens >= state.limit)
-        | nan,
+        finished=finished,
         nan=state.nan | nan,
+        stuck=stuck,
+        stop=stop_state,
+        stopped=stopped,
+        rules=rules,
+        log_probs=jax.tree.map(
+            lambda old, new: jnp.where(
+                active.reshape(-1, *[1] * (old.ndim - 1)), write_at(old, new, state.num_tokens), old
+            ), state.log_probs, log_probs,
+        ),
         block=state.block + active, cache=cache, drafter_state=drafter_state, stats=stats,
     )  # fmt: skip
 
@@ -179,5 +232,17 @@ def result(state: DecodeState, size: int, pad_id: int) -> DecodeResult:
     tokens = jnp.pad(tokens, ((0, 0), (0, size - tokens.shape[1])))
     inside = jnp.arange(size) < state.num_tokens[:, None]
     return DecodeResult(
-        jnp.where(inside, tokens, pad_id), state.num_tokens, state.nan, state.stats, state.trace
+        jnp.where(inside, tokens, pad_id), state.num_tokens, state.nan, state.stuck, state.stopped,
+        jax.tree.map(lambda leaf: _inside(leaf, state.num_tokens, size), state.log_probs),
+        state.stats, state.trace,
+    )  # fmt: skip
+
+
+def _inside(values: Array, num_tokens: Int[Array, " b"], size: int) -> Array:
+    """[B, size, ...], 0 behind the end."""
+    values = values[:, :size]
+    padding = [(0, size - values.shape[1]) if axis == 1 else (0, 0) for axis in range(values.ndim)]
+    inside = jnp.arange(size) < num_tokens[:, None]
+    return jnp.where(
+        inside.reshape(*inside.shape, *[1] * (values.ndim - 2)), jnp.pad(values, padding), 0
     )

@@ -24,6 +24,7 @@ from specdec.types import (
     Params,
     Prompt,
     RandomSource,
+    RuleStates,
     Sampling,
     SamplingConfig,
     Start,
@@ -50,9 +51,13 @@ class Drafter(Protocol):
         ...
 
     def propose(
-        self, params: Params, state: DrafterState, random: RandomSource
+        self, params: Params, state: DrafterState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, DrafterState]:
-        """Guesses the tokens that follow what was emitted so far."""
+        """Guesses the tokens that follow what was emitted so far.
+
+        Args:
+          rules: the states of the target's rules behind these, for a draft that applies them, too.
+        """
         ...
 
     def observe(

@@ -11,16 +11,26 @@ from jaxtyping import Array, Float, Int
 from specdec.core.standardize import standardize
 from specdec.drafters.base import DraftParams
 from specdec.drafters.growing import likeliest
+from specdec.drafters.guessing import adjusted, known, likeliest_ids
 from specdec.drafters.model_tree import (
     ModelTreeState,
     feed_pending,
-    ids_of,
     observe_tree,
     start_tree,
 )
 from specdec.models.base import Model
+from specdec.rules.base import advanced, taken
 from specdec.topology import TracedTopology
-from specdec.types import Distribution, Draft, PointMass, Prompt, RandomSource, Start, Verdict
+from specdec.types import (
+    Distribution,
+    Draft,
+    PointMass,
+    Prompt,
+    RandomSource,
+    RuleStates,
+    Start,
+    Verdict,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +71,18 @@ class BestFirstDrafter:
         return start_tree(self.model, params, prompt, capacity, self.nodes, self.catch_up, target)
 
     def propose(
-        self, params: DraftParams, state: ModelTreeState, random: RandomSource
+        self, params: DraftParams, state: ModelTreeState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, ModelTreeState]:
         del random
         model, weights, k = self.model, params.weights, self.siblings
         batch = len(state.fed)
         logits, cache = feed_pending(model, params, state)
         nothing = jnp.zeros((batch, 0), jnp.int32)
+        following = params.sampling.rules
+        # Of the tokens whose children are the newest guesses.
+        states = jax.tree.map(lambda leaf: leaf[:, None], known(params, rules))
         # All guesses made: token, score, parent and index among those that are fed.
-        tokens, score = self._children(params, logits, jnp.zeros((batch, 1)))
+        tokens, score = self._children(params, logits, jnp.zeros((batch, 1)), states)
         parents = jnp.full((batch, k), -1, jnp.int32)
         indices = jnp.full((batch, k), -1, jnp.int32)
         fed_parents, newest = nothing, jnp.tile(jnp.arange(k), (batch, 1))
@@ -86,12 +99,13 @@ class BestFirstDrafter:
             index = level * k + jnp.argmax(is_fed, axis=2)
             indices = jnp.where(jnp.any(is_fed, axis=2), index, indices)
             shape = TracedTopology(fed_parents, self.depth - 1, k)
+            guesses = jnp.take_along_axis(tokens, fed, axis=1)
             hidden, cache = model.extend(
-                weights, state.encoded, cache, jnp.take_along_axis(tokens, fed, axis=1), shape,
-                after=level * k,
-            )  # fmt: skip
+                weights, state.encoded, cache, guesses, shape, after=level * k
+            )
             own = jnp.take_along_axis(score, fed, axis=1)
-            more, their = self._children(params, model.logits(weights, hidden), own)
+            states = advanced(following, taken(states, best // k), guesses)
+            more, their = self._children(params, model.logits(weights, hidden), own, states)
             newest = tokens.shape[1] + jnp.tile(jnp.arange(k * k), (batch, 1))
             tokens = jnp.concatenate([tokens, more], axis=1)
             score = jnp.concatenate([score, their], axis=1)
@@ -108,10 +122,12 @@ class BestFirstDrafter:
         return Draft(tokens, None, topology), dataclasses.replace(state, cache=cache, fed=indices)
 
     def _children(
-        self, params: DraftParams, logits: Float[Array, "b m v"], score: Float[Array, "b m"]
-    ) -> tuple[Int[Array, "b mk"], Float[Array, "b mk"]]:
+        self, params: DraftParams, logits: Float[Array, "b m v"], score: Float[Array, "b m"],
+        states: RuleStates,
+    ) -> tuple[Int[Array, "b mk"], Float[Array, "b mk"]]:  # fmt: skip
         """K guesses after each of m nodes, and their scores: the logarithm of their path."""
         model, flat = self.model, (len(score), -1)
+        logits = adjusted(model, params, logits, states)
         tokens = likeliest(logits, self.siblings)
         log_q = jax.nn.log_softmax(logits)
         if not params.sampling.greedy:
@@ -120,7 +136,7 @@ class BestFirstDrafter:
             log_q = jnp.log(jnp.maximum(distribution, jnp.finfo(jnp.float32).tiny))
         own = jnp.minimum(jnp.take_along_axis(log_q, tokens, axis=2), 0.0)
         tokens = tokens.reshape(flat)
-        tokens = ids_of(model, params.weights, tokens)
+        tokens = likeliest_ids(model, params, tokens)
         return tokens, (score[..., None] + own).reshape(flat)
 
     def observe(

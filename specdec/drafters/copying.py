@@ -13,7 +13,7 @@ from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.shape import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
-from specdec.types import Draft, Params, Prompt, RandomSource, Start, Verdict
+from specdec.types import Draft, Params, Prompt, RandomSource, RuleStates, Start, Verdict
 
 _MOST_COMPARED = 64  # Each is an operation of its own in the program.
 
@@ -84,9 +84,9 @@ class CopyingDrafter:
         return CopyingState(text, length, known, nowhere, jnp.tile(nowhere[:, None], self._chains))
 
     def propose(
-        self, params: Params, state: CopyingState, random: RandomSource
+        self, params: Params, state: CopyingState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, CopyingState]:
-        del params, random
+        del params, random, rules
         text, length = state.text, state.length[:, None]
         size = text.shape[1]
         position = jnp.arange(size)  # Of the first guess; what is before it has to match.

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
-from specdec.core.standardize import standardize
 from specdec.drafters.base import DraftParams, StateDraft, prefix_states
 from specdec.drafters.growing import grow
-from specdec.drafters.model_tree import fed_indices, ids_of, inner_nodes
+from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
+from specdec.drafters.model_tree import fed_indices, inner_nodes
 from specdec.drafters.pending import Pending
 from specdec.pytrees import pytree
 from specdec.topology import Topology
@@ -19,10 +19,10 @@ from specdec.types import (
     Cache,
     Draft,
     Encoded,
-    PointMass,
     Prompt,
     Purpose,
     RandomSource,
+    RuleStates,
     Start,
     Verdict,
 )
@@ -69,7 +69,7 @@ class EagleDrafter:
         return EagleState(encoded, cache, pending)
 
     def propose(
-        self, params: DraftParams, state: EagleState, random: RandomSource
+        self, params: DraftParams, state: EagleState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, EagleState]:
         layer, weights, tree = self.layer, params.weights, self.topology
         batch, greedy = len(state.pending.count), params.sampling.greedy
@@ -82,9 +82,9 @@ class EagleDrafter:
         own, cache = pending.feed(pairs, layer.commit)
 
         def ids(tokens):
-            return ids_of(layer, weights, tokens) if greedy else tokens
+            return likeliest_ids(layer, params, tokens) if greedy else tokens
 
-        def distributions_after(nodes, tokens):
+        def distributions_after(nodes, tokens, states):
             nonlocal own, cache
             found = own
             if nodes[0] >= 0:
@@ -94,14 +94,13 @@ class EagleDrafter:
                     inner, after=int(fed[nodes[0]]),
                 )  # fmt: skip
                 own = jnp.concatenate([own, found], axis=1)
-            scores = layer.logits(weights, found)
-            if greedy:
-                return scores
-            distribution = layer.over_vocabulary(weights, standardize(scores, params.sampling))
-            assert not isinstance(distribution, PointMass)
-            return distribution
+            logits = adjusted(layer, params, layer.logits(weights, found), states)
+            return weights_of(layer, params, logits)
 
-        tokens, probs = grow(tree, batch, distributions_after, uniforms, self.independent)
+        tokens, probs = grow(
+            tree, batch, distributions_after, uniforms, self.independent,
+            params.sampling.rules, known(params, rules),
+        )  # fmt: skip
         draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
         return draft, dataclasses.replace(state, cache=cache)
 

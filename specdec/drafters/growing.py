@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -11,34 +12,40 @@ from jaxtyping import Array, Float, Int
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import sum_last
 from specdec.core.standardize import argmax
+from specdec.rules.base import Rules, advanced, at
 from specdec.topology import Topology
+from specdec.types import RuleStates
 
 # Guesses after each distribution.
 Counts = Sequence[int] | np.ndarray
-# (nodes, tokens [B, N] so far) -> [B, len(nodes), V]: what follows each of these nodes, as
-# probabilities, or where the likeliest tokens are wanted as anything in their order. [-1] is the
-# token before the tree.
-LawsAfter = Callable[[Int[np.ndarray, " m"], Int[Array, "b n"]], Float[Array, "b m v"]]
+# (nodes, tokens [B, N] so far, the rules' states behind the nodes) -> [B, len(nodes), V]: what
+# follows each of these nodes, as probabilities, or where the likeliest tokens are wanted as
+# anything in their order. [-1] is the token before the tree.
+LawsAfter = Callable[[Int[np.ndarray, " m"], Int[Array, "b n"], RuleStates], Float[Array, "b m v"]]
 
 
 def grow(
     tree: Topology, batch: int, distributions_after: LawsAfter, uniforms: Float[Array, "b n"] |
-    None, independent: bool,
+    None, independent: bool, rules: Rules = (), states: RuleStates = (),
 ) -> tuple[Int[Array, "b n"], Float[Array, "b n v"] | None]:  # fmt: skip
     """Tokens of a tree, and the q that each was drawn from given its earlier siblings.
 
     Args:
       tree: nodes in the order of levels. Distributions are asked for once a level, of nodes with
-      children. numbers: one in [0, 1) for each node; None for the likeliest tokens, which have no
-      q. independent: whether siblings are drawn with replacement.
+        children.
+      uniforms: one in [0, 1) for each node; None for the likeliest tokens, which have no q.
+      independent: whether siblings are drawn with replacement.
+      rules, states: those that guesses follow, and their states before the tree.
     """
     parents, depths = np.array(tree.parents), tree.depths()
     tokens = jnp.zeros((batch, tree.size), jnp.int32)
     probs = []
+    behind, known = jax.tree.map(lambda leaf: leaf[:, None], states), np.array([-1])
     for level in range(tree.depth):
         nodes = np.flatnonzero(depths == level)
         above, counts = np.unique(parents[nodes], return_counts=True)
-        distributions = distributions_after(above, tokens)
+        behind = at(behind, np.searchsorted(known, above))
+        distributions = distributions_after(above, tokens, behind)
         if uniforms is None:
             drawn = likeliest_siblings(distributions, counts)
         else:
@@ -47,6 +54,8 @@ def grow(
             )
             probs.append(q)
         tokens = tokens.at[:, nodes].set(drawn)
+        of = np.searchsorted(above, parents[nodes])
+        behind, known = advanced(rules, at(behind, of), drawn), nodes
     return tokens, jnp.concatenate(probs, axis=1) if probs else None
 
 

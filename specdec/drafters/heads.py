@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from specdec.arguments import path_name
 from specdec.core.residuals import take_position
-from specdec.core.standardize import standardize
 from specdec.drafters.base import (
     Drafter,
     DraftParams,
@@ -24,47 +23,42 @@ from specdec.drafters.base import (
     prefix_states,
 )
 from specdec.drafters.growing import grow
-from specdec.drafters.model_tree import ids_of
+from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
 from specdec.drafters.shape import Tree, fixed_shape
 from specdec.pytrees import pytree
 from specdec.topology import Topology
-from specdec.types import (
-    Draft,
-    PointMass,
-    Prompt,
-    Purpose,
-    RandomSource,
-    Start,
-    Verdict,
-)
+from specdec.types import Draft, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
 
 
 def grow_from_levels(
     model: OffsetHeads | LookAhead, params: DraftParams, tree: Topology,
-    scores: Float[Array, "b d v"],
-    random: RandomSource, *, independent: bool,
+    logits: Float[Array, "b d v"], random: RandomSource, rules: RuleStates, *, independent: bool,
 ) -> Draft:  # fmt: skip
     """A draft all of whose nodes of one level are guessed from the same logits, level by level.
 
     Args:
+      rules: states of the rules, behind which the logits of a level differ.
       independent: whether siblings are drawn with replacement.
     """
-    greedy = params.sampling.greedy
-    if not greedy:
-        distributions = model.over_vocabulary(params.weights, standardize(scores, params.sampling))
-        assert not isinstance(distributions, PointMass)
-        scores = distributions
+    greedy, rules = params.sampling.greedy, known(params, rules)
+    # Without rules a level has one law.
+    shared = logits if rules else weights_of(model, params, logits)
     depths = tree.depths()
 
-    def distributions_after(nodes, tokens):
+    def distributions_after(nodes, tokens, states):
         del tokens
         level = 0 if nodes[0] < 0 else int(depths[nodes[0]]) + 1
-        return jnp.repeat(scores[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
+        found = jnp.repeat(shared[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
+        if not rules:
+            return found
+        return weights_of(model, params, adjusted(model, params, found, states))
 
     uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-    tokens, probs = grow(tree, len(scores), distributions_after, uniforms, independent)
+    tokens, probs = grow(
+        tree, len(logits), distributions_after, uniforms, independent, params.sampling.rules, rules
+    )
     if greedy:
-        tokens = ids_of(model, params.weights, tokens)
+        tokens = likeliest_ids(model, params, tokens)
     return Draft(tokens, probs, tree, independent=independent and not greedy)
 
 
@@ -111,11 +105,11 @@ class OffsetHeadsDrafter:
         return OffsetHeadsState(take_position(prefix_states(target), last))
 
     def propose(
-        self, params: DraftParams, state: OffsetHeadsState, random: RandomSource
+        self, params: DraftParams, state: OffsetHeadsState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, OffsetHeadsState]:
         scores = self.heads.logits(params.weights, state.hidden)[:, : self.topology.depth]
         draft = grow_from_levels(
-            self.heads, params, self.topology, scores, random, independent=self.independent
+            self.heads, params, self.topology, scores, random, rules, independent=self.independent
         )
         return draft, state
 

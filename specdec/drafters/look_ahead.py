@@ -12,7 +12,7 @@ from specdec.drafters.heads import grow_from_levels
 from specdec.drafters.pending import Pending
 from specdec.pytrees import pytree
 from specdec.topology import Topology
-from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, Start, Verdict
+from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, RuleStates, Start, Verdict
 
 
 @pytree
@@ -63,7 +63,7 @@ class LookAheadDrafter:
         )  # fmt: skip
 
     def propose(
-        self, params: DraftParams, state: LookAheadState, random: RandomSource
+        self, params: DraftParams, state: LookAheadState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, LookAheadState]:
         pending = state.pending
         hidden, cache = self.model.extend(
@@ -73,7 +73,7 @@ class LookAheadDrafter:
         cache = self.model.commit(cache, None, pending.count)
         scores = self.model.logits(params.weights, hidden[:, : self.topology.depth])
         draft = grow_from_levels(
-            self.model, params, self.topology, scores, random, independent=self.independent
+            self.model, params, self.topology, scores, random, rules, independent=self.independent
         )
         return draft, dataclasses.replace(state, cache=cache)
 

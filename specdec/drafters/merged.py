@@ -23,6 +23,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    RuleStates,
     SamplingConfig,
     Start,
     Verdict,
@@ -84,11 +85,12 @@ class MergedDrafter:
         return tuple(drafter.init(own, prompt, max_len, target) for drafter, own in pairs)
 
     def propose(
-        self, params: tuple[Params, ...], state: tuple[DrafterState, ...], random: RandomSource
-    ) -> tuple[Draft, tuple[DrafterState, ...]]:
+        self, params: tuple[Params, ...], state: tuple[DrafterState, ...], random: RandomSource,
+        rules: RuleStates,
+    ) -> tuple[Draft, tuple[DrafterState, ...]]:  # fmt: skip
         total = self.topology.size
         proposed = [
-            drafter.propose(own, each, self._share(random, total, first))
+            drafter.propose(own, each, self._share(random, total, first), rules)
             for drafter, own, each, first in zip(
                 self.drafters, params, state, self._firsts, strict=True
             )

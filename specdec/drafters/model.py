@@ -14,14 +14,15 @@ from specdec.arguments import path_name, real
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take
-from specdec.core.standardize import standardize
 from specdec.drafters.base import ChainDrafter, Drafter, DraftParams, DraftSpec, OpenDraft, Opening
 from specdec.drafters.best_first import BestFirstDrafter
+from specdec.drafters.guessing import adjusted, known, law
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.pending import Pending
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
 from specdec.pytrees import pytree
+from specdec.rules.base import advanced
 from specdec.types import (
     Cache,
     Distribution,
@@ -31,6 +32,7 @@ from specdec.types import (
     Prompt,
     Purpose,
     RandomSource,
+    RuleStates,
     Start,
     Verdict,
 )
@@ -86,8 +88,9 @@ class ModelDrafter(ChainDrafter):
         )  # fmt: skip
 
     def propose(
-        self, params: DraftParams, state: ModelDrafterState, random: RandomSource
-    ) -> tuple[Draft, ModelDrafterState]:
+        self, params: DraftParams, state: ModelDrafterState, random: RandomSource,
+        rules: RuleStates,
+    ) -> tuple[Draft, ModelDrafterState]:  # fmt: skip
         model, weights, sampling = self.model, params.weights, params.sampling
         batch = len(state.active)
         if sampling.greedy:
@@ -95,49 +98,53 @@ class ModelDrafter(ChainDrafter):
         else:
             uniforms = random.uniforms(Purpose.PROPOSAL, self.gamma)
 
-        def put(i, guesses, logits):
+        def put(i, guesses, states, logits):
             """Draws and keeps guess i with its q, if dense; also which rows go on behind it."""
-            distribution = model.over_vocabulary(weights, standardize(logits, sampling))
+            before = jax.tree.map(lambda leaf: leaf[:, None], states)
+            logits = adjusted(model, params, logits, before)
+            distribution = law(model, params, logits)
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
+            states = advanced(sampling.rules, states, token[:, 0])
             guesses = jax.tree.map(
                 lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, i, axis=1),
                 guesses, (token, distribution)[: len(guesses)],
             )  # fmt: skip
-            return guesses, self._goes_on(logits, distribution, token)
+            return guesses, states, self._goes_on(logits, distribution, token)
 
         guesses = (jnp.zeros((batch, self.gamma), jnp.int32),)
         if not sampling.greedy:
             guesses += (jnp.zeros((batch, self.gamma, model.vocab_size)),)
         fed = model.extend(weights, state.encoded, state.cache, state.pending.tokens)
         newest, cache = state.pending.feed(fed, model.commit)
-        guesses, going = put(0, guesses, model.logits(weights, newest))
+        logits = model.logits(weights, newest)
+        guesses, states, going = put(0, guesses, known(params, rules), logits)
         ones = jnp.ones((batch,), jnp.int32)
 
-        def step(i, cache, guesses):
+        def step(i, cache, guesses, states):
             token = jax.lax.dynamic_slice_in_dim(guesses[0], i - 1, 1, axis=1)
             hidden, cache = model.extend(weights, state.encoded, cache, token)
             cache = model.commit(cache, None, ones)
-            return cache, *put(i, guesses, model.logits(weights, hidden))
+            return cache, *put(i, guesses, states, model.logits(weights, hidden))
 
         # A loop, not unrolled: the target's weights have flushed the processor's caches, and code
         # that repeats is fetched once.
         if not self.stop_below:
-            cache, guesses = jax.lax.fori_loop(
-                1, self.gamma, lambda i, carry: step(i, *carry)[:2], (cache, guesses)
+            cache, guesses, _ = jax.lax.fori_loop(
+                1, self.gamma, lambda i, carry: step(i, *carry)[:3], (cache, guesses, states)
             )
             num_guesses = None
         else:
 
             def step_or_wait(carry):
-                i, cache, guesses, going, count = carry
-                cache, guesses, likely = step(i, cache, guesses)
-                return i + 1, cache, guesses, going & likely, count + going
+                i, going, count, *rest = carry
+                *rest, likely = step(i, *rest)
+                return i + 1, going & likely, count + going, *rest
 
-            fed, cache, guesses, _, num_guesses = jax.lax.while_loop(
-                lambda carry: (carry[0] < self.gamma) & jnp.any(carry[3]),
+            fed, _, num_guesses, cache, guesses, _ = jax.lax.while_loop(
+                lambda carry: (carry[0] < self.gamma) & jnp.any(carry[1]),
                 step_or_wait,
-                (jnp.int32(1), cache, guesses, going & state.active, ones),
+                (jnp.int32(1), going & state.active, ones, cache, guesses, states),
             )
             # A row that stopped before its neighbours forgets what it was fed since.
             cache = model.commit(cache, None, num_guesses - fed)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.core.standardize import standardize
-from specdec.drafters.base import DraftParams, LookAhead, OffsetHeads, StateDraft
+from specdec.drafters.base import DraftParams
 from specdec.drafters.growing import grow
+from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
 from specdec.drafters.pending import Pending
 from specdec.models.base import Model
 from specdec.pytrees import pytree
@@ -19,11 +19,10 @@ from specdec.types import (
     Cache,
     Draft,
     Encoded,
-    Params,
-    PointMass,
     Prompt,
     Purpose,
     RandomSource,
+    RuleStates,
     Start,
     Verdict,
 )
@@ -81,15 +80,6 @@ def inner_nodes(tree: Topology) -> Topology:
     return Topology(tuple(int(indices[parent]) if parent >= 0 else -1 for parent in kept))
 
 
-def ids_of(
-    model: Model | OffsetHeads | StateDraft | LookAhead, weights: Params, tokens: Int[Array, "b n"]
-) -> Int[Array, "b n"]:
-    """Token ids of indices into a model's logits, where it does not generate all tokens."""
-    found = model.over_vocabulary(weights, PointMass(tokens))
-    assert isinstance(found, PointMass)
-    return found.tokens
-
-
 def observe_tree(model: Model, state: ModelTreeState, verdict: Verdict) -> ModelTreeState:
     """Keeps the accepted guesses that were fed; what was emitted behind them is pending.
 
@@ -133,7 +123,7 @@ class ModelTreeDrafter:
         )
 
     def propose(
-        self, params: DraftParams, state: ModelTreeState, random: RandomSource
+        self, params: DraftParams, state: ModelTreeState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, ModelTreeState]:
         model, weights, tree = self.model, params.weights, self.topology
         batch, greedy = len(state.fed), params.sampling.greedy
@@ -143,9 +133,9 @@ class ModelTreeDrafter:
 
         def ids(tokens):
             """Of likeliest tokens among those that the model generates, which may not be all."""
-            return ids_of(model, weights, tokens) if greedy else tokens
+            return likeliest_ids(model, params, tokens) if greedy else tokens
 
-        def distributions_after(nodes, tokens):
+        def distributions_after(nodes, tokens, states):
             if nodes[0] < 0:
                 logits, cache = feed_pending(model, params, state)
             else:
@@ -155,13 +145,13 @@ class ModelTreeDrafter:
                 )  # fmt: skip
                 logits = model.logits(weights, hidden)
             caches.append(cache)
-            if greedy:
-                return logits
-            distribution = model.over_vocabulary(weights, standardize(logits, params.sampling))
-            assert not isinstance(distribution, PointMass)
-            return distribution
+            logits = adjusted(model, params, logits, states)
+            return weights_of(model, params, logits)
 
-        tokens, probs = grow(tree, batch, distributions_after, uniforms, self.independent)
+        tokens, probs = grow(
+            tree, batch, distributions_after, uniforms, self.independent,
+            params.sampling.rules, known(params, rules),
+        )  # fmt: skip
         draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
         indices = jnp.broadcast_to(jnp.asarray(fed), (batch, tree.size))
         return draft, dataclasses.replace(state, cache=caches[-1], fed=indices)

@@ -15,7 +15,16 @@ from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
 from specdec.drafters.shape import Tree, fixed_shape
 from specdec.topology import Topology
-from specdec.types import Draft, Prompt, Purpose, RandomSource, SamplingConfig, Start, Verdict
+from specdec.types import (
+    Draft,
+    Prompt,
+    Purpose,
+    RandomSource,
+    RuleStates,
+    SamplingConfig,
+    Start,
+    Verdict,
+)
 
 _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 
@@ -41,15 +50,17 @@ class NgramDrafter:
         return jnp.take_along_axis(prompt.prefix, jnp.maximum(at, 0), axis=1)
 
     def propose(
-        self, params: DraftParams, state: Array, random: RandomSource
+        self, params: DraftParams, state: Array, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, Array]:
+        del rules  # Tables are no logits.
         tables, greedy, tree = params.weights, params.sampling.greedy, self.topology
         batch, size = len(state), tree.size
         uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, size)
         family = tree.ancestors()
 
-        def distributions_after(nodes, tokens):
+        def distributions_after(nodes, tokens, states):
             """What the context of each node has: the last emitted tokens, then its ancestors."""
+            del states
             distributions = []
             for node in nodes:
                 ancestors = np.flatnonzero(family[node]) if node >= 0 else []

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.shape import Tree, fixed_shape
 from specdec.topology import AnyTopology
-from specdec.types import Draft, Params, Prompt, Purpose, RandomSource, Start, Verdict
+from specdec.types import Draft, Params, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,10 @@ class RandomDrafter:
         del params, max_len, target
         return jnp.zeros((prompt.batch_size, 0))
 
-    def propose(self, params: Params, state: Array, random: RandomSource) -> tuple[Draft, Array]:
-        del params
+    def propose(
+        self, params: Params, state: Array, random: RandomSource, rules: RuleStates
+    ) -> tuple[Draft, Array]:
+        del params, rules
         uniforms = random.uniforms(Purpose.PROPOSAL, self.topology.size)
         tokens = (uniforms * self.vocab_size).astype(jnp.int32)
         # float32 rounds a number close to 1 up.

@@ -25,7 +25,7 @@ from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.checkpoints.loading import DraftLoader, as_loaded
 from specdec.decoding.beam import BeamLoop
-from specdec.decoding.build import build_engine, build_search
+from specdec.decoding.build import build_engine, build_search, following, open_rules
 from specdec.decoding.engine import EngineParams
 from specdec.decoding.loop import decode
 from specdec.decoding.options import Decoding
@@ -131,7 +131,7 @@ class SpeculativeEncoderDecoderModel(
         # Before a checkpoint is restored the parameters are shapes.
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = as_loaded(model, shapes, "T5X's module")
-        self._beams = decoding.beam
+        self._beams, self._rules = decoding.beam, open_rules(target, decoding)
         if draft is None:
             self._depth = 0
             return
@@ -147,8 +147,11 @@ class SpeculativeEncoderDecoderModel(
             self._searcher, self._draft_params = searcher, searcher.draft.params
             return
         self._engine = build_engine(model, opened, decoding)
-        self._draft_params = opened.params(decoding.draft_sampling or decoding.sampling)
-        self._sampling = decoding.sampling.traced()
+        drawn = opened.params(decoding.draft_sampling or decoding.sampling)
+        if decoding.draft_follows_rules:
+            drawn = following(drawn, self._rules)
+        self._draft_params = drawn
+        self._sampling = decoding.sampling.traced(self._rules)
 
     def predict_batch_with_aux(
         self, params: Params, batch: Mapping[str, Shaped[Array, "b ..."]],
@@ -219,7 +222,7 @@ class SpeculativeEncoderDecoderModel(
     ) -> tuple[Int[Array, "b *w l"], dict[str, Shaped[Array, "b ..."]]]:
         """Beams of a batch, plain ones where there is no draft."""
         assert self._beams is not None
-        rules = jax.tree.map(jnp.asarray, self._beams.traced(limit))
+        rules = jax.tree.map(jnp.asarray, self._beams.traced(limit, self._rules))
         if self._depth:
             found = decode.function(
                 self._searcher.loop, (rules, packed, self._draft()), prompt, row_ids, limit, 0,

@@ -108,7 +108,7 @@ def along_texts(
         emitted = jnp.pad(token, ((0, 0), (0, 1)))
         probs = jnp.zeros((len(tokens), 1))
         verdict = Verdict(emitted, none + (t < num_tokens), none, 0 * emitted, probs, none)
-        state, _ = engine.commit(state, draft, scored, verdict)
+        state, _ = engine.commit(params, state, draft, scored, verdict)
         found = jax.tree.map(
             lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, t, axis=1),
             found, answer,

@@ -33,6 +33,7 @@ from specdec.types import (
     PointMass,
     Prompt,
     RandomSource,
+    RuleStates,
     Seed,
     Stats,
     Verdict,
@@ -79,7 +80,7 @@ def blocks(
         random = BlockRandom.of(state.row_keys, state.block)
         draft, state = engine.propose(params, state, random)
         scored = engine.score(params, state, draft)
-        after, _ = commit(state, draft, scored, verify(scored, draft, random))
+        after, _ = commit(params, state, draft, scored, verify(scored, draft, random))
         # Rows that ended go on, so that no drafter leaves them out.
         running = jnp.zeros_like(after.finished)
         return dataclasses.replace(after, finished=running, num_tokens=state.num_tokens)
@@ -101,9 +102,9 @@ def _unverified(scored, draft, random) -> Verdict:
     return Verdict(tokens, ones, 0 * ones, jnp.zeros_like(tokens), probs, ones)
 
 
-def _uncommitted(state, draft, scored, verdict):
+def _uncommitted(params, state, draft, scored, verdict):
     """The next block follows the verdict's first token, with nothing rolled back or counted."""
-    del draft
+    del params, draft
     return dataclasses.replace(
         state, last_token=verdict.tokens[:, 0], cache=scored.cache, block=state.block + 1
     ), None
@@ -113,9 +114,9 @@ class _FreePointMasses(RandomDrafter):
     """Guesses without a q."""
 
     def propose(
-        self, params: Params, state: DrafterState, random: RandomSource
+        self, params: Params, state: DrafterState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, DrafterState]:
-        draft, state = super().propose(params, state, random)
+        draft, state = super().propose(params, state, random, rules)
         return dataclasses.replace(draft, probs=None, independent=False), state
 
 

@@ -39,6 +39,10 @@ class Row:
     accepted_by_rank: list[int]
     acceptance_prob_sum: float
     blocks: list[Block]  # What each block accepted, rejected and added.
+    # Of each token, if asked for; see `specdec.types.LogProbs`. Alternatives are [token, log p].
+    log_probs: list[float] | None = None
+    adjusted_log_probs: list[float] | None = None
+    alternatives: list[list[tuple[int, float]]] | None = None
     # First difference from plain greedy decoding; None where there is none or when sampling.
     mismatch: Mismatch | None = None
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
@@ -56,7 +60,7 @@ class Row:
             id=id, input=input, output=None, reference=reference,
             tokens=[int(t) for t in result.tokens[index, : result.num_tokens[index]]],
             num_tokens=int(result.num_tokens[index]), **_counts(result.stats, index),
-            blocks=blocks_of(result.trace, index),
+            blocks=blocks_of(result.trace, index), **_log_probs(result, index),
         )  # fmt: skip
 
     @classmethod
@@ -74,7 +78,7 @@ class Row:
         return cls(
             id=id, input=input, output=best.text, reference=reference, tokens=best.tokens.tolist(),
             num_tokens=len(best.tokens), **_counts(stats, index), blocks=[],
-            beams=[dataclasses.asdict(each) | {"tokens": each.tokens.tolist()} for each in beams],
+            beams=[_fields(each) for each in beams],
             searched=searched,
         )  # fmt: skip
 
@@ -114,3 +118,27 @@ def _counts(stats: Stats, index: int) -> dict[str, Any]:
 def read_rows(path: Path) -> Iterator[Row]:
     """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.rows.read_lines`."""
     return read_lines(path, Row.from_fields)
+
+
+def _fields(beam: Hypothesis) -> dict[str, Any]:
+    """A hypothesis for JSON; of what was not asked for nothing."""
+    fields = {name: value for name, value in vars(beam).items() if not name.endswith("log_probs")}
+    told = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
+    kept = {name: value.tolist() for name, value in told.items() if value is not None}
+    return fields | {"tokens": beam.tokens.tolist()} | kept
+
+
+def _log_probs(result: DecodeResult, index: int) -> dict[str, Any]:
+    """Of a row's tokens, if they were kept."""
+    if result.log_probs is None:
+        return {}
+    told, count = result.log_probs, result.num_tokens[index]
+    pairs = [
+        [(int(token), float(log_prob)) for token, log_prob in zip(*each, strict=True)]
+        for each in zip(told.top_tokens[index, :count], told.top[index, :count], strict=True)
+    ]
+    return {
+        "log_probs": told.plain[index, :count].tolist(),
+        "adjusted_log_probs": told.adjusted[index, :count].tolist(),
+        "alternatives": pairs if told.top.shape[-1] else None,
+    }

@@ -13,6 +13,9 @@ import numpy as np
 from specdec.core.compilation import decode_jit
 from specdec.decoding.beam import Hypothesis
 from specdec.models.base import LoadedModel, Model
+from specdec.rules.base import Rules, adjusted, at_nodes
+from specdec.rules.base import start as begin
+from specdec.topology import Topology
 from specdec.types import Prompt
 
 
@@ -21,9 +24,9 @@ class Mismatch:
     """How one row differs from a reference decode; of beams, from its list of hypotheses."""
 
     position: int  # Of the first token, or hypothesis, that differs, from 0.
-    # The target's largest logit there minus its second largest. A difference with a gap near the
-    # arithmetic's own precision is a tie broken otherwise; any other is a bug. Of beams, the
-    # difference of the two scores.
+    # The target's largest logit there, after rules, minus its second largest. A difference with a
+    # gap near the arithmetic's own precision is a tie broken otherwise; any other is a bug. Of
+    # beams, the difference of the two scores.
     top2_gap: float
     expected: list[int]  # The reference's tokens.
 
@@ -35,13 +38,16 @@ def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | No
 
 
 def compare(
-    target: LoadedModel, prompt: Prompt, tokens: Sequence[int], expected: Sequence[int]
-) -> Mismatch | None:
+    target: LoadedModel, prompt: Prompt, tokens: Sequence[int], expected: Sequence[int],
+    rules: Rules = (), limit: int = 0,
+) -> Mismatch | None:  # fmt: skip
     """The first difference between a row and its reference, or None.
 
     Args:
       prompt: of the row alone.
       tokens, expected: the row's own tokens and the reference's.
+      rules: for logits, that both followed.
+      limit: tokens that the row might emit, as rules are told.
     """
     position = first_difference(tokens, expected)
     if position is None:
@@ -49,7 +55,7 @@ def compare(
     # A few widths in all, so that many mismatches do not mean many programs.
     padded = np.zeros((1, 1 << position.bit_length()), np.int32)
     padded[0, :position] = expected[:position]
-    logits = _logits(target.model, target.params, prompt, jnp.asarray(padded))
+    logits = _logits(target.model, target.params, prompt, jnp.asarray(padded), rules, limit)
     second, first = np.sort(np.asarray(logits[0, position]))[-2:]
     return Mismatch(position, float(first - second), [int(t) for t in expected])
 
@@ -69,7 +75,12 @@ def compare_beams(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -
 
 
 @decode_jit(static_argnames="model")
-def _logits(model: Model, params, prompt, tokens):
+def _logits(model: Model, params, prompt, tokens, rules, limit):
     start = model.start(params, prompt, tokens.shape[1] + 1)
     block = jnp.concatenate([start.last_token[:, None], tokens], axis=1)
-    return model.logits(params, model.extend(params, start.encoded, start.cache, block)[0])
+    logits = model.logits(params, model.extend(params, start.encoded, start.cache, block)[0])
+    if not rules:
+        return logits
+    size = tokens.shape[1]
+    states = at_nodes(rules, begin(rules, prompt, limit, size), tokens, Topology.chain(size))
+    return adjusted(rules, states, logits)[0]

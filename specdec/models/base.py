@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Partitioning, place
+from specdec.rules.base import Rule, Words
 from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
@@ -189,6 +190,8 @@ class LoadedModel:
       reads_encoding: width of the target's encoding that it starts from; None for a model that
         needs none, as each target does.
       most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
+      vocabulary: of a target; None where there is none.
+      rules: those for logits that its checkpoint sets.
     """
 
     model: LoadableModel
@@ -198,6 +201,8 @@ class LoadedModel:
     encoding_width: int | None = None
     reads_encoding: int | None = None
     most_tokens: int | None = None
+    vocabulary: Words | None = None
+    rules: tuple[Rule, ...] = ()
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
         """A draft in few bits; see :meth:`LoadableModel.quantized`."""

@@ -19,6 +19,7 @@ from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.build import rules_of
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.load import load_pair
 from specdec.measure import alpha, beam_speed, results, speed, traces
@@ -69,8 +70,9 @@ class PreparedRun:
                 good(row)
         self._directory, self._processes = directory, processes
         self.pair = load_pair(
-            target=run.target, draft=run.draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh
-        )
+            target=run.target, draft=run.draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh,
+            generation_config=run.generation_config,
+        )  # fmt: skip
         how = run.decoding.fitted(self.pair.draft.most_guesses)
         self.run = run = dataclasses.replace(run, decoding=how)
         self.pair.target.check_batch_size(how.batch_size)
@@ -83,7 +85,7 @@ class PreparedRun:
         (prefix,) = self.pair.prefix_ids(run.prefix, 1, **sizes)
         self._inputs = Inputs(
             run.task, self.pair, num_examples=run.num_examples, bad_rows=run.bad_rows,
-            prefix=prefix.tolist(), **sizes,
+            prefix=prefix.tolist(), truncate=how.truncate, **sizes,
         )  # fmt: skip
         self._survey = found = self._inputs.survey()
         for row in found.first_skipped:
@@ -237,6 +239,7 @@ class PreparedRun:
             "tree": how.tree and str(how.tree),
             "beam": how.beam and dataclasses.asdict(how.beam),
             "topology": self._topology(),
+            "rules": [str(rule) for rule in rules_of(self.pair.target, how)],
             "verifier": described(how.accepts),
             "lossless": how.accepts.lossless,
             "gamma_choice": self._choice and dataclasses.asdict(self._choice),
@@ -295,10 +298,14 @@ class PreparedRun:
         say(f"Comparing the {run.weights} weights with the full ones")
         full = load_pair(
             target=run.target, draft=resolve(run.target, "target"), dtype=run.dtype,
-            weights=run.weights, mesh=run.mesh,
+            weights=run.weights, mesh=run.mesh, generation_config=run.generation_config,
         )  # fmt: skip
         decoder = full.decoder(
-            gamma=1, sampling=how.sampling, max_decode_len=how.max_decode_len, seed=how.seed
+            gamma=1,
+            rules=how.rules,
+            sampling=how.sampling,
+            max_decode_len=how.max_decode_len,
+            seed=how.seed,
         )
         indices = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
         items = [item for index, item in enumerate(self._inputs.items()) if index in indices]

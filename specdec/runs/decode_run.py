@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from specdec.api import Pair
 from specdec.arguments import choice, path_name, truth, whole
+from specdec.checkpoints.loading import GenerationConfig
 from specdec.data.inputs import Text
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -25,7 +26,8 @@ class DecodeRun:
     """What to decode, and how. ``configs/runs/decode.gin`` binds its fields.
 
     Attributes:
-      target, draft, dtype, weights, mesh: see :func:`specdec.load_pair`; a draft may be a spec.
+      target, draft, dtype, weights, mesh, generation_config: see :func:`specdec.load_pair`; a draft
+        may be a spec.
       decoding: see :class:`specdec.Decoding`.
       num_examples: how many rows of the task, from its beginning; None for all.
       timing_examples, timing_repetitions: how many of these rows, evenly spread, are timed, and
@@ -53,6 +55,7 @@ class DecodeRun:
     bad_rows: BadRows = "fail"
     weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None
+    generation_config: GenerationConfig = "follow"
     check: bool = True
     prefix: Text = ""
 
@@ -62,6 +65,7 @@ class DecodeRun:
         draft_spec("draft", self.draft)
         choice("dtype", self.dtype, "float32", "bfloat16")
         choice("weights", self.weights, "int8", None)
+        choice("generation_config", self.generation_config, "follow", "ignore")
         check_mesh(self.mesh)
         choice("bad_rows", self.bad_rows, *get_args(BadRows))
         checked = {

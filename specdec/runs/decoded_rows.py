@@ -15,6 +15,7 @@ from specdec.api import Pair
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamResult
+from specdec.decoding.build import open_rules
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import (
     SpeculativeBeamDecoder,
@@ -23,6 +24,7 @@ from specdec.decoding.speculative_beam import (
 )
 from specdec.measure import lossless
 from specdec.measure.decodes import Row
+from specdec.rules.base import Rules
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import Item
 from specdec.types import DecodeResult
@@ -33,7 +35,9 @@ Members = tuple[Batch, list[Item]]  # A batch and its rows, which come first in 
 def decoded_rows(run: DecodeRun, pair: Pair, batches: Iterator[Members]) -> Iterator[list[Row]]:
     """Decodes batches and yields the rows of each, in their order; it reads batches ahead."""
     decoder, references = _decoders(run, pair)
-    make: Callable[..., Row] = functools.partial(_row, pair)
+    make: Callable[..., Row] = functools.partial(
+        _row, pair, run.decoding, open_rules(pair.target, run.decoding)
+    )
     if run.decoding.searches:
         make = functools.partial(_searched_row, pair, run.decoding)
     for (batch, members), result, found in _by_all(batches, decoder, references):
@@ -74,19 +78,23 @@ def _by_all(
 
 
 def _row(
-    pair: Pair, batch: Batch, index: int, item: Item, result: DecodeResult,
-    references: Mapping[str, DecodeResult],
+    pair: Pair, decoding: Decoding, rules: Rules, batch: Batch, index: int, item: Item,
+    result: DecodeResult, references: Mapping[str, DecodeResult],
 ) -> Row:  # fmt: skip
     given = {"input": item.example.input, "reference": item.example.reference}
     row = Row.of(result, index, id=item.id, **given)
-    output = pair.text(np.asarray(row.tokens), batch, index)
+    output = pair.text(np.asarray(row.tokens), batch, index, decoding.stop)
     found = {
         name: lossless.compare(
-            pair.target, batch.row(index), row.tokens,
+            pair.target,
+            batch.row(index),
+            row.tokens,
             reference.tokens[index, : reference.num_tokens[index]].tolist(),
+            rules,
+            decoding.max_decode_len,
         )
         for name, reference in references.items()
-    }  # fmt: skip
+    }
     return dataclasses.replace(row, output=output, **found)
 
 

@@ -21,7 +21,7 @@ from specdec.checkpoints.architectures import (
     Config,
     count_parameters,
 )
-from specdec.checkpoints.formats import warn_of_options
+from specdec.checkpoints.formats import rules_of
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
@@ -132,7 +132,8 @@ def report(
     if isinstance(model, Hierarchical):
         model, tables = model.draft, model.inner
     names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
-    warn_of_options(resolve(run.target, "target"))
+    if run.generation_config == "follow":
+        rules_of(resolve(run.target, "target"))  # What it cannot do is told now.
     source = model.of if isinstance(model, Quantized) else model
     if isinstance(source, str):
         names.append(str(model))

@@ -21,6 +21,17 @@ from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
+from specdec.rules.automata import AllowedSequences, Automaton
+from specdec.rules.forbidden import Forbidden
+from specdec.rules.ngrams import NoRepeatNgram
+from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from specdec.rules.positions import (
+    ForcedFirst,
+    ForcedLast,
+    MinLength,
+    MinNewTokens,
+    Suppressed,
+)
 from specdec.runs import dry_run
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.published import ReportedRun
@@ -42,6 +53,10 @@ _NAMED: dict[str, tuple[Any, ...]] = {
     ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
+    "specdec.rules": (
+        AllowedSequences, Automaton, Forbidden, ForcedFirst, ForcedLast, FrequencyPenalty,
+        MinLength, MinNewTokens, NoRepeatNgram, PresencePenalty, RepetitionPenalty, Suppressed,
+    ),
     "specdec.trees": (Tree,),
     "specdec.verifiers": (
         TokenVerifier, BlockVerifier, LenientVerifier, RecursiveVerifier, TraversalVerifier,

@@ -79,6 +79,7 @@ class Inputs:
     bad_rows: BadRows
     max_decode_len: int = 0  # Tokens for which positions must be left behind each row.
     prefix: Sequence[int] = ()
+    truncate: bool = False  # Whether rows that are longer are cut.
 
     def __iter__(self) -> Iterator[Item | Skipped]:
         for index, row in enumerate(islice(self.task.read(), self.num_examples)):
@@ -93,8 +94,9 @@ class Inputs:
         given, limit = model_inputs([row], self.pair.vocabulary), self.max_input_len
         try:
             (tokens,) = self.pair.token_ids(
-                given, max_input_len=limit, names=[row.origin], max_decode_len=self.max_decode_len
-            )
+                given, max_input_len=limit, names=[row.origin],
+                max_decode_len=self.max_decode_len, truncate=self.truncate,
+            )  # fmt: skip
         except ValueError as error:
             return BadRow(row.origin, str(error))
         return Item(index, row, tokens)

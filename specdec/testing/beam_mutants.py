@@ -65,6 +65,6 @@ class LateMiss(BeamEngine):
 class StaleDraft(BeamEngine):
     """Does not feed the draft its own last guesses after a block that survived whole."""
 
-    def guess(self, params, encoded, prompt, beams, live, cache):
+    def guess(self, params, encoded, prompt, beams, live, cache, rules):
         live = dataclasses.replace(live, above=jnp.zeros_like(live.above))
-        return super().guess(params, encoded, prompt, beams, live, cache)
+        return super().guess(params, encoded, prompt, beams, live, cache, rules)

@@ -94,8 +94,8 @@ class ResidualAfterStop(TokenVerifier):
 class StopBefore(ModelDrafter):
     """Drops an unlikely guess: what is drawn is kept only if it is likely."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         made = guess_counts(draft)
         count = jnp.where(made < self.gamma, jnp.maximum(made - 1, 1), made)
         return dataclasses.replace(draft, num_guesses=count), after
@@ -119,8 +119,8 @@ class OffByOne(TokenVerifier):
 class UnwarpedDraft(ModelDrafter):
     """Draws guesses from the warped q but reports the plain softmax of the same step."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         # Teacher-forced on the same guesses, so that only the reported q is wrong.
         model, weights = self.model, params.weights
         fed = model.extend(weights, state.encoded, state.cache, state.pending.tokens)
@@ -191,8 +191,8 @@ class UnboundedReach(BlockVerifier):
 class UnigramReported(NgramDrafter):
     """Draws from the n-gram and reports the unigram distribution."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         unigram = params.weights.unigram
         probs = jnp.broadcast_to(unigram, (*draft.tokens.shape, *unigram.shape))
         return dataclasses.replace(draft, probs=probs), after
@@ -201,16 +201,16 @@ class UnigramReported(NgramDrafter):
 class CopyUniform(CopyingDrafter):
     """Reports copied guesses as if they had been drawn uniformly."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         return dataclasses.replace(draft, probs=jnp.full((*draft.tokens.shape, 3), 1 / 3)), after
 
 
 class RandomWithoutLast(RandomDrafter):
     """Never draws the last token, and reports that it does."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         kept = jnp.minimum(draft.tokens, self.vocab_size - 2)
         return dataclasses.replace(draft, tokens=kept), after
 
@@ -218,8 +218,8 @@ class RandomWithoutLast(RandomDrafter):
 class InnerReported(HierarchicalDrafter):
     """Reports the draft model's distribution with the tokens' columns mixed up."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         assert draft.probs is not None
         return dataclasses.replace(draft, probs=jnp.roll(draft.probs, 1, axis=-1)), after
 

@@ -231,13 +231,25 @@ def _all_logits(
     return model.logits(params, hidden)
 
 
+Adjust = Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
+
+
+def _as_they_are(logits: np.ndarray, output: tuple[int, ...]) -> np.ndarray:
+    del output
+    return logits
+
+
 def model_distribution(
     model: Model, params: Params, prompt: Prompt,
-    distribution: Callable[[np.ndarray], np.ndarray], *, limit: int,
+    distribution: Callable[[np.ndarray], np.ndarray], *, limit: int, adjust: Adjust = _as_they_are,
+    ends: Callable[[tuple[int, ...]], bool] = lambda output: False,
 ) -> list[JointDistribution]:  # fmt: skip
     """The target's own distribution for each row of ``prompt``: every sequence, in float64.
 
-    ``distribution`` maps float64 logits [V] to probabilities [V]: an independent standardize.
+    Args:
+      distribution: float64 logits [V] to probabilities [V], an independent standardize.
+      adjust: a rule, written independently: logits behind an output, and that output.
+      ends: whether an output ends though its last token is no EOS.
     """
     every = list(itertools.product(range(model.vocab_size), repeat=limit - 1))
     tokens = jnp.asarray(every, jnp.int32).reshape(len(every), limit - 1)
@@ -248,12 +260,13 @@ def model_distribution(
         joint: JointDistribution = {}
 
         def walk(prefix, weight, logits=logits, joint=joint):
-            if len(prefix) == limit or (prefix and prefix[-1] in model.eos_ids):
+            done = prefix and (prefix[-1] in model.eos_ids or ends(prefix))
+            if len(prefix) == limit or done:
                 joint[prefix] = joint.get(prefix, 0.0) + weight
                 return
             # The first sequence that begins so: the others' entries are 0.
             at = sum(t * model.vocab_size ** (limit - 2 - i) for i, t in enumerate(prefix))
-            probs = distribution(logits[at, len(prefix)])
+            probs = distribution(adjust(logits[at, len(prefix)], prefix))
             for token in np.flatnonzero(probs > 0):
                 walk((*prefix, int(token)), weight * probs[token])
 

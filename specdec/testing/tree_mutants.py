@@ -135,8 +135,8 @@ class RepeatedSiblings(RecursiveVerifier):
 class NotRenormalised(ModelTreeDrafter):
     """Reports siblings' q without the earlier ones, but not renormalised."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         assert draft.probs is not None
         whole = draft.probs[:, _first_siblings(self.topology)]
         return dataclasses.replace(draft, probs=jnp.where(draft.probs > 0, whole, 0.0)), after
@@ -145,8 +145,8 @@ class NotRenormalised(ModelTreeDrafter):
 class WithReplacementReported(ModelTreeDrafter):
     """Draws siblings without replacement, and reports the first one's q for all."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         assert draft.probs is not None
         whole = draft.probs[:, _first_siblings(self.topology)]
         return dataclasses.replace(draft, probs=whole), after

@@ -1,6 +1,7 @@
 """What a checkpoint asks of transformers' generate, and decoding does not do, is told at load."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -13,12 +14,12 @@ from tiny import TINY, random_t5_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.generation_options import OPTIONS, unserved
+from specdec.checkpoints.generation_options import OPTIONS, RULES, GenerationOptions, read_options
 from specdec.checkpoints.loading import load_model
+from specdec.checkpoints.parameters import CheckpointError
 from specdec.runs import dry_run
 
 ROOT = Path(__file__).resolve().parents[2]
-UNSUPPORTED = "not supported: outputs differ from those of transformers' generate"
 # Of GenerationConfig: what is served, what tells where the file is from, and what changes no
 # output: caches, compiling, what is returned beside tokens, and drafts, which are specdec's own.
 SERVED = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
@@ -65,7 +66,7 @@ def test_what_transformers_saves_by_default_is_neutral(checkpoint):
     )  # fmt: skip
     config.save_pretrained(checkpoint)
     (checkpoint / "generation_config.json").write_text(config.to_json_string(use_diff=False))
-    assert unserved(checkpoint) is None
+    assert read_options(checkpoint) == GenerationOptions()
 
 
 @pytest.mark.parametrize(
@@ -83,15 +84,13 @@ def test_what_transformers_saves_by_default_is_neutral(checkpoint):
         ({"max_new_tokens": 77}, "max_new_tokens=77: pass max_decode_len=77."),
         ({"max_length": 200}, "max_length=200: pass max_decode_len (max_length counts"),
         ({"num_return_sequences": 2}, "num_return_sequences=2: pass num_return=2."),
-        ({"no_repeat_ngram_size": 3, "repetition_penalty": 1.2},
-         f"repetition_penalty=1.2, no_repeat_ngram_size=3: {UNSUPPORTED}."),
         ({"bad_words_ids": [[5], [6, 7]], "max_new_tokens": 9},
-         f"max_new_tokens=9: pass max_decode_len=9; bad_words_ids=[[5], [6, 7]]: {UNSUPPORTED}."),
+         "max_new_tokens=9: pass max_decode_len=9."),
     ],
 )  # fmt: skip
 def test_each_option_is_named_with_what_to_do(checkpoint, options, told):
     write(checkpoint, **options)
-    line = unserved(checkpoint)
+    line = read_options(checkpoint).advice
     assert line is not None
     assert line.startswith(f"{checkpoint / 'generation_config.json'} has options for generating")
     assert told in line
@@ -100,11 +99,17 @@ def test_each_option_is_named_with_what_to_do(checkpoint, options, told):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_no_option_is_passed_over(checkpoint, name):
-    write(checkpoint, **{name: 7})
-    assert f"{name}=7" in (unserved(checkpoint) or "")
+    value = {"bad_words_ids": [[7]], "suppress_tokens": [7], "begin_suppress_tokens": [7]}.get(
+        name, 7
+    )
+    write(checkpoint, **{name: value})
+    found = read_options(checkpoint)
+    named = f"{name}={value}"
+    assert (len(found.rules) == 1) == (name in RULES)
+    assert (named in (found.refused or "")) != (named in (found.advice or "") or name in RULES)
     for neutral in (None, *OPTIONS[name][0]):
         write(checkpoint, **{name: neutral})
-        assert unserved(checkpoint) is None
+        assert read_options(checkpoint) == GenerationOptions()
 
 
 def test_what_it_says_to_pass_can_be_passed():
@@ -116,9 +121,9 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
     """And what is for a task only counts nowhere."""
     own = {"num_beams": 4, "task_specific_params": {"summarization": {"min_length": 30}}}
     write(checkpoint, "config.json", **own)
-    assert unserved(checkpoint) is None
+    assert read_options(checkpoint) == GenerationOptions()
     (checkpoint / "generation_config.json").unlink()
-    line = unserved(checkpoint)
+    line = read_options(checkpoint).advice
     assert line is not None
     assert line.startswith(f"{checkpoint / 'config.json'} has options")
     assert "num_beams=4" in line
@@ -126,8 +131,8 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
 
 
 def test_values_without_end_are_cut(checkpoint):
-    write(checkpoint, suppress_tokens=list(range(5000)), stop_strings="x" * 5000)
-    assert len(unserved(checkpoint) or "") < 500
+    write(checkpoint, sequence_bias=[[list(range(5000)), 1.0]], stop_strings="x" * 5000)
+    assert len(read_options(checkpoint).refused or "") < 500
 
 
 def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
@@ -145,17 +150,46 @@ def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
 
 def test_a_dry_run_tells_it_too(checkpoint, tmp_path):
     """As a command: on stderr."""
-    write(checkpoint, repetition_penalty=1.5)
+    write(checkpoint, repetition_penalty=1.5, guidance_scale=2.0, num_beams=3)
     command = [
         sys.executable, ROOT / "scripts" / "decode.py", "--dry_run",
         f"--gin_file={ROOT / 'configs' / 'experiments' / 'quickstart_ende.gin'}",
         f"--gin.TARGET='{checkpoint}'", f"--gin.DRAFT='{checkpoint}'",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"repetition_penalty=1.5: {UNSUPPORTED}" in said(done.stderr)
+    assert done.returncode == 2
+    assert "generate: guidance_scale=2.0. Remove them, or" in said(done.stderr)
 
 
 def test_revisions_of_public_checkpoints_have_their_shapes():
     config, source = dry_run.find_config("google/flan-t5-xl@refs/pr/2", ROOT)
     assert (config.d_model, source) == (2048, "configs/shapes/t5_1_1_xl.gin")
+
+
+def test_rules_are_the_pairs_own_unless_others_are_given(checkpoint):
+    write(checkpoint, forced_bos_token_id=7, no_repeat_ngram_size=2, bad_words_ids=[[1], [5, 6]])
+    pair = specdec.load_pair(target=checkpoint, draft=checkpoint)
+    rules = (specdec.NoRepeatNgram(2), specdec.Forbidden([[5, 6]]), specdec.ForcedFirst(7))
+    assert pair.target.rules == rules
+    assert "NoRepeatNgram(size=2), Forbidden(sequences=((5, 6),)), ForcedFirst(token=7)" in str(
+        pair
+    )
+    text = [[3, 4, 1]]
+    assert pair.generate(text, gamma=2, max_decode_len=8).tokens[0][0] == 7
+    free = pair.generate(text, gamma=2, max_decode_len=8, rules=()).tokens[0]
+    ignoring = specdec.load_pair(target=checkpoint, draft=checkpoint, generation_config="ignore")
+    assert free.tolist() == ignoring.generate(text, gamma=2, max_decode_len=8).tokens[0].tolist()
+    assert ignoring.target.rules == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1: NoRepeatNgram.size must be at"),
+     ({"repetition_penalty": 0.0}, "repetition_penalty = 0.0: RepetitionPenalty.penalty must be"),
+     ({"suppress_tokens": 3}, "suppress_tokens = 3: ")],
+)  # fmt: skip
+def test_values_that_are_none(checkpoint, options, told):
+    write(checkpoint, **options)
+    with pytest.raises(CheckpointError, match=re.escape(told)):
+        specdec.load_pair(target=checkpoint, draft=checkpoint)
+    specdec.load_pair(target=checkpoint, draft=checkpoint, generation_config="ignore")

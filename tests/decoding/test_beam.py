@@ -171,12 +171,17 @@ def test_hypotheses_end_with_eos_or_at_the_limit(config, limit):
         assert not result.tokens[row][empty].any()
 
 
+def rows(count):
+    """A prompt of as many rows."""
+    return ToyModel(V).prompt(np.zeros((count, 1), np.int32), np.ones(count, np.int32))
+
+
 def test_equal_scores_come_in_the_order_of_parents_and_tokens():
     rules, ends = T5X.traced(BUCKET), (EOS,)
-    state = beam_rules.initial_state(rules, 1, 8, BUCKET, 0)
+    state = beam_rules.initial_state(rules, rows(1), 8, BUCKET, 0)
     flat = jnp.zeros((1, 4, V))
     for expected_parents, expected in (([0] * 4, [0, 2, 3, 4]), ([0] * 4, [0, 2, 3, 4])):
-        best = beam_rules.continuations(flat, rules.num_candidates(ends))
+        best = beam_rules.continuations(flat, rules.num_candidates(ends), (), ())
         state, parents, tokens = beam_rules.step(rules, ends, state, best)
         assert parents[0].tolist() == expected_parents
         assert tokens[0].tolist() == expected
@@ -187,10 +192,10 @@ def test_equal_scores_come_in_the_order_of_parents_and_tokens():
 
 def test_nothing_moves_in_a_finished_row():
     rules, ends = T5X.traced(BUCKET), (EOS,)
-    state = beam_rules.initial_state(rules, 2, 3, BUCKET, 0)
+    state = beam_rules.initial_state(rules, rows(2), 3, BUCKET, 0)
     logits = jax.random.normal(jax.random.key(0), (2, 4, V))
     for _ in range(3):
-        best = beam_rules.continuations(logits, rules.num_candidates(ends))
+        best = beam_rules.continuations(logits, rules.num_candidates(ends), (), ())
         state, _, _ = beam_rules.step(rules, ends, state, best)
     assert state.finished.all()
     after, parents, _ = beam_rules.step(rules, ends, state, best)

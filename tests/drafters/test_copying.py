@@ -48,9 +48,9 @@ def propose(inputs, *blocks, max_match=8, prefixes=None):
     for block in blocks:
         count = np.array([len(tokens) for tokens in block])
         tokens = np.array([tokens + [9] * (GAMMA + 1 - len(tokens)) for tokens in block])
-        _, state = drafter.propose((), state, None)
+        _, state = drafter.propose((), state, None, ())
         state = drafter.observe(state, verdict_of(tokens, count), states_of(tokens))
-    draft, _ = drafter.propose((), state, None)
+    draft, _ = drafter.propose((), state, None, ())
     assert draft.probs is None
     return [
         row[:count] for row, count in zip(draft.tokens.tolist(), draft.num_guesses, strict=True)

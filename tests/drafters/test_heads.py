@@ -179,7 +179,7 @@ def off(draft, drafter, blocks=16):
 
     @jax.jit
     def propose(state, numbers):
-        return drafter.propose(DraftParams(DRAFT, ONE), state, Given(numbers))[0]
+        return drafter.propose(DraftParams(DRAFT, ONE), state, Given(numbers), ())[0]
 
     for number, (before, _, _) in enumerate(itertools.islice(blocks_of(drafter), blocks)):
         numbers = np.random.default_rng(number).random((4, tree.size), np.float32)
@@ -278,8 +278,8 @@ def test_broken_states_are_caught(broken, draft):
 class StaleEntries(LookAheadDrafter):
     """Leaves the embeddings' entries in the cache."""
 
-    def propose(self, params, state, random):
-        draft, after = super().propose(params, state, random)
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
         more = jnp.full_like(state.pending.count, self.model.count)
         stale = self.model.commit(after.cache, None, more)
         return draft, dataclasses.replace(after, cache=stale)

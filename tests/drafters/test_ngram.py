@@ -74,7 +74,7 @@ def drafting(tables, prefixes, gamma=1):
 def test_a_start_is_part_of_the_context(sequences):
     always = [[7, *s] for s in sequences]
     drafter, params, state = drafting(count(always, 2), [[START]])
-    assert drafter.propose(params, state, None)[0].tokens.tolist() == [[7]]
+    assert drafter.propose(params, state, None, ())[0].tokens.tolist() == [[7]]
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -93,7 +93,7 @@ def test_a_prompt_of_the_decoder_is_the_context(sequences, order):
         state = drafter.observe(state, verdict, jnp.zeros((*verdict.tokens.shape, 1)))
         prefixes = [prefix + emitted for prefix in prefixes]
         contexts = jnp.asarray([([p[0]] * 3 + p)[-3:] for p in prefixes])
-        guesses = drafter.propose(params, state, None)[0].tokens[:, 0]
+        guesses = drafter.propose(params, state, None, ())[0].tokens[:, 0]
         np.testing.assert_array_equal(guesses, likeliest(tables, contexts))
         np.testing.assert_array_equal(state, contexts[:, 4 - order :])
 

@@ -111,7 +111,7 @@ def test_guesses_are_drawn_from_what_training_computes(target, kind):
     @jax.jit
     def propose(params, state):
         random = BlockRandom.of(state.row_keys, state.block)
-        return drafter.propose(params.drafter, state.drafter_state, random)[0]
+        return drafter.propose(params.drafter, state.drafter_state, random, ())[0]
 
     for _ in range(2):  # Behind the prompt, and behind a block.
         assert not np.all(state.finished)

@@ -96,7 +96,7 @@ def _block(engine: Any, params: Any, state: Any) -> tuple[Any, Any, Any]:
     random = BlockRandom.of(state.row_keys, state.block)
     draft, state = engine.propose(params, state, random)
     scored = engine.score(params, state, draft)
-    state, _ = engine.commit(state, draft, scored, engine.verify(scored, draft, random))
+    state, _ = engine.commit(params, state, draft, scored, engine.verify(scored, draft, random))
     return draft.tokens, draft.probs, state
 
 

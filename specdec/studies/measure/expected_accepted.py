@@ -88,7 +88,7 @@ def decode_and_expect(
         draft, state = engine.propose(params, state, random)
         scored = engine.score(params, state, draft)
         token, block = expected_accepted(scored.distribution, draft, engine.target.eos_ids)
-        after, _ = engine.commit(state, draft, scored, engine.verify(scored, draft, random))
+        after, _ = engine.commit(params, state, draft, scored, engine.verify(scored, draft, random))
         runs = ~state.finished
         return after, ExpectedAccepted(
             sums.blocks + runs, sums.token + runs * token, sums.block + runs * block

@@ -63,7 +63,7 @@ def decode_and_compare(
             jnp.arange(DRAWS, dtype=jnp.uint32)
         )
         mean = jnp.mean(found, axis=0, dtype=jnp.float32)
-        after, _ = engine.commit(state, draft, scored, engine.verify(scored, draft, random))
+        after, _ = engine.commit(params, state, draft, scored, engine.verify(scored, draft, random))
         runs = ~state.finished
         return after, blocks + runs, sums + runs[:, None] * mean
 

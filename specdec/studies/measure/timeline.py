@@ -98,7 +98,7 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         # Scoring, verifying and committing are one event.
         scored = timed("target", _phase, engine.score, params, state, draft)
         verdict = timed("target", _phase, engine.verify, scored, draft, numbers)
-        state, info = timed("target", _phase, engine.commit, state, draft, scored, verdict)
+        state, info = timed("target", _phase, engine.commit, params, state, draft, scored, verdict)
         end_ms, emitted = events[-1].end_ms, info.num_emitted.item()
         events[-3:] = [dataclasses.replace(events[-3], end_ms=end_ms, emitted=emitted)]
     tokens = np.asarray(state.tokens[0, : state.num_tokens[0]])

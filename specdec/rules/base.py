@@ -1,0 +1,315 @@
+"""What a rule for logits is, and how rules follow rows, and the guesses of a block.
+
+A rule is an automaton: what it makes of the logits depends on its state, and its state on the
+tokens so far. So position i of a block has another state than position i + 1, and each node of a
+tree has its own: that of its parent, one token on. Rules come before temperature, top-k and top-p,
+in plain decoding, in drafts, in verification, and for the token that a block adds: all of them are
+one law. Only what was emitted moves the state of a row.
+
+Shapes: B rows, N guesses, V tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec.arguments import whole
+from specdec.core.reductions import max_last
+from specdec.core.residuals import take_position
+from specdec.pytrees import pytree, static_field
+from specdec.topology import AnyTopology, Topology
+from specdec.types import AnyArray, Prompt, RuleStates
+
+RuleState = Any  # Of one rule: a pytree of arrays.
+# RuleStates: a tuple with one for each rule, leaves [B, ...]; () without rules.
+
+
+@pytree
+class RowStart:
+    """A row before its first token, as a rule is told of it.
+
+    Attributes:
+      prefix: [P] the decoder's first tokens: a start token and what is forced behind it, or a
+        decoder-only model's prompt.
+      prefix_length: how many of them the row has.
+      limit: tokens that it may emit.
+      size: the most tokens that a rule is told of behind the prefix, those of guesses included.
+    """
+
+    prefix: Int[AnyArray, " p"]
+    prefix_length: Int[AnyArray, ""]
+    limit: Int[AnyArray, ""]
+    size: int = static_field()
+
+
+class OpenRule(Protocol):
+    """A rule for a target's logits: a pytree, whose arrays are traced. Methods are of one row."""
+
+    def init(self, row: RowStart) -> RuleState:
+        """Before the first token. Shapes may depend on ``row``'s, in their last axes."""
+        ...
+
+    def allow(self, state: RuleState, logits: Float[Array, " v"]) -> Float[Array, " v"]:
+        """The logits of the next token, as the rule has them; -inf for what must not follow."""
+        ...
+
+    def advance(self, state: RuleState, token: Int[Array, ""]) -> RuleState:
+        """The state one token on. Tokens may also be such that it would not have allowed."""
+        ...
+
+
+class Words(Protocol):
+    """What a vocabulary's tokens have to do with text."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without EOS."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of token ids."""
+        ...
+
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleTarget:
+    """What a rule is opened for.
+
+    Attributes:
+      vocab_size: V.
+      eos_ids: the tokens of which each ends a row.
+      continues: whether texts are prefixes that outputs continue (decoder-only models).
+      max_decode_len: tokens that an output may have.
+      vocabulary: None where there is none.
+    """
+
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    continues: bool
+    max_decode_len: int
+    vocabulary: Words | None = None
+
+    def token(self, name: str, token: int) -> int:
+        """A token id, checked.
+
+        Raises:
+          ValueError: it is not in the vocabulary.
+        """
+        if not 0 <= token < self.vocab_size:
+            raise ValueError(
+                f"{name} has token {token}, which is outside the vocabulary [0, {self.vocab_size})."
+            )
+        return token
+
+    def mask(self, tokens: Sequence[int]) -> Bool[np.ndarray, " v"]:
+        """[V], true for these tokens."""
+        found = np.zeros(self.vocab_size, bool)
+        found[list(tokens)] = True
+        return found
+
+
+def sequences_of(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Strings and lists of token ids, checked.
+
+    Raises:
+      ValueError: naming the rule: no list of them, none, or an empty one.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"{name} needs a list of strings or lists of token ids, got {given!r}.")
+    found: list[str | tuple[int, ...]] = []
+    for each in given:
+        if not isinstance(each, str):
+            if not isinstance(each, Iterable):
+                raise ValueError(
+                    f"Each of {name}'s sequences is a string or a list of token ids, got {each!r}."
+                )
+            each = tuple(whole(f"each token of {name}", token, 0) for token in each)
+        found.append(each)
+    if not found or not all(len(each) for each in found):
+        raise ValueError(f"{name} needs one sequence or more, none of them empty.")
+    return tuple(found)
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A rule as users give it: small, printable, equal to its like."""
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        """The rule for a target.
+
+        Raises:
+          ValueError: it cannot be a rule for that target.
+        """
+        ...
+
+
+class OwnRule:
+    """Base of rules that users write: a frozen dataclass with the methods of :class:`OpenRule`.
+
+    Its fields are static: they are part of the program.
+    """
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        """The rule for a target."""
+        del target
+        return _Static(self)
+
+
+@pytree
+class _Static:
+    rule: Any = static_field()
+
+    def init(self, row: RowStart) -> RuleState:
+        return self.rule.init(row)
+
+    def allow(self, state: RuleState, logits: Float[Array, " v"]) -> Float[Array, " v"]:
+        return self.rule.allow(state, logits)
+
+    def advance(self, state: RuleState, token: Int[Array, ""]) -> RuleState:
+        return self.rule.advance(state, token)
+
+
+Rules = tuple[OpenRule, ...]
+
+
+def start(rules: Rules, prompt: Prompt, limit: Int[AnyArray, ""] | int, size: int) -> RuleStates:
+    """The states of rows before their first token.
+
+    Args:
+      limit: tokens that a row may emit.
+      size: see :class:`RowStart`.
+    """
+
+    def of_row(rule):
+        return jax.vmap(lambda prefix, length: rule.init(RowStart(prefix, length, limit, size)))
+
+    limit = jnp.asarray(limit, jnp.int32)
+    prefix, lengths = jnp.asarray(prompt.prefix), jnp.asarray(prompt.prefix_lengths)
+    return tuple(of_row(rule)(prefix, lengths) for rule in rules)
+
+
+def allowed(rules: Rules, states: RuleStates, logits: Float[Array, "*b v"]) -> Float[Array, "*b v"]:
+    """The logits as rules have them, in their order.
+
+    Args:
+      states: leaves [*b, ...].
+    """
+    for rule, state in zip(rules, states, strict=True):
+        logits = _mapped(rule.allow, logits.ndim - 1)(state, logits)
+    return logits
+
+
+def adjusted(
+    rules: Rules, states: RuleStates, logits: Float[Array, "*b v"]
+) -> tuple[Float[Array, "*b v"], Bool[Array, "*b"]]:
+    """:func:`allowed`, and where that is no token at all.
+
+    There logits are as they were: a guess that is not allowed has a law behind it, too, which
+    nothing follows.
+    """
+    found = allowed(rules, states, logits)
+    nothing = max_last(found) == -jnp.inf
+    return jnp.where(nothing[..., None], logits, found), nothing
+
+
+def advanced(rules: Rules, states: RuleStates, tokens: Int[Array, "*b"]) -> RuleStates:
+    """The states one token on; leaves are [*b, ...]."""
+    return tuple(
+        _mapped(rule.advance, tokens.ndim)(state, tokens)
+        for rule, state in zip(rules, states, strict=True)
+    )
+
+
+def at(states: RuleStates, nodes: AnyArray | int) -> RuleStates:
+    """Of states [B, M, ...], those of some nodes, [B, N, ...], or of one."""
+    return jax.tree.map(lambda leaf: leaf[:, nodes], states)
+
+
+def taken(states: RuleStates, index: Int[Array, "b ..."]) -> RuleStates:
+    """Of states [B, M, ...], those at ``index``, [B] or [B, N], without a row looking into
+    another's."""
+    if index.ndim == 1:
+        return jax.tree.map(lambda leaf: take_position(leaf, index), states)
+    return jax.tree.map(
+        lambda leaf: jnp.take_along_axis(
+            leaf, index.reshape(*index.shape, *[1] * (leaf.ndim - 2)), axis=1,
+            mode="promise_in_bounds",
+        ), states,
+    )  # fmt: skip
+
+
+def where(rows: Bool[Array, " b"], new: RuleStates, old: RuleStates) -> RuleStates:
+    """``new`` for some rows, ``old`` for all others."""
+    return jax.tree.map(
+        lambda a, b: jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old
+    )
+
+
+def at_nodes(
+    rules: Rules, states: RuleStates, tokens: Int[Array, "b n"], topology: AnyTopology
+) -> RuleStates:
+    """The states of a block: before its first guess, and behind each guess, [B, N + 1, ...].
+
+    Args:
+      states: before the block.
+    """
+    root = jax.tree.map(lambda leaf: leaf[:, None], states)
+    if not rules or not tokens.shape[1]:
+        return root
+    if topology.is_chain:
+
+        def step(state, token):
+            state = advanced(rules, state, token)
+            return state, state
+
+        _, behind = jax.lax.scan(step, states, tokens.T)
+        return jax.tree.map(
+            lambda first, rest: jnp.concatenate([first, jnp.moveaxis(rest, 0, 1)], axis=1),
+            root, behind,
+        )  # fmt: skip
+    if isinstance(topology, Topology):
+        return _by_levels(rules, root, tokens, topology)
+    # Behind pass i all nodes of the first i levels are right, for their parents were before.
+    parents = topology.parents + 1
+    size = tokens.shape[1]
+    found = jax.tree.map(lambda leaf: jnp.repeat(leaf, size + 1, axis=1), root)
+    for _ in range(topology.depth):
+        behind = advanced(rules, taken(found, parents), tokens)
+        found = _joined([root, behind])
+    return found
+
+
+def _by_levels(
+    rules: Rules, root: RuleStates, tokens: Int[Array, "b n"], topology: Topology
+) -> RuleStates:
+    depths, parents = topology.depths(), np.array(topology.parents)
+    # Of each node, where it is among those found so far; the root is first.
+    places = np.zeros(topology.size + 1, np.int32)
+    levels, above = [root], np.array([-1])
+    for level in range(topology.depth):
+        nodes = np.flatnonzero(depths == level)
+        places[nodes + 1] = 1 + np.sum(depths < level) + np.arange(len(nodes))
+        before = at(levels[-1], np.searchsorted(above, parents[nodes]))
+        levels.append(advanced(rules, before, tokens[:, nodes]))
+        above = nodes
+    return at(_joined(levels), places)
+
+
+def _joined(parts: Sequence[RuleStates]) -> RuleStates:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *parts)
+
+
+def _mapped(function: Callable[..., Any], axes: int) -> Callable[..., Any]:
+    for _ in range(axes):
+        function = jax.vmap(function)
+    return function

@@ -1,0 +1,224 @@
+"""Rules that depend on a token's place in the output: its least length, its first token, its last.
+
+What is forced has the logit 0, and all else -inf, as in transformers: beams count log p = 0 for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec.arguments import whole
+from specdec.pytrees import pytree
+from specdec.rules.base import OpenRule, RowStart, RuleTarget
+from specdec.types import AnyArray
+
+
+@dataclasses.dataclass(frozen=True)
+class MinLength:
+    """EOS may not follow before there are ``length`` tokens, those of the prefix included.
+
+    Source: transformers' ``min_length``, which counts an encoder-decoder's start token and a
+    decoder-only model's prompt, too.
+
+    Attributes:
+      length: at least 0.
+
+    Raises:
+      ValueError: it is no whole number or below 0; opened, it leaves no output within
+        ``max_decode_len``.
+    """
+
+    length: int
+
+    def __post_init__(self):
+        whole("MinLength.length", self.length, 0)
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        if not target.continues:  # The start token.
+            _check_least("MinLength", self.length, self.length - 1, target)
+        return _Least(np.int32(self.length), target.mask(target.eos_ids), np.bool_(True))
+
+
+@dataclasses.dataclass(frozen=True)
+class MinNewTokens:
+    """EOS may not follow before the output has ``count`` tokens.
+
+    Source: transformers' ``min_new_tokens``; vLLM's ``min_tokens``.
+
+    Attributes:
+      count: at least 0.
+
+    Raises:
+      ValueError: it is no whole number or below 0; opened, it leaves no output within
+        ``max_decode_len``.
+    """
+
+    count: int
+
+    def __post_init__(self):
+        whole("MinNewTokens.count", self.count, 0)
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        _check_least("MinNewTokens", self.count, self.count, target)
+        return _Least(np.int32(self.count), target.mask(target.eos_ids), np.bool_(False))
+
+
+def _check_least(name: str, given: int, tokens: int, target: RuleTarget) -> None:
+    if tokens > target.max_decode_len:
+        raise ValueError(
+            f"{name}({given}) asks for at least {tokens} tokens, and max_decode_len = "
+            f"{target.max_decode_len} allows fewer: raise max_decode_len or lower {name}."
+        )
+
+
+@pytree
+class _Least:
+    least: Int[AnyArray, ""]
+    ends: Bool[AnyArray, " v"]
+    counts_prefix: Bool[AnyArray, ""]
+
+    def init(self, row: RowStart) -> Int[Array, ""]:
+        """Tokens so far."""
+        return jnp.where(self.counts_prefix, jnp.asarray(row.prefix_length, jnp.int32), 0)
+
+    def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
+        return jnp.where(self.ends & (state < self.least), -jnp.inf, logits)
+
+    def advance(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
+        del token
+        return state + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedFirst:
+    """The output begins with ``token``, unless an encoder-decoder's was made to begin otherwise.
+
+    Source: transformers' ``forced_bos_token_id``.
+
+    Raises:
+      ValueError: no token id; opened, one outside the vocabulary.
+    """
+
+    token: int
+
+    def __post_init__(self):
+        whole("ForcedFirst.token", self.token, 0)
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        target.token("ForcedFirst", self.token)
+        return _First(target.mask([self.token]), np.bool_(target.continues))
+
+
+@pytree
+class _First:
+    forced: Bool[AnyArray, " v"]
+    continues: Bool[AnyArray, ""]
+
+    def init(self, row: RowStart) -> Bool[Array, ""]:
+        """Whether the next token is forced."""
+        return self.continues | (jnp.asarray(row.prefix_length) == 1)
+
+    def allow(self, state: Bool[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
+        return jnp.where(state, jnp.where(self.forced, 0.0, -jnp.inf), logits)
+
+    def advance(self, state: Bool[Array, ""], token: Int[Array, ""]) -> Bool[Array, ""]:
+        del token
+        return jnp.zeros_like(state)
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedLast:
+    """An output that has not ended before ends with ``token`` at its limit.
+
+    Source: transformers' ``forced_eos_token_id``.
+
+    Attributes:
+      token: None for EOS.
+
+    Raises:
+      ValueError: no token id; opened, one outside the vocabulary, or None for a model without EOS.
+    """
+
+    token: int | None = None
+
+    def __post_init__(self):
+        if self.token is not None:
+            whole("ForcedLast.token", self.token, 0)
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        if self.token is None and not target.eos_ids:
+            raise ValueError("ForcedLast() needs a model with EOS; give it a token.")
+        token = target.eos_ids[0] if self.token is None else self.token
+        return _Last(target.mask([target.token("ForcedLast", token)]))
+
+
+@pytree
+class _Last:
+    forced: Bool[AnyArray, " v"]
+
+    def init(self, row: RowStart) -> Int[Array, ""]:
+        """Tokens left."""
+        return jnp.asarray(row.limit, jnp.int32)
+
+    def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
+        return jnp.where(state == 1, jnp.where(self.forced, 0.0, -jnp.inf), logits)
+
+    def advance(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
+        del token
+        return state - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Suppressed:
+    """Some tokens never follow, or not at one place of the output.
+
+    Source: transformers' ``suppress_tokens`` and ``begin_suppress_tokens``.
+
+    Attributes:
+      tokens: their ids.
+      at: the place, from 0; None for everywhere.
+
+    Raises:
+      ValueError: no token ids; opened, one outside the vocabulary, or all tokens.
+    """
+
+    tokens: Sequence[int]
+    at: int | None = None
+
+    def __post_init__(self):
+        if isinstance(self.tokens, str) or not isinstance(self.tokens, Iterable):
+            raise ValueError(f"Suppressed.tokens must be a list of token ids, got {self.tokens!r}.")
+        tokens = tuple(whole("each of Suppressed.tokens", each, 0) for each in self.tokens)
+        object.__setattr__(self, "tokens", tokens)
+        if self.at is not None:
+            whole("Suppressed.at", self.at, 0)
+
+    def open(self, target: RuleTarget) -> OpenRule:
+        mask = target.mask([target.token("Suppressed", each) for each in self.tokens])
+        if mask.all():
+            raise ValueError("Suppressed leaves no token at all.")
+        return _Suppressed(mask, np.int32(-1 if self.at is None else self.at))
+
+
+@pytree
+class _Suppressed:
+    suppressed: Bool[AnyArray, " v"]
+    at: Int[AnyArray, ""]  # -1 for everywhere.
+
+    def init(self, row: RowStart) -> Int[Array, ""]:
+        """Tokens so far."""
+        del row
+        return jnp.int32(0)
+
+    def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
+        here = (self.at < 0) | (state == self.at)
+        return jnp.where(self.suppressed & here, -jnp.inf, logits)
+
+    def advance(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
+        del token
+        return state + 1

@@ -1,0 +1,156 @@
+"""Rules apart from decoding: what they allow against plain Python, and what they refuse."""
+
+import dataclasses
+import itertools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle_cases import PROMPT
+from oracle_rules import COINS, RULES, SAMPLED, STEEP, TARGET, TOY, opened
+
+import specdec
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import DraftParams
+from specdec.drafters.model import ModelDrafter
+from specdec.rules import base
+from specdec.rules.base import RuleTarget
+from specdec.testing.rule_mutants import FinishedRowsAdvance
+
+SIZE = 300
+LARGE = RuleTarget(SIZE, (1,), False, 64)
+
+
+def allowed_behind(rule, tokens, size=SIZE):
+    """Which tokens a rule allows behind an output."""
+    (states,) = (base.start((rule,), PROMPT, 64, 64),)
+    for token in tokens:
+        states = base.advanced((rule,), states, jnp.full((2,), token, jnp.int32))
+    found = base.allowed((rule,), states, jnp.zeros((2, size)))
+    assert (found[0] == found[1]).all()
+    return {int(token) for token in np.flatnonzero(np.asarray(found[0]) > -np.inf)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_trie_allows_what_continues_a_sequence(seed):
+    """States with few tokens after them, and with many."""
+    generator = random.Random(seed)
+    sequences = {
+        tuple(generator.randrange(2, SIZE if place == 0 else 40) for place in range(length))
+        for length in itertools.chain.from_iterable([range(1, 5)] * 200)
+    }
+    rule = specdec.AllowedSequences(list(sequences)).open(LARGE)
+    assert len(rule.bits)
+    whole = {(*each, 1) for each in sequences}
+    for each in [(), *generator.sample(sorted(whole), 30)]:
+        for count in range(len(each)):
+            begun = each[:count]
+            expected = {s[count] for s in whole if s[:count] == begun and len(s) > count}
+            assert allowed_behind(rule, begun) == expected
+    # Behind what it does not allow there is no law; everything goes, and nothing is emitted.
+    assert allowed_behind(rule, (1,)) == set(range(SIZE))
+
+
+def test_an_automaton_of_many_edges():
+    edges = {0: {token: 1 + token % 2 for token in range(2, SIZE)}, 1: {5: 0}, 2: {7: 2}}
+    rule = specdec.Automaton(edges, accepting=[2]).open(LARGE)
+    assert allowed_behind(rule, ()) == set(range(2, SIZE))
+    assert allowed_behind(rule, (4,)) == {5}
+    assert allowed_behind(rule, (9,)) == {7, 1}
+    assert allowed_behind(rule, (9, 7, 7)) == {7, 1}
+
+
+def moved(engine, name):
+    """Which of two rows' states a block moves, of a running row and of one that has ended."""
+    rules = opened(RULES[name][0])
+    draft = DraftParams(COINS, SAMPLED.traced(rules))
+    params = EngineParams(STEEP, SAMPLED.traced(rules), draft)
+    before = engine.start(params, PROMPT, jnp.array([0, -1]), 8, 0, output_bucket=16)
+    after = engine.step(params, before)[0]
+    pairs = zip(*map(jax.tree.leaves, (before.rules, after.rules)), strict=True)
+    return np.any([[(a[row] != b[row]).any() for row in range(2)] for a, b in pairs], axis=0)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_finished_row_stands_still(name):
+    """In every array of a rule's state."""
+    assert not moved(Engine(TOY, ModelDrafter(TOY, 2)), name)[1]
+
+
+def test_a_finished_row_that_moves_is_seen():
+    assert moved(Engine(TOY, ModelDrafter(TOY, 2)), "no bigram twice").tolist() == [True, False]
+    assert moved(FinishedRowsAdvance(TOY, ModelDrafter(TOY, 2)), "no bigram twice").all()
+
+
+def test_without_rules_nothing_of_them_is_in_the_program(monkeypatch):
+    """No function of theirs is called while it is traced."""
+
+    def refused(*args):
+        raise AssertionError("called without rules")
+
+    for name in ("allowed", "adjusted", "taken", "at_nodes", "where"):
+        monkeypatch.setattr(base, name, refused)
+    engine = Engine(TOY, ModelDrafter(TOY, 2))
+    params = EngineParams(STEEP, SAMPLED.traced(), DraftParams(COINS, SAMPLED.traced()))
+    state = engine.start(params, PROMPT, jnp.arange(2), 8, 0, output_bucket=16)
+    assert state.rules == ()
+    assert state.stuck is state.stop is state.stopped is state.log_probs is None
+    jax.make_jaxpr(engine.step)(params, state)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: specdec.RepetitionPenalty(0.0), "penalty must be above 0"),
+        (lambda: specdec.RepetitionPenalty(-1), "penalty must be above 0"),
+        (lambda: specdec.PresencePenalty(float("nan")), "must be a finite number"),
+        (lambda: specdec.NoRepeatNgram(0), "size must be at least 1"),
+        (lambda: specdec.MinLength(-1), "length must be at least 0"),
+        (lambda: specdec.ForcedFirst("x"), "must be a whole number"),
+        (lambda: specdec.Forbidden("x"), "needs a list of strings or lists"),
+        (lambda: specdec.Forbidden([]), "needs one sequence or more"),
+        (lambda: specdec.Forbidden([[]]), "none of them empty"),
+        (lambda: specdec.AllowedSequences([]), "needs one sequence or more"),
+        (lambda: specdec.Automaton({}, []), "needs edges"),
+        (lambda: specdec.Automaton({0: {-1: 2}}, []), "a token of Automaton.edges must be"),
+        (lambda: specdec.Decoding(rules=(specdec.NoRepeatNgram,)), "rules must be objects"),
+        (lambda: specdec.Decoding(rules="x"), "rules must be objects"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (
+            specdec.MinLength(6),
+            r"MinLength\(6\) asks for at least 5 tokens, and max_decode_len = 3",
+        ),
+        (specdec.MinNewTokens(4), r"MinNewTokens\(4\) asks for at least 4 tokens"),
+        (
+            specdec.ForcedFirst(3),
+            r"ForcedFirst has token 3, which is outside the vocabulary",
+        ),
+        (specdec.Suppressed([0, 1, 2]), "Suppressed leaves no token"),
+        (specdec.Forbidden([[0], [1], [2]]), "Forbidden leaves no token"),
+        (specdec.Forbidden([[5]]), "Forbidden has token 5"),
+        (specdec.Automaton({0: {1: 0}}, [0]), "token 1, which ends an output: give the states"),
+    ],
+)
+def test_what_cannot_be_for_a_target(rule, told):
+    with pytest.raises(ValueError, match=told):
+        rule.open(TARGET)
+
+
+def test_a_model_without_eos():
+    endless = dataclasses.replace(TARGET, eos_ids=())
+    for rule in (specdec.AllowedSequences([[2]]), specdec.Automaton({0: {2: 0}}, [0])):
+        with pytest.raises(ValueError, match="needs a model with EOS"):
+            rule.open(endless)
+    with pytest.raises(ValueError, match="needs a model with EOS; give it a token"):
+        specdec.ForcedLast().open(endless)

@@ -1,0 +1,151 @@
+"""Rules for logits against transformers: the same tokens, greedy and by beams, 2,000 of each rule.
+
+Random T5s and GPT-2s: their outputs are long, and repeat themselves. In a plain run some rules are
+compared with each model, the others in a slow one.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from slow import slow
+from tiny import TINY, random_t5_params
+
+import specdec
+from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.loading import load_model
+from specdec.decoding.batches import make_batches
+from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.options import Decoding
+
+# What transformers imports warns of much that is its own to mend.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LIMIT, ROWS, TOKENS = 40, 60, 2_000
+SIZE = 19
+# How EOS's logit is scaled: it is seldom the best token, and outputs are long; or as it is.
+RARE, USUAL = 0.3, 1.0
+RULES = {
+    "repetition": (specdec.RepetitionPenalty(1.7), {"repetition_penalty": 1.7}),
+    "n-grams": (specdec.NoRepeatNgram(2), {"no_repeat_ngram_size": 2}),
+    "least length": (specdec.MinLength(36), {"min_length": 36}),
+    "least new tokens": (specdec.MinNewTokens(36), {"min_new_tokens": 36}),
+    "first token": (specdec.ForcedFirst(7), {"forced_bos_token_id": 7}),
+    "last token": (specdec.ForcedLast(5), {"forced_eos_token_id": 5}),
+    "suppressed": (specdec.Suppressed([3, 4, 11]), {"suppress_tokens": [3, 4, 11]}),
+    "suppressed at first": (
+        specdec.Suppressed([*range(9)], at=0), {"begin_suppress_tokens": [*range(9)]}
+    ),
+    "forbidden": (
+        specdec.Forbidden([[4], [7, 7], [5, 6, 8], [9, 10]]),
+        {"bad_words_ids": [[4], [7, 7], [5, 6, 8], [9, 10]]},
+    ),
+    "several": (
+        (specdec.RepetitionPenalty(1.3), specdec.NoRepeatNgram(3), specdec.MinNewTokens(20)),
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_new_tokens": 20},
+    ),
+}  # fmt: skip
+
+
+def t5(directory, rare):
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    transformers = pytest.importorskip("transformers", reason="compares with transformers")
+    config, params = TINY["v1.1"], jax.tree.map(np.array, random_t5_params(TINY["v1.1"], 3))
+    params["decoder"]["logits_dense"]["kernel"][:, 1] *= rare
+    save_huggingface(directory, config, params)
+    model = transformers.T5ForConditionalGeneration.from_pretrained(directory, dtype=torch.float32)
+    # transformers gives the decoder's cache as many layers as the encoder has.
+    model.config.num_layers = model.config.num_decoder_layers
+    return model.eval()
+
+
+def gpt(directory, rare):
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    transformers = pytest.importorskip("transformers", reason="compares with transformers")
+    config = transformers.GPT2Config(
+        vocab_size=SIZE, n_positions=128, n_embd=16, n_layer=2, n_head=2, bos_token_id=1,
+        eos_token_id=1, initializer_range=0.9,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = transformers.GPT2LMHeadModel(config).float().eval()
+    model.transformer.wte.weight.data[1] *= rare
+    model.save_pretrained(directory)
+    return model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Of each kind transformers' model, and the same as it is loaded here."""
+
+    @functools.cache
+    def made(kind, rare):
+        directory = tmp_path_factory.mktemp(kind)
+        model = {"t5": t5, "gpt": gpt}[kind](directory, rare)
+        return model, load_model(str(directory), "float32")
+
+    return made
+
+
+def texts():
+    generator = np.random.default_rng(0)
+    return [
+        np.array([*generator.integers(2, SIZE, generator.integers(3, 12)), 1]) for _ in range(ROWS)
+    ]
+
+
+def theirs(model, ids, options):
+    import torch
+
+    found = model.generate(
+        torch.tensor(ids[None].astype(np.int64)), max_new_tokens=LIMIT, do_sample=False,
+        pad_token_id=0, **options,
+    )[0].tolist()  # fmt: skip
+    new = found[1:] if model.config.is_encoder_decoder else found[len(ids) :]
+    return new[: new.index(1) + 1] if 1 in new else new
+
+
+def ours(loaded, ids, decoding):
+    """Tokens of each row."""
+    build = build_search if decoding.searches else build_decoder
+    decoder, found = build(loaded, None, decoding), {}
+    for batch, result in decoder.decode_all(make_batches(ids, 12, loaded.model)):
+        for row, index in zip(batch.row_ids, range(12), strict=True):
+            if row >= 0:
+                best = (index, 0) if decoding.searches else (index,)
+                found[int(row)] = result.tokens[best][: result.num_tokens[best]].tolist()
+    return [found[row] for row in range(len(ids))]
+
+
+def cases():
+    for kind in ("t5", "gpt"):
+        for name in RULES:
+            # Behind a prompt, transformers' forced_bos_token_id does nothing.
+            for beams in (1, 3) if (kind, name) != ("gpt", "first token") else ():
+                quick = name == "several" or (name, kind, beams) in {
+                    ("n-grams", "gpt", 1), ("forbidden", "t5", 1), ("last token", "t5", 3),
+                    ("repetition", "gpt", 3), ("first token", "t5", 1),
+                }  # fmt: skip
+                yield (kind, name, beams) if quick else slow(kind, name, beams)
+
+
+@pytest.mark.parametrize(("kind", "name", "beams"), cases())
+def test_the_same_tokens(models, kind, name, beams):
+    model, loaded = models(kind, USUAL if name.startswith("least") else RARE)
+    rules, options = RULES[name]
+    decoding = Decoding(method="autoregressive", rules=rules, max_decode_len=LIMIT, batch_size=12)
+    if beams > 1:
+        beam = specdec.BeamConfig(beams, rule="huggingface")
+        decoding = dataclasses.replace(decoding, method="beam", beam=beam)
+        options = options | {"num_beams": beams}
+    ids = texts()
+    if kind == "gpt":
+        ids = [each[:-1] for each in ids]
+    found = ours(loaded, ids, decoding)
+    count = sum(map(len, found))
+    without = ours(loaded, ids, dataclasses.replace(decoding, rules=()))
+    assert found != without, "the rule changes nothing"
+    for row, (each, mine) in enumerate(zip(ids, found, strict=True)):
+        assert mine == theirs(model, each, options), (row, each)
+    assert count >= TOKENS

@@ -1,0 +1,179 @@
+"""Stop strings and stop tokens: where they end an output, and that all before is as it was."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from oracle_cases import CAUGHT, LOSSLESS, PROMPT
+from oracle_rules import COINS, LIMIT, PIECES, SAMPLED, STEEP, TARGET, TOY, cells_of, laws
+
+import specdec
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.drafters.base import DraftParams
+from specdec.drafters.model import ModelDrafter
+from specdec.drafters.model_tree import ModelTreeDrafter
+from specdec.pytrees import pytree
+from specdec.rules.base import RuleTarget
+from specdec.rules.stops import Stops, cut_before, open_stops
+from specdec.rules.texts import text_table
+from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
+from specdec.testing.toys import reference_distribution
+from specdec.topology import Topology
+from specdec.verifiers.recursive import RecursiveVerifier
+from specdec.verifiers.token import TokenVerifier
+
+CHAIN = ModelDrafter(TOY, 2), TokenVerifier()
+TREE = ModelTreeDrafter(TOY, Topology.branching((1, 2)), True), RecursiveVerifier()
+
+
+def off(stop, ends, drafter, verifier, stops=None):
+    """How far the loop is from the target's law of outputs that end so."""
+    as_it_is = laws(STEEP, lambda logits, output: logits)
+    cells = cells_of(drafter, verifier, as_it_is, laws(COINS, lambda logits, output: logits))
+    params = EngineParams(
+        STEEP, SAMPLED.traced(), DraftParams(COINS, SAMPLED.traced()),
+        stops or open_stops(stop, TARGET),
+    )  # fmt: skip
+    found = exact_distribution(
+        Engine(TOY, drafter, verifier), params, PROMPT, limit=LIMIT, grid=cells
+    )
+    truth = model_distribution(
+        TOY, STEEP, PROMPT, lambda x: reference_distribution(x, SAMPLED), limit=LIMIT, ends=ends
+    )
+    assert truth[0] != truth[1]
+    return max(total_variation(a, b) for a, b in zip(found, truth, strict=True))
+
+
+def has(*strings):
+    return lambda output: any(
+        each in "".join(PIECES[token] for token in output) for each in strings
+    )
+
+
+@pytest.mark.parametrize("way", [CHAIN, TREE])
+def test_strings(way):
+    assert off(["ab", "bb"], has("ab", "bb"), *way) < LOSSLESS
+
+
+def test_tokens_beside_strings():
+    ends = has("ab")
+    assert off(["ab", 2], lambda output: output[-1] == 2 or ends(output), *CHAIN) < LOSSLESS
+
+
+@pytree
+class AtTheEndOfABlock(Stops):
+    """What is complete before the last token of a block goes unseen."""
+
+    def along(self, states, tokens):
+        behind, ends = super().along(states, tokens)
+        return behind, ends & (np.arange(tokens.shape[1]) == tokens.shape[1] - 1)
+
+
+@pytree
+class FromTheBlockOn(Stops):
+    """Each block begins as if nothing were before it."""
+
+    def along(self, states, tokens):
+        return super().along(0 * states + 1, tokens)
+
+
+@pytest.mark.parametrize("mutant", [AtTheEndOfABlock, FromTheBlockOn])
+def test_mutants_are_caught(mutant):
+    right = open_stops(["ab"], TARGET)
+    wrong = mutant(right.tokens, right.text)
+    assert off(["ab"], has("ab"), *CHAIN, stops=wrong) > CAUGHT
+
+
+class Random:
+    """A vocabulary of random pieces, of parts of characters too."""
+
+    def __init__(self, generator):
+        letters = "abä ".encode()
+        self._pieces = [
+            bytes(generator.choice(letters) for _ in range(generator.randint(0, 4)))
+            for _ in range(40)
+        ]
+
+    def pieces(self):
+        return self._pieces
+
+    def decode(self, ids):
+        return b"".join(self._pieces[i] for i in ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_automaton_finds_what_is_there(seed):
+    generator = random.Random(seed)
+    words = Random(generator)
+    strings = ["".join(generator.choice("abä ") for _ in range(generator.randint(1, 5)))
+               for _ in range(generator.randint(1, 6))]  # fmt: skip
+    table = text_table("stop", strings, RuleTarget(40, (), True, 8, words))
+    spelt = [each.encode() for each in strings]
+    for _ in range(50):
+        state, text = 1, b""
+        for _ in range(12):
+            token = generator.randrange(40)
+            text += words.pieces()[token]
+            expected = any(each in text for each in spelt)
+            assert bool(table.finds(state)[token]) == expected
+            state = int(table.behind(state, token))
+            assert (state == table.found) == expected
+            if expected:
+                break
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return specdec.load_pair("quickstart")
+
+
+TEXTS = ["The house is old, and the garden is large.", "Where is the station?", "Good morning."]
+
+
+def test_on_the_bundled_pair(pair):
+    whole = pair.generate(TEXTS, gamma=3, batch_size=3)
+    stop = ["und", "Bahn", "Morge"]
+    ways = {"gamma": 3, "batch_size": 3}, {"method": "autoregressive"}, {"tree": (2, 1)}
+    for options in ways:
+        out = pair.generate(TEXTS, stop=stop, **options)
+        assert out.ended == ["stop"] * 3
+        assert out.texts == [cut_before(text, stop) for text in whole.texts]
+        for tokens, all_ in zip(out.tokens, whole.tokens, strict=True):
+            assert len(tokens) < len(all_)
+            assert tokens.tolist() == all_[: len(tokens)].tolist()
+            without_last = pair.vocabulary.decode(tokens[:-1].tolist())
+            assert not any(each in without_last for each in stop)
+    assert whole.ended == ["eos"] * 3
+    assert pair.generate(TEXTS, max_decode_len=3, gamma=2).ended == ["limit"] * 3
+
+
+def test_a_space_before_the_first_word_is_not_text(pair):
+    """SentencePiece's first piece has one, the text has not."""
+    plain = pair.generate(TEXTS[2:], gamma=3)
+    assert pair.generate(TEXTS[2:], gamma=3, stop=[" " + plain.texts[0][:4]]).ended == ["eos"]
+    assert pair.generate(TEXTS[2:], gamma=3, stop=[plain.texts[0][:4]]).texts == [""]
+
+
+def test_what_follows_a_stop_is_dropped_and_counted(pair):
+    whole = pair.generate(TEXTS[:1], gamma=7)
+    cut = pair.generate(TEXTS[:1], gamma=7, stop=[int(whole.tokens[0][1])])
+    assert cut.tokens[0].tolist() == whole.tokens[0][:2].tolist()
+    assert cut.stats.dropped > 0
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"),
+    [("und", "stop must be a list"), ([""], "stop has an empty string"), ([-1], "each of stop"),
+     ([10**6], "outside the vocabulary"), ([None], "each of stop must be a whole number")],
+)  # fmt: skip
+def test_bad_stops(pair, stop, told):
+    with pytest.raises(ValueError, match=told):
+        pair.generate(TEXTS, stop=stop)
+
+
+def test_a_string_that_no_pieces_make():
+    with pytest.raises(ValueError, match="'ac', which the vocabulary cannot make: no piece of it"):
+        open_stops(["ac"], TARGET)
+    with pytest.raises(ValueError, match="this pair has no vocabulary; give token ids"):
+        open_stops(["a"], dataclasses.replace(TARGET, vocabulary=None))

@@ -35,6 +35,11 @@ class SamplingConfig:
       temperature: divides the logits; 0 means argmax. Must be >= 0.
       top_k: keep the k most likely tokens; 0 keeps all.
       top_p: then keep the smallest set with at least this probability; in (0, 1].
+      min_p: then keep tokens at least this often as likely as the likeliest; in [0, 1], 0 keeps all
+        (Nguyen et al. 2024, "Turning Up the Heat").
+      typical_p: then keep the smallest set with at least this probability of the tokens whose
+        surprise, -log p, is nearest to the entropy; in (0, 1] (Meister et al. 2023, "Locally
+        Typical Sampling").
 
     Raises:
       ValueError: for a value outside its range.
@@ -43,14 +48,22 @@ class SamplingConfig:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
 
     def __post_init__(self):
         meaning = "finite and >= 0 (0 means argmax)"
         temperature = real("temperature", self.temperature, meaning, 0)
         top_k = whole("top_k (0 keeps all)", self.top_k, 0)
-        top_p = positive("top_p", self.top_p, "in (0, 1] (1 keeps all)", 1)
-        for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
-            object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
+        top_p, typical_p = (
+            positive(name, getattr(self, name), "in (0, 1] (1 keeps all)", 1)
+            for name in ("top_p", "typical_p")
+        )
+        min_p = real("min_p", self.min_p, "in [0, 1] (0 keeps all)", 0, 1)
+        for field, value in zip(
+            dataclasses.fields(self), (temperature, top_k, top_p, min_p, typical_p), strict=True
+        ):
+            object.__setattr__(self, field.name, value)  # Of Python's own types, for JSON.
 
     @property
     def greedy(self) -> bool:
@@ -68,7 +81,10 @@ class SamplingConfig:
         temperature = max(self.temperature, float(np.finfo(np.float32).tiny))
         return Sampling(
             np.asarray(temperature, np.float32), np.asarray(self.top_k, np.int32),
-            np.asarray(self.top_p, np.float32), rules, self.greedy,
+            np.asarray(self.top_p, np.float32),
+            np.asarray(self.min_p, np.float32) if self.min_p > 0 else None,
+            np.asarray(self.typical_p, np.float32) if self.typical_p < 1 else None,
+            rules, self.greedy,
         )  # fmt: skip
 
 
@@ -78,6 +94,7 @@ class Sampling:
 
     Attributes:
       temperature, top_k, top_p: scalars; not looked at where ``greedy``.
+      min_p, typical_p: the same; None where they keep all.
       rules: of :class:`specdec.rules.base.OpenRule`, what is made of logits before all else.
       greedy: whether this is argmax.
     """
@@ -85,6 +102,8 @@ class Sampling:
     temperature: Float[AnyArray, ""]
     top_k: Int[AnyArray, ""]
     top_p: Float[AnyArray, ""]
+    min_p: Float[AnyArray, ""] | None
+    typical_p: Float[AnyArray, ""] | None
     rules: tuple[Any, ...]
     greedy: bool = static_field()
 

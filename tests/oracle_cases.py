@@ -51,6 +51,8 @@ CASES = {
     "greedy": Case(SamplingConfig(0.0), 3, Grid(1, 1, 1), tables=(7, 1)),
     "top-k": Case(SamplingConfig(1.0, top_k=3), 4, Grid(4, 2, 4)),
     "top-p": Case(SamplingConfig(1.0, top_p=0.9), 4, Grid(4, 2, 4)),
+    "min-p": Case(SamplingConfig(1.0, min_p=0.2), 4, Grid(4, 2, 4)),
+    "typical-p": Case(SamplingConfig(1.0, typical_p=0.9), 4, Grid(4, 2, 4)),
     "temperature, top-k and top-p": Case(SamplingConfig(2.0, 3, 0.9), 4, Grid(4, 2, 4)),
 }
 

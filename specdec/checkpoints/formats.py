@@ -37,17 +37,20 @@ def located(source: str | Path) -> str | Path:
     return source if t5x.is_t5x(source) else hf_files.local_directory(source)
 
 
-def rules_of(source: str | Path) -> tuple[Rule, ...]:
+def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
     """The rules for logits that a directory's files set, as transformers' ``generate`` has them.
 
     Warns of options that decoding has to be told. T5X's checkpoints have no such files.
+
+    Args:
+      config: its network's.
 
     Raises:
       CheckpointError: a file cannot be read, or asks for what cannot be done.
     """
     if not os.path.isdir(source) or t5x.is_t5x(source):
         return ()
-    options = generation_options.read_options(Path(source))
+    options = generation_options.read_options(Path(source), isinstance(config, GPTConfig))
     if options.refused is not None:
         raise CheckpointError(options.refused)
     if options.advice is not None:

@@ -32,6 +32,7 @@ from specdec.rules.positions import (
 
 Found = Mapping[str, Any]  # Options that are not neutral, with their values.
 _EOS = "eos_token_id"
+_SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 def _beams(found: Found) -> str:
@@ -42,7 +43,7 @@ def _beams(found: Found) -> str:
 
 def _sampling(found: Found) -> str:
     values = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, **found}
-    names = ("temperature", "top_k", "top_p")
+    names = [name for name in _SAMPLED if name in values]
     given = ", ".join(f"{name}={reprlib.repr(values[name])}" for name in names)
     return f"pass sampling=specdec.SamplingConfig({given})"
 
@@ -57,8 +58,20 @@ def _length(found: Found) -> str:
     return "pass max_decode_len (max_length counts the start token or the prompt, too)"
 
 
+def _stops(found: Found) -> str:
+    return f"pass stop={reprlib.repr(found['stop_strings'])}"
+
+
+def _time(found: Found) -> str:
+    return f"pass time_limit={reprlib.repr(found['max_time'])}"
+
+
 def _rule(found: Found) -> str:
-    return "pass rules=(...); see help(specdec.Decoding)"
+    try:
+        rules = [make(found, ()) for name, make in RULES.items() if name in found]
+        return f"pass rules=({', '.join(f'specdec.{rule}' for rule in rules)},)"
+    except (ValueError, TypeError):
+        return "pass rules=(...); see help(specdec.Decoding)"
 
 
 def _unsupported(found: Found) -> str:
@@ -126,8 +139,8 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
     "force_words_ids": (([],), _unsupported),
     "renormalize_logits": ((False,), _unsupported),
     "remove_invalid_values": ((False,), _unsupported),
-    "typical_p": ((1,), _unsupported),
-    "min_p": ((0,), _unsupported),
+    "typical_p": ((1,), _sampling),
+    "min_p": ((0,), _sampling),
     "top_h": ((), _unsupported),
     "epsilon_cutoff": ((0,), _unsupported),
     "eta_cutoff": ((0,), _unsupported),
@@ -136,8 +149,8 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
     "watermarking_config": ((), _unsupported),
     "dola_layers": ((), _unsupported),
     "token_healing": ((False,), _unsupported),
-    "stop_strings": ((), _unsupported),
-    "max_time": ((), _unsupported),
+    "stop_strings": ((), _stops),
+    "max_time": ((), _time),
 }
 
 
@@ -156,8 +169,11 @@ class GenerationOptions:
     refused: str | None = None
 
 
-def read_options(directory: Path) -> GenerationOptions:
+def read_options(directory: Path, prompted: bool) -> GenerationOptions:
     """Options that are not neutral: of generation_config.json, or of config.json where it is alone.
+
+    Args:
+      prompted: whether outputs continue their texts, as a decoder-only model's do.
 
     Raises:
       CheckpointError: a file cannot be read, or a rule has no valid value.
@@ -171,6 +187,8 @@ def read_options(directory: Path) -> GenerationOptions:
         for name, (neutral, _) in OPTIONS.items()
         if raw.get(name) is not None and raw[name] not in neutral
     }
+    if prompted:  # It forces a token behind a single first one: a prompt has more.
+        found.pop("forced_bos_token_id", None)
     advice = _lines(
         {name: found[name] for name in found if OPTIONS[name][1] not in (_rule, _unsupported)},
         found,

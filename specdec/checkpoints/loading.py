@@ -127,7 +127,8 @@ def load_model(
     config = dataclasses.replace(config, dtype=dtype)
     generated, rules = None, ()
     if not as_draft:
-        rules = rules_of(place) if generation_config == "follow" else ()
+        if generation_config == "follow":
+            rules = rules_of(place, config)
     else:
         generated = load_draft_vocabulary(source, config.vocab_size)
         if vocab_size not in (None, config.vocab_size):

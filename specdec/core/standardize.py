@@ -70,10 +70,12 @@ def _lowest_kept(
 def warped_parts(
     logits: Float[Array, "*shape v"], sampling: Sampling
 ) -> tuple[Float[Array, "*shape v"], Float[Array, "*shape 1"]]:
-    """Unnormalised probabilities after temperature, top-k and top-p in that order, and their sum.
+    """Unnormalised probabilities after temperature and what cuts tokens off, and their sum.
+
+    That is top-k, top-p, min-p and typical-p in that order.
 
     top-k keeps x if fewer than k tokens are likelier, top-p if those that are likelier have less
-    than p together. So what is tied with the last token kept is kept too, and the result does not
+    than p together, typical-p if those that are more typical have. So what is tied with the last token kept is kept too, and the result does not
     depend on the order of the vocabulary.
     Source: Leviathan et al. 2023, section 2.2 ("standardized sampling").
 
@@ -116,7 +118,28 @@ def warped_parts(
     below = jax.lax.cond(few, top_k, keep, logits, largest, below)
     below = jax.lax.cond(sampling.top_p < 1, top_p, keep, logits, largest, below)
     kept = _ordered(logits) >= below[..., None]
-    return sum_parts(jnp.where(kept, weigh(logits, largest), 0.0))
+    weights = jnp.where(kept, weigh(logits, largest), 0.0)
+    if sampling.min_p is not None:
+        weights = jnp.where(weights >= sampling.min_p, weights, 0.0)
+    if sampling.typical_p is not None:
+        weights = _typical(logits, weights, sampling.temperature, sampling.typical_p)
+    return sum_parts(weights)
+
+
+def _typical(
+    logits: Float[Array, "*shape v"], weights: Float[Array, "*shape v"],
+    temperature: Float[Array, ""], typical_p: Float[Array, ""],
+) -> Float[Array, "*shape v"]:  # fmt: skip
+    """The weights of the most typical tokens; 0 for all others."""
+    total = sum_last(weights)[..., None]
+    shares = weights / total
+    # -log p but for what is the same for all tokens, in it and in its mean, the entropy.
+    surprise = -(logits - max_last(logits)[..., None]) / temperature
+    # A token without weight may be infinitely surprising.
+    mean = sum_last(jnp.where(shares > 0, shares * surprise, 0.0))[..., None]
+    typical = _ordered(-jax.lax.optimization_barrier(jnp.abs(surprise - mean)))
+    lowest = _lowest_kept(typical, shares, typical_p * sum_last(shares))
+    return jnp.where(typical >= lowest[..., None], weights, 0.0)
 
 
 def standardize(
@@ -124,7 +147,7 @@ def standardize(
 ) -> Distribution:
     """The distribution to sample from, [B, N, V] in float32, or point masses when greedy.
 
-    softmax(top_p(top_k(logits / temperature))); argmax at temperature 0.
+    softmax(typical_p(min_p(top_p(top_k(logits / temperature))))); argmax at temperature 0.
     Source: Leviathan et al. 2023, section 2.2.
 
     Args:

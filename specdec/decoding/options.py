@@ -66,7 +66,7 @@ class Decoding:
       top_log_probs: how many alternatives to each token are returned with them; not of beams.
       draft_follows_rules: whether the draft follows the rules, too, which makes its guesses better
         and does not change the outputs' distribution.
-      sampling: temperature (0: argmax), top-k and top-p.
+      sampling: temperature (0: argmax), top-k, top-p, min-p and typical-p.
       draft_sampling: how guesses are drawn, which does not change the outputs' distribution; as
         ``sampling`` if None.
       max_input_len: tokens an input may have, EOS included.
@@ -205,8 +205,8 @@ class Decoding:
             )
         if self.sampling != GREEDY:
             raise ValueError(
-                "Beam search draws nothing: sampling must have temperature 0 and neither top_k nor "
-                f"top_p, got {self.sampling}."
+                "Beam search draws nothing: sampling must have temperature 0 and nothing else, got "
+                f"{self.sampling}."
             )
         number = 1 if self.num_return is None else self.num_return
         self._set(beam=beam, num_return=whole("num_return", number, 1, beam.num_beams))

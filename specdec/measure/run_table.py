@@ -63,6 +63,10 @@ def _sampling(r: dict[str, Any]) -> str:
         parts.append(f"top-k {r['top_k']}")
     if r["top_p"] < 1:
         parts.append(f"top-p {r['top_p']:g}")
+    if r["min_p"]:
+        parts.append(f"min-p {r['min_p']:g}")
+    if r["typical_p"] < 1:
+        parts.append(f"typical-p {r['typical_p']:g}")
     return ", ".join(parts)
 
 

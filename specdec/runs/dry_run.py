@@ -133,7 +133,7 @@ def report(
         model, tables = model.draft, model.inner
     names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
     if run.generation_config == "follow":
-        rules_of(resolve(run.target, "target"))  # What it cannot do is told now.
+        rules_of(resolve(run.target, "target"), found[0][0])  # What it cannot do is told now.
     source = model.of if isinstance(model, Quantized) else model
     if isinstance(source, str):
         names.append(str(model))

@@ -51,6 +51,17 @@ def reference_distribution(logits: np.ndarray, sampling: SamplingConfig) -> np.n
         cut = probs[order][before < sampling.top_p].min()
         probs = np.where(probs >= cut * (1 - 1e-6), probs, 0)
         probs /= probs.sum()
+    if sampling.min_p:
+        probs = np.where(probs >= sampling.min_p * probs.max() * (1 - 1e-6), probs, 0)
+        probs /= probs.sum()
+    if sampling.typical_p < 1:
+        surprise = -np.log(np.maximum(probs, 1e-300))
+        distance = np.where(probs > 0, np.abs(surprise - probs @ surprise), np.inf)
+        order = np.argsort(distance, kind="stable")
+        before = np.concatenate([[0], np.cumsum(probs[order])[:-1]])
+        cut = distance[order][before < sampling.typical_p].max()
+        probs = np.where(distance <= cut + 1e-6, probs, 0)
+        probs /= probs.sum()
     return probs
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 from said import said
-from tiny import TINY, random_t5_params
+from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -66,7 +66,7 @@ def test_what_transformers_saves_by_default_is_neutral(checkpoint):
     )  # fmt: skip
     config.save_pretrained(checkpoint)
     (checkpoint / "generation_config.json").write_text(config.to_json_string(use_diff=False))
-    assert read_options(checkpoint) == GenerationOptions()
+    assert read_options(checkpoint, False) == GenerationOptions()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,8 @@ def test_what_transformers_saves_by_default_is_neutral(checkpoint):
          "temperature=1.0, top_k=50, top_p=1.0)."),
         ({"do_sample": True, "temperature": 0.7, "top_k": 10, "top_p": 0.9},
          "top_p=0.9: pass sampling=specdec.SamplingConfig(temperature=0.7, top_k=10, top_p=0.9)."),
+        ({"do_sample": True, "min_p": 0.1, "typical_p": 0.7},
+         "specdec.SamplingConfig(temperature=1.0, top_k=50, top_p=1.0, min_p=0.1, typical_p=0.7)."),
         ({"max_new_tokens": 77}, "max_new_tokens=77: pass max_decode_len=77."),
         ({"max_length": 200}, "max_length=200: pass max_decode_len (max_length counts"),
         ({"num_return_sequences": 2}, "num_return_sequences=2: pass num_return=2."),
@@ -90,7 +92,7 @@ def test_what_transformers_saves_by_default_is_neutral(checkpoint):
 )  # fmt: skip
 def test_each_option_is_named_with_what_to_do(checkpoint, options, told):
     write(checkpoint, **options)
-    line = read_options(checkpoint).advice
+    line = read_options(checkpoint, False).advice
     assert line is not None
     assert line.startswith(f"{checkpoint / 'generation_config.json'} has options for generating")
     assert told in line
@@ -103,13 +105,13 @@ def test_no_option_is_passed_over(checkpoint, name):
         name, 7
     )
     write(checkpoint, **{name: value})
-    found = read_options(checkpoint)
+    found = read_options(checkpoint, False)
     named = f"{name}={value}"
     assert (len(found.rules) == 1) == (name in RULES)
     assert (named in (found.refused or "")) != (named in (found.advice or "") or name in RULES)
     for neutral in (None, *OPTIONS[name][0]):
         write(checkpoint, **{name: neutral})
-        assert read_options(checkpoint) == GenerationOptions()
+        assert read_options(checkpoint, False) == GenerationOptions()
 
 
 def test_what_it_says_to_pass_can_be_passed():
@@ -121,9 +123,9 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
     """And what is for a task only counts nowhere."""
     own = {"num_beams": 4, "task_specific_params": {"summarization": {"min_length": 30}}}
     write(checkpoint, "config.json", **own)
-    assert read_options(checkpoint) == GenerationOptions()
+    assert read_options(checkpoint, False) == GenerationOptions()
     (checkpoint / "generation_config.json").unlink()
-    line = read_options(checkpoint).advice
+    line = read_options(checkpoint, False).advice
     assert line is not None
     assert line.startswith(f"{checkpoint / 'config.json'} has options")
     assert "num_beams=4" in line
@@ -132,7 +134,7 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
 
 def test_values_without_end_are_cut(checkpoint):
     write(checkpoint, sequence_bias=[[list(range(5000)), 1.0]], stop_strings="x" * 5000)
-    assert len(read_options(checkpoint).refused or "") < 500
+    assert len(read_options(checkpoint, False).refused or "") < 500
 
 
 def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
@@ -193,3 +195,12 @@ def test_values_that_are_none(checkpoint, options, told):
     with pytest.raises(CheckpointError, match=re.escape(told)):
         specdec.load_pair(target=checkpoint, draft=checkpoint)
     specdec.load_pair(target=checkpoint, draft=checkpoint, generation_config="ignore")
+
+
+def test_a_first_token_is_not_forced_behind_a_prompt(tmp_path):
+    """As transformers has it: only a single token before it is followed by a forced one."""
+    config = TINY_GPT["gpt_untied"]
+    save_huggingface(tmp_path, config, jax.device_get(random_gpt_params(config, 0)))
+    write(tmp_path, forced_bos_token_id=7, begin_suppress_tokens=[3])
+    pair = specdec.load_pair(target=tmp_path, draft=tmp_path)
+    assert pair.target.rules == (specdec.Suppressed([3], at=0),)

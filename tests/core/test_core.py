@@ -25,6 +25,10 @@ CONFIGS = [
     SamplingConfig(0.8, top_k=9, top_p=0.9),
     SamplingConfig(1.0, top_k=1),
     SamplingConfig(1.0, top_k=500),
+    SamplingConfig(1.0, min_p=0.1),
+    SamplingConfig(0.6, typical_p=0.5),
+    SamplingConfig(1.0, typical_p=0.02),
+    SamplingConfig(1.3, 20, 0.9, 0.05, 0.7),
 ]
 
 
@@ -50,23 +54,26 @@ def compiled_standardize(logits, sampling):
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 37, 64])
-def test_standardize_with_any_numbers_in_one_program(vocab):
-    """As a static top_k and top_p would: many settings, half of them on logits full of ties."""
-    check_any_numbers(vocab)
+@pytest.mark.parametrize("all_", [False, True])
+def test_standardize_with_any_numbers_in_one_program(vocab, all_):
+    """As static numbers would: many settings, half of them on logits full of ties."""
+    check_any_numbers(vocab, all_)
 
 
-def test_standardize_with_any_numbers_on_accelerators():
+@pytest.mark.parametrize("all_", [False, True])
+def test_standardize_with_any_numbers_on_accelerators(all_):
     with platforms.compiling_for(platforms.TPU):
-        check_any_numbers(37)
+        check_any_numbers(37, all_)
 
 
-def check_any_numbers(vocab):
+def check_any_numbers(vocab, all_):
     rng = np.random.default_rng(vocab)
     before = num_programs()
     for i in range(100):
         sampling = SamplingConfig(
             float(np.exp(rng.uniform(-3, 2))), int(rng.integers(0, vocab + 3)),
             float(rng.choice([1.0, rng.uniform(0.01, 1)])),
+            *((float(rng.uniform(0.001, 0.6)), float(rng.uniform(0.01, 0.99))) if all_ else ()),
         )  # fmt: skip
         ties = rng.integers(-2, 3, (2, 3, vocab))
         logits = (ties if i % 2 else rng.normal(0, 3, ties.shape)).astype(np.float32)
@@ -94,6 +101,7 @@ def test_at_a_tiny_temperature_all_is_on_the_largest(temperature, function):
         for sampling in (
             SamplingConfig(temperature), SamplingConfig(temperature, 5, 0.9),
             SamplingConfig(temperature, top_p=0.3),
+            SamplingConfig(temperature, min_p=0.1, typical_p=0.5),
         ):  # fmt: skip
             got = np.asarray(function(jnp.asarray(logits), sampling.traced()))
             np.testing.assert_array_equal(got, np.eye(size)[logits.argmax(-1)])
@@ -125,6 +133,9 @@ def test_argmax_of_nan_is_a_token(platform):
         ({"top_k": -1}, r"top_k \(0 keeps all\) must be at least 0"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
         ({"top_p": 1.1}, r"top_p must be in \(0, 1\]"),
+        ({"min_p": 1.1}, r"min_p must be in \[0, 1\]"),
+        ({"min_p": -0.1}, r"min_p must be in \[0, 1\]"),
+        ({"typical_p": 0.0}, r"typical_p must be in \(0, 1\]"),
     ],
 )
 def test_sampling_config_refuses(fields, message):

@@ -14,7 +14,7 @@ SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
     "tree": None, "topology": {"nodes": 2, "siblings": 1},
     "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
-    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "batch_size": 1,
     "dtype": "float32", "weights": None, "device": "2 cores", "num_skipped": 0, "mesh": None,
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)

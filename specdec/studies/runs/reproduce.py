@@ -42,6 +42,7 @@ from specdec.studies.runs.beam_runs import BeamRuns
 from specdec.studies.runs.control_runs import ControlRuns
 from specdec.studies.runs.draft_runs import DraftRuns, Shape, named, settings_of
 from specdec.studies.runs.loop_runs import LoopRuns
+from specdec.studies.runs.rule_runs import FollowedRules, RuleCosts, SampledRules
 from specdec.studies.runs.siblings import Siblings
 from specdec.studies.runs.tree_runs import TreeRuns
 from specdec.types import SamplingConfig
@@ -246,6 +247,7 @@ class Reproduction:
     beams: Sequence[BeamRuns] = ()
     control: Sequence[ControlRuns] = ()
     loops: Sequence[LoopRuns] = ()
+    rules: Sequence[RuleCosts | FollowedRules | SampledRules] = ()
     drafts: Sequence[DraftRuns] = ()
     distillation: Sequence[Part] = ()  # Trained: decoding need not load what that takes.
     compiled: Sequence[Part] = ()  # For chips that need not be there.
@@ -259,7 +261,8 @@ class Reproduction:
     def _parts(self) -> Sequence[Part]:
         return (
             *self.studies, *self.siblings, *self.trees, *self.beams, *self.control,
-            *self.loops, *self.drafts, *self.distillation, *self.compiled, *self.device,
+            *self.loops, *self.rules, *self.drafts, *self.distillation, *self.compiled,
+            *self.device,
         )  # fmt: skip
 
     def plan(self, root: Path) -> str:
@@ -313,6 +316,7 @@ class Reproduction:
             "beams": {part.name: found[slug(part.name)]["beams"] for part in self.beams},
             "control": {part.name: found[slug(part.name)]["execution"] for part in self.control},
             "loops": {part.name: found[slug(part.name)]["loops"] for part in self.loops},
+            "rules": {part.name: found[slug(part.name)]["rules"] for part in self.rules},
             "drafts": {part.name: found[slug(part.name)]["drafts"] for part in self.drafts},
             "distillation": {part.name: found[slug(part.name)]["distillation"]
                              for part in self.distillation},

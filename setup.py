@@ -40,6 +40,7 @@ DOCS = [
 # Decodes are compiled by them for TPUs and GPUs that are not there. Each goes with one JAX, which
 # pip is told by constraints.txt, and specdec checks.
 COMPILERS = ["jax-cuda12-pjrt", "jax-cuda12-plugin", "libtpu", "nvidia-cuda-nvcc-cu12"]
+GRAMMARS = ["outlines-core>=0.2.14"]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
     "rouge_score>=0.1.2",
@@ -90,6 +91,7 @@ setup(
     extras_require={
         "compilers": COMPILERS,
         "docs": DOCS,
+        "grammars": GRAMMARS,
         "notebooks": NOTEBOOKS,
         "seqio": SEQIO,
         "bench": [
@@ -101,6 +103,7 @@ setup(
         "test": [
             *COMPILERS,
             *DOCS,
+            *GRAMMARS,
             *NOTEBOOKS,
             *SEQIO,
             "beartype>=0.21",

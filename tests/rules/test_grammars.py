@@ -1,0 +1,341 @@
+"""Outputs that match a regular expression, or a schema, in every tokenization and in no other."""
+
+import itertools
+import json
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec.data.vocabulary import cleaned_up
+from specdec.rules import grammars
+from specdec.rules.base import RowStart, RuleTarget
+
+TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
+WARM = specdec.SamplingConfig(1.0)
+EOS = (1, 11)
+SMALL = [b"", b"", b"a", b"ab", b"b", b"\xc3", b"\xa4", "ä".encode(), b" a", b" ", b"", b"b", b"."]
+
+
+class Small:
+    """A vocabulary with parts of a character, and tokens without text.
+
+    Args:
+      strips: of a first token its space, of first tokens theirs until there is text, or nothing.
+    """
+
+    def __init__(self, strips):
+        self.strips = strips
+        self.unsettled = 8 if strips == "cleans up" else 0
+
+    def pieces(self):
+        return SMALL
+
+    def decode(self, ids):
+        text = b""
+        for i, token in enumerate(ids):
+            at_begin = i == 0 if self.strips == "one token" else not text
+            takes = at_begin and self.strips in ("one token", "until text")
+            text += SMALL[token].removeprefix(b" ") if takes else SMALL[token]
+        shown = text.decode("utf-8", "replace")
+        return cleaned_up(shown) if self.strips == "cleans up" else shown
+
+
+def row(*prefix):
+    return RowStart(np.array([*prefix, 0, 0]), np.int32(len(prefix)), np.int32(8), 8)
+
+
+def matches_of(pattern, words, before):
+    """All tokenizations of the texts of up to four characters that match.
+
+    Each token adds to the text, but for a first space.
+    """
+    letters = ("".join(each) for n in range(5) for each in itertools.product("abä .", repeat=n))
+    texts = [text for text in letters if re.fullmatch(pattern, text)]
+    spelt = {f"{spaces}{text}".encode() for text in texts for spaces in ("", " ", "  ")}
+    begun = {each[:length] for each in spelt for length in range(len(each) + 1)}
+    known = [token for token, piece in enumerate(SMALL) if piece and token not in EOS]
+    prefix, found, outputs = words.decode(before), set(), [()]
+    while outputs:
+        ids = outputs.pop()
+        shown = words.decode([*before, *ids])
+        raw = b"".join(SMALL[token] for token in [*before, *ids])
+        adds = len(ids) < 2 or words.decode([*before, *ids[:2]])
+        unchanged = not words.unsettled or shown.encode() == raw
+        if adds and unchanged and shown[len(prefix) :] in texts:
+            found.add(ids)
+        longer = [(*ids, token) for token in known]
+        outputs += [each for each in longer if b"".join(SMALL[i] for i in each) in begun]
+    return found
+
+
+def following(rule, state):
+    """The tokens that may follow a state, and where they lead."""
+    edges = slice(*np.asarray(rule.edges.first)[[state, state + 1]])
+    pairs = (np.asarray(each)[edges].tolist() for each in (rule.edges.tokens, rule.edges.targets))
+    return dict(zip(*pairs, strict=True))
+
+
+@pytest.mark.parametrize("strips", ["nothing", "one token", "until text", "cleans up"])
+@pytest.mark.parametrize("before", [(), (4,)])
+@pytest.mark.parametrize("pattern", ["a|ab|aba", "(ab|ä){1,2}", " ?a? b?", "^a ?[.]?$", "(ä|b)?.b"])
+def test_every_tokenization_of_a_match_and_nothing_else(pattern, before, strips):
+    words = Small(strips)
+    rule = specdec.Regex(pattern).open(RuleTarget(16, EOS, False, 8, words))
+    matches = matches_of(pattern, words, before)
+    assert len(matches) > 1
+    begun = {ids[:length] for ids in matches for length in range(len(ids) + 1)}
+    walked, outputs = set(), {(): int(rule.init(row(0, *before)))}
+    while outputs:
+        output, state = outputs.popitem()
+        walked.add(output)
+        found = following(rule, state)
+        assert found.keys() >= set(EOS) if output in matches else not found.keys() & set(EOS)
+        outputs |= {(*output, token): to for token, to in found.items() if token not in EOS}
+    assert walked == begun
+
+
+def test_a_text_before_the_output_is_told_from_a_start():
+    rule = specdec.Regex("a").open(RuleTarget(16, EOS, False, 8, Small("one token")))
+    first = [int(rule.init(row(*prefix))) for prefix in [(0,), (2,), (0, 10), (0, 2), (0, 7, 2)]]
+    assert first[0] == first[1] == first[2] != first[3] == first[4]
+    prompted = specdec.Regex("a").open(RuleTarget(16, EOS, True, 8, Small("one token")))
+    first = [int(prompted.init(row(*prefix))) for prefix in [(0,), (2,), (10, 2)]]
+    assert first[0] != first[1] == first[2]
+
+
+def test_what_is_cleaned_up_never_shows():
+    for text in grammars.CLEANED:
+        assert cleaned_up(f"a{text}a") != f"a{text}a"
+    generator = random.Random(0)
+    for _ in range(20000):
+        text = "".join(generator.choices(" '.,?!antmsver", k=8))
+        assert (cleaned_up(text) != text) == any(each in text for each in grammars.CLEANED)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return specdec.load_pair("quickstart")
+
+
+def opened(rule, pair):
+    words = pair.vocabulary
+    continues = pair.target.model.reads_prefix
+    return rule.open(
+        RuleTarget(pair.target.model.vocab_size, (words.eos_id,), continues, 64, words)
+    )
+
+
+def accepts(rule, state, ids):
+    for token in ids:
+        found = following(rule, state)
+        if token not in found:
+            return False
+        state = found[token]
+    return True
+
+
+def retold(text, words, generator):
+    """A random tokenization, in pieces of characters and of bytes."""
+    pieces = words.pieces()
+    rest, ids = text.encode(), []
+    while rest:
+        fitting = [i for i, piece in enumerate(pieces) if piece and rest.startswith(piece)]
+        ids.append(generator.choice([i for i in fitting if i != words.eos_id]))
+        rest = rest[len(pieces[ids[-1]]) :]
+    return ids
+
+
+COUNTED = r"(Tom|Maria|Jürgen) hat \d{1,3} (Äpfel|Bücher|€)\."
+LETTERS = "[a-zäöüß]{2,9}"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "größe": {"enum": ["klein", "groß"]},
+        "count": {"type": "integer"},
+        "name": {"type": "string"},
+    },
+    "required": ["größe", "count", "name"],
+}
+
+
+def text_of(kind, generator):
+    one = generator.choice
+    if kind == "counted":
+        name, what = one(["Tom", "Maria", "Jürgen"]), one(["Äpfel", "Bücher", "€"])
+        return f"{name} hat {generator.randrange(1000)} {what}."
+    if kind == "letters":
+        return "".join(generator.choices("abcxyzäöüß", k=generator.randint(2, 9)))
+    name = "".join(generator.choices("abc ß€{}[]:,.", k=generator.randint(0, 9)))
+    values = {"größe": one(["klein", "groß"]), "count": generator.randrange(-50, 999), "name": name}
+    separators = one([(",", ":"), (", ", ": "), (" ,", " :")])
+    return json.dumps(values, ensure_ascii=False, separators=separators)
+
+
+def valid(text):
+    """JSON of the schema, with at most a space between two parts."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    if not isinstance(found, dict) or list(found) != ["größe", "count", "name"]:
+        return False
+    return (
+        found["größe"] in ("klein", "groß") and type(found["count"]) is int
+        and isinstance(found["name"], str)
+    )  # fmt: skip
+
+
+KINDS = {
+    "counted": (specdec.Regex(COUNTED), lambda text: re.fullmatch(COUNTED, text)),
+    "letters": (specdec.Regex(LETTERS), lambda text: re.fullmatch(LETTERS, text)),
+    "json": (specdec.JsonSchema(SCHEMA), valid),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_matching_texts_are_accepted_and_near_misses_are_not(pair, kind):
+    rule, matches = KINDS[kind]
+    rule, words, generator = opened(rule, pair), pair.vocabulary, random.Random(0)
+    fresh, behind = np.asarray(rule.first)
+    end = [words.eos_id]
+    misses = 0
+    for _ in range(60):
+        text = text_of(kind, generator)
+        assert matches(text)
+        assert words.decode(words.encode(text)) == text
+        assert accepts(rule, fresh, words.encode(text) + end)
+        assert accepts(rule, behind, retold(text, words, generator) + end)
+        at = generator.randrange(len(text))
+        wrong = text[:at] + generator.choice(["", "Ä", '"', "7", "}", " a"]) + text[at + 1 :]
+        if not matches(wrong):
+            misses += 1
+            assert not accepts(rule, fresh, words.encode(wrong) + end), wrong
+            assert not accepts(rule, behind, retold(wrong, words, generator) + end), wrong
+        # Neither its beginning nor what goes on behind it.
+        if not matches(text[:-1]):
+            assert not accepts(rule, fresh, words.encode(text[:-1]) + end)
+        assert not accepts(rule, fresh, words.encode(text) + words.encode("X1X2X3X4X5"))
+    assert misses > 20
+
+
+WAYS = [
+    {"gamma": 3},
+    {"gamma": 3, "sampling": WARM, "seed": 1},
+    {"tree": (2, 1), "sampling": WARM, "seed": 2},
+    {"method": "autoregressive"},
+]
+
+
+@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("kind", ["counted", "letters"])
+def test_outputs_match(pair, kind, options):
+    rule, matches = KINDS[kind]
+    free = pair.generate(TEXTS, max_decode_len=48, **options)
+    assert not any(map(matches, free.texts))
+    out = pair.generate(TEXTS, rules=(rule,), max_decode_len=48, **options)
+    assert out.ended == ["eos"] * 3
+    assert all(map(matches, out.texts)), out.texts
+
+
+def test_drafts_change_no_greedy_output(pair):
+    rules = (specdec.Regex(r"[A-ZÄÖÜ]\w{3,20}( \w{1,20}){2,6}\."),)
+    plain = pair.generate(TEXTS, rules=rules, method="autoregressive", max_decode_len=48)
+    for options in ({"gamma": 3}, {"tree": (2, 1)}):
+        out = pair.generate(TEXTS, rules=rules, max_decode_len=48, **options)
+        assert out.texts == plain.texts
+    assert out.stats.accepted > 0
+
+
+def test_behind_a_prefix_the_space_shows(pair):
+    rule = specdec.Regex(" ?[a-zäöüß]{3,12} [a-zäöüß]{3,12}")
+    out = pair.generate(TEXTS, rules=(rule,), prefix="Das", gamma=3, max_decode_len=48)
+    assert all(re.fullmatch(rule.pattern, text) for text in out.texts)
+    assert any(text.startswith(" ") for text in out.texts)
+
+
+@pytest.mark.parametrize("options", [WAYS[0], WAYS[2]])
+def test_json(pair, options):
+    properties = {**SCHEMA["properties"], "name": {"type": "string", "maxLength": 12}}
+    properties["count"] = {"enum": [1, 2, 33]}
+    rule = specdec.JsonSchema({**SCHEMA, "properties": properties})
+    out = pair.generate(TEXTS, rules=(rule,), max_decode_len=64, **options)
+    assert out.ended == ["eos"] * 3
+    assert all(valid(text) and len(json.loads(text)["name"]) <= 12 for text in out.texts), out.texts
+
+
+@pytest.mark.parametrize("options", WAYS[:3])
+def test_a_decoder_only_model(options):
+    pair = specdec.load_pair("quickstart_lm")
+    rule = specdec.Regex(r" ?[a-z]{1,12}( [a-z]{1,12}){2,5} ?\.")
+    prompts = ["Once upon a time", "The old man", "She said"]
+    out = pair.generate(prompts, rules=(rule,), max_decode_len=48, **options)
+    assert out.ended == ["eos"] * 3
+    assert all(re.fullmatch(rule.pattern, text) for text in out.texts), out.texts
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: specdec.Regex(""), "needs a regular expression that is not empty"),
+        (lambda: specdec.Regex(3), "needs a regular expression"),
+        (lambda: specdec.JsonSchema("{"), "schema is not JSON: "),
+        (lambda: specdec.JsonSchema({"a": {1, 2}}), "schema is not JSON: "),
+        (lambda: specdec.JsonSchema("[]"), r"needs a JSON object, got \[\]"),
+    ],
+)
+def test_what_cannot_be(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (specdec.Regex("["), r"Regex\('\['\) is refused by outlines-core: .+"),
+        (specdec.Regex("a)|(b"), "is refused by outlines-core"),
+        (specdec.Regex("(?=a)b"), "is refused by outlines-core"),
+        (specdec.Regex("^a|^b"), "is refused by outlines-core"),
+        (specdec.JsonSchema({"type": "x"}), "is refused by outlines-core: Unsupported type: x"),
+        (specdec.Regex("ac"), r"Regex\('ac'\) leaves no token: no pieces"),
+    ],
+)
+def test_what_cannot_be_for_a_target(rule, told):
+    with pytest.raises(ValueError, match=told):
+        rule.open(RuleTarget(16, EOS, False, 8, Small("nothing")))
+
+
+def test_targets_that_have_no_text_or_no_end():
+    for rule in (specdec.Regex("a"), specdec.JsonSchema("{}")):
+        with pytest.raises(ValueError, match="but this pair has no vocabulary"):
+            rule.open(RuleTarget(16, EOS, False, 8))
+        with pytest.raises(ValueError, match="needs a model with EOS"):
+            rule.open(RuleTarget(16, (), False, 8, Small("nothing")))
+
+
+def test_too_many_edges(monkeypatch):
+    monkeypatch.setattr(grammars, "MOST_EDGES", 20)
+    target = RuleTarget(16, EOS, False, 8, Small("nothing"))
+    specdec.Regex("a|b").open(target)
+    with pytest.raises(ValueError, match="has more than 20 edges with this vocabulary"):
+        specdec.Regex("[ab]{9}").open(target)
+
+
+def test_the_library_is_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "outlines_core", None)
+    monkeypatch.delitem(sys.modules, "outlines_core.json_schema", raising=False)
+    for rule in (specdec.Regex("a"), specdec.JsonSchema("{}")):
+        with pytest.raises(ValueError, match=r'not installed: pip install "specdec\[grammars\]"'):
+            rule.open(RuleTarget(16, EOS, False, 8, Small("nothing")))
+
+
+def test_values():
+    assert repr(specdec.Regex("[0-9]+")) == "Regex('[0-9]+')"
+    assert {specdec.Regex("a"): 1}[specdec.Regex("a")] == 1
+    rule = specdec.JsonSchema({"type": "string"})
+    assert repr(rule) == """JsonSchema('{"type": "string"}')"""
+    assert hash(rule) == hash(specdec.JsonSchema('{"type":"string"}'))
+    assert rule == specdec.JsonSchema('{"type":"string"}') != specdec.JsonSchema('{"type":"null"}')

@@ -18,10 +18,11 @@ from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
 from specdec.data.vocabulary import Tokenizer, added_text
 from specdec.decoding.batch_decoder import BatchDecoder
-from specdec.decoding.batches import Batch, Block, blocks_of, make_batches
+from specdec.decoding.batches import Batch, Block, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
 from specdec.decoding.build import build_decoder, build_search
 from specdec.decoding.options import Decoding, decoding_of
+from specdec.decoding.samples import rows_of, samples_of
 from specdec.decoding.speculative_beam import (
     BeamCounts,
     SearchedBlock,
@@ -33,50 +34,13 @@ from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
 from specdec.models.base import LoadedModel
+from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
 from specdec.streaming import End, Piece, pieces, within
-from specdec.types import DecodeResult, LogProbs
+from specdec.types import DecodeResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BLOCKS = 4  # Between looks at the clock.
-
-
-@dataclasses.dataclass(frozen=True)
-class GenerateOutput:
-    """What :meth:`Pair.generate` returns.
-
-    Attributes:
-      texts: one string a row: what its output adds to the text of a decoder-only model, or to
-        ``prefix``. So a piece that continues a word has no space in front. None if the pair has no
-        vocabulary.
-      tokens: one int32 array a row, EOS included, without padding.
-      stats: totals over all rows.
-      ended: why each row did: "eos", "limit" (``max_decode_len``), "stop" (a stop string or stop
-        token) or "time" (``time_limit``). None for beams.
-      traces: the blocks of each row; None without ``trace=True``.
-      log_probs: with ``log_probs=True``, one float32 array a row: log p of each token by the
-        target's own distribution, softmax(logits).
-      adjusted_log_probs: the same by the distribution that outputs follow: with rules, and above
-        temperature 0 with temperature, top-k and top-p.
-      alternatives: with ``top_log_probs=n``, for each row the likeliest tokens [T, n] in place of
-        each of its own, best first, and their log p [T, n].
-      choice: of "auto", what was chosen and why.
-      beams: of beam search, the ``num_return`` best hypotheses of each row, best first (fewer if
-        fewer ended); ``texts`` and ``tokens`` are the best ones. None for other methods.
-      searched: of speculative beams, how many levels calls advanced and why blocks ended.
-    """
-
-    texts: list[str] | None
-    tokens: list[np.ndarray]
-    stats: RunStats
-    traces: list[list[Block]] | list[list[SearchedBlock]] | None
-    ended: list[End] | None = None
-    log_probs: list[np.ndarray] | None = None
-    adjusted_log_probs: list[np.ndarray] | None = None
-    alternatives: list[tuple[np.ndarray, np.ndarray]] | None = None
-    choice: Choice | None = None
-    beams: list[list[Hypothesis]] | None = None
-    searched: BeamCounts | None = None
 
 
 def _showing_options(method: F) -> F:
@@ -187,9 +151,10 @@ class Pair:
         """
         refuse_unknown(options)
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
-        if decoding.searches or decoding.to_choose:
+        if decoding.searches or decoding.to_choose or decoding.num_samples > 1:
             raise ValueError(
-                'Only what is emitted for good can be streamed, and at once: no beams, no "auto".'
+                "Only one output that is emitted for good can be streamed, and at once: no beams, "
+                'no "auto", and num_samples = 1.'
             )
         sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
         ids = self.token_ids([text], **sizes, truncate=decoding.truncate)
@@ -199,10 +164,10 @@ class Pair:
         def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
             found = self.decoder(decoding).parts(batch, 1)
             for result, finished, over in within(found, decoding.time_limit):
-                tokens = np.asarray(result.tokens)[0, : result.num_tokens[0]]
-                ended = self._end(result, 0) if finished[0] else "time" if over else None
-                shown = self.text(tokens, batch, 0, decoding.stop) or ""
-                yield tokens, int(result.stats.accepted[0]), shown, ended
+                (row,) = samples_of(result, 0, 1)
+                sample = self._sample(row, batch, 0, decoding)
+                ended = sample.ended if finished[0] or over else None
+                yield sample.tokens, int(row.stats.accepted), sample.text or "", ended
 
         return pieces(parts(), self.vocabulary, decoding.stop)
 
@@ -242,55 +207,33 @@ class Pair:
     def _decoded(
         self, num_rows: int, batches: Sequence[Batch], decoding: Decoding, trace: bool
     ) -> GenerateOutput:
-        decoder = self.decoder(decoding)
-        tokens: list[np.ndarray] = [np.zeros(0, np.int32)] * num_rows
-        shown: list[str | None] = [None] * num_rows
-        ended: list[End | None] = [None] * num_rows
-        traces: list[list[Block]] = [[] for _ in range(num_rows)]
+        decoder, count = self.decoder(decoding), decoding.num_samples
         results = decoder.decode_all(batches, trace=trace)
         if decoding.time_limit is not None:
-            results = self._in_time(decoder, batches, decoding.time_limit, trace, ended)
-        told: list[LogProbs | None] = [None] * num_rows
-        stats = []
+            results = _in_time(decoder, batches, decoding.time_limit, trace)
+        found: dict[int, list[Sample]] = {}
+        stats, nothing = [], None
         for batch, result in results:
+            stats.append(result.stats)
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
-                    told[row] = _of_row(result, index)
-                    tokens[row] = result.tokens[index, : result.num_tokens[index]]
-                    shown[row] = self.text(tokens[row], batch, index, decoding.stop)
-                    ended[row] = ended[row] or self._end(result, index)
-                    if result.trace is not None:
-                        traces[row] = blocks_of(result.trace, index)
-            stats.append(result.stats)
-        return GenerateOutput(
-            texts=self._texts(shown),
-            tokens=tokens,
-            stats=RunStats.total(stats, num_rows, decoder.engine.depth),
-            traces=traces if trace else None,
-            ended=[each or "time" for each in ended],
-            **_by_row(told),
+                    rows = samples_of(result, index, count)
+                    found[row] = [self._sample(each, batch, index, decoding) for each in rows]
+                    nothing = jax.tree.map(np.zeros_like, rows[0])
+        for row in range(num_rows):
+            if row not in found:  # There was no time for it.
+                assert nothing is not None
+                found[row] = [self._sample(nothing, batches[0], 0, decoding)] * count
+        return GenerateOutput.of_samples(
+            [found[row] for row in range(num_rows)],
+            RunStats.total(map(rows_of, stats), num_rows * count, decoder.engine.depth),
         )
 
-    def _in_time(
-        self, decoder: BatchDecoder, batches: Sequence[Batch], seconds: float, trace: bool,
-        ended: list[End | None],
-    ) -> Iterator[tuple[Batch, DecodeResult]]:  # fmt: skip
-        """The batches that there is time for; of the last one what there is by then.
-
-        Args:
-          ended: by row; those that the time has ended are noted.
-        """
-        begun = time.monotonic()
-        for number, batch in enumerate(batches):
-            left = seconds - (time.monotonic() - begun)
-            if number and left <= 0:
-                return
-            parts = within(decoder.parts(batch, _BLOCKS, trace=trace), left)
-            ((result, finished, _),) = collections.deque(parts, maxlen=1)  # The last one.
-            for row, done in zip(batch.row_ids, finished, strict=True):
-                if row >= 0 and not done:
-                    ended[row] = "time"
-            yield batch, result
+    def _sample(self, row: DecodeResult, batch: Batch, index: int, decoding: Decoding) -> Sample:
+        """What a row of a result is, an output of a batch's row."""
+        sample = Sample.of(row, self.target.model.eos_ids, decoding.max_decode_len)
+        text = self.text(sample.tokens, batch, index, decoding.stop)
+        return dataclasses.replace(sample, text=text)
 
     def _searched(
         self, num_rows: int, batches: Sequence[Batch], decoding: Decoding, trace: bool
@@ -366,13 +309,6 @@ class Pair:
         model = self.target.model
         return prefix_ids(prefix, count, self.vocabulary, model, max_input_len, max_decode_len)
 
-    def _end(self, result: DecodeResult, index: int) -> End:
-        if result.stopped is not None and result.stopped[index]:
-            return "stop"
-        count = result.num_tokens[index]
-        last = result.tokens[index, count - 1] if count else None
-        return "eos" if last in self.target.model.eos_ids else "limit"
-
     def text(
         self, tokens: np.ndarray, batch: Batch, index: int, stop: Sequence[str | int] = ()
     ) -> str | None:
@@ -396,24 +332,18 @@ class Pair:
         return None if self.vocabulary is None else [text or "" for text in found]
 
 
-def _of_row(result: DecodeResult, index: int) -> LogProbs | None:
-    """The log-probabilities of a row's tokens; None unless they were kept."""
-    count = result.num_tokens[index]
-    return jax.tree.map(lambda leaf: leaf[index, :count], result.log_probs)
-
-
-def _by_row(told: Sequence[LogProbs | None]) -> dict[str, Any]:
-    """Fields of :class:`GenerateOutput`."""
-    kept = [each for each in told if each is not None]
-    if not kept:
-        return {}
-    return {
-        "log_probs": [each.plain for each in kept],
-        "adjusted_log_probs": [each.adjusted for each in kept],
-        "alternatives": [(each.top_tokens, each.top) for each in kept]
-        if kept[0].top.shape[-1]
-        else None,
-    }
+def _in_time(
+    decoder: BatchDecoder, batches: Sequence[Batch], seconds: float, trace: bool
+) -> Iterator[tuple[Batch, DecodeResult]]:
+    """The batches that there is time for; of the last one what there is by then."""
+    begun = time.monotonic()
+    for number, batch in enumerate(batches):
+        left = seconds - (time.monotonic() - begun)
+        if number and left <= 0:
+            return
+        parts = within(decoder.parts(batch, _BLOCKS, trace=trace), left)
+        ((result, _, _),) = collections.deque(parts, maxlen=1)  # The last one.
+        yield batch, result
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -20,18 +20,18 @@ def refuse_nan(batch: Batch, nan: AnyArray, num_tokens: AnyArray, source: str) -
     """Raises an error if logits of a decode were NaN.
 
     Args:
-      nan: [B] whether a row's were.
-      num_tokens: [B] tokens until then, or until the row's end.
+      nan: [B] whether a row's were, or [B, n] those of its samples.
+      num_tokens: of the same shape, tokens until then, or until the row's end.
       source: the models whose logits they may be.
 
     Raises:
       ValueError: there is such a row; it names the first one.
     """
-    for index in np.flatnonzero(nan):
+    for index in np.argwhere(nan):
         raise ValueError(
-            f"Row {batch.row_ids[index]}: the logits of {source} became NaN within the first "
-            f"{num_tokens[index]} tokens. Look for NaN or infinity in the weights; bfloat16 models "
-            'may need dtype="float32".'
+            f"Row {batch.row_ids[index[0]]}: the logits of {source} became NaN within the first "
+            f"{num_tokens[*index]} tokens. Look for NaN or infinity in the weights; bfloat16 "
+            'models may need dtype="float32".'
         )
 
 
@@ -41,18 +41,18 @@ def refuse_stuck(
     """Raises an error if rules left a row no token.
 
     Args:
-      stuck: [B] whether they did.
-      num_tokens: [B] tokens until then, and one that is garbage.
+      stuck: [B] whether they did, or [B, n] of its samples.
+      num_tokens: of the same shape, tokens until then, and one that is garbage.
       rules: all that were given.
 
     Raises:
       ValueError: there is such a row; it names the first one.
     """
-    for index in np.flatnonzero(stuck):
+    for index in np.argwhere(stuck):
         named = ", ".join(map(str, rules))
         raise ValueError(
-            f"Row {batch.row_ids[index]}: together the rules leave no token within its first "
-            f"{num_tokens[index]} tokens: {named}. Loosen one of them."
+            f"Row {batch.row_ids[index[0]]}: together the rules leave no token within its first "
+            f"{num_tokens[*index]} tokens: {named}. Loosen one of them."
         )
 
 

@@ -72,7 +72,7 @@ def build_engine(
             f"top_log_probs is {alternatives}, and the vocabulary has {target.vocab_size} tokens."
         )
     if shape is None:
-        return Engine(target, width=width, alternatives=alternatives)
+        return Engine(target, width=width, alternatives=alternatives, samples=decoding.num_samples)
     assert draft is not None
     if not isinstance(shape, Tree):
         drafter = draft.make(shape.gamma, shape.stop_below)
@@ -90,7 +90,9 @@ def build_engine(
             f"{type(verifier).__name__} verifies chains only: give gamma instead of tree, or "
             "verifier=specdec.RecursiveVerifier()."
         )
-    return Engine(target, drafter, verifier, alternatives=alternatives)
+    return Engine(
+        target, drafter, verifier, alternatives=alternatives, samples=decoding.num_samples
+    )
 
 
 def build_decoder(

@@ -26,6 +26,7 @@ from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import has_nan, standardize
 from specdec.decoding import state as st
+from specdec.decoding.samples import by_text, sampled
 from specdec.drafters.base import Drafter
 from specdec.drafters.guessing import over_vocabulary
 from specdec.models.base import Model
@@ -92,6 +93,7 @@ class Engine:
       verifier: what accepts guesses; plain decoding has none.
       alternatives: of each token, the likeliest ones whose log-probabilities are kept with its own;
         None to keep nothing.
+      samples: of each text; above 1, results are of texts and their samples, [B, samples, ...].
       width: of plain decoding, tokens in each target call; all but the last token are padding.
         With gamma + 1 it is the width-matched reference: the speculative loop's own arithmetic.
 
@@ -104,9 +106,11 @@ class Engine:
     verifier: Verifier = TOKEN_VERIFIER
     width: int = 1
     alternatives: int | None = None
+    samples: int = 1
 
     def __post_init__(self):
         whole("width", self.width, 1)
+        whole("samples", self.samples, 1)
         if self.drafter is not None and self.width != 1:
             raise ValueError(f"width is of plain decoding: leave it out, got {self.width}.")
 
@@ -149,13 +153,14 @@ class Engine:
         drafter_state = None
         if self.drafter:
             drafter_state = self.drafter.init(params.drafter, prompt, output_bucket, start)
-        return st.initial_state(
+        state = st.initial_state(
             start, drafter_state, row_ids=row_ids, limit=limit, seed=seed,
             output_bucket=output_bucket, pad_id=self.target.pad_id, topology=self.topology,
             rules=rules.start(params.sampling.rules, prompt, limit, size),
             stop=params.stops and params.stops.start(prompt), alternatives=self.alternatives,
             trace=trace,
         )  # fmt: skip
+        return state if self.samples == 1 else sampled(state, self.samples)
 
     def step(
         self, params: EngineParams, state: DecodeState, random: RandomSource | None = None
@@ -308,8 +313,10 @@ class Engine:
         return st.record(*self.step(params, state))
 
     def finished(self, state: DecodeState) -> Bool[Array, " b"]:
-        """Which rows have ended."""
-        return state.finished
+        """Which rows have ended; those with all their samples."""
+        if self.samples == 1:
+            return state.finished
+        return jnp.all(by_text(state.finished, self.samples), axis=1)
 
     def all_finished(self, state: DecodeState) -> DecodeState:
         """The state with all rows ended."""
@@ -317,12 +324,16 @@ class Engine:
 
     def needs(self, state: DecodeState) -> Int[Array, " b"]:
         """The least output bucket for the next block: it begins inside and is written whole."""
-        return jnp.minimum(state.num_tokens + 1, state.limit)
+        needed = jnp.minimum(state.num_tokens + 1, state.limit)
+        if self.samples == 1:
+            return needed
+        return jnp.max(by_text(jnp.where(state.finished, 1, needed), self.samples), axis=1)
 
     def result(self, params: EngineParams, state: DecodeState, size: int) -> DecodeResult:
         """What the rows have come to, with outputs of ``size`` tokens."""
         del params
-        return st.result(state, size, self.target.pad_id)
+        found = st.result(state, size, self.target.pad_id)
+        return found if self.samples == 1 else by_text(found, self.samples)
 
 
 def _parents(draft: Draft) -> Int[Array, "*b n"]:

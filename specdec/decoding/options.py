@@ -46,6 +46,8 @@ class Decoding:
         branching by level, such as (3, 2, 1); or "auto": the fastest of trees, chains and plain
         decoding.
       beam: how beams are searched; :class:`specdec.BeamConfig`'s defaults if None.
+      num_samples: outputs of each text, each with its own random numbers; at temperature 0, and of
+        beams, only 1. A text is encoded once.
       num_return: of beam search, hypotheses to return of each row, in 1..num_beams; 1 if None.
       draft_beams: of speculative beams, those of the draft, at least num_beams; three times as many
         if None. More of them miss less and make calls longer.
@@ -73,7 +75,7 @@ class Decoding:
       truncate: whether inputs that are longer are cut, instead of refused. An encoder's keep EOS.
       max_decode_len: tokens a row may emit, EOS included.
       seed: of the random numbers; 64 bits.
-      batch_size: rows decoded together; on a mesh, a multiple of its data axis.
+      batch_size: texts decoded together; on a mesh, a multiple of its data axis.
 
     Raises:
       ValueError: naming the option that has another type or is out of range, or two that do not go
@@ -85,6 +87,7 @@ class Decoding:
     stop_below: float = 0.0
     tree: Tree | Sequence[int] | Literal["auto"] | None = None
     beam: BeamConfig | None = None
+    num_samples: int = 1
     num_return: int | None = None
     draft_beams: int | None = None
     verifier: Verifier | None = None
@@ -113,9 +116,16 @@ class Decoding:
             max_decode_len=whole("max_decode_len", self.max_decode_len, 1),
             seed=whole("seed", self.seed, -(2**63), 2**64 - 1),
             batch_size=whole("batch_size", self.batch_size, 1),
+            num_samples=whole("num_samples", self.num_samples, 1),
             stop_below=real("stop_below", self.stop_below, "in [0, 1]", 0, 1),
         )
         self._check_objects()
+        if self.num_samples > 1 and self.sampling.greedy:
+            advice = "num_return" if self.searches else "sampling=specdec.SamplingConfig(1.0)"
+            raise ValueError(
+                f"num_samples is {self.num_samples}, and at temperature 0 all samples are the "
+                f"same: give {advice}."
+            )
         self._check_beams()
         self._check_shape()
 

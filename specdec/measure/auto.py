@@ -58,6 +58,11 @@ def choose(
             'A choice needs gamma="auto" or tree="auto", max_decode_len >= 2, and at least one '
             f"row; got {len(ids)} rows and {decoding}."
         )
+    if (count := decoding.num_samples) > 1:  # They are measured as texts of their own.
+        ids = [each for each in ids for _ in range(count)]
+        prefixes = prefixes and [each for each in prefixes for _ in range(count)]
+        size = decoding.batch_size * count
+        decoding = dataclasses.replace(decoding, num_samples=1, batch_size=size)
     batches = commonest(list(make_batches(ids, decoding.batch_size, target.model, prefixes)))
     batches = batches[:_PROBED_BATCHES]
     if name == "beams":

@@ -62,6 +62,11 @@ class DecodeRun:
     def __post_init__(self):
         if not isinstance(self.decoding, Decoding):
             raise ValueError(f"decoding must be a specdec.Decoding, got {self.decoding!r}.")
+        if self.decoding.num_samples > 1 or self.decoding.time_limit is not None:
+            raise ValueError(
+                "A run decodes each row once and to its end: leave num_samples and time_limit out, "
+                "which are for generate."
+            )
         draft_spec("draft", self.draft)
         choice("dtype", self.dtype, "float32", "bfloat16")
         choice("weights", self.weights, "int8", None)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specdec.rules.automata import AllowedSequences, Automaton
     from specdec.rules.base import OwnRule
     from specdec.rules.forbidden import Forbidden
+    from specdec.rules.grammars import JsonSchema, Regex
     from specdec.rules.ngrams import NoRepeatNgram
     from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
     from specdec.rules.positions import ForcedFirst, ForcedLast, MinLength, MinNewTokens, Suppressed
@@ -51,6 +52,7 @@ _HOMES = {
     "GenerateOutput": "api",
     "Heads": "drafters.heads",
     "Hierarchical": "decoding.hierarchical",
+    "JsonSchema": "rules.grammars",
     "KSeqVerifier": "verifiers.kseq",
     "LenientVerifier": "verifiers.lenient",
     "Merged": "drafters.merged",
@@ -65,6 +67,7 @@ _HOMES = {
     "Quantized": "drafters.quantized",
     "Random": "drafters.random",
     "RecursiveVerifier": "verifiers.recursive",
+    "Regex": "rules.grammars",
     "RepetitionPenalty": "rules.penalties",
     "SamplingConfig": "types",
     "Suppressed": "rules.positions",
@@ -90,6 +93,7 @@ __all__ = [
     "GenerateOutput",
     "Heads",
     "Hierarchical",
+    "JsonSchema",
     "KSeqVerifier",
     "LenientVerifier",
     "Merged",
@@ -104,6 +108,7 @@ __all__ = [
     "Quantized",
     "Random",
     "RecursiveVerifier",
+    "Regex",
     "RepetitionPenalty",
     "SamplingConfig",
     "Suppressed",

@@ -208,7 +208,7 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         target.vocab_size,
     )  # fmt: skip
     first = jnp.asarray(numbers[[fresh, automaton.begin]], jnp.int32)
-    return Grammar(edges, jnp.asarray(has_text), first, 0 if target.continues else 1)
+    return Grammar(_sized(edges), jnp.asarray(has_text), first, 0 if target.continues else 1)
 
 
 def _automaton(rule: Regex | JsonSchema, pattern: str, cleans_up: bool) -> _Bytes:
@@ -336,6 +336,26 @@ def _reached(
                 "repetitions of many characters take that many; use * or + instead."
             )
     return found
+
+
+def _sized(edges: Edges) -> Edges:
+    """The same automaton in arrays of few sizes, so that expressions share their programs."""
+
+    def size(count: int, least: int) -> int:
+        return max(least, 1 << max(count - 1, 0).bit_length())
+
+    def sized(array: AnyArray, least: int, fill: int) -> Array:
+        more = size(len(array), least) - len(array)
+        return jnp.asarray(
+            np.pad(array, [(0, more), *[(0, 0)] * (array.ndim - 1)], constant_values=fill)
+        )
+
+    last = int(edges.first[-1])
+    return Edges(
+        sized(edges.first, 512, last), sized(edges.tokens, 2**16, 0),
+        sized(edges.targets, 2**16, 0), sized(edges.wide, 511, -1), sized(edges.bits, 16, 0),
+        narrow=size(edges.narrow, 128), most=edges.vocab_size, vocab_size=edges.vocab_size,
+    )  # fmt: skip
 
 
 def _live(sources: np.ndarray, targets: np.ndarray, end: int, states: int) -> np.ndarray:

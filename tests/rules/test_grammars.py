@@ -98,7 +98,7 @@ def following(rule, state):
 @pytest.mark.parametrize("strips", ["nothing", "one token", "until text", "cleans up"])
 @pytest.mark.parametrize("before", [(), (4,)])
 @pytest.mark.parametrize(
-    "pattern", ["a|ab|aba", "(ab|ä){1,2}", " ?a? b?$", "^a ?[.]?$", "(ä|b)?.b", "ac|b|ä"]
+    "pattern", ["a|ab|aba", "(ab|ä){1,2}", " ?a? ?b?$", "^a ?[.]?$", "(ä|b)?.b", "ac|b|ä"]
 )
 def test_every_tokenization_of_a_match_and_nothing_else(pattern, before, strips):
     words = Small(strips)

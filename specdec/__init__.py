@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from specdec.version import __version__
 
 if TYPE_CHECKING:
-    from specdec.api import GenerateOutput, Pair
+    from specdec.api import Pair
     from specdec.compiling import compile_report
     from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.hierarchical import Hierarchical
@@ -49,7 +49,7 @@ _HOMES = {
     "ForcedFirst": "rules.positions",
     "ForcedLast": "rules.positions",
     "FrequencyPenalty": "rules.penalties",
-    "GenerateOutput": "api",
+    "GenerateOutput": "outputs",
     "Heads": "drafters.heads",
     "Hierarchical": "decoding.hierarchical",
     "JsonSchema": "rules.grammars",

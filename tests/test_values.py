@@ -34,6 +34,7 @@ WRONG = {
     specdec.MinNewTokens: ({"count": 3}, {"count": [each for each in WHOLE if each != 0]}),
     specdec.NoRepeatNgram: ({"size": 3}, {"size": WHOLE}),
     specdec.PresencePenalty: ({"penalty": 1.0}, {"penalty": NUMBERS}),
+    specdec.Regex: ({"pattern": "a"}, {"pattern": ("", 3, None, [])}),
     specdec.RepetitionPenalty: ({"penalty": 1.2}, {"penalty": (*REAL, 0)}),
     specdec.Suppressed: (
         {"tokens": [3]},
@@ -58,7 +59,7 @@ WRONG = {
             "gamma": [*(each for each in WHOLE if each is not None), 8, "Auto"],
             "stop_below": (*REAL, 1.5),
             "tree": ((2,), "x", 3, "auto"),  # Beside gamma.
-            "beam": (specdec.BeamConfig(), 3), "num_return": (1, "x"), "draft_beams": (4, "x"),
+            "num_samples": (*WHOLE, 2), "beam": (specdec.BeamConfig(), 3), "num_return": (1, "x"), "draft_beams": (4, "x"),
             "verifier": ("x", 3, specdec.BlockVerifier, []), "sampling": ("x", None, 0.5),
             "draft_sampling": ("x", 0.5, []), "max_input_len": WHOLE, "max_decode_len": WHOLE,
             "rules": ("x", 3, [3], specdec.NoRepeatNgram, [None]),
@@ -86,6 +87,7 @@ WRONG = {
             "gamma": (*WHOLE, MOST_NODES + 1),
         },
     ),
+    specdec.JsonSchema: ({"schema": {}}, {"schema": ("x", 3, None, [], "[]", {"a": {1}})}),
     specdec.LenientVerifier: ({"lenience": 0.5}, {"lenience": (*REAL, 0, 1.5)}),
     specdec.Merged: (
         {"drafts": ("a", "b")},
@@ -105,7 +107,8 @@ WRONG = {
     specdec.SamplingConfig: (
         {},
         {"temperature": REAL, "top_k": [each for each in WHOLE if each != 0],
-         "top_p": (*REAL, 0, 1.5)},
+         "top_p": (*REAL, 0, 1.5), "min_p": [each for each in (*REAL, 1.5) if each != 0],
+         "typical_p": (*REAL, 0, 1.5)},
     ),
     specdec.Tree: (
         {"branching": (2, 1)},

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Literal
 
 from specdec.data.vocabulary import Tokenizer
+from specdec.decoding.batches import Block
 from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.measure.decodes import Row
 from specdec.measure.progress import visible
+from specdec.streaming import Piece
 
 Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note"]
 
@@ -53,17 +56,35 @@ def lines(row: Row, vocabulary: Tokenizer | None) -> list[list[Span]]:
     """The spans of each block."""
     if row.searched is not None:
         return [list(_levels(block, vocabulary)) for block in row.searched]
+    return _block_lines(row.blocks, vocabulary)
+
+
+def live(pieces: Iterable[Piece], vocabulary: Tokenizer | None) -> Iterator[str]:
+    """HTML of a text that is being generated, after each piece of :meth:`specdec.Pair.stream`."""
+    blocks: list[Block] = []
+    for piece in pieces:
+        tokens: list[int] = piece.tokens.tolist()
+        own = tokens[piece.accepted] if piece.accepted < len(tokens) else None
+        blocks.append(Block(tokens[: piece.accepted], [], own))
+        spans = itertools.chain(*_block_lines(blocks, vocabulary, going_on=piece.ended is None))
+        yield _LIVE.format(text="".join(map(_marked, spans)))
+
+
+def _block_lines(
+    blocks: Sequence[Block], vocabulary: Tokenizer | None, *, going_on: bool = False
+) -> list[list[Span]]:
+    """Args: going_on: whether more follows, so that the last character may be incomplete."""
     emitted: list[int] = []
     result = []
-    kept = sum(len(b.accepted) + (b.correction is not None) for b in row.blocks)
+    kept = sum(len(b.accepted) + (b.correction is not None) for b in blocks)
 
     def keep(kind: Kind, tokens: list[int]) -> Span:
-        ended = len(emitted) + len(tokens) == kept
+        ended = len(emitted) + len(tokens) == kept and not going_on
         span = Span(kind, _text(vocabulary, emitted, tokens, ended=ended))
         emitted.extend(tokens)
         return span
 
-    for block in row.blocks:
+    for block in blocks:
         spans, siblings = [], block.siblings
         # Guesses between which nothing stands are one text: a token may be a part of a character.
         run: list[int] = []
@@ -240,6 +261,14 @@ _SEARCHED_LEGEND = """ A line above them is one run of the target model. It has 
 with: <span class="accepted">tokens that were guessed</span>,
 <span class="correction">tokens of the target alone</span>; | between hypotheses,
 / between levels."""
+
+
+# In a notebook, whose own style has either light or dark ground.
+_LIVE = """<style>
+.specdec .accepted {{ color: #2e9e4f; }}
+.specdec .bonus {{ color: #4a86e8; text-decoration: underline; }}
+</style>
+<p class="specdec" style="white-space: pre-wrap">{text}</p>"""
 
 
 def page(rows: Sequence[Row], vocabulary: Tokenizer | None, title: str) -> str:

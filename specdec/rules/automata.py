@@ -42,7 +42,7 @@ class AllowedSequences:
 
     def open(self, target: RuleTarget) -> OpenRule:
         ids = token_ids("AllowedSequences", self.sequences, target)
-        eos = _eos("AllowedSequences", target)
+        eos = eos_of("AllowedSequences", target)
         endings = [(*each, end) for each in ids for end in eos]
         return edges_of(*trie(endings), target.vocab_size)
 
@@ -101,7 +101,7 @@ class Automaton:
         return f"Automaton({len(self.edges)} states with edges)"
 
     def open(self, target: RuleTarget) -> OpenRule:
-        eos = _eos("Automaton", target)
+        eos = eos_of("Automaton", target)
         rows = [
             (state, target.token("Automaton", token), to)
             for state, following in self.edges.items()
@@ -120,7 +120,8 @@ class Automaton:
         return edges_of(sources, tokens, targets, last + 1, target.vocab_size)
 
 
-def _eos(name: str, target: RuleTarget) -> tuple[int, ...]:
+def eos_of(name: str, target: RuleTarget) -> tuple[int, ...]:
+    """The tokens that end a row; ValueError, naming the rule, where there are none."""
     if not target.eos_ids:
         raise ValueError(f"{name} needs a model with EOS: this one's outputs end at their limit.")
     return target.eos_ids

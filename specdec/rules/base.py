@@ -76,6 +76,11 @@ class Words(Protocol):
         """Text of token ids."""
         ...
 
+    @property
+    def unsettled(self) -> int:
+        """Characters at the end of a text that further tokens may change."""
+        ...
+
     def pieces(self) -> list[bytes]:
         """What each token adds to a text, in UTF-8; of those without text nothing."""
         ...

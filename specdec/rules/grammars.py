@@ -14,13 +14,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from specdec.pytrees import pytree, static_field
-from specdec.rules.automata import _eos
+from specdec.pytrees import pytree
+from specdec.rules.automata import eos_of
 from specdec.rules.base import OpenRule, RowStart, RuleTarget, Words
 from specdec.rules.edges import Edges, edges_of
-from specdec.rules.texts import _bytewise
+from specdec.rules.texts import Fronts, bytewise
 from specdec.types import AnyArray
 
 MOST_EDGES = 2**24  # Of an automaton.
@@ -111,21 +111,16 @@ class Grammar:
 
     Attributes:
       edges: the automaton.
-      has_text: [V] whether a token shows text.
+      fronts: which rows have text in front.
       first: in which state a row begins: without text in front of it, and with.
-      skipped: how many tokens of a prefix show none, wherever they would elsewhere.
     """
 
     edges: Edges
-    has_text: Bool[AnyArray, " v"]
+    fronts: Fronts
     first: Int[AnyArray, " 2"]
-    skipped: int = static_field()
 
     def init(self, row: RowStart) -> Int[Array, ""]:
-        index = jnp.arange(len(row.prefix))
-        there = (index >= self.skipped) & (index < jnp.asarray(row.prefix_length))
-        shown = there & jnp.asarray(self.has_text)[jnp.asarray(row.prefix)]
-        return jnp.asarray(self.first)[jnp.any(shown).astype(jnp.int32)]
+        return jnp.asarray(self.first)[self.fronts.is_text(row).astype(jnp.int32)]
 
     def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
         return self.edges.allow(state, logits)
@@ -170,14 +165,12 @@ class _Spelt:
 
 def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar:
     name, words = type(rule).__name__, target.vocabulary
-    eos = np.array(_eos(name, target))
+    eos = np.array(eos_of(name, target))
     if words is None:
         raise ValueError(f"{name} is about text, but this pair has no vocabulary.")
-    automaton = _automaton(rule, pattern, cleans_up=getattr(words, "unsettled", 0) > 0)
+    automaton = _automaton(rule, pattern, cleans_up=words.unsettled > 0)
     # An embedding may have more rows than there are pieces.
     pieces = words.pieces()[: target.vocab_size]
-    has_text = np.zeros(target.vocab_size, bool)
-    has_text[: len(pieces)] = [bool(piece) for piece in pieces]
     inner = [b"" if token in eos else piece for token, piece in enumerate(pieces)]
     # Without text in front a first piece may show less, and one that shows nothing be before it.
     fresh, spaced, end, states = range(automaton.states, automaton.states + 4)
@@ -208,7 +201,7 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         target.vocab_size,
     )  # fmt: skip
     first = jnp.asarray(numbers[[fresh, automaton.begin]], jnp.int32)
-    return Grammar(_sized(edges), jnp.asarray(has_text), first, 0 if target.continues else 1)
+    return Grammar(_sized(edges), Fronts.of(pieces, target), first)
 
 
 def _automaton(rule: Regex | JsonSchema, pattern: str, cleans_up: bool) -> _Bytes:
@@ -230,7 +223,7 @@ def _automaton(rule: Regex | JsonSchema, pattern: str, cleans_up: bool) -> _Byte
         steps[numbers[state], list(following)] = [numbers[to] for to in following.values()]
     accepting = np.zeros(len(edges), bool)
     accepting[[numbers[state] for state in index.get_final_states()]] = True
-    cleaned = _bytewise([each.encode() for each in CLEANED] if cleans_up else [])
+    cleaned = bytewise([each.encode() for each in CLEANED] if cleans_up else [])
     pairs = len(cleaned)
 
     def step(states: np.ndarray, letters: np.ndarray) -> np.ndarray:

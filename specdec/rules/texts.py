@@ -22,15 +22,43 @@ _BEGIN, _ROOT = 0, 1  # Before the first token, and where nothing is matched.
 
 
 @pytree
+class Fronts:
+    """Which rows have text in front of their output: a prefix, or a prompt.
+
+    Attributes:
+      has_text: [V] whether a token shows text.
+      skipped: how many tokens of a prefix show none, whatever they would show elsewhere.
+    """
+
+    has_text: Bool[AnyArray, " v"]
+    skipped: int = static_field()
+
+    @classmethod
+    def of(cls, pieces: Sequence[bytes], target: RuleTarget) -> Fronts:
+        """Those of a target whose tokens have these pieces."""
+        has_text = np.zeros(target.vocab_size, bool)
+        has_text[: len(pieces)] = [bool(piece) for piece in pieces]
+        return cls(has_text, 0 if target.continues else 1)  # Else the first is a start token.
+
+    def is_text(self, row: RowStart) -> Bool[Array, ""]:
+        """Whether there is text in front of a row."""
+        index = jnp.arange(len(row.prefix))
+        there = (index >= self.skipped) & (index < jnp.asarray(row.prefix_length))
+        return jnp.any(there & jnp.asarray(self.has_text)[jnp.asarray(row.prefix)])
+
+
+@pytree
 class TextTable:
     """The automaton. State S - 1, which is never left, is that of a string that was found.
 
     Attributes:
       following: [S, V] the state behind each token.
+      fronts: which rows have text in front.
       strips: whether a text loses the space before its first word.
     """
 
     following: Int[AnyArray, "s v"]
+    fronts: Fronts
     strips: bool = static_field()
 
     @property
@@ -41,8 +69,7 @@ class TextTable:
     def begin(self, row: RowStart) -> Int[Array, ""]:
         """The state of a row before its first token: what is before the output is not searched."""
         # Behind a prefix a space stays where it is.
-        fresh = self.strips & (jnp.asarray(row.prefix_length) == 1)
-        return jnp.where(fresh, _BEGIN, _ROOT)
+        return jnp.where(self.strips & ~self.fronts.is_text(row), _BEGIN, _ROOT)
 
     def behind(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
         """The state one token on."""
@@ -78,7 +105,7 @@ def text_table(name: str, strings: Sequence[str], target: RuleTarget) -> TextTab
                 f"{name} has {string!r}, which the vocabulary cannot make: no piece of it has "
                 f"{bytes(sorted(set(spelt) - known))!r}."
             )
-    steps = _bytewise(encoded)
+    steps = bytewise(encoded)
     size = (len(steps) + 1) * target.vocab_size
     if size * 4 > MOST_BYTES:
         raise ValueError(
@@ -101,17 +128,18 @@ def text_table(name: str, strings: Sequence[str], target: RuleTarget) -> TextTab
         table[1:, tokens] = state + 1
         table[_BEGIN, tokens] = first + 1
     # Nothing leads to the states that nothing needs; both are kept, and stay small.
-    return TextTable(table, _strips(vocabulary, pieces))
+    return TextTable(table, Fronts.of(pieces, target), _strips(vocabulary, pieces))
 
 
 def _strips(vocabulary: Words, pieces: Sequence[bytes]) -> bool:
     """Whether a text loses the space of its first word."""
-    spaced = (i for i, piece in enumerate(pieces) if piece.startswith(b" ") and len(piece) > 1)
-    first = next(spaced, None)
-    return first is not None and not vocabulary.decode([first]).startswith(" ")
+    spaced = ((i, piece) for i, piece in enumerate(pieces) if piece.startswith(b" "))
+    return any(
+        vocabulary.decode([i]).encode("utf-8") == piece[1:] for i, piece in spaced if piece[1:]
+    )
 
 
-def _bytewise(strings: Sequence[bytes]) -> np.ndarray:
+def bytewise(strings: Sequence[bytes]) -> np.ndarray:
     """[S, 256]: the state behind each byte. State 0 is the root, the last one that of a find."""
     children: list[dict[int, int]] = [{}]
     ends = set()

@@ -20,6 +20,7 @@ from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import traces
 from specdec.measure.traces import Span
 from specdec.models.toy import ToyModel
+from specdec.streaming import Piece
 from specdec.topology import Topology
 from specdec.types import BlockInfo, SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier
@@ -55,6 +56,20 @@ def test_kept_spans_make_up_the_output(row, vocabulary):
     kept = [s.text for line in traces.lines(row, vocabulary) for s in line if s.kind != "rejected"]
     tokens = [t for b in row.blocks for t in [*b.accepted, b.correction]]
     assert "".join(kept) == vocabulary.decode(tokens) + " </s>"
+
+
+def test_a_text_that_is_being_generated(vocabulary):
+    """What is shown grows; accepted tokens and the target's own are told apart."""
+    the, cat = vocabulary.encode("the"), vocabulary.encode("cat sat")
+    pieces = [
+        Piece("the", np.array(the), len(the)), Piece("cat sat", np.array(cat), len(cat) - 1),
+        Piece("", np.array([EOS_ID]), 0, "eos"),
+    ]  # fmt: skip
+    shown = list(traces.live(pieces, vocabulary))
+    texts = [re.sub("<style>.*</style>|<[^>]*>", "", each, flags=re.DOTALL) for each in shown]
+    assert [text.strip() for text in texts] == ["the", "the cat sat", "the cat sat &lt;/s&gt;"]
+    kinds = [re.findall('class="(accepted|bonus)"', each) for each in shown]
+    assert kinds == [["accepted"], ["accepted"] * 2 + ["bonus"], ["accepted"] * 2 + ["bonus"] * 2]
 
 
 def test_without_a_vocabulary_tokens_are_ids():
@@ -306,6 +321,16 @@ def spelling(request, vocabulary, tmp_path_factory):
         trained.save_model(str(directory))
         path = directory / "vocab.json"
     return open_tokenizer(path)
+
+
+def test_a_part_of_a_character_waits_in_a_live_text(spelling):
+    *before, second = np.array(spelling.encode("the ü"))
+    pieces = [
+        Piece("", np.array(before), len(before)), Piece("", np.array([second]), 0, "limit")
+    ]  # fmt: skip
+    shown = [re.sub("<style>.*</style>|<[^>]*>", "", each, flags=re.DOTALL)
+             for each in traces.live(pieces, spelling)]  # fmt: skip
+    assert [text.strip() for text in shown] == ["the", "the ü"]
 
 
 def test_characters_spread_over_blocks_are_shown_whole(spelling):

@@ -42,6 +42,8 @@ PIECES = ("a", "", "b")
 class Letters:
     """A vocabulary for the toy."""
 
+    unsettled = 0
+
     def encode(self, text):
         return [PIECES.index(letter) for letter in text]
 

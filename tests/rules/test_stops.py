@@ -9,12 +9,13 @@ from oracle_cases import CAUGHT, LOSSLESS, PROMPT
 from oracle_rules import COINS, LIMIT, PIECES, SAMPLED, STEEP, TARGET, TOY, cells_of, laws
 
 import specdec
+from specdec.data.vocabulary import train_vocabulary
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.pytrees import pytree
-from specdec.rules.base import RuleTarget
+from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.stops import Stops, cut_before, open_stops
 from specdec.rules.texts import text_table
 from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
@@ -88,6 +89,8 @@ def test_mutants_are_caught(mutant):
 class Random:
     """A vocabulary of random pieces, of parts of characters too."""
 
+    unsettled = 0
+
     def __init__(self, generator):
         letters = "abä ".encode()
         self._pieces = [
@@ -153,6 +156,21 @@ def test_a_space_before_the_first_word_is_not_text(pair):
     plain = pair.generate(TEXTS[2:], gamma=3)
     assert pair.generate(TEXTS[2:], gamma=3, stop=[" " + plain.texts[0][:4]]).ended == ["eos"]
     assert pair.generate(TEXTS[2:], gamma=3, stop=[plain.texts[0][:4]]).texts == [""]
+
+
+SENTENCES = ["the dog and the cat", "all of the time", "in the garden the sun is out"] * 20
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_only_without_text_in_front(tmp_path, continues):
+    """Of a model file as T5X reads it; a prompt of one token is text, one without text is not."""
+    words = train_vocabulary(SENTENCES, 281, tmp_path / "spiece.model")
+    the = words.pieces().index(b" t")
+    table = text_table("stop", [" t"], RuleTarget(len(words), (1,), continues, 8, words))
+    fronts = {(0,): False, (0, the): True, (the,): continues, (0, the, 0): True}
+    for front, found in fronts.items():
+        row = RowStart(np.array([*front, the, the, the]), np.int32(len(front)), np.int32(8), 16)
+        assert bool(table.finds(table.begin(row))[the]) == found, front
 
 
 def test_what_follows_a_stop_is_dropped_and_counted(pair):

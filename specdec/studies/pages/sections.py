@@ -22,6 +22,7 @@ from specdec.studies.pages.draft_pages import SECTIONS as DRAFTS
 from specdec.studies.pages.draft_pages import training
 from specdec.studies.pages.files import Result
 from specdec.studies.pages.loop_pages import LOOPS
+from specdec.studies.pages.rule_pages import SECTIONS as RULES
 from specdec.studies.pages.tables import SUMMARY, Section, Table, grid, render, spread
 from specdec.studies.pages.tree_pages import SECTIONS as TREES
 
@@ -267,6 +268,7 @@ def sections(
         ),
         "docs/trees.md": page({**TREES, "greedy": runs(TREE_RUNS, _TREE_ROWS)}),
         "docs/beams.md": page(BEAMS),
+        "docs/rules.md": page(RULES),
         "docs/drafts.md": page(DRAFTS, lambda name: {"training": training}[name](root)),
         "docs/distillation.md": lambda name: alphas(root, name, draw=draw),
         "docs/guides/execution.md": page({"control": CONTROL}),

@@ -361,7 +361,7 @@ class SampledRules:
       name: short, for tables and directories.
       target, draft: checkpoints.
       text: what is decoded, ``samples`` times in each way.
-      gamma, branching: of the chain, and of the tree.
+      gamma: of the chain.
       rules: one at a time.
       max_decode_len: tokens that outputs may have.
     """
@@ -371,7 +371,6 @@ class SampledRules:
     draft: str
     text: str
     gamma: int
-    branching: Sequence[int]
     rules: Sequence[Rule]
     samples: int
     max_decode_len: int
@@ -387,7 +386,7 @@ class SampledRules:
         pair = load_pair(target=self.target, draft=self.draft)
         settings = {
             "target": self.target, "draft": self.draft, "text": self.text, "gamma": self.gamma,
-            "branching": list(self.branching), "rule": str(rule), "samples": self.samples,
+            "rule": str(rule), "samples": self.samples,
             "max_decode_len": self.max_decode_len, "batch_size": self.batch_size,
         }  # fmt: skip
         return kept(directory / RESULT, pair, settings, lambda: self._measured(pair, rule))
@@ -400,9 +399,8 @@ class SampledRules:
         chain = dataclasses.replace(plain, method="speculative", gamma=self.gamma, seed=2)
         ways = {
             "chain": chain,
-            "tree": dataclasses.replace(chain, gamma=None, tree=tuple(self.branching), seed=3),
-            "apart": dataclasses.replace(chain, draft_follows_rules=False, seed=4),
-            _WITHOUT: dataclasses.replace(plain, rules=(), seed=5),
+            "apart": dataclasses.replace(chain, draft_follows_rules=False, seed=3),
+            _WITHOUT: dataclasses.replace(plain, rules=(), seed=4),
         }
         expected = self._sample(pair, plain)
         return {

@@ -9,7 +9,9 @@ Shapes: B batch, S input length, L output length, W beams.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import init_params, shift_right
 from specdec.types import Params, Prompt
 
+_OF_GENERATE = ("stop", "time_limit", "log_probs", "top_log_probs", "num_samples", "truncate")
 _NO_HYPOTHESIS = -1e7  # ``t5x.decoding.NEG_INF``.
 
 
@@ -124,6 +127,9 @@ class SpeculativeEncoderDecoderModel(
                 'Give a draft with a gamma or tree that is not "auto", or neither for plain beams; '
                 f"got draft = {draft!r} and {decoding}."
             )
+        for name in _OF_GENERATE:
+            if (value := getattr(decoding, name)) != getattr(Decoding(), name):
+                raise ValueError(f"{name} is of generate, not of T5X's runs: leave out {value!r}.")
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
         # T5X compiles the program, without the options that the CPU's own layout needs.
@@ -131,7 +137,9 @@ class SpeculativeEncoderDecoderModel(
         # Before a checkpoint is restored the parameters are shapes.
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = as_loaded(model, shapes, "T5X's module")
-        self._beams, self._rules = decoding.beam, open_rules(target, decoding)
+        # The limit is T5X's, and is known later.
+        anyhow = dataclasses.replace(decoding, max_decode_len=sys.maxsize)
+        self._beams, self._rules = decoding.beam, open_rules(target, anyhow)
         if draft is None:
             self._depth = 0
             return

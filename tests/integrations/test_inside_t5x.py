@@ -215,6 +215,26 @@ def test_beams(t5x, drafts, width, alpha, guessing):
         assert np.sum(of_best["accepted"]) > 5
 
 
+@pytest.mark.parametrize("beam", [None, specdec.BeamConfig(2)])
+def test_rules(t5x, greedy, drafts, beam):
+    """Whatever the draft, the same tokens."""
+    params, batch, free, _ = greedy("v1.1")
+    rules = (specdec.NoRepeatNgram(1), specdec.MinNewTokens(5), specdec.Suppressed([4]))
+    made = [{"draft": drafts["huggingface"], "gamma": 2}, {"draft": drafts["copying"]}]
+    if beam:
+        made = [made[0] | {"beam": beam}, {"draft": None, "gamma": None, "beam": beam}]
+    found = []
+    for each in made:
+        model = speculative_model(module_of(t5x, CONFIGS["v1.1"]), rules=rules, **each)
+        found.append(np.asarray(jax.jit(model.predict_batch)(params, batch)))
+    np.testing.assert_array_equal(*found)
+    for row, before, length in zip(found[0], free, lengths_of(found[0]), strict=True):
+        assert length >= 5
+        assert len({*row[:length]}) == length
+        assert 4 not in row[:length]
+        assert row.tolist() != np.asarray(before).tolist()
+
+
 def test_t5xs_defaults_for_decodes(t5x):
     params, batch, (tokens, _) = t5x_beams(t5x, 4, 0.6)
     made = t5x.models.DecoderParams(return_all_decodes=True, num_decodes=4)
@@ -314,6 +334,13 @@ def test_what_cannot_be_decoded(t5x, drafts):
         (module, {"draft": None}, "or neither for plain beams; got draft = None"),
         (module, {"method": "beam", "gamma": None}, "plain beams; got draft = Copying"),
         (module, {"method": "autoregressive"}, "plain beams; got draft = Copying"),
+        (module, {"stop": ["a"]}, "stop is of generate, not of T5X's runs: leave out"),
+        (
+            module,
+            {"num_samples": 2, "sampling": specdec.SamplingConfig(1.0)},
+            "num_samples is of generate",
+        ),
+        (module, {"rules": (specdec.Forbidden(["a"]),)}, "no vocabulary; give token ids"),
         (module, {"beam": beam}, "need a draft with a distribution over tokens"),
         (module, {"beam": beam, "draft": drafts["t5x"], "draft_beams": 1}, "must be at least 2"),
         (

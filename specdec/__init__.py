@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specdec.drafters.shape import Tree
     from specdec.load import load_pair
     from specdec.models.partitioning import DeviceMesh
+    from specdec.outputs import GenerateOutput
     from specdec.rules.automata import AllowedSequences, Automaton
     from specdec.rules.base import OwnRule
     from specdec.rules.forbidden import Forbidden

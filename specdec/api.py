@@ -40,7 +40,7 @@ from specdec.streaming import End, Piece, pieces, within
 from specdec.types import DecodeResult
 
 F = TypeVar("F", bound=Callable[..., Any])
-_BLOCKS = 4  # Between looks at the clock.
+_PART = 0.1  # Seconds between looks at what there is, unless a block takes longer.
 
 
 def _showing_options(method: F) -> F:
@@ -137,7 +137,8 @@ class Pair:
     ) -> Iterator[Piece]:  # fmt: skip
         """Generates an output for one text, block by block: ``for piece in pair.stream(text)``.
 
-        A piece prints as its text. All pieces together have the tokens and the text that
+        A piece prints as its text. Blocks that take less than a tenth of a second come several at a
+        time. All pieces together have the tokens and the text that
         :meth:`generate` gives for this text alone. Closing the generator ends the work.
 
         Args:
@@ -162,12 +163,20 @@ class Pair:
         (batch,) = make_batches(ids, 1, self.target.model, prefixes)
 
         def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
-            found = self.decoder(decoding).parts(batch, 1)
+            seen = count = accepted = 0
+            found = self.decoder(decoding).parts(batch, _PART, trace=True)
             for result, finished, over in within(found, decoding.time_limit):
                 (row,) = samples_of(result, 0, 1)
                 sample = self._sample(row, batch, 0, decoding)
-                ended = sample.ended if finished[0] or over else None
-                yield sample.tokens, int(row.stats.accepted), sample.text or "", ended
+                assert sample.blocks is not None
+                for number, block in enumerate(sample.blocks[seen:], start=seen + 1):
+                    accepted += len(block.accepted)
+                    count += len(block.accepted) + (block.correction is not None)
+                    tokens = sample.tokens[:count]
+                    shown = self.text(tokens, batch, 0, decoding.stop) or ""
+                    last = number == len(sample.blocks) and (finished[0] or over)
+                    yield tokens, accepted, shown, sample.ended if last else None
+                seen = len(sample.blocks)
 
         return pieces(parts(), self.vocabulary, decoding.stop)
 
@@ -341,7 +350,7 @@ def _in_time(
         left = seconds - (time.monotonic() - begun)
         if number and left <= 0:
             return
-        parts = within(decoder.parts(batch, _BLOCKS, trace=trace), left)
+        parts = within(decoder.parts(batch, _PART, trace=trace), left)
         ((result, _, _),) = collections.deque(parts, maxlen=1)  # The last one.
         yield batch, result
 

@@ -59,7 +59,8 @@ WRONG = {
             "gamma": [*(each for each in WHOLE if each is not None), 8, "Auto"],
             "stop_below": (*REAL, 1.5),
             "tree": ((2,), "x", 3, "auto"),  # Beside gamma.
-            "num_samples": (*WHOLE, 2), "beam": (specdec.BeamConfig(), 3), "num_return": (1, "x"), "draft_beams": (4, "x"),
+            "num_samples": (*WHOLE, 2), "beam": (specdec.BeamConfig(), 3), "num_return": (1, "x"),
+            "draft_beams": (4, "x"),
             "verifier": ("x", 3, specdec.BlockVerifier, []), "sampling": ("x", None, 0.5),
             "draft_sampling": ("x", 0.5, []), "max_input_len": WHOLE, "max_decode_len": WHOLE,
             "rules": ("x", 3, [3], specdec.NoRepeatNgram, [None]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -109,14 +110,12 @@ class LoopDecoder(abc.ABC, Generic[R]):
         return result
 
     def parts(
-        self, batch: Batch, blocks: int, *, trace: bool = False
+        self, batch: Batch, seconds: float, *, trace: bool = False
     ) -> Iterator[tuple[R, Bool[np.ndarray, " b"]]]:
-        """Decodes a batch, and gives what it has come to so far after every few blocks.
+        """Decodes a batch, and gives what it has come to so far, again and again.
 
-        Who asks for no more ends it.
-
-        Args:
-          blocks: how many; the last part may have fewer.
+        Who asks for no more ends it. The first part is one block, others have as many as take
+        ``seconds``: a call takes time by itself, which a short block would wait for.
 
         Yields:
           the result so far, as NumPy arrays, and which rows have ended.
@@ -126,13 +125,16 @@ class LoopDecoder(abc.ABC, Generic[R]):
         """
         loop, (params, prompt, row_ids, limit, seed) = self.loop, self.arguments(batch)
         given = prompt, row_ids, limit, seed
-        size, capacity = self.output_bucket, self.first_bucket
+        size, capacity, blocks = self.output_bucket, self.first_bucket, 1
         state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
         while True:
+            begun = time.perf_counter()
             state, status, result = loops.resume(
                 loop, params, state, blocks, output_bucket=capacity, size=size
             )
             result, finished = jax.tree.map(np.asarray, (result, status.finished))
+            fitting = seconds / (time.perf_counter() - begun) * blocks
+            blocks = max(1, min(2 * blocks, int(fitting)))
             self.check_result(batch, result)
             yield result, finished
             if np.all(finished):

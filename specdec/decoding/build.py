@@ -15,7 +15,7 @@ from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
-from specdec.rules.base import Rule, Rules, RuleTarget
+from specdec.rules.base import Rule, Rules, RuleTarget, opened
 from specdec.rules.stops import open_stops
 from specdec.types import Params, Sampling
 
@@ -30,7 +30,7 @@ def open_rules(target: LoadedModel, decoding: Decoding) -> Rules:
       ValueError: one cannot be a rule for it, or contradicts the limit.
     """
     opening = _opening(target, decoding)
-    return tuple(rule.open(opening) for rule in rules_of(target, decoding))
+    return tuple(opened(rule, opening) for rule in rules_of(target, decoding))
 
 
 def _opening(target: LoadedModel, decoding: Decoding) -> RuleTarget:

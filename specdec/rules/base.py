@@ -12,6 +12,7 @@ Shapes: B rows, N guesses, V tokens.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -156,6 +157,35 @@ class Rule(Protocol):
           ValueError: it cannot be a rule for that target.
         """
         ...
+
+
+def opened(rule: Rule, target: RuleTarget) -> OpenRule:
+    """The rule for a target, with its arrays on the device: a trie may have millions of numbers.
+
+    The last ones are kept, so that the next call with the same object need not open it again.
+
+    Raises:
+      ValueError: see :meth:`Rule.open`.
+    """
+    return _opened(_Itself(rule), target)
+
+
+class _Itself:
+    """A rule, equal to itself alone: to compare tries takes as long as to open them."""
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+
+    def __hash__(self) -> int:
+        return id(self.rule)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.rule is self.rule
+
+
+@functools.lru_cache(maxsize=16)
+def _opened(itself: _Itself, target: RuleTarget) -> OpenRule:
+    return jax.tree.map(jnp.asarray, itself.rule.open(target))
 
 
 class OwnRule:

@@ -112,10 +112,9 @@ def edges_of(
         flags[index, tokens[first[state] : first[state + 1]]] = True
     words = np.packbits(flags, axis=1, bitorder="little").view("<u4").astype(np.uint32)
     narrow = int(np.max(np.where(wide < 0, counts, 0), initial=0))
-    # On the device once: millions of numbers take longer to get there than a block does.
-    arrays = [jnp.asarray(each) for each in (first, tokens, targets, wide, words)]
-    most = int(np.max(counts, initial=0))
-    return Edges(*arrays, narrow=narrow, most=most, vocab_size=vocab_size)
+    return Edges(
+        first, tokens, targets, wide, words, narrow, int(np.max(counts, initial=0)), vocab_size
+    )
 
 
 def trie(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -60,11 +61,15 @@ def open_stops(stop: Sequence[str | int], target: RuleTarget) -> Stops | None:
     Raises:
       ValueError: a token outside the vocabulary, or a string that the vocabulary cannot make.
     """
-    if not stop:
-        return None
+    return _opened(tuple(stop), target) if stop else None
+
+
+@functools.lru_cache(maxsize=16)
+def _opened(stop: tuple[str | int, ...], target: RuleTarget) -> Stops:
     strings = [each for each in stop if isinstance(each, str)]
     tokens = [target.token("stop", each) for each in stop if not isinstance(each, str)]
-    return Stops(target.mask(tokens), text_table("stop", strings, target) if strings else None)
+    text = text_table("stop", strings, target) if strings else None
+    return jax.tree.map(jnp.asarray, Stops(target.mask(tokens), text))
 
 
 def cut_before(text: str, stop: Sequence[str | int]) -> str:

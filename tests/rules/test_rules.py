@@ -16,7 +16,7 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.rules import base
-from specdec.rules.base import RuleTarget
+from specdec.rules.base import RuleTarget, opened
 from specdec.testing.rule_mutants import FinishedRowsAdvance
 
 SIZE = 300
@@ -154,3 +154,15 @@ def test_a_model_without_eos():
             rule.open(endless)
     with pytest.raises(ValueError, match="needs a model with EOS; give it a token"):
         specdec.ForcedLast().open(endless)
+
+
+def test_a_rule_is_opened_once_for_a_target():
+    """The same object for the same target, and another one for another."""
+    names = [(2, token) for token in range(3)]
+    rule, same = specdec.AllowedSequences(names), specdec.AllowedSequences(names)
+    first = opened(rule, TARGET)
+    assert opened(rule, TARGET) is first
+    assert opened(same, TARGET) is not first
+    other = dataclasses.replace(TARGET, eos_ids=(0,))
+    assert opened(rule, other) is not first
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(first))

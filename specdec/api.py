@@ -148,7 +148,7 @@ class Pair:
           what each block adds.
 
         Raises:
-          ValueError, TypeError: as :meth:`generate`, when the first piece is asked for.
+          ValueError, TypeError: as :meth:`generate`.
         """
         refuse_unknown(options)
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)

@@ -10,6 +10,7 @@ Special tokens are served; what only makes ``generate`` faster, or return more, 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -153,6 +154,20 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
     "max_time": ((), _time),
 }
 
+# What else transformers has there: special tokens, which are served, where the file is from, and
+# what changes no output: caches, compiling, what is returned beside tokens, and drafts.
+OTHERS = {
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+    "transformers_version", "_from_model_config",
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory",
+    "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate", "is_assistant", "num_assistant_tokens",
+    "num_assistant_tokens_schedule", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
+    "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
+    "assistant_ensemble_weight", "speculation_type", "use_mtp",
+}  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class GenerationOptions:
@@ -198,6 +213,8 @@ def read_options(directory: Path, prompted: bool) -> GenerationOptions:
             f"no {_EOS}: outputs end at their limit only, as with transformers, which does not "
             f"look for it in {CONFIG}; add it"
         )
+    if not alone and (unknown := _unknown(raw)):
+        advice.append(f"{', '.join(unknown)}: unknown to specdec, and not looked at")
     refused = [name for name in found if OPTIONS[name][1] is _unsupported]
     named = ", ".join(f"{name}={reprlib.repr(found[name])}" for name in refused)
     return GenerationOptions(
@@ -211,6 +228,16 @@ def read_options(directory: Path, prompted: bool) -> GenerationOptions:
         if refused
         else None,
     )
+
+
+def _unknown(raw: Found) -> list[str]:
+    """The names that neither transformers has nor this module, with what they may stand for."""
+    found = []
+    for name in raw.keys() - OPTIONS.keys() - OTHERS:
+        if raw[name] is not None:
+            close = difflib.get_close_matches(name, OPTIONS, 1, 0.8)
+            found.append(name + (f" (did you mean {close[0]}?)" if close else ""))
+    return sorted(found, key=lambda each: ("(" not in each, each))
 
 
 def _lines(shown: Found, found: Found) -> list[str]:

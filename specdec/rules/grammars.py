@@ -44,7 +44,9 @@ class Regex:
     `` ?``. A token that shows no text is forbidden. At the limit of tokens the text ends as it is.
 
     The syntax is that of Rust's ``regex``: no look-around and no back-references; ``\d`` and ``\w``
-    are Unicode's. A ``^`` in front and a ``$`` at the end change nothing. Needs outlines-core.
+    are Unicode's, so that ``\w{3,12}`` is large: nested repetitions of it may take minutes and
+    gigabytes to open, which nothing bounds. A ``^`` in front and a ``$`` at the end change nothing.
+    Needs outlines-core.
 
     Attributes:
       pattern: the expression.

@@ -14,25 +14,18 @@ from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.generation_options import OPTIONS, RULES, GenerationOptions, read_options
+from specdec.checkpoints.generation_options import (
+    OPTIONS,
+    OTHERS,
+    RULES,
+    GenerationOptions,
+    read_options,
+)
 from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.runs import dry_run
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of GenerationConfig: what is served, what tells where the file is from, and what changes no
-# output: caches, compiling, what is returned beside tokens, and drafts, which are specdec's own.
-SERVED = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
-METADATA = {"transformers_version", "_from_model_config"}
-NO_OUTPUT = {
-    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory",
-    "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config",
-    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
-    "return_dict_in_generate", "is_assistant", "num_assistant_tokens",
-    "num_assistant_tokens_schedule", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
-    "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
-    "assistant_ensemble_weight", "speculation_type", "use_mtp",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -52,10 +45,10 @@ def test_every_option_of_transformers_is_in_one_place():
     transformers = pytest.importorskip("transformers")
     config = transformers.GenerationConfig()
     known = {name for name in vars(config) if name != "_original_object_hash"}
-    assert known == set(OPTIONS) | SERVED | METADATA | NO_OUTPUT
-    assert not set(OPTIONS) & (SERVED | METADATA | NO_OUTPUT)
+    assert known == set(OPTIONS) | OTHERS
+    assert not set(OPTIONS) & OTHERS
     for name, default in config._get_default_generation_params().items():
-        assert name in NO_OUTPUT or default is None or default in OPTIONS[name][0], name
+        assert name in OTHERS or default is None or default in OPTIONS[name][0], name
 
 
 def test_what_transformers_saves_by_default_is_neutral(checkpoint):
@@ -112,6 +105,16 @@ def test_no_option_is_passed_over(checkpoint, name):
     for neutral in (None, *OPTIONS[name][0]):
         write(checkpoint, **{name: neutral})
         assert read_options(checkpoint, False) == GenerationOptions()
+
+
+def test_unknown_names(checkpoint):
+    write(checkpoint, repetition_penalti=1.3, made_up=None, lang_to_id={"<de>": 7})
+    found = read_options(checkpoint, False)
+    assert (found.rules, found.refused) == ((), None)
+    assert "repetition_penalti (did you mean repetition_penalty?), lang_to_id: unknown" in (
+        found.advice or ""
+    )
+    assert "made_up" not in (found.advice or "")
 
 
 def test_what_it_says_to_pass_can_be_passed():

@@ -250,7 +250,7 @@ SHORT = {
     "count": {"enum": [1, 2, 33]},
     "name": {"type": "string", "maxLength": 12},
 }
-WORDS = specdec.Regex(r"[A-ZÄÖÜ]\w{3,12}( \w{1,12}){2,6}\.")
+WORDS = specdec.Regex(r"[A-ZÄÖÜ][a-zäöüß]{3,12}( [A-Za-zäöüß]+){2,6}\.")
 KINDS["short json"] = (
     specdec.JsonSchema({**SCHEMA, "properties": SHORT}),
     lambda text: valid(text) and len(json.loads(text)["name"]) <= 12,

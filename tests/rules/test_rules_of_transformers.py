@@ -16,6 +16,7 @@ from tiny import TINY, random_t5_params
 import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import load_model
+from specdec.core.standardize import standardize
 from specdec.decoding.batches import make_batches
 from specdec.decoding.build import build_decoder, build_search
 from specdec.decoding.options import Decoding
@@ -149,3 +150,30 @@ def test_the_same_tokens(models, kind, name, beams):
     for row, (each, mine) in enumerate(zip(ids, found, strict=True)):
         assert mine == theirs(model, each, options), (row, each)
     assert count >= TOKENS
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        specdec.SamplingConfig(0.7, min_p=0.05), specdec.SamplingConfig(1.4, typical_p=0.4),
+        specdec.SamplingConfig(1.2, 30, 0.9, 0.02, 0.8),
+    ],
+)  # fmt: skip
+def test_the_same_distribution_is_sampled(sampling):
+    """After transformers' own warpers, in the order in which its generate applies them."""
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    warpers = pytest.importorskip("transformers.generation.logits_process")
+    logits = np.random.default_rng(0).normal(0, 3, (200, 1, 64)).astype(np.float32)
+    theirs = warpers.TemperatureLogitsWarper(sampling.temperature)(None, torch.tensor(logits[:, 0]))
+    if sampling.top_k:
+        theirs = warpers.TopKLogitsWarper(sampling.top_k)(None, theirs)
+    if sampling.top_p < 1:
+        theirs = warpers.TopPLogitsWarper(sampling.top_p)(None, theirs)
+    if sampling.min_p:
+        theirs = warpers.MinPLogitsWarper(sampling.min_p)(None, theirs)
+    if sampling.typical_p < 1:
+        theirs = warpers.TypicalLogitsWarper(sampling.typical_p)(None, theirs)
+    expected = torch.softmax(theirs, -1).numpy()
+    found = standardize(jax.numpy.asarray(logits), sampling.traced())[:, 0]
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert np.mean(expected == 0) > 0.2

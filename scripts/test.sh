@@ -12,7 +12,7 @@ cd "$repo"
 # By purpose: the core (oracle, verifiers, loops; contracts and drafters), the rest of the package,
 # and tests/studies.
 oracle=(
-  tests/test_oracle*.py tests/verifiers tests/core
+  tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/verifiers tests/core
   tests/decoding/test_loops.py tests/decoding/test_chi_square.py
 )
 contracts=(tests/models/test_contract.py tests/drafters)

@@ -23,6 +23,7 @@ from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
 from specdec.rules.automata import AllowedSequences, Automaton
 from specdec.rules.forbidden import Forbidden
+from specdec.rules.grammars import JsonSchema, Regex
 from specdec.rules.ngrams import NoRepeatNgram
 from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from specdec.rules.positions import (
@@ -55,7 +56,8 @@ _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
     "specdec.rules": (
         AllowedSequences, Automaton, Forbidden, ForcedFirst, ForcedLast, FrequencyPenalty,
-        MinLength, MinNewTokens, NoRepeatNgram, PresencePenalty, RepetitionPenalty, Suppressed,
+        JsonSchema, MinLength, MinNewTokens, NoRepeatNgram, PresencePenalty, Regex,
+        RepetitionPenalty, Suppressed,
     ),
     "specdec.trees": (Tree,),
     "specdec.verifiers": (

@@ -40,9 +40,11 @@ def format_table(results: dict[str, Any]) -> str:
         setting = setting.removeprefix("greedy, ")
     if r["mesh"]:
         setting += ", mesh {data} x {model} (data x model)".format_map(r["mesh"])
+    rules = r.get("rules")  # Not in results of before there were rules.
     out = [
         title,
         setting,
+        *([f"rules: {', '.join(rules)}"] if rules else []),
         "",
         *aligned(_counts(r), left=(0, -1)),
     ]
@@ -63,9 +65,9 @@ def _sampling(r: dict[str, Any]) -> str:
         parts.append(f"top-k {r['top_k']}")
     if r["top_p"] < 1:
         parts.append(f"top-p {r['top_p']:g}")
-    if r["min_p"]:
+    if r.get("min_p"):
         parts.append(f"min-p {r['min_p']:g}")
-    if r["typical_p"] < 1:
+    if r.get("typical_p", 1) < 1:
         parts.append(f"typical-p {r['typical_p']:g}")
     return ", ".join(parts)
 

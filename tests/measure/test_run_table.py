@@ -14,7 +14,7 @@ SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
     "tree": None, "topology": {"nodes": 2, "siblings": 1},
     "stop_below": 0.0, "verifier": "TokenVerifier", "lossless": True, "draft_temperature": 0.0,
-    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "batch_size": 1,
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "batch_size": 1,
     "dtype": "float32", "weights": None, "device": "2 cores", "num_skipped": 0, "mesh": None,
 }  # fmt: skip
 SAME = dataclasses.replace(ROW, mismatch=None)
@@ -24,6 +24,14 @@ def table(rows=(SAME,), speculative=3.0, **changes):
     speed = summarize(Timings([repetition(speculative=speculative)], 1, TOKENS, STATS))
     numbers = results.numbers(rows, 2, speed, checked=True)
     return format_table(SETTINGS | numbers | changes)
+
+
+def test_rules_are_named():
+    text = table(rules=["NoRepeatNgram(size=3)", "MinLength(length=4)"])
+    assert "\nrules: NoRepeatNgram(size=3), MinLength(length=4)\n\n" in text
+    assert "rules" not in table()
+    warm = table(temperature=0.7, min_p=0.1, typical_p=0.5)
+    assert "temperature 0.7, min-p 0.1, typical-p 0.5, batch size 1" in warm
 
 
 def test_columns_are_aligned():

@@ -104,9 +104,7 @@ def test_time_that_is_over(pair):
     [{"method": "beam"}, {"gamma": "auto"}, {"method": "speculative_beam", "gamma": 2}],
 )
 def test_what_cannot_be_streamed(pair, options):
-    with pytest.raises(
-        ValueError, match="Only one output that is emitted for good"
-    ):
+    with pytest.raises(ValueError, match="Only one output that is emitted for good"):
         pair.stream(TEXT, **options)
     with pytest.raises(TypeError, match="did you mean gamma"):
         pair.stream(TEXT, gama=3)

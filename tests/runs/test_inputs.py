@@ -22,7 +22,7 @@ class Letters:
 
     vocabulary, target = None, LoadedModel(ToyModel(128), (), "letters")
 
-    def token_ids(self, texts, *, max_input_len, names, max_decode_len):
+    def token_ids(self, texts, *, max_input_len, names, max_decode_len, truncate):
         (text,), (name,) = texts, names
         if len(text) > max_input_len:
             raise ValueError(f"{name} is too long")

@@ -42,7 +42,7 @@ def adjusted(
     return rules.adjusted(params.sampling.rules, states, whole)[0]
 
 
-def law(model: AnyDraft, params: DraftParams, logits: Logits) -> Distribution:
+def distribution_of(model: AnyDraft, params: DraftParams, logits: Logits) -> Distribution:
     """q, over all tokens, of what :func:`adjusted` gave."""
     found = standardize(logits, params.sampling)
     return found if params.sampling.rules else model.over_vocabulary(params.weights, found)
@@ -52,7 +52,7 @@ def weights_of(model: AnyDraft, params: DraftParams, logits: Logits) -> Float[Ar
     """What siblings are drawn by: q, or at temperature 0 the logits themselves."""
     if params.sampling.greedy:
         return logits
-    found = law(model, params, logits)
+    found = distribution_of(model, params, logits)
     assert not isinstance(found, PointMass)
     return found
 

@@ -41,7 +41,7 @@ def grow_from_levels(
       independent: whether siblings are drawn with replacement.
     """
     greedy, rules = params.sampling.greedy, known(params, rules)
-    # Without rules a level has one law.
+    # Without rules a level has one distribution.
     shared = logits if rules else weights_of(model, params, logits)
     depths = tree.depths()
 

@@ -16,7 +16,7 @@ from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take
 from specdec.drafters.base import ChainDrafter, Drafter, DraftParams, DraftSpec, OpenDraft, Opening
 from specdec.drafters.best_first import BestFirstDrafter
-from specdec.drafters.guessing import adjusted, known, law
+from specdec.drafters.guessing import adjusted, distribution_of, known
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.pending import Pending
 from specdec.drafters.shape import Tree
@@ -102,7 +102,7 @@ class ModelDrafter(ChainDrafter):
             """Draws and keeps guess i with its q, if dense; also which rows go on behind it."""
             before = jax.tree.map(lambda leaf: leaf[:, None], states)
             logits = adjusted(model, params, logits, before)
-            distribution = law(model, params, logits)
+            distribution = distribution_of(model, params, logits)
             uniform = jax.lax.dynamic_slice_in_dim(uniforms, i, 1, axis=1)
             token = draw_from(distribution, uniform)
             states = advanced(sampling.rules, states, token[:, 0])

@@ -3,8 +3,8 @@
 A rule is an automaton: what it makes of the logits depends on its state, and its state on the
 tokens so far. So position i of a block has another state than position i + 1, and each node of a
 tree has its own: that of its parent, one token on. Rules come before temperature, top-k and top-p,
-in plain decoding, in drafts, in verification, and for the token that a block adds: all of them are
-one law. Only what was emitted moves the state of a row.
+in plain decoding, in drafts, in verification, and for the token that a block adds: all of them
+follow one distribution. Only what was emitted moves the state of a row.
 
 Shapes: B rows, N guesses, V tokens.
 """
@@ -249,8 +249,8 @@ def adjusted(
 ) -> tuple[Float[Array, "*b v"], Bool[Array, "*b"]]:
     """:func:`allowed`, and where that is no token at all.
 
-    There logits are as they were: a guess that is not allowed has a law behind it, too, which
-    nothing follows.
+    There logits are as they were: a guess that is not allowed has a distribution behind it,
+    too, which no output follows.
     """
     found = allowed(rules, states, logits)
     nothing = max_last(found) == -jnp.inf

@@ -106,9 +106,9 @@ RULES = {
 }  # fmt: skip
 
 STEEP, COINS, QUARTERS = rolled((3, 1, 0), 4, 0), rolled((1, 1, 0), 2, 1), rolled((2, 1, 1), 4, 2)
-# Where a token less would leave one law for both rows.
+# Where a token less would leave one distribution for both rows.
 _WIDE = {"no token twice", "first token", "suppressed", "suppressed at first", "sequences"}
-# Penalties by two counts have too many laws: the draft does not follow these.
+# Penalties by two counts have too many distributions: the draft does not follow these.
 UNFOLLOWED = {"frequency"}
 
 
@@ -118,7 +118,7 @@ def opened(rules):
     return tuple(rule.open(TARGET) for rule in each)
 
 
-def laws(table, adjust):
+def distributions(table, adjust):
     """All distributions that may come up, as fractions."""
     rows = {tuple(row) for row in np.asarray(table, np.float64)}
     found = set()
@@ -130,8 +130,8 @@ def laws(table, adjust):
                 except AssertionError:  # An output that the rule does not allow.
                     continue
                 if np.max(logits) > -np.inf:
-                    law = reference_distribution(logits, SAMPLED)
-                    found.add(norm([Fraction(x).limit_denominator(96) for x in law]))
+                    distribution = reference_distribution(logits, SAMPLED)
+                    found.add(norm([Fraction(x).limit_denominator(96) for x in distribution]))
     return found
 
 
@@ -184,7 +184,7 @@ def cells_of(drafter, verifier, targets, drafts):
 
 
 def off(name, drafter, verifier, *, follows=True, engine=Engine, rules=None):
-    """How far the loop is from the law of the rule, at worst of two rows.
+    """How far the loop is from the distribution of the rule, at worst of two rows.
 
     Args:
       follows: whether the draft follows the rule, too.
@@ -193,11 +193,14 @@ def off(name, drafter, verifier, *, follows=True, engine=Engine, rules=None):
     given, adjust = RULES[name]
     rules = opened(given) if rules is None else rules
     target = QUARTERS if name in _WIDE else STEEP
-    targets, drafts = laws(target, adjust), laws(COINS, lambda logits, output: logits)
+    targets, drafts = (
+        distributions(target, adjust),
+        distributions(COINS, lambda logits, output: logits),
+    )
     if isinstance(verifier, TraversalVerifier):  # It looks behind what is not allowed, too.
-        targets |= laws(target, lambda logits, output: logits)
+        targets |= distributions(target, lambda logits, output: logits)
     if follows:
-        drafts |= laws(COINS, adjust)
+        drafts |= distributions(COINS, adjust)
     cells = cells_of(drafter, verifier, targets, drafts)
     draft = DraftParams(COINS, SAMPLED.traced(rules if follows else ()))
     found = exact_distribution(

@@ -49,7 +49,7 @@ def test_a_trie_allows_what_continues_a_sequence(seed):
             begun = each[:count]
             expected = {s[count] for s in whole if s[:count] == begun and len(s) > count}
             assert allowed_behind(rule, begun) == expected
-    # Behind what it does not allow there is no law; everything goes, and nothing is emitted.
+    # Behind what it does not allow there is no distribution: nothing is emitted, all is allowed.
     assert allowed_behind(rule, (1,)) == set(range(SIZE))
 
 

@@ -40,8 +40,8 @@ def test_chains(name):
     assert off(name, CHAIN, TokenVerifier(), follows=follows) < LOSSLESS
 
 
-# Penalties have many laws: where the draft follows them, too, trees would have too many cells, and
-# block verification has in any case. It is given the other rules.
+# Penalties have many distributions: where the draft follows them, too, trees would have too many
+# cells, and block verification has in any case. It is given the other rules.
 PENALTIES = ("repetition", "presence", "frequency", "two")
 
 

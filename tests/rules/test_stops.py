@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 from oracle_cases import CAUGHT, LOSSLESS, PROMPT
-from oracle_rules import COINS, LIMIT, PIECES, SAMPLED, STEEP, TARGET, TOY, cells_of, laws
+from oracle_rules import COINS, LIMIT, PIECES, SAMPLED, STEEP, TARGET, TOY, cells_of, distributions
 
 import specdec
 from specdec.data.vocabulary import train_vocabulary
@@ -29,9 +29,11 @@ TREE = ModelTreeDrafter(TOY, Topology.branching((1, 2)), True), RecursiveVerifie
 
 
 def off(stop, ends, drafter, verifier, stops=None):
-    """How far the loop is from the target's law of outputs that end so."""
-    as_it_is = laws(STEEP, lambda logits, output: logits)
-    cells = cells_of(drafter, verifier, as_it_is, laws(COINS, lambda logits, output: logits))
+    """How far the loop is from the target's distribution of outputs that end so."""
+    as_it_is = distributions(STEEP, lambda logits, output: logits)
+    cells = cells_of(
+        drafter, verifier, as_it_is, distributions(COINS, lambda logits, output: logits)
+    )
     params = EngineParams(
         STEEP, SAMPLED.traced(), DraftParams(COINS, SAMPLED.traced()),
         stops or open_stops(stop, TARGET),

@@ -1,10 +1,11 @@
 """What a config describes: the middle of the library asks here and names no architecture.
 
-T5 and GPT-2. Another one joins here, told apart by the class of its config.
+T5, GPT-2, and BART with its kin. Another one joins here, told apart by the class of its config.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.checkpoints import gpt_names, hf_names
+from specdec.checkpoints import bart_names, gpt_names, hf_names
+from specdec.models.bart import network as bart
+from specdec.models.bart.config import BartConfig
+from specdec.models.bart.model import BartModel
 from specdec.models.gpt import network as gpt
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
@@ -26,28 +30,31 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.types import Encoded, Prompt
 
-Config = T5Config | GPTConfig
+Config = T5Config | GPTConfig | BartConfig
 EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
 # Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
 FAMILIES: dict[str, tuple[str, type[Config]]] = {
     "t5-v1_1": ("t5_1_1", T5Config), "flan-t5": ("t5_1_1", T5Config), "t5": ("t5_1_0", T5Config),
     "gpt2": ("gpt2", GPTConfig),
 }  # fmt: skip
+# Of each, its network, its decode model and its names in files.
+_FAMILIES: dict[type[Config], tuple[Any, Any, Any]] = {
+    T5Config: (t5, T5Model, hf_names),
+    GPTConfig: (gpt, GPTModel, gpt_names),
+    BartConfig: (bart, BartModel, bart_names),
+}
 # Whose names have no size at their end.
 PUBLIC_NAMES = {"gpt2": "gpt2-small", "distilgpt2": "gpt2-distil"}
 
 
 def network(config: Config) -> Any:
     """The linen module that is trained and scored on whole texts."""
-    module: Any = gpt if isinstance(config, GPTConfig) else t5
-    return module.Transformer(config)
+    return _FAMILIES[type(config)][0].Transformer(config)
 
 
 def init_params(config: Config, key: jax.Array) -> dict:
     """Random parameters of the network."""
-    if isinstance(config, GPTConfig):
-        return gpt.init_params(config, key)
-    return t5.init_params(config, key)
+    return _FAMILIES[type(config)][0].init_params(config, key)
 
 
 def decode_model(
@@ -61,18 +68,19 @@ def decode_model(
     options: dict[str, Any] = {"partitioning": partitioning} | (
         {"layout": layout} if layout else {}
     )
-    model: Any = GPTModel if isinstance(config, GPTConfig) else T5Model
-    return model(config, **options)
+    return _FAMILIES[type(config)][1](config, **options)
 
 
 def encoding_widths(config: Config) -> tuple[int | None, int | None]:
     """Of what an encoder gives a draft, and of what the model itself starts from; None if none."""
-    return (config.d_model, config.encoding_width) if isinstance(config, T5Config) else (None, None)
+    given = None if isinstance(config, GPTConfig) else config.d_model
+    return given, config.encoding_width if isinstance(config, T5Config) else None
 
 
 def config_of(fields: Mapping[str, Any]) -> Config:
     """The config with these fields, as ``dataclasses.asdict`` gives them."""
-    return (GPTConfig if "max_positions" in fields else T5Config)(**fields)
+    known = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _FAMILIES}
+    return next(kind for kind, names in known.items() if fields.keys() <= names)(**fields)
 
 
 def training_pair(
@@ -120,7 +128,8 @@ def teacher_forced(
         logits = network.apply({"params": params}, inputs[:, : targets.shape[1]], **options)
     else:
         shifted = decoder_inputs(network.config, targets)
-        logits = network.apply({"params": params}, inputs, shifted, encoding, **options)
+        given = () if encoding is None else (encoding,)
+        logits = network.apply({"params": params}, inputs, shifted, *given, **options)
     return jnp.asarray(logits)
 
 
@@ -147,15 +156,16 @@ def states_along(
     return fed, start.encoded, model.extend(params, start.encoded, start.cache, fed)[0]
 
 
-def decoder_inputs(config: T5Config, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:
+def decoder_inputs(
+    config: T5Config | BartConfig, targets: Int[jax.Array, "b t"]
+) -> Int[Array, "b t"]:
     """What the network's decoder reads to score ``targets``: the start token, then all but one."""
     return t5.shift_right(targets, config.decoder_start_id)
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a network, by its path in the tree."""
-    names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
-    return names.parameter_shapes(config)
+    return _FAMILIES[type(config)][2].parameter_shapes(config)
 
 
 def count_parameters(config: Config) -> tuple[int, int]:

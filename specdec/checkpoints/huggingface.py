@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from specdec.checkpoints import gpt_names, hf_names
+from specdec.checkpoints import bart_names, gpt_names, hf_names
 from specdec.checkpoints.fields import Fields
 from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import (
@@ -47,10 +47,11 @@ from specdec.checkpoints.vocabulary_files import (
     copy_vocabulary,
 )
 from specdec.core.files import write_json
+from specdec.models.bart.config import BartConfig
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
-Config = T5Config | GPTConfig
+Config = T5Config | GPTConfig | BartConfig
 _GENERATES = "ForConditionalGeneration"
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
@@ -63,7 +64,16 @@ _MODEL_TYPES: dict[str, tuple[ModuleType, str]] = {
     "mt5": (hf_names, "mT5, Aya-101"),
     "umt5": (hf_names, "UMT5"),
     "gpt2": (gpt_names, "GPT-2, DistilGPT2"),
+    "bart": (bart_names, "BART, DistilBART"),
+    "mbart": (bart_names, "mBART, mBART-50"),
+    "m2m_100": (bart_names, "M2M100, NLLB-200, SMaLL-100"),
+    "marian": (bart_names, "Marian, OPUS-MT"),
+    "pegasus": (bart_names, "Pegasus"),
 }
+# Where the names of each architecture are.
+_NAMES: dict[type[Config], ModuleType] = {
+    T5Config: hf_names, GPTConfig: gpt_names, BartConfig: bart_names,
+}  # fmt: skip
 _SUPPORTED = "; ".join(f"{name!r} ({models})" for name, (_, models) in _MODEL_TYPES.items())
 
 
@@ -78,7 +88,7 @@ def load_huggingface(
 def open_huggingface(
     directory_or_hub_id: str | Path, dtype: str | None = "float32"
 ) -> tuple[Config, dict[str, Any]]:
-    """Opens a T5, mT5, UMT5 or GPT-2 checkpoint, whose parameters are read when used.
+    """Opens a checkpoint of an architecture there is, whose parameters are read when used.
 
     A T5's logits follow transformers 5.24: they come from ``lm_head.weight`` where the file has one
     and from the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is
@@ -104,6 +114,8 @@ def open_huggingface(
     config = read_config(directory)
     if isinstance(config, GPTConfig):
         return _open_gpt(directory, config, wanted)
+    if isinstance(config, BartConfig):
+        return _open_bart(directory, config, wanted)
     return _open_t5(directory, config, wanted)
 
 
@@ -174,6 +186,44 @@ def _open_gpt(
     optional = [head, *gpt_names.unused_names(theirs)]
     check_names(directory, table, theirs, f"{CONFIG} and the weights", optional)
     return config, unflatten_dict({each.path: stored(n) for n, each in table.items()}, sep="/")
+
+
+def _open_bart(
+    directory: Path, config: BartConfig, wanted: np.dtype | None
+) -> tuple[BartConfig, dict[str, Any]]:
+    files, prefix = weight_files(directory), bart_names.PREFIX
+    _check_kind(directory, [name.removeprefix(prefix) for name in files], bart_names.LAYERS)
+    # A model that was saved without its head has no prefix.
+    head, bias, path = bart_names.HEAD, bart_names.BIAS, bart_names.EMBEDDING_PATH
+    theirs = {n if n in (head, bias) or n.startswith(prefix) else prefix + n: n for n in files}
+    encoder, decoder = (
+        next((name for name in names if name in theirs), bart_names.SHARED)
+        for names in (bart_names.ENCODER_NAMES, bart_names.DECODER_NAMES)
+    )
+
+    def stored(name: str, parameter: Parameter) -> StoredArray:
+        path, kind = files[theirs[name]]
+        return stored_array(path, theirs[name], parameter, wanted or _as_stored(kind), 1.0)
+
+    def same(a: str, b: str) -> bool:
+        size = (config.vocab_size, config.d_model)
+        table = bart_names.Parameter(path, size, size)
+        return a == b or np.array_equal(stored(a, table), stored(b, table))
+
+    if config.encoder_vocab_size is None and not same(encoder, decoder):
+        config = dataclasses.replace(config, encoder_vocab_size=config.vocab_size)
+    if head in theirs:
+        config = dataclasses.replace(config, tied_logits=same(head, decoder))
+    if bias not in theirs:  # transformers takes zeros then.
+        config = dataclasses.replace(config, logits_bias=False)
+    found = {bart_names.SHARED: decoder, bart_names.DECODER: decoder, bart_names.ENCODER: encoder}
+    table = bart_names.all_parameters(config)
+    table = {found.get(name, name): parameter for name, parameter in table.items()}
+    optional = [*bart_names.ENCODER_NAMES, *bart_names.unused_names(theirs)]
+    check_names(directory, table, theirs, f"{CONFIG} and the weights", optional)
+    return config, unflatten_dict(
+        {each.path: stored(n, each) for n, each in table.items()}, sep="/"
+    )
 
 
 def _check_kind(directory: Path, names: Collection[str], part: str) -> None:
@@ -279,7 +329,7 @@ def save_huggingface(
     """
     stored_dtype = as_dtype(dtype)
     arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
-    names: Any = gpt_names if isinstance(config, GPTConfig) else hf_names
+    names: Any = _NAMES[type(config)]
     check_parameters("params", names.parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 

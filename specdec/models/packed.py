@@ -308,7 +308,7 @@ class PackedModel(abc.ABC):
     def _logits(self, params, x) -> Float[Array, "b t v"]: ...
 
     @abc.abstractmethod
-    def _norm(self, norm: Any) -> fused.Norm:
+    def _norm(self, norm: Any) -> fused.Norm | None:
         """A norm's parameters as ``fused`` has them."""
 
     @abc.abstractmethod
@@ -362,8 +362,9 @@ class PackedModel(abc.ABC):
         values: Float[Array, "b h s k"], bias: Float[Array, "b 1 1 s"],
     ) -> Float[Array, "b t i"]:  # fmt: skip
         if self._fuses(query, keys, values):
-            return fused.cross_attention(query, keys, values, bias)
+            return fused.cross_attention(query, keys, values, bias, self._query_scale)
         (query,) = self._split(query, 1, "joined_kv")
+        query = query if self._query_scale == 1 else query * self._query_scale
         return self._attend(query, keys, values, bias)
 
     def _added(
@@ -383,14 +384,18 @@ class PackedModel(abc.ABC):
         """The products of joined kernels apart; the mesh cuts each along ``axis``."""
         return self.ops.split(products, count, ways(self.partitioning, axis))
 
-    def _logits_of_normed(self, params: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+    def _logits_of_normed(
+        self, params: Any, x: Float[Array, "b t d"], bias: Float[Array, " v"] | None = None
+    ) -> Float[Array, "b t v"]:
         tied = params.logits is None
         kernel = params.embedding if tied else params.logits
         if self._fuses(x, kernel):
             norm = self._norm(params.final_norm)
-            return fused.product_of_normed(x, norm, kernel, tied=tied, dtype=jnp.float32)
+            return fused.product_of_normed(x, norm, kernel, bias, tied=tied, dtype=jnp.float32)
         normed = self._normed(x, params.final_norm)
-        return self.ops.product(self.ops.tied(kernel) if tied else kernel, normed, jnp.float32)
+        kernel = self.ops.tied(kernel) if tied else kernel
+        logits = self.ops.product(kernel, normed, jnp.float32)
+        return logits if bias is None else logits + bias
 
     def _embedded(self, params, tokens) -> Float[Array, "b t d"]:
         embedded = self.ops.embed(params.embedding, tokens).astype(self.dtype)

@@ -21,11 +21,12 @@ from jaxtyping import Array, Float, Int
 from specdec.models import cache as kv
 from specdec.models import filler
 from specdec.models.eagle.config import EagleConfig
+from specdec.models.encoder_decoder import EncodedInputs
 from specdec.models.packed import PackedModel
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import store_of
 from specdec.models.t5 import network as t5
-from specdec.models.t5.model import EncodedT5, T5Model
+from specdec.models.t5.model import T5Model
 from specdec.models.t5.packing import PackedLayer, Packer
 from specdec.pytrees import pytree
 from specdec.topology import CHAIN, Order
@@ -91,7 +92,7 @@ class EagleModel:
 
     def start(
         self, params: EagleParams, batch: int, max_len: int, given: Encoded
-    ) -> tuple[EncodedT5 | None, kv.KVCache]:
+    ) -> tuple[EncodedInputs | None, kv.KVCache]:
         """What it makes of what the target made of the inputs, and an empty cache.
 
         Args:
@@ -105,7 +106,7 @@ class EagleModel:
         return encoded, self._layer.empty_cache(batch, max_len)
 
     def extend(
-        self, params: EagleParams, encoded: EncodedT5 | None, cache: kv.KVCache,
+        self, params: EagleParams, encoded: EncodedInputs | None, cache: kv.KVCache,
         tokens: Int[Array, "b t"], states: Float[Array, "b t d"], topology: Order = CHAIN, *,
         after: int = 0,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -18,16 +17,14 @@ from specdec.models import cache as kv
 from specdec.models.base import continued
 from specdec.models.gpt import packing
 from specdec.models.gpt.config import GPTConfig
-from specdec.models.gpt.network import ACTIVATIONS
-from specdec.models.gpt.packing import Norm, PackedGPT, PackedLayer
-from specdec.models.packed import MLP_AXES, NEG_INF, PackedModel, hidden
-from specdec.models.partitioning import constrain
-from specdec.models.products import fused
+from specdec.models.gpt.packing import PackedGPT
+from specdec.models.layer_normed import LayerNormModel
+from specdec.models.packed import NEG_INF, hidden
 from specdec.types import AnyArray, Encoded, Prompt, Start
 
 
 @dataclasses.dataclass(frozen=True)
-class GPTModel(PackedModel):
+class GPTModel(LayerNormModel):
     """A GPT that can be extended, committed and rolled back.
 
     Raises:
@@ -88,38 +85,6 @@ class GPTModel(PackedModel):
             x = self._added(x, h, layer.self_out, layer.out_bias)
             x = self._added(x, self._feed_forward(layer, x), layer.wo, layer.wo_bias)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
-
-    def _normed(self, x: Float[Array, "b t d"], norm: Norm) -> Float[Array, "b t d"]:
-        """(x - mean) / sqrt(variance + epsilon), times the scale, plus the bias."""
-        centred = x.astype(jnp.float32) - self.ops.mean(x)
-        variance = self.ops.mean_square(centred)
-        normed = centred * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
-        return normed.astype(x.dtype) * norm.norm_scale + norm.norm_bias
-
-    def _norm(self, norm: Norm) -> fused.Norm:
-        return fused.Norm(norm.norm_scale, norm.norm_bias, self.config.layer_norm_epsilon)
-
-    @property
-    def _query_scale(self) -> float:
-        return self.config.head_dim**-0.5
-
-    def _joined_queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        bias = layer.qkv_bias.reshape(-1)
-        return self._product_of_normed(x, layer.self_norm, layer.self_qkv, bias)
-
-    def _queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        products = self.ops.product(layer.self_qkv, self._normed(x, layer.self_norm))
-        split = self._split(products, 3, "joined_kv")
-        query, key, value = (each + layer.qkv_bias[i] for i, each in enumerate(split))
-        return query * self._query_scale, key, value
-
-    def _feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:
-        act = ACTIVATIONS[self.config.activation]
-        if self._fuses(x, layer.wi) and self.config.activation != "gelu_exact":  # It is of erf.
-            norm = self._norm(layer.mlp_norm)
-            return fused.product_of_normed(x, norm, layer.wi, layer.wi_bias, act=act)
-        inner = self._product_of_normed(x, layer.mlp_norm, layer.wi, layer.wi_bias)
-        return constrain(act(inner), MLP_AXES)
 
     def _logits(self, params: PackedGPT, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         return self._logits_of_normed(params, x)

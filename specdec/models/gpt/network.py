@@ -22,15 +22,11 @@ from flax.linen.spmd import with_logical_partitioning
 from jaxtyping import Array, Float, Int
 
 from specdec.models.gpt.config import GPTConfig
+from specdec.models.layer_normed import ACTIVATIONS
 from specdec.models.packed import HEADS_AXES, HIDDEN_AXES, MLP_AXES, NEG_INF
 from specdec.models.partitioning import constrain
 from specdec.models.products.differentiable import product
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": nn.relu,
-    "gelu": functools.partial(nn.gelu, approximate=True),
-    "gelu_exact": functools.partial(nn.gelu, approximate=False),
-}
 _STDDEV = 0.02  # Of GPT-2's initial kernels.
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.models.gpt.config import GPTConfig
+from specdec.models.layer_normed import Norm
 from specdec.models.partitioning import Axes, Partitioning, place, ways
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
@@ -20,14 +21,6 @@ from specdec.types import Params
 
 # What of a layer are kernels; the rest are norms and biases.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo")
-
-
-@pytree
-class Norm:
-    """Of a LayerNorm."""
-
-    norm_scale: Float[Array, " d"]
-    norm_bias: Float[Array, " d"]
 
 
 @pytree

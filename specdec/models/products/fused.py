@@ -130,22 +130,24 @@ def _call(program: Callable[..., None], args: Any, **kwargs: Any) -> Any:
 
 
 def product_of_normed(
-    x: Float[Array, "b t d"], norm: Norm, kernel: Any, bias: Float[Array, " o"] | None = None, *,
+    x: Float[Array, "b t d"], norm: Norm | None, kernel: Any,
+    bias: Float[Array, " o"] | None = None, *,
     act: Callable[[Array], Array] | None = None, gated: bool = False, tied: bool = False,
     dtype: Any = None,
 ) -> Float[Array, "b t o"]:  # fmt: skip
     """act(norm(x) kernel + bias) in ``dtype``, x's own if None.
 
     Args:
+      norm: None for x itself.
       kernel: [D, O], in x's dtype.
       act: None for none; made of what Triton has, which erf is not.
       gated: the kernel is two joined ones [D, 2 * O]: act(norm(x) first) * (norm(x) second).
       tied: the kernel is an embedding [O, D].
     """
-    parts = (norm.scale,) if norm.bias is None else (norm.scale, norm.bias)
+    parts = tuple(part for part in (norm.scale, norm.bias) if part is not None) if norm else ()
     return _product(
-        x, kernel, parts, bias, None, dtype=jnp.dtype(dtype or x.dtype), epsilon=norm.epsilon,
-        act=act, gated=gated, tied=tied,
+        x, kernel, parts, bias, None, dtype=jnp.dtype(dtype or x.dtype),
+        epsilon=norm.epsilon if norm else 0.0, act=act, gated=gated, tied=tied,
     )  # fmt: skip
 
 
@@ -256,10 +258,10 @@ def self_attention(
 
 def cross_attention(
     query: Float[Array, "b t i"], keys: Float[Array, "b h m k"], values: Float[Array, "b h m k"],
-    bias: Float[Array, "*b *h *t m"],
+    bias: Float[Array, "*b *h *t m"], scale: float = 1.0,
 ) -> Float[Array, "b t i"]:  # fmt: skip
     """Attention to what is there already; see :func:`self_attention`."""
-    return _attention(query, keys, values, bias, None, scale=1.0)
+    return _attention(query, keys, values, bias, None, scale=scale)
 
 
 @functools.partial(jax.jit, static_argnames=("scale",))

@@ -1,7 +1,8 @@
 """T5 as the decode loop's :class:`~specdec.models.base.Model`: packed weights and a cache.
 
 It computes what ``network.py`` computes, on weights that ``packing.py`` fused at load. What it has
-in common with other transformers is in :mod:`specdec.models.packed`.
+in common with other models is in :mod:`specdec.models.packed` and
+:mod:`specdec.models.encoder_decoder`.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim, I = H * K.
 """
@@ -13,35 +14,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from specdec.models import attention
 from specdec.models import cache as kv
-from specdec.models.packed import MLP_AXES, NEG_INF, PackedModel, hidden
+from specdec.models.encoder_decoder import EncoderDecoderModel
+from specdec.models.packed import MLP_AXES, NEG_INF, hidden
 from specdec.models.partitioning import constrain
 from specdec.models.products import fused
 from specdec.models.t5 import packing
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import ACTIVATIONS, check_encoding, relative_position_buckets
 from specdec.models.t5.packing import PackedLayer, PackedT5
-from specdec.pytrees import pytree
-from specdec.types import AnyArray, Prompt, Start
-
-
-@pytree
-class EncodedT5:
-    """What decoding needs of the inputs."""
-
-    # Each layer's cross-attention keys and values.
-    keys: tuple[Float[Array, "b h s k"], ...]
-    values: tuple[Float[Array, "b h s k"], ...]
-    mask: Bool[Array, "b s"]  # Which inputs are no filler.
-    output: Float[Array, "b s d"]  # The encoder's, which a draft may start from.
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Model(PackedModel):
+class T5Model(EncoderDecoderModel):
     """A T5 that can be extended, committed and rolled back.
 
     Raises:
@@ -55,80 +43,14 @@ class T5Model(PackedModel):
         return packing
 
     @property
-    def decoder_start_id(self) -> int:
-        """What the first output token follows."""
-        return self.config.decoder_start_id
-
-    @property
-    def depth(self) -> int:
-        return self.config.num_decoder_layers
-
-    @property
     def max_positions(self) -> None:
         return None
 
-    @property
-    def reads_prefix(self) -> bool:
-        return False
-
-    def step_params(self, params: PackedT5) -> PackedT5:
-        return dataclasses.replace(super().step_params(params), encoder=None, cross_kv=None)
-
-    def quantized(
-        self, params: PackedT5, bits: int, group: int, *, of_target: bool
-    ) -> tuple[T5Model, PackedT5]:
-        """The decoder's kernels, and the logits', in few bits; all else is shared."""
-        _, params = super().quantized(params, bits, group, of_target=of_target)
-        if of_target:
-            params = dataclasses.replace(params, encoder=None, cross_kv=None)
-        return self, params
-
-    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        """The texts are the encoder's inputs; the prefix is the start token."""
-        batch = len(tokens)
-        start = np.full((batch, 1), self.config.decoder_start_id, np.int32)
-        return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
-
-    def start(
-        self, params: PackedT5, prompt: Prompt, max_len: int, given: EncodedT5 | None = None
-    ) -> Start:
-        """Runs the encoder, projects its output to cross-attention K/V, prefills the prefix.
-
-        Raises:
-          ValueError: it starts from a target's encoding, and is given none or one of another width.
-        """
-        batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
-        with self._resolving(batch):
-            if params.encoder is None and given is not None:
-                encoded = given  # What the same model in more bits made of the inputs.
-            else:
-                encoded = self._encoded(params, prompt, given)
-            cache = self.empty_cache(batch, before + max_len)
-        return self.prefilled(params, encoded, cache, prompt)
-
-    def _encoded(self, params, prompt, given) -> EncodedT5:
-        cfg, mask, encoding = self.config, prompt.input_mask, None
-        if cfg.encoding_width is not None and given is not None:
+    def _encode(self, params, prompt, mask, given) -> Float[Array, "b s d"]:
+        encoder, inputs, encoding = params.encoder, prompt.inputs, None
+        if self.config.encoding_width is not None and given is not None:
             encoding = given.output
-        check_encoding(cfg, encoding)
-        return self.attended(params, self._encode(params, prompt.inputs, mask, encoding), mask)
-
-    def attended(
-        self, params: Any, output: Float[Array, "b s d"], mask: Bool[Array, "b s"]
-    ) -> EncodedT5:
-        """What each layer attends to, of an encoder's output."""
-        cfg = self.config
-        count = cfg.num_decoder_layers
-        projected = self.ops.product(params.cross_kv, output)
-        heads = self._cached_heads(len(output))
-        split = [
-            attention.entries(each, heads)
-            for each in self._split(projected, 2 * count, "joined_kv")
-        ]
-        return EncodedT5(tuple(split[:count]), tuple(split[count:]), mask, output)
-
-    def _encode(self, params, inputs, mask, encoding) -> Float[Array, "b s d"]:
-        encoder = params.encoder
+        check_encoding(self.config, encoding)
         x = self._embedded(params, inputs)
         if encoder.input_projection is not None:
             x = hidden(x + self.ops.product(encoder.input_projection, encoding))
@@ -181,16 +103,8 @@ class T5Model(PackedModel):
             x = self._added(x, self._feed_forward(layer, x), layer.wo)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
-    def _attend_to(
-        self, encoded: EncodedT5, layer: Any, i: int, x: Float[Array, "b t d"]
-    ) -> Float[Array, "b t i"]:
-        """Cross-attention of layer i."""
-        bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
-        query = self._product_of_normed(x, layer.cross_norm, layer.cross_query)
-        # Rows that share an encoding are as tokens of one row to it.
-        query = query.reshape(len(encoded.mask), -1, query.shape[-1])
-        h = self._cross_attention(query, encoded.keys[i], encoded.values[i], bias)
-        return h.reshape(*x.shape[:2], -1)
+    def _cross_query(self, layer: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
+        return self._product_of_normed(x, layer.cross_norm, layer.cross_query)
 
     def _normed(self, x: Float[Array, "b t d"], scale: Float[Array, " d"]) -> Float[Array, "b t d"]:
         """x / rms(x) times the norm's scale."""

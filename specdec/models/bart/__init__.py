@@ -1,0 +1,1 @@
+"""BART and its kin: network, packed decode parameters and decode model."""

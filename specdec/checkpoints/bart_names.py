@@ -130,7 +130,7 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
     tokens = TokenFields(config, generation, sizes["vocab_size"])
     pad, ends = tokens.first("pad_token_id"), tokens.ends(kind.defaults["eos_token_id"])
     start = tokens.first("decoder_start_token_id", "bos_token_id")
-    settings = kind.settings
+    settings: dict[str, Any] = kind.settings
     if settings["positions"] == "tensor2tensor":  # Behind the row of config.json's pad.
         (row,) = config.tokens("pad_token_id", sizes["vocab_size"]) or (0,)
         settings = settings | {"position_offset": row + 1}

@@ -24,7 +24,7 @@ from specdec.models import attention
 from specdec.models import cache as kv
 from specdec.models.bart import packing
 from specdec.models.bart.config import BartConfig
-from specdec.models.bart.packing import PackedBart, PackedLayer
+from specdec.models.bart.packing import PackedBart
 from specdec.models.encoder_decoder import EncoderDecoderModel
 from specdec.models.layer_normed import LayerNormModel, Norm
 from specdec.models.packed import NEG_INF, hidden
@@ -125,7 +125,7 @@ class BartModel(EncoderDecoderModel, LayerNormModel):
             x = self._added(x, self._feed_forward(layer, x), layer.wo, layer.wo_bias)
         return x, kv.KVCache(tuple(keys), tuple(values), length)
 
-    def _cross_query(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
+    def _cross_query(self, layer: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
         norm = self._before(layer.cross_norm)
         return self._product_of_normed(x, norm, layer.cross_query, layer.query_bias)
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.models.bart.config import BartConfig
+from specdec.models.bart.network import init_params as bart_params
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.network import init_params as gpt_params
 from specdec.models.t5.config import T5Config
@@ -42,6 +44,31 @@ TINY_GPT = {
         activation="gelu_exact", tied_logits=False, eos_id=1, start_id=1, pad_id=1,
     ),
 }  # fmt: skip
+
+# Norms after and before each part; positions learned and of both kinds of sines.
+TINY_BART = {
+    "bart": BartConfig(
+        vocab_size=19, max_positions=48, d_model=16, num_encoder_layers=1, num_decoder_layers=2,
+        num_heads=2, d_ff=24, pad_id=0, eos_id=1, decoder_start_id=1,
+    ),
+    "m2m_100": BartConfig(
+        vocab_size=19, max_positions=44, d_model=24, num_encoder_layers=2, num_decoder_layers=1,
+        num_heads=4, d_ff=20, positions="tensor2tensor", position_offset=19, pre_norm=True,
+        embedding_norm=False, scaled_embedding=True, activation="relu", logits_bias=False,
+        pad_id=18, eos_id=1, decoder_start_id=1,
+    ),
+    "marian": BartConfig(
+        vocab_size=19, max_positions=48, d_model=16, num_encoder_layers=1, num_decoder_layers=2,
+        num_heads=4, d_ff=20, positions="sinusoidal", position_offset=0, embedding_norm=False,
+        scaled_embedding=True, activation="silu", tied_logits=False, encoder_vocab_size=23,
+        pad_id=18, eos_id=1, decoder_start_id=18,
+    ),
+}  # fmt: skip
+
+
+def random_bart_params(config, seed):
+    """As those of a GPT."""
+    return _noisy(bart_params(config, jax.random.key(seed)), seed, 0.3)
 
 
 def random_gpt_params(config, seed):

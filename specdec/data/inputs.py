@@ -130,10 +130,12 @@ def _ids(
             )
         end = ids[:0] if continued else ids[-1:]  # EOS.
         ids = np.concatenate([ids[: max_input_len - len(end)], end])
-    limit = model.max_positions
-    if limit is not None and len(ids) + max_decode_len > limit:
+    limit, behind = model.max_positions, max_decode_len if continued else 0
+    if limit is not None and len(ids) + behind > limit:
+        told = f"; with max_decode_len = {behind} that is" if behind else ","
+        lower = " or lower max_decode_len" if behind else ""
         raise ValueError(
-            f"{name} has {len(ids)} tokens; with max_decode_len = {max_decode_len} that is more "
-            f"than the model's {limit} positions. Shorten it or lower max_decode_len."
+            f"{name} has {len(ids)} tokens{told} more than the model's {limit} positions. Shorten "
+            f"it{lower}."
         )
     return ids

@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 from tiny import (
     TINY,
+    TINY_BART,
     TINY_GPT,
     TINY_T5,
     logits_along,
     prompt_of,
     ragged_inputs,
+    random_bart_params,
     random_gpt_params,
     random_t5_params,
 )
 
 from specdec.core import platforms
+from specdec.models.bart import network as bart
+from specdec.models.bart.model import BartModel
 from specdec.models.gpt.model import GPTModel
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
@@ -39,14 +43,19 @@ def make(name):
     if variant in TINY_GPT:
         gpt = GPTModel(TINY_GPT[variant], layout)
         return gpt, gpt.pack(random_gpt_params(TINY_GPT[variant], 0), None, *narrow)
+    if variant in TINY_BART:
+        model = BartModel(TINY_BART[variant], layout)
+        return model, model.pack(random_bart_params(TINY_BART[variant], 0), None, *narrow)
     model = T5Model(TINY_T5[variant], layout)
     return model, model.pack(random_t5_params(TINY_T5[variant], 0), None, *narrow)
 
 
 MODELS = [
     "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/in_out", "umt5/out_in",
-    "gpt/in_out", "gpt_untied/out_in", "v1.0/tpu", "gpt_untied/tpu",
+    "gpt/in_out", "gpt_untied/out_in", "v1.0/tpu", "gpt_untied/tpu", "bart/out_in",
+    "m2m_100/in_out", "marian/in_out", "m2m_100/out_in/float16", "bart/tpu",
 ]  # fmt: skip
+SLOW_BART = ("marian/in_out", "m2m_100/out_in/float16", "bart/tpu")
 
 
 def without(*slow):
@@ -56,12 +65,12 @@ def without(*slow):
 
 MOST = pytest.mark.parametrize(
     "setup",
-    without("umt5/out_in", "v1.0/out_in", "v1.1/out_in/float16", "gpt_untied/out_in"),
+    without("umt5/out_in", "v1.0/out_in", "v1.1/out_in/float16", "gpt_untied/out_in", *SLOW_BART),
     indirect=True,
 )
 
 
-@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16"), scope="module")
+@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16", *SLOW_BART), scope="module")
 def setup(request):
     """Of a platform's, calls are traced as there: with filler, and other writes into the cache."""
     model, params = make(request.param)
@@ -204,7 +213,7 @@ NODES = jnp.array([[3, 5, 7, 9, 11]] * BATCH)
 
 
 # In the plain run a model has one kind of tree: these a traced one.
-TRACED = ["v1.1/in_out", "v1.1/out_in/float16", "gpt_untied/out_in"]
+TRACED = ["v1.1/in_out", "v1.1/out_in/float16", "gpt_untied/out_in", "m2m_100/in_out"]
 
 
 @pytest.fixture(params=["one kind", pytest.param("the other", marks=pytest.mark.slow)])
@@ -247,7 +256,7 @@ def test_a_tree_grown_by_levels_is_the_tree_in_one_call(setup, tree):
 
 
 @pytest.mark.parametrize(
-    "setup", without(*(name for name in MODELS if "out_in" in name)), indirect=True
+    "setup", without(*(name for name in MODELS if "out_in" in name), *SLOW_BART), indirect=True
 )
 def test_a_chain_grown_token_by_token_is_the_chain(setup):
     scorer, tokens = setup
@@ -297,6 +306,29 @@ def test_packed_t5_is_the_network(variant, layout):
     hidden, _ = jax.jit(model.extend)(packed, start.encoded, start.cache, tokens)
     logits = model.logits(packed, hidden)
     truth = network.apply({"params": params}, output, inputs, tokens, method="decode")
+    np.testing.assert_allclose(logits, truth, rtol=4e-5, atol=4e-5)
+
+
+@pytest.mark.parametrize("variant", TINY_BART)
+@pytest.mark.parametrize("layout", ["in_out", "out_in"])
+def test_packed_bart_is_the_network(variant, layout):
+    """The packed halves against the linen network's; filler is the model's own pad."""
+    config = TINY_BART[variant]
+    params, model = random_bart_params(config, 3), BartModel(config, layout)
+    inputs = ragged_inputs(BATCH, 40, 18)
+    prompt = prompt_of(model, inputs)
+    inputs = jnp.where(inputs == 0, config.pad_id, inputs)
+    tokens = jax.random.randint(jax.random.key(2), (BATCH, 30), 0, 19)
+    network, packed = bart.Transformer(config), model.pack(params)
+    start = jax.jit(model.start, static_argnums=2)(packed, prompt, 32)
+    truth = network.apply({"params": params}, inputs, method="encode")
+    real, output = np.asarray(prompt.input_mask), start.encoded.output
+    np.testing.assert_allclose(output[real], truth[real], rtol=4e-5, atol=4e-5)
+
+    hidden, _ = jax.jit(model.extend)(packed, start.encoded, start.cache, tokens)
+    logits = model.logits(packed, hidden)
+    truth = network.apply({"params": params}, output, inputs, tokens, method="decode")
+    assert np.std(truth) > 1
     np.testing.assert_allclose(logits, truth, rtol=4e-5, atol=4e-5)
 
 

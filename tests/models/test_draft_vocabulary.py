@@ -9,10 +9,12 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import (
     TINY,
+    TINY_BART,
     TINY_GPT,
     logits_along,
     prompt_of,
     ragged_inputs,
+    random_bart_params,
     random_gpt_params,
     random_t5_params,
 )
@@ -41,6 +43,8 @@ def random_model(variant):
     """A config and its parameters for each seed."""
     if variant in TINY_GPT:
         return TINY_GPT[variant], functools.partial(random_gpt_params, TINY_GPT[variant])
+    if variant in TINY_BART:
+        return TINY_BART[variant], functools.partial(random_bart_params, TINY_BART[variant])
     return TINY[variant], functools.partial(random_t5_params, TINY[variant])
 
 
@@ -53,7 +57,7 @@ def logits_of(model, params):
 @pytest.mark.parametrize(
     ("variant", "layout"),
     [
-        ("v1.0", "out_in"), ("gpt_untied", "in_out"),
+        ("v1.0", "out_in"), ("gpt_untied", "in_out"), ("bart", "out_in"),
         pytest.param("v1.1", "in_out", marks=pytest.mark.slow),
         pytest.param("gpt", "out_in", marks=pytest.mark.slow),
     ],
@@ -62,9 +66,11 @@ def test_logits_are_those_of_the_tokens_that_are_said(variant, layout):
     config, random = random_model(variant)
     model, params = decode_model(config, layout), random(0)
     whole = logits_of(model, model.pack(params))
-    few = logits_of(model, model.pack(params, SAID))
-    assert few.shape == (2, 3, len(SAID))
-    np.testing.assert_allclose(few, whole[..., np.array(SAID)], rtol=1e-5, atol=3e-5)
+    narrowed = model.restricted(model.pack(params), params, SAID, None)
+    for packed in (model.pack(params, SAID), narrowed):
+        few = logits_of(model, packed)
+        assert few.shape == (2, 3, len(SAID))
+        np.testing.assert_allclose(few, whole[..., np.array(SAID)], rtol=1e-5, atol=3e-5)
 
 
 def test_a_distribution_is_spread_over_the_vocabulary():

@@ -9,10 +9,12 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from slow import slow
 from tiny import (
+    TINY_BART,
     TINY_GPT,
     TINY_T5,
     prompt_of,
     ragged_inputs,
+    random_bart_params,
     random_gpt_params,
     random_t5_params,
 )
@@ -22,6 +24,7 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
+from specdec.models.bart.model import BartModel
 from specdec.models.gpt.model import GPTModel
 from specdec.models.packed import NEG_INF
 from specdec.models.products import fused
@@ -176,11 +179,16 @@ def model_of(family):
     if family in TINY_GPT:
         model = GPTModel(TINY_GPT[family], "in_out")
         return model, model.pack(random_gpt_params(TINY_GPT[family], 0))
+    if family in TINY_BART:
+        model = BartModel(TINY_BART[family], "in_out")
+        return model, model.pack(random_bart_params(TINY_BART[family], 0))
     model = T5Model(TINY_T5[family], "in_out")
     return model, model.pack(random_t5_params(TINY_T5[family], 0))
 
 
-FAMILIES = pytest.mark.parametrize("family", ["v1.1", "gpt", slow("v1.0"), slow("gpt_untied")])
+FAMILIES = pytest.mark.parametrize(
+    "family", ["v1.1", "gpt", "bart", *map(slow, ("v1.0", "gpt_untied", "m2m_100", "marian"))]
+)
 
 
 @FAMILIES
@@ -203,7 +211,7 @@ def test_decodes_have_the_same_tokens(family):
 
     want = decoded(UNFUSED, False)
     np.testing.assert_array_equal(decoded(platforms.GPU, False), want)
-    if family in ("v1.1", "gpt"):
+    if family in ("v1.1", "gpt", "m2m_100"):
         np.testing.assert_array_equal(decoded(platforms.GPU, True), want)
 
 
@@ -253,8 +261,9 @@ def kernels_of(platform, model, params, batch=1, count=1):
 
 def test_eight_kernels_a_layer():
     """Five of a GPT's, which attends to no encoding; one for the logits."""
-    model, params = model_of("v1.1")
-    assert kernels_of(platforms.GPU, model, params) == 2 * 8 + 1
+    for family, layers in (("v1.1", 2), ("bart", 2), ("m2m_100", 1)):
+        model, params = model_of(family)
+        assert kernels_of(platforms.GPU, model, params) == layers * 8 + 1
     model, params = model_of("gpt")
     assert kernels_of(platforms.GPU, model, params) == 2 * 5 + 1
 

@@ -1,4 +1,4 @@
-"""Real networks for the exact oracle: tiny T5s and GPTs, and broken ones.
+"""Real networks for the exact oracle: tiny T5s, GPTs and BARTs, and broken ones.
 
 All of a network runs: its cache, positions, attention and prefill. Only its logits are replaced, by
 dyadic ones in the same order, so that all decisions fall on the oracle's grid. What is expected
@@ -12,11 +12,14 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tiny import random_gpt_params, random_t5_params
+from tiny import random_bart_params, random_gpt_params, random_t5_params
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models import cache as kv
 from specdec.models import filler
+from specdec.models.bart.config import BartConfig
+from specdec.models.bart.model import BartModel
+from specdec.models.bart.network import Transformer as BartNetwork
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer as GPTNetwork
@@ -41,10 +44,21 @@ _GPT = GPTConfig(
     vocab_size=V, max_positions=16, d_model=8, num_layers=2, num_heads=2, d_ff=8, eos_id=EOS,
     start_id=2,
 )  # fmt: skip
+_BART = BartConfig(
+    vocab_size=V, max_positions=16, d_model=8, num_encoder_layers=1, num_decoder_layers=2,
+    num_heads=2, d_ff=8, pad_id=0, eos_id=EOS, decoder_start_id=0,
+)  # fmt: skip
+_M2M = dataclasses.replace(
+    _BART, positions="tensor2tensor", position_offset=1, pre_norm=True, embedding_norm=False,
+    scaled_embedding=True, logits_bias=False, activation="relu",
+)  # fmt: skip
 # Some text has filler behind it; a GPT also goes on from nothing.
-TEXTS = {"t5": ((2, 2, 1), (2, 1)), "gpt": ((2, 0, 2), (0, 2), ())}
+TEXTS = {
+    **dict.fromkeys(("t5", "bart", "m2m_100"), ((2, 2, 1), (2, 1))),
+    "gpt": ((2, 0, 2), (0, 2), ()),
+}  # fmt: skip
 # A target's and a draft's, whose likeliest tokens depend on text, history and positions.
-SEEDS = {"t5": (39, 4), "gpt": (41, 35)}
+SEEDS = {"t5": (39, 4), "gpt": (41, 35), "bart": (0, 1), "m2m_100": (0, 1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +91,26 @@ class OrderedT5(Ordered, T5Model):
     """A T5."""
 
 
+@dataclasses.dataclass(frozen=True)
+class OrderedBart(Ordered, BartModel):
+    """A BART."""
+
+
+# Of each family its decode model, its config and its network.
+FAMILIES = {
+    "t5": (OrderedT5, _T5, T5Network), "gpt": (OrderedGPT, _GPT, GPTNetwork),
+    "bart": (OrderedBart, _BART, BartNetwork), "m2m_100": (OrderedBart, _M2M, BartNetwork),
+}  # fmt: skip
+
+
 def weights_of(family, role):
     """Random parameters; a T5's positions alone would change little."""
     seed = SEEDS[family][role == "draft"]
+    config = FAMILIES[family][1]
     if family == "gpt":
-        return random_gpt_params(_GPT, seed)
+        return random_gpt_params(config, seed)
+    if family != "t5":
+        return random_bart_params(config, seed)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * (10 if "relpos" in jax.tree_util.keystr(path) else 1),
         random_t5_params(_T5, seed),
@@ -90,7 +119,7 @@ def weights_of(family, role):
 
 def model_of(family, numerators, role="draft", mutant=None):
     """A model, or its broken variant, and its parameters."""
-    base, config = {"t5": (OrderedT5, _T5), "gpt": (OrderedGPT, _GPT)}[family]
+    base, config, _ = FAMILIES[family]
     kind = type(mutant.__name__, (mutant, base), {}) if mutant else base
     model = kind(config, "in_out", numerators=numerators)
     return model, model.pack(weights_of(family, role))
@@ -110,13 +139,14 @@ def prompt_of(family):
 def network_logits(family, role, outputs):
     """[R, C, L, V]: behind each text and the first tokens of each of ``outputs`` [C, L - 1]."""
     found, params = [], weights_of(family, role)
+    _, config, network = FAMILIES[family]
     for text in TEXTS[family]:
         texts = np.tile(np.array(text or (_GPT.start_id,), np.int32), (len(outputs), 1))
         if family == "gpt":
-            network, given = GPTNetwork(_GPT), (np.concatenate([texts, outputs], axis=1),)
+            given = (np.concatenate([texts, outputs], axis=1),)
         else:
-            network, given = T5Network(_T5), (texts, np.pad(outputs, ((0, 0), (1, 0))))
-        logits = network.apply({"params": params}, *given)
+            given = (texts, np.pad(outputs, ((0, 0), (1, 0))))
+        logits = network(config).apply({"params": params}, *given)
         found.append(np.asarray(logits, np.float64)[:, -outputs.shape[1] - 1 :])
     return np.stack(found)
 

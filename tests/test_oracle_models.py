@@ -1,4 +1,4 @@
-"""The exact oracle on real networks, T5 and GPT, with drafts of every kind; and on broken ones."""
+"""The exact oracle on real networks, with drafts of every kind; and on broken ones."""
 
 import dataclasses
 
@@ -54,7 +54,8 @@ def guessed_by(family, name):
     ("family", "name"),
     [
         ("t5", "model"), ("t5", "n-gram"), ("t5", "copying"), ("t5", "tree"), ("gpt", "model"),
-        ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"),
+        ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"), ("bart", "tree"),
+        ("m2m_100", "model"), slow("bart", "model"), slow("m2m_100", "tree"),
     ],
 )  # fmt: skip
 def test_networks_are_lossless(family, name):
@@ -81,7 +82,7 @@ def test_broken_filler_is_caught():
     assert max(off) > CAUGHT
 
 
-@pytest.mark.parametrize("family", ["t5", slow("gpt")])
+@pytest.mark.parametrize("family", ["t5", "bart", slow("gpt"), slow("m2m_100")])
 def test_a_networks_own_probabilities(family):
     """Nothing is replaced: the grid has the probabilities that the two networks have."""
     off = distances(family, *own_probabilities(family), limit=2, numerators=())
@@ -132,6 +133,8 @@ def test_broken_verifiers_are_caught(family, verifier):
         slow("gpt", broken.KeepsRejected),
         slow("t5", broken.LateAfterRejection),
         ("gpt", broken.LateAfterRejection),
+        slow("bart", broken.LateAfterRejection),
+        ("m2m_100", broken.LateAfterRejection),
         ("gpt", broken.ReadsFiller),
     ],
 )
@@ -146,6 +149,8 @@ def test_broken_caches_are_caught(family, mutant):
         slow("gpt", broken.UnmovedPath),
         slow("t5", broken.PositionsBySlot),
         ("gpt", broken.PositionsBySlot),
+        ("bart", broken.PositionsBySlot),
+        slow("m2m_100", broken.PositionsBySlot),
         ("gpt", broken.SiblingsSeen),
     ],
 )

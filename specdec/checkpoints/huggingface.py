@@ -360,7 +360,10 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
     if isinstance(config, GPTConfig):
         return {"tokenizer_class": "GPT2TokenizerFast"}
     if file.name == TOKENIZER:
-        return {"tokenizer_class": "T5Tokenizer"}
+        return {
+            "tokenizer_class": "T5Tokenizer" if isinstance(config, T5Config)
+            else "PreTrainedTokenizerFast"
+        }  # fmt: skip
     model = read_pieces(file)
     pieces = len(model.pieces)
     if pieces > config.vocab_size:

@@ -95,7 +95,7 @@ def _ids(
 
     A prefix is not truncated: None.
     """
-    vocab_size = model.vocab_size
+    vocab_size = model.vocab_size if continued else model.input_vocab_size
     if isinstance(text, str):
         if not text.strip() and not continued:
             raise ValueError(f"{name} is empty.")

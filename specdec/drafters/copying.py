@@ -156,7 +156,12 @@ class Copying:
         return "copying"
 
     def open(self, opening: Opening) -> OpenDraft:
-        del opening
+        model = opening.target.model
+        if model.input_vocab_size != model.vocab_size:
+            raise ValueError(
+                "Copying guesses tokens of the text, and this target's texts have another "
+                "vocabulary than its outputs: choose another draft."
+            )
 
         def make_tree(tree: Tree, catch_up: int) -> CopyingDrafter:
             return CopyingDrafter(fixed_shape(tree, "copying"), self.max_match, catch_up)

@@ -126,8 +126,16 @@ class LoadableModel(Model, Protocol):
     """A model with what the loop does not ask: how texts are given, what it reads, its copies."""
 
     @property
+    def input_vocab_size(self) -> int:
+        """How many tokens an encoder knows; :attr:`vocab_size` where there is none."""
+        ...
+
+    @property
     def max_positions(self) -> int | None:
-        """Tokens that a row's prefix and output may have together; None for any number."""
+        """Tokens that a row's prefix and output may have together, and an encoder's input.
+
+        None for any number.
+        """
         ...
 
     @property

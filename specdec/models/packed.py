@@ -87,6 +87,10 @@ class PackedModel(abc.ABC):
         return self.config.vocab_size
 
     @property
+    def input_vocab_size(self) -> int:
+        return self.vocab_size
+
+    @property
     def pad_id(self) -> int:
         return self.config.pad_id
 

@@ -46,6 +46,10 @@ class ToyModel:
     reads_prefix: bool = False  # The texts are the prefix, which an empty one begins with a start.
     max_positions: int | None = None
 
+    @property
+    def input_vocab_size(self) -> int:
+        return self.vocab_size
+
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are inputs, and the prefix is the start token; or they are the prefix."""
         batch = len(tokens)

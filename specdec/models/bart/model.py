@@ -46,6 +46,10 @@ class BartModel(EncoderDecoderModel, LayerNormModel):
         return packing
 
     @property
+    def input_vocab_size(self) -> int:
+        return self.config.encoder_vocab_size or self.vocab_size
+
+    @property
     def max_positions(self) -> int:
         return self.config.max_positions
 

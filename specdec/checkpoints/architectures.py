@@ -37,24 +37,24 @@ FAMILIES: dict[str, tuple[str, type[Config]]] = {
     "t5-v1_1": ("t5_1_1", T5Config), "flan-t5": ("t5_1_1", T5Config), "t5": ("t5_1_0", T5Config),
     "gpt2": ("gpt2", GPTConfig),
 }  # fmt: skip
-# Of each, its network, its decode model and its names in files.
-_FAMILIES: dict[type[Config], tuple[Any, Any, Any]] = {
+# Whose names have no size at their end.
+PUBLIC_NAMES = {"gpt2": "gpt2-small", "distilgpt2": "gpt2-distil"}
+# Of each architecture: its network, its decode model and its names in Hugging Face's files.
+_PARTS: dict[type[Config], tuple[Any, Any, Any]] = {
     T5Config: (t5, T5Model, hf_names),
     GPTConfig: (gpt, GPTModel, gpt_names),
     BartConfig: (bart, BartModel, bart_names),
 }
-# Whose names have no size at their end.
-PUBLIC_NAMES = {"gpt2": "gpt2-small", "distilgpt2": "gpt2-distil"}
 
 
 def network(config: Config) -> Any:
     """The linen module that is trained and scored on whole texts."""
-    return _FAMILIES[type(config)][0].Transformer(config)
+    return _PARTS[type(config)][0].Transformer(config)
 
 
 def init_params(config: Config, key: jax.Array) -> dict:
     """Random parameters of the network."""
-    return _FAMILIES[type(config)][0].init_params(config, key)
+    return _PARTS[type(config)][0].init_params(config, key)
 
 
 def decode_model(
@@ -68,7 +68,12 @@ def decode_model(
     options: dict[str, Any] = {"partitioning": partitioning} | (
         {"layout": layout} if layout else {}
     )
-    return _FAMILIES[type(config)][1](config, **options)
+    return _PARTS[type(config)][1](config, **options)
+
+
+def names_of(config: Config) -> Any:
+    """The module with what Hugging Face calls its parts."""
+    return _PARTS[type(config)][2]
 
 
 def encoding_widths(config: Config) -> tuple[int | None, int | None]:
@@ -79,7 +84,7 @@ def encoding_widths(config: Config) -> tuple[int | None, int | None]:
 
 def config_of(fields: Mapping[str, Any]) -> Config:
     """The config with these fields, as ``dataclasses.asdict`` gives them."""
-    known = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _FAMILIES}
+    known = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _PARTS}
     return next(kind for kind, names in known.items() if fields.keys() <= names)(**fields)
 
 
@@ -165,7 +170,7 @@ def decoder_inputs(
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a network, by its path in the tree."""
-    return _FAMILIES[type(config)][2].parameter_shapes(config)
+    return names_of(config).parameter_shapes(config)
 
 
 def count_parameters(config: Config) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from specdec.checkpoints import (
     t5x,
     vocabulary_files,
 )
+from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.gpt.config import GPTConfig
 from specdec.rules.base import Rule
@@ -21,7 +22,7 @@ from specdec.rules.base import Rule
 
 def open_checkpoint(
     source: str | Path, dtype: str | None = "float32"
-) -> tuple[huggingface.Config, dict[str, Any]]:
+) -> tuple[Config, dict[str, Any]]:
     """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
     opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
     return opener(source, dtype)
@@ -57,7 +58,7 @@ def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
     return options.rules
 
 
-def read_config(source: str | Path) -> huggingface.Config:
+def read_config(source: str | Path) -> Config:
     """A checkpoint's network, its weights unseen; CheckpointError if it is damaged or none."""
     return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(Path(source))
 

@@ -17,6 +17,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import bart_names, gpt_names, hf_names
+from specdec.checkpoints.architectures import Config, names_of
 from specdec.checkpoints.fields import Fields
 from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import (
@@ -51,7 +52,6 @@ from specdec.models.bart.config import BartConfig
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.t5.config import T5Config
 
-Config = T5Config | GPTConfig | BartConfig
 _GENERATES = "ForConditionalGeneration"
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
@@ -70,10 +70,6 @@ _MODEL_TYPES: dict[str, tuple[ModuleType, str]] = {
     "marian": (bart_names, "Marian, OPUS-MT"),
     "pegasus": (bart_names, "Pegasus"),
 }
-# Where the names of each architecture are.
-_NAMES: dict[type[Config], ModuleType] = {
-    T5Config: hf_names, GPTConfig: gpt_names, BartConfig: bart_names,
-}  # fmt: skip
 _SUPPORTED = "; ".join(f"{name!r} ({models})" for name, (_, models) in _MODEL_TYPES.items())
 
 
@@ -329,7 +325,7 @@ def save_huggingface(
     """
     stored_dtype = as_dtype(dtype)
     arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
-    names: Any = _NAMES[type(config)]
+    names = names_of(config)
     check_parameters("params", names.parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 

@@ -58,7 +58,7 @@ TEXTS = {
     "gpt": ((2, 0, 2), (0, 2), ()),
 }  # fmt: skip
 # A target's and a draft's, whose likeliest tokens depend on text, history and positions.
-SEEDS = {"t5": (39, 4), "gpt": (41, 35), "bart": (0, 1), "m2m_100": (0, 1)}
+SEEDS = {"t5": (39, 4), "gpt": (41, 35), "bart": (73, 75), "m2m_100": (79, 68)}
 
 
 @dataclasses.dataclass(frozen=True)

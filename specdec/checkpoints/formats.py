@@ -14,15 +14,14 @@ from specdec.checkpoints import (
     t5x,
     vocabulary_files,
 )
+from specdec.checkpoints.architectures import Config, decoder_only
 from specdec.checkpoints.parameters import CheckpointError
-from specdec.models.gpt.config import GPTConfig
-from specdec.models.t5.config import T5Config
 from specdec.rules.base import Rule
 
 
 def open_checkpoint(
     source: str | Path, dtype: str | None = "float32"
-) -> tuple[T5Config | GPTConfig, dict[str, Any]]:
+) -> tuple[Config, dict[str, Any]]:
     """:func:`specdec.checkpoints.open_huggingface` or :func:`specdec.checkpoints.open_t5x`."""
     opener = t5x.open_t5x if t5x.is_t5x(source) else huggingface.open_huggingface
     return opener(source, dtype)
@@ -50,7 +49,7 @@ def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
     """
     if not os.path.isdir(source) or t5x.is_t5x(source):
         return ()
-    options = generation_options.read_options(Path(source), isinstance(config, GPTConfig))
+    options = generation_options.read_options(Path(source), decoder_only(config))
     if options.refused is not None:
         raise CheckpointError(options.refused)
     if options.advice is not None:
@@ -58,7 +57,7 @@ def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
     return options.rules
 
 
-def read_config(source: str | Path) -> T5Config | GPTConfig:
+def read_config(source: str | Path) -> Config:
     """A checkpoint's network, its weights unseen; CheckpointError if it is damaged or none."""
     return t5x.open_t5x(source)[0] if t5x.is_t5x(source) else huggingface.read_config(Path(source))
 

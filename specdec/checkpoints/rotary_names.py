@@ -413,8 +413,9 @@ def _named(config: RotaryConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(Hugging Face's name, our path, our shape)."""
     table = (config.vocab_size, config.d_model)
     prefixes = {"decoder": "model" if config.encoder is None else "model.decoder"}
-    prefixes["encoder"] = "model.encoder.text_model" if config.merged_attention else "model.encoder"
-    owner = prefixes["encoder" if config.merged_attention else "decoder"]
+    prefixes["encoder"] = "model.encoder"
+    both = config.encoder is not None and config.shared_embedding
+    owner = prefixes["encoder" if both else "decoder"]
     yield f"{owner}.embed_tokens.weight", _EMBEDDING_PATH, table
     if config.encoder is not None and not config.shared_embedding:
         path, own = "encoder/token_embedder/embedding", (config.vocab_size, config.encoder.d_model)

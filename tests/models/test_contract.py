@@ -10,16 +10,19 @@ import pytest
 from tiny import (
     TINY,
     TINY_GPT,
+    TINY_ROTARY,
     TINY_T5,
     logits_along,
     prompt_of,
     ragged_inputs,
     random_gpt_params,
+    random_rotary_params,
     random_t5_params,
 )
 
 from specdec.core import platforms
 from specdec.models.gpt.model import GPTModel
+from specdec.models.rotary.model import RotaryModel
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
@@ -39,14 +42,21 @@ def make(name):
     if variant in TINY_GPT:
         gpt = GPTModel(TINY_GPT[variant], layout)
         return gpt, gpt.pack(random_gpt_params(TINY_GPT[variant], 0), None, *narrow)
+    if variant in TINY_ROTARY:
+        rotary = RotaryModel(TINY_ROTARY[variant], layout)
+        return rotary, rotary.pack(random_rotary_params(TINY_ROTARY[variant], 0), None, *narrow)
     model = T5Model(TINY_T5[variant], layout)
     return model, model.pack(random_t5_params(TINY_T5[variant], 0), None, *narrow)
 
 
 MODELS = [
     "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/in_out", "umt5/out_in",
-    "gpt/in_out", "gpt_untied/out_in", "v1.0/tpu", "gpt_untied/tpu",
+    "gpt/in_out", "gpt_untied/out_in", "v1.0/tpu", "gpt_untied/tpu", "gemma2/in_out",
+    "llama/out_in", "qwen2/tpu", "t5gemma/in_out", "t5gemma2/out_in", "t5gemma2/tpu",
 ]  # fmt: skip
+
+
+ROTARY = ["llama/out_in", "qwen2/tpu", "t5gemma/in_out", "t5gemma2/tpu"]
 
 
 def without(*slow):
@@ -56,12 +66,12 @@ def without(*slow):
 
 MOST = pytest.mark.parametrize(
     "setup",
-    without("umt5/out_in", "v1.0/out_in", "v1.1/out_in/float16", "gpt_untied/out_in"),
+    without("umt5/out_in", "v1.0/out_in", "v1.1/out_in/float16", "gpt_untied/out_in", *ROTARY),
     indirect=True,
 )
 
 
-@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16"), scope="module")
+@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16", *ROTARY), scope="module")
 def setup(request):
     """Of a platform's, calls are traced as there: with filler, and other writes into the cache."""
     model, params = make(request.param)
@@ -247,7 +257,7 @@ def test_a_tree_grown_by_levels_is_the_tree_in_one_call(setup, tree):
 
 
 @pytest.mark.parametrize(
-    "setup", without(*(name for name in MODELS if "out_in" in name)), indirect=True
+    "setup", without(*(name for name in MODELS if "out_in" in name), *ROTARY), indirect=True
 )
 def test_a_chain_grown_token_by_token_is_the_chain(setup):
     scorer, tokens = setup

@@ -178,7 +178,7 @@ def _window(size: int, encoder: str | None) -> tuple[int, int]:
 
 
 def _sliding(family: Family, config: Fields, layers: int) -> tuple[bool, ...]:
-    """Which layers see a window, as often as it repeats."""
+    """Which layers see a window."""
     kinds = {"full_attention": False, "sliding_attention": True}
     given = config.raw.get("layer_types")
     if given is not None:
@@ -198,9 +198,7 @@ def _sliding(family: Family, config: Fields, layers: int) -> tuple[bool, ...]:
         first = config.whole("max_window_layers", 0, default=28)
         slides = config.truth("use_sliding_window", False) and config.has("sliding_window")
         found = [slides and i >= first for i in range(layers)]
-    if not any(found):
-        return ()
-    return tuple(found[: next(n for n in range(1, layers + 1) if found[n:] == found[:-n])])
+    return tuple(found)
 
 
 def _rope(family: Family, config: Fields, sliding: bool) -> Rope:
@@ -312,7 +310,10 @@ def _format_stack(family: Family, stack: Stack, encoder: str | None) -> dict[str
         ropes = (stack.rope_of(sliding) for sliding in (False, True))
         found["rope_parameters"] = dict(zip(kinds, map(_format_rope, ropes), strict=True))
     if family.gemma:
-        found["query_pre_attn_scalar"] = stack.query_scalar or stack.head_dim
+        scalar = stack.query_scalar or stack.head_dim
+        if scalar != int(scalar):
+            raise CheckpointError(f"transformers' query_pre_attn_scalar is whole, not {scalar}.")
+        found["query_pre_attn_scalar"] = int(scalar)
         found["attn_logit_softcapping"] = stack.attention_softcap
         if isinstance(stack, RotaryConfig):
             found["final_logit_softcapping"] = stack.logits_softcap

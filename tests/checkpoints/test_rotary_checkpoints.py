@@ -277,7 +277,12 @@ def test_beams_of_transformers(torch, saved, name):
     ("name", "dtype"),
     [
         ("gemma3_whole", "bfloat16"), ("t5gemma2", "float32"),
-        *(slow(name, dtype) for name in SHAPES for dtype in ("float32", "bfloat16")),
+        *(
+            slow(name, dtype)
+            for name in SHAPES
+            for dtype in ("float32", "bfloat16")
+            if (name, dtype) not in {("gemma3_whole", "bfloat16"), ("t5gemma2", "float32")}
+        ),
     ],
 )  # fmt: skip
 def test_log_probs_of_what_is_saved(saved, tmp_path, name, dtype):

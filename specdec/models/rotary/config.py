@@ -83,9 +83,8 @@ class Stack:
         real(f"{kind}.layer_norm_epsilon", self.layer_norm_epsilon, "in [0, 1)", 0, 1 - 1e-12)
         self._check("activation", ("silu", "gelu"))
         # JSON has lists and dicts.
-        object.__setattr__(self, "sliding", tuple(self.sliding))
-        for each in self.sliding:
-            truth(f"{kind}.sliding", each)
+        given = [truth(f"{kind}.sliding", each) for each in self.sliding]
+        object.__setattr__(self, "sliding", _shortest(given, self.num_layers))
         if self.window is not None:
             before, after = self.window
             reach = tuple(whole(f"{kind}.window", each, 0) for each in (before, after))
@@ -115,6 +114,16 @@ class Stack:
     def query_scale(self) -> float:
         """What queries are multiplied with."""
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
+
+
+def _shortest(pattern: list[bool], layers: int) -> tuple[bool, ...]:
+    """The shortest pattern that says the same of so many layers."""
+    if not any(pattern):
+        return ()
+    each = [pattern[i % len(pattern)] for i in range(layers)]
+    if not any(each):
+        return ()
+    return tuple(each[: next(n for n in range(1, layers + 1) if each[n:] == each[:-n])])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

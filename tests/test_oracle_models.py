@@ -1,4 +1,4 @@
-"""The exact oracle on real networks, T5 and GPT, with drafts of every kind; and on broken ones."""
+"""The exact oracle on real networks, with drafts of every kind; and on broken ones."""
 
 import dataclasses
 
@@ -54,7 +54,8 @@ def guessed_by(family, name):
     ("family", "name"),
     [
         ("t5", "model"), ("t5", "n-gram"), ("t5", "copying"), ("t5", "tree"), ("gpt", "model"),
-        ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"),
+        ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"), ("gemma", "tree"),
+        slow("gemma", "model"),
     ],
 )  # fmt: skip
 def test_networks_are_lossless(family, name):
@@ -133,6 +134,7 @@ def test_broken_verifiers_are_caught(family, verifier):
         slow("t5", broken.LateAfterRejection),
         ("gpt", broken.LateAfterRejection),
         ("gpt", broken.ReadsFiller),
+        slow("gemma", broken.KeepsRejected),
     ],
 )
 def test_broken_caches_are_caught(family, mutant):
@@ -147,6 +149,8 @@ def test_broken_caches_are_caught(family, mutant):
         slow("t5", broken.PositionsBySlot),
         ("gpt", broken.PositionsBySlot),
         ("gpt", broken.SiblingsSeen),
+        ("gemma", broken.PositionsBySlot),
+        slow("gemma", broken.SiblingsSeen),
     ],
 )
 def test_broken_trees_are_caught(family, mutant):

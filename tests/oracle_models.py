@@ -1,4 +1,4 @@
-"""Real networks for the exact oracle: tiny T5s, GPTs and BARTs, and broken ones.
+"""Real networks for the exact oracle: tiny T5s, GPTs, BARTs and rotary models; broken ones.
 
 All of a network runs: its cache, positions, attention and prefill. Only its logits are replaced, by
 dyadic ones in the same order, so that all decisions fall on the oracle's grid. What is expected
@@ -12,7 +12,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tiny import random_bart_params, random_gpt_params, random_t5_params
+from tiny import random_bart_params, random_gpt_params, random_rotary_params, random_t5_params
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models import cache as kv
@@ -23,6 +23,9 @@ from specdec.models.bart.network import Transformer as BartNetwork
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer as GPTNetwork
+from specdec.models.rotary.config import Rope, RotaryConfig
+from specdec.models.rotary.model import RotaryModel
+from specdec.models.rotary.network import Transformer as RotaryNetwork
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer as T5Network
@@ -52,13 +55,19 @@ _M2M = dataclasses.replace(
     _BART, positions="tensor2tensor", position_offset=1, pre_norm=True, embedding_norm=False,
     scaled_embedding=True, logits_bias=False, activation="relu",
 )  # fmt: skip
-# Some text has filler behind it; a GPT also goes on from nothing.
+# Some layers see two tokens before their own, at another base.
+_GEMMA = RotaryConfig(
+    vocab_size=V, d_model=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=8,
+    activation="gelu", shifted_norms=True, norms_after=True, sliding=(True, False), window=(2, 0),
+    sliding_rope=Rope(10.0), attention_softcap=3.0, scaled_embedding=True, eos_id=EOS, start_id=2,
+)  # fmt: skip
+# Some text has filler behind it; a decoder also goes on from nothing.
 TEXTS = {
     **dict.fromkeys(("t5", "bart", "m2m_100"), ((2, 2, 1), (2, 1))),
-    "gpt": ((2, 0, 2), (0, 2), ()),
+    **dict.fromkeys(("gpt", "gemma"), ((2, 0, 2), (0, 2), ())),
 }  # fmt: skip
 # A target's and a draft's, whose likeliest tokens depend on text, history and positions.
-SEEDS = {"t5": (39, 4), "gpt": (41, 35), "bart": (73, 75), "m2m_100": (79, 68)}
+SEEDS = {"t5": (39, 4), "gpt": (41, 35), "bart": (73, 75), "m2m_100": (79, 68), "gemma": (58, 27)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,30 +105,33 @@ class OrderedBart(Ordered, BartModel):
     """A BART."""
 
 
-# Of each family its decode model, its config and its network.
-FAMILIES = {
-    "t5": (OrderedT5, _T5, T5Network), "gpt": (OrderedGPT, _GPT, GPTNetwork),
-    "bart": (OrderedBart, _BART, BartNetwork), "m2m_100": (OrderedBart, _M2M, BartNetwork),
-}  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class OrderedRotary(Ordered, RotaryModel):
+    """A Gemma."""
+
+
+# For each family what decodes, its network, its shape and its random parameters.
+KINDS = {
+    "t5": (OrderedT5, T5Network, _T5, random_t5_params),
+    "gpt": (OrderedGPT, GPTNetwork, _GPT, random_gpt_params),
+    "bart": (OrderedBart, BartNetwork, _BART, random_bart_params),
+    "m2m_100": (OrderedBart, BartNetwork, _M2M, random_bart_params),
+    "gemma": (OrderedRotary, RotaryNetwork, _GEMMA, random_rotary_params),
+}
 
 
 def weights_of(family, role):
     """Random parameters; a T5's positions alone would change little."""
-    seed = SEEDS[family][role == "draft"]
-    config = FAMILIES[family][1]
-    if family == "gpt":
-        return random_gpt_params(config, seed)
-    if family != "t5":
-        return random_bart_params(config, seed)
+    _, _, config, drawn = KINDS[family]
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * (10 if "relpos" in jax.tree_util.keystr(path) else 1),
-        random_t5_params(_T5, seed),
+        drawn(config, SEEDS[family][role == "draft"]),
     )
 
 
 def model_of(family, numerators, role="draft", mutant=None):
     """A model, or its broken variant, and its parameters."""
-    base, config, _ = FAMILIES[family]
+    base, _, config, _ = KINDS[family]
     kind = type(mutant.__name__, (mutant, base), {}) if mutant else base
     model = kind(config, "in_out", numerators=numerators)
     return model, model.pack(weights_of(family, role))
@@ -138,11 +150,10 @@ def prompt_of(family):
 
 def network_logits(family, role, outputs):
     """[R, C, L, V]: behind each text and the first tokens of each of ``outputs`` [C, L - 1]."""
-    found, params = [], weights_of(family, role)
-    _, config, network = FAMILIES[family]
+    found, params, (_, network, config, _) = [], weights_of(family, role), KINDS[family]
     for text in TEXTS[family]:
-        texts = np.tile(np.array(text or (_GPT.start_id,), np.int32), (len(outputs), 1))
-        if family == "gpt":
+        texts = np.tile(np.array(text or (2,), np.int32), (len(outputs), 1))
+        if model_of(family, ())[0].reads_prefix:
             given = (np.concatenate([texts, outputs], axis=1),)
         else:
             given = (texts, np.pad(outputs, ((0, 0), (1, 0))))

@@ -56,6 +56,7 @@ def guessed_by(family, name):
         ("t5", "model"), ("t5", "n-gram"), ("t5", "copying"), ("t5", "tree"), ("gpt", "model"),
         ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"), ("bart", "tree"),
         ("m2m_100", "model"), slow("bart", "model"), slow("m2m_100", "tree"),
+        ("gemma", "tree"), slow("gemma", "model"),
     ],
 )  # fmt: skip
 def test_networks_are_lossless(family, name):
@@ -136,6 +137,7 @@ def test_broken_verifiers_are_caught(family, verifier):
         slow("bart", broken.LateAfterRejection),
         ("m2m_100", broken.LateAfterRejection),
         ("gpt", broken.ReadsFiller),
+        slow("gemma", broken.KeepsRejected),
     ],
 )
 def test_broken_caches_are_caught(family, mutant):
@@ -152,6 +154,8 @@ def test_broken_caches_are_caught(family, mutant):
         ("bart", broken.PositionsBySlot),
         slow("m2m_100", broken.PositionsBySlot),
         ("gpt", broken.SiblingsSeen),
+        ("gemma", broken.PositionsBySlot),
+        slow("gemma", broken.SiblingsSeen),
     ],
 )
 def test_broken_trees_are_caught(family, mutant):

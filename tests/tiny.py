@@ -10,6 +10,8 @@ from specdec.models.bart.config import BartConfig
 from specdec.models.bart.network import init_params as bart_params
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.network import init_params as gpt_params
+from specdec.models.rotary.config import Rope, RotaryConfig, Stack
+from specdec.models.rotary.network import init_params as rotary_params
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 
@@ -65,10 +67,52 @@ TINY_BART = {
     ),
 }  # fmt: skip
 
+_GEMMA = {
+    "activation": "gelu", "shifted_norms": True, "norms_after": True, "query_scalar": 16.0,
+    "sliding": (True, False), "window": (2, 0),
+}  # fmt: skip
+_T5GEMMA = {
+    "d_model": 16, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4, "d_ff": 20,
+}  # fmt: skip
+_T5GEMMA2 = {
+    **_GEMMA, **_T5GEMMA, "query_key_norms": True, "sliding_rope": Rope(100.0),
+}  # fmt: skip
+# Windows are shorter than the texts, and softcaps near the scores.
+TINY_ROTARY = {
+    "llama": RotaryConfig(
+        vocab_size=19, d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24,
+        rope=Rope(500.0, 4.0, 1.0, 4.0, 16), tied_logits=False,
+    ),
+    "qwen2": RotaryConfig(
+        vocab_size=19, d_model=24, num_layers=1, num_heads=3, num_kv_heads=3, head_dim=8, d_ff=20,
+        qkv_biases=True, pad_id=1, start_id=1,
+    ),
+    "gemma2": RotaryConfig(
+        vocab_size=19, d_model=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=24,
+        attention_softcap=3.0, logits_softcap=5.0, scaled_embedding=True, **_GEMMA,
+    ),
+    "t5gemma": RotaryConfig(
+        vocab_size=19, **_T5GEMMA | _GEMMA, attention_softcap=3.0, logits_softcap=5.0,
+        scaled_embedding=True, shared_embedding=False, encoder=Stack(
+            d_model=24, num_layers=1, num_heads=3, num_kv_heads=1, head_dim=8, d_ff=24,
+            attention_softcap=4.0, **_GEMMA | {"window": (2, 2)},
+        ),
+    ),
+    "t5gemma2": RotaryConfig(
+        vocab_size=19, **_T5GEMMA2, scaled_embedding=True, merged_attention=True,
+        encoder=Stack(**_T5GEMMA2 | {"window": (1, 2)}),
+    ),
+}  # fmt: skip
+
 
 def random_bart_params(config, seed):
     """As those of a GPT."""
     return _noisy(bart_params(config, jax.random.key(seed)), seed, 0.3)
+
+
+def random_rotary_params(config, seed):
+    """As those of T5."""
+    return _noisy(rotary_params(config, jax.random.key(seed)), seed, 0.2)
 
 
 def random_gpt_params(config, seed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import reprlib
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
@@ -47,6 +48,26 @@ class Fields:
         if not (_is_whole(value) or isinstance(value, float)) or not 0 <= value < 1:
             self._refuse(name, "a number in [0, 1)")
         return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number above 0; without a default it must be there."""
+        if name not in self.raw:
+            if default is None:
+                raise CheckpointError(f"{self.source}: {name} is missing; add it.")
+            return default
+        value = self.raw[name]
+        if not (_is_whole(value) or isinstance(value, float)) or not 0 < value < math.inf:
+            self._refuse(name, "a positive number")
+        return float(value)
+
+    def inside(self, name: str) -> Fields:
+        """The fields of an object in it."""
+        value = self.raw.get(name)
+        if not isinstance(value, dict):
+            if name not in self.raw:
+                raise CheckpointError(f"{self.source}: {name} is missing; add it.")
+            self._refuse(name, "an object")
+        return Fields(value, f"{self.source}: {name}")
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
@@ -102,7 +123,7 @@ class TokenFields:
     generation: Fields | None
     vocab_size: int
 
-    def ends(self, default: int) -> list[int]:
+    def ends(self, default: int | None) -> list[int]:
         """The EOS ids; none where outputs end only at their limit.
 
         generation_config.json alone decides where there is one: null in it, or no such field, means
@@ -110,7 +131,7 @@ class TokenFields:
         means the ``default``.
         """
         if self.generation is None and "eos_token_id" not in self.config.raw:
-            return [default]
+            return [] if default is None else [default]
         fields = self.generation or self.config
         return fields.tokens("eos_token_id", self.vocab_size, several=True)
 

@@ -14,9 +14,8 @@ from specdec.checkpoints import (
     t5x,
     vocabulary_files,
 )
-from specdec.checkpoints.architectures import Config
+from specdec.checkpoints.architectures import Config, decoder_only
 from specdec.checkpoints.parameters import CheckpointError
-from specdec.models.gpt.config import GPTConfig
 from specdec.rules.base import Rule
 
 
@@ -50,7 +49,7 @@ def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
     """
     if not os.path.isdir(source) or t5x.is_t5x(source):
         return ()
-    options = generation_options.read_options(Path(source), isinstance(config, GPTConfig))
+    options = generation_options.read_options(Path(source), decoder_only(config))
     if options.refused is not None:
         raise CheckpointError(options.refused)
     if options.advice is not None:

@@ -138,8 +138,27 @@ def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
     return {each.path: each.shape for each in all_parameters(config).values()}
 
 
-def unused_names(names: Iterable[str]) -> list[str]:
+def decoder_name(config: GPTConfig) -> str:
+    """How the names of the decoder's layers begin."""
+    del config
+    return "h."
+
+
+def head_name(config: GPTConfig) -> str:
+    """What the logits' kernel is called, which files may have though it is the embedding."""
+    del config
+    return HEAD
+
+
+def embedding_name(config: GPTConfig) -> str:
+    """What the embedding is called."""
+    del config
+    return EMBEDDING
+
+
+def unused_names(config: GPTConfig, names: Iterable[str]) -> list[str]:
     """Masks that older versions of transformers saved."""
+    del config
     return [name for name in names if name.endswith((".attn.bias", ".attn.masked_bias"))]
 
 

@@ -16,8 +16,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from specdec.checkpoints import bart_names, gpt_names, hf_names
-from specdec.checkpoints.architectures import Config, names_of
+from specdec.checkpoints import bart_names, gpt_names, hf_names, rotary_names
 from specdec.checkpoints.fields import Fields
 from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import (
@@ -50,8 +49,14 @@ from specdec.checkpoints.vocabulary_files import (
 from specdec.core.files import write_json
 from specdec.models.bart.config import BartConfig
 from specdec.models.gpt.config import GPTConfig
+from specdec.models.rotary.config import RotaryConfig
 from specdec.models.t5.config import T5Config
 
+Config = T5Config | GPTConfig | BartConfig | RotaryConfig
+# Where the names of a network's parts are, by the class of its config.
+_NAMES: dict[type[Config], ModuleType] = {
+    T5Config: hf_names, GPTConfig: gpt_names, BartConfig: bart_names, RotaryConfig: rotary_names,
+}  # fmt: skip
 _GENERATES = "ForConditionalGeneration"
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
@@ -69,8 +74,20 @@ _MODEL_TYPES: dict[str, tuple[ModuleType, str]] = {
     "m2m_100": (bart_names, "M2M100, NLLB-200, SMaLL-100"),
     "marian": (bart_names, "Marian, OPUS-MT"),
     "pegasus": (bart_names, "Pegasus"),
+    "llama": (rotary_names, "Llama 2 and 3"),
+    "qwen2": (rotary_names, "Qwen 2 and 2.5"),
+    "qwen3": (rotary_names, "Qwen 3"),
+    "gemma2": (rotary_names, "Gemma 2"),
+    "gemma3_text": (rotary_names, "Gemma 3 270M and 1B"),
+    "t5gemma": (rotary_names, "T5Gemma"),
+    "t5gemma2": (rotary_names, "T5Gemma 2, for text"),
 }
 _SUPPORTED = "; ".join(f"{name!r} ({models})" for name, (_, models) in _MODEL_TYPES.items())
+
+
+def names_of(config: Config) -> Any:
+    """What Hugging Face calls the parts of a network: ``hf_names``, or another one's."""
+    return _NAMES[type(config)]
 
 
 def load_huggingface(
@@ -84,7 +101,7 @@ def load_huggingface(
 def open_huggingface(
     directory_or_hub_id: str | Path, dtype: str | None = "float32"
 ) -> tuple[Config, dict[str, Any]]:
-    """Opens a checkpoint of an architecture there is, whose parameters are read when used.
+    """Opens a checkpoint of one of the ``_MODEL_TYPES``, whose parameters are read when used.
 
     A T5's logits follow transformers 5.24: they come from ``lm_head.weight`` where the file has one
     and from the embedding otherwise, scaled by d_model**-0.5 as config.json asks. A head that is
@@ -108,11 +125,11 @@ def open_huggingface(
     wanted = None if dtype is None else as_dtype(dtype)
     directory = local_directory(directory_or_hub_id)
     config = read_config(directory)
-    if isinstance(config, GPTConfig):
-        return _open_gpt(directory, config, wanted)
+    if isinstance(config, T5Config):
+        return _open_t5(directory, config, wanted)
     if isinstance(config, BartConfig):
         return _open_bart(directory, config, wanted)
-    return _open_t5(directory, config, wanted)
+    return _open_decoder(directory, config, wanted)
 
 
 def _open_t5(
@@ -159,16 +176,17 @@ def _open_t5(
     return config, unflatten_dict(flat, sep="/")
 
 
-def _open_gpt(
-    directory: Path, config: GPTConfig, wanted: np.dtype | None
-) -> tuple[GPTConfig, dict[str, Any]]:
-    files, prefix = weight_files(directory), gpt_names.PREFIX
-    _check_kind(directory, [name.removeprefix(prefix) for name in files], "h.")
+def _open_decoder(
+    directory: Path, config: Config, wanted: np.dtype | None
+) -> tuple[Config, dict[str, Any]]:
+    names = names_of(config)
+    files, prefix = weight_files(directory), names.PREFIX
+    _check_kind(directory, [n.removeprefix(prefix) for n in files], names.decoder_name(config))
     # transformers writes all but the head with a prefix, OpenAI's own files have none.
     theirs = {name.removeprefix(prefix): name for name in files}
-    head, embedding = gpt_names.HEAD, gpt_names.EMBEDDING
+    head, embedding = names.head_name(config), names.embedding_name(config)
     untied = dataclasses.replace(config, tied_logits=False)
-    table = gpt_names.all_parameters(untied)
+    table = names.all_parameters(untied)
 
     def stored(name: str) -> StoredArray:
         path, kind = files[theirs[name]]
@@ -179,7 +197,7 @@ def _open_gpt(
         config = dataclasses.replace(config, tied_logits=same)
     if config.tied_logits:
         del table[head]
-    optional = [head, *gpt_names.unused_names(theirs)]
+    optional = [head, *names.unused_names(config, theirs)]
     check_names(directory, table, theirs, f"{CONFIG} and the weights", optional)
     return config, unflatten_dict({each.path: stored(n) for n, each in table.items()}, sep="/")
 
@@ -355,11 +373,10 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
         }  # fmt: skip
     if isinstance(config, GPTConfig):
         return {"tokenizer_class": "GPT2TokenizerFast"}
+    if isinstance(config, RotaryConfig) and file.name == TOKENIZER:
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
     if file.name == TOKENIZER:
-        return {
-            "tokenizer_class": "T5Tokenizer" if isinstance(config, T5Config)
-            else "PreTrainedTokenizerFast"
-        }  # fmt: skip
+        return {"tokenizer_class": "T5Tokenizer"}
     model = read_pieces(file)
     pieces = len(model.pieces)
     if pieces > config.vocab_size:

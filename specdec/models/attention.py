@@ -6,6 +6,9 @@ layer, which for a small model cost as much as attention itself. With the latter
 is a row that is zero but for that head: products are H times as large, and where the rows of all
 heads together fit the matrix unit they take no longer.
 
+Where R heads of queries share a key and a value, a cache has G = H / R of them, and the queries of
+a key are as R tokens to it.
+
 Shapes: B batch, T tokens of a call, M entries, H heads, K head_dim, I = H * K.
 """
 
@@ -28,28 +31,97 @@ def entries(x: Float[Array, "b t i"], heads: int) -> Float[Array, "b h t k"]:
 
 
 def attend(
-    ops: ModuleType, heads: int, query: Float[Array, "b t i"], keys: Float[Array, "b h m k"],
-    values: Float[Array, "b h m k"], bias: Float[Array, "#b #h #t m"],
+    ops: ModuleType, heads: int, query: Float[Array, "b t i"], keys: Float[Array, "b g m k"],
+    values: Float[Array, "b g m k"], bias: Float[Array, "#b #h #t m"],
+    softcap: float | None = None,
 ) -> Float[Array, "b t i"]:  # fmt: skip
     """softmax(query keys + bias) values, head by head; the softmax in float32.
 
     Args:
       ops: the products of the model's layout.
-      heads: H. Keys and values may have them side by side.
-      bias: of the scores; what is not to be seen has a large negative number.
+      heads: H. Keys and values may have them side by side, or be shared by several.
+      bias: of the scores; what is not to be seen has a large negative number. Where keys are shared
+        it is that of all heads.
+      softcap: C, where scores are C tanh(score / C) before the bias.
     """
-    side_by_side = keys.shape[1] < heads
     batch, count, width = query.shape
+    side_by_side = keys.shape[3] > width // heads
     if side_by_side:
         own = (jnp.arange(width) // (width // heads) == jnp.arange(heads)[:, None])[:, None]
         rows = jnp.where(own, query[:, None], 0).reshape(batch, 1, heads * count, width)
         bias = jnp.broadcast_to(bias, (len(bias), heads, count, bias.shape[3]))
         bias = bias.reshape(len(bias), 1, heads * count, -1)
     else:
-        own, rows = None, entries(query, heads)
-    weights, total = softmax_parts(ops.scores(rows, keys) + bias)
+        own, rows = None, sharing(query, heads, keys.shape[1])
+        bias = _for_sharing(bias, rows.shape[2] // count)
+    weights, total = softmax_parts(_capped(ops.scores(rows, keys), softcap) + bias)
     out = ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
     if own is not None:
         return jnp.sum(jnp.where(own, out.reshape(batch, heads, count, width), 0), axis=1)
-    out = out.transpose(0, 2, 1, 3)
+    return _side_by_side(out, count)
+
+
+def attend_to_both(
+    ops: ModuleType, heads: int, query: Float[Array, "b t i"],
+    own: tuple[Float[Array, "b g m k"], Float[Array, "b g m k"], Float[Array, "b 1 t m"]],
+    shared: tuple[Float[Array, "e g s k"], Float[Array, "e g s k"], Float[Array, "e 1 1 s"]],
+    softcap: float | None = None,
+) -> Float[Array, "b t i"]:  # fmt: skip
+    """:func:`attend` with one softmax over two sets of keys, values and biases.
+
+    Args:
+      shared: of E rows, each of which B / E rows that follow each other attend to. No heads are
+        side by side.
+    """
+    (keys, values, bias), (more_keys, more_values, more_bias) = own, shared
+    batch, count, width = query.shape
+    groups = keys.shape[1]
+    rows = sharing(query, heads, groups)
+    repeats, rows_each = rows.shape[2] // count, batch // len(more_keys)
+    scores = _capped(ops.scores(rows, keys), softcap) + _for_sharing(bias, repeats)
+    # Rows that share an encoding are as tokens of one row to it.
+    together = sharing(query.reshape(len(more_keys), -1, width), heads, groups)
+    more = _capped(ops.scores(together, more_keys), softcap) + more_bias
+    apart = (len(more), groups, repeats, rows_each, count, -1)
+    more = more.reshape(apart).transpose(0, 3, 1, 2, 4, 5)
+    more = more.reshape(*scores.shape[:3], -1)
+    weights, total = softmax_parts(jnp.concatenate([scores, more], axis=-1))
+    weights = weights.astype(values.dtype)
+    out = ops.mix(weights[..., : keys.shape[2]], values)
+    rest = weights[..., keys.shape[2] :].reshape(
+        -1, rows_each, groups, repeats, count, more.shape[3]
+    )
+    rest = rest.transpose(0, 2, 3, 1, 4, 5).reshape(*together.shape[:3], -1)
+    rest = _side_by_side(ops.mix(rest, more_values), rows_each * count).reshape(query.shape)
+    total = _side_by_side(jnp.broadcast_to(total, rows.shape), count)
+    return (_side_by_side(out, count) + rest) / total.astype(values.dtype)
+
+
+def sharing(query: Float[Array, "b t i"], heads: int, groups: int) -> Float[Array, "b g rt k"]:
+    """Queries as rows of the keys that they share."""
+    rows = entries(query, groups)
+    if heads == groups:
+        return rows
+    batch, _, count, _ = rows.shape
+    rows = rows.reshape(batch, groups, count, heads // groups, -1).swapaxes(2, 3)
+    return rows.reshape(batch, groups, count * (heads // groups), -1)
+
+
+def _side_by_side(rows: Float[Array, "b g rt k"], count: int) -> Float[Array, "b t i"]:
+    """The inverse of :func:`sharing`, of ``count`` tokens."""
+    batch, groups, size, _ = rows.shape
+    if size != count:
+        rows = rows.reshape(batch, groups, size // count, count, -1)
+        rows = rows.transpose(0, 3, 1, 2, 4)
+        return rows.reshape(batch, count, -1)
+    out = rows.transpose(0, 2, 1, 3)
     return out.reshape(*out.shape[:2], -1)
+
+
+def _for_sharing(bias: Float[Array, "#b #h #t m"], repeats: int) -> Float[Array, "#b #h #rt m"]:
+    """That of rows of :func:`sharing`."""
+    return bias if repeats == 1 or bias.shape[2] == 1 else jnp.tile(bias, (1, 1, repeats, 1))
+
+
+def _capped(scores: Array, softcap: float | None) -> Array:
+    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)

@@ -118,9 +118,13 @@ class EncoderDecoderModel(PackedModel):
         self, encoded: EncodedInputs, layer: Any, i: int, x: Float[Array, "b t d"]
     ) -> Float[Array, "b t i"]:
         """Cross-attention of layer i."""
-        bias = jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]
         query = self._cross_query(layer, x)
         # Rows that share an encoding are as tokens of one row to it.
         query = query.reshape(len(encoded.mask), -1, query.shape[-1])
-        h = self._cross_attention(query, encoded.keys[i], encoded.values[i], bias)
+        h = self._cross_attention(query, encoded.keys[i], encoded.values[i], padding_bias(encoded))
         return h.reshape(*x.shape[:2], -1)
+
+
+def padding_bias(encoded: EncodedInputs) -> Float[Array, "b 1 1 s"]:
+    """What keeps filler of the inputs from being seen."""
+    return jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]

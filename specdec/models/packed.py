@@ -105,6 +105,11 @@ class PackedModel(abc.ABC):
         """Layers of the decoder."""
 
     @property
+    def key_value_heads(self) -> int:
+        """Of keys and values: fewer than of queries where some share them."""
+        return self.config.num_heads
+
+    @property
     @abc.abstractmethod
     def max_positions(self) -> int | None: ...
 
@@ -197,9 +202,10 @@ class PackedModel(abc.ABC):
         return self, dataclasses.replace(params, layers=layers, logits=quantize(logits))
 
     def kernels(self, params: Any) -> list[dict[str, Kernel]]:
-        """Each decoder layer's, by name; the rest of a layer are norms and biases."""
+        """Each decoder layer's that are there, by name; the rest are norms and biases."""
         names = self.packing.LAYER_KERNELS
-        return [{name: getattr(layer, name) for name in names} for layer in params.layers]
+        found = ({name: getattr(layer, name) for name in names} for layer in params.layers)
+        return [{n: kernel for n, kernel in each.items() if kernel is not None} for each in found]
 
     def check_whole(self) -> None:
         """Raises ValueError on a mesh that cuts kernels, which weights of few bits do not allow."""
@@ -251,13 +257,15 @@ class PackedModel(abc.ABC):
         """For ``max_len`` tokens a row."""
         size = filler.cache_size(batch, max_len)
         heads = self._cached_heads(batch)
-        width = self.config.num_heads * self.config.head_dim // heads
+        width = self.key_value_heads * self.config.head_dim // heads
         with self._resolving(batch):
             return kv.init_cache(self.depth, batch, heads, size, width, self.dtype)
 
     def _cached_heads(self, batch: int) -> int:
         """Of keys and values of so many rows; 1 for heads side by side (``attention.py``)."""
-        heads, platform = self.config.num_heads, platforms.current()
+        heads, platform = self.key_value_heads, platforms.current()
+        if heads < self.config.num_heads:
+            return heads  # Each has several rows of queries as it is.
         few = batch * heads * platform.tile <= platform.tile_rows
         whole = ways(self.partitioning, "heads") == 1
         return 1 if platform.heads_side_by_side and few and whole else heads

@@ -11,12 +11,14 @@ from tiny import (
     TINY,
     TINY_BART,
     TINY_GPT,
+    TINY_ROTARY,
     TINY_T5,
     logits_along,
     prompt_of,
     ragged_inputs,
     random_bart_params,
     random_gpt_params,
+    random_rotary_params,
     random_t5_params,
 )
 
@@ -24,6 +26,7 @@ from specdec.core import platforms
 from specdec.models.bart import network as bart
 from specdec.models.bart.model import BartModel
 from specdec.models.gpt.model import GPTModel
+from specdec.models.rotary.model import RotaryModel
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
@@ -46,6 +49,9 @@ def make(name):
     if variant in TINY_BART:
         model = BartModel(TINY_BART[variant], layout)
         return model, model.pack(random_bart_params(TINY_BART[variant], 0), None, *narrow)
+    if variant in TINY_ROTARY:
+        rotary = RotaryModel(TINY_ROTARY[variant], layout)
+        return rotary, rotary.pack(random_rotary_params(TINY_ROTARY[variant], 0), None, *narrow)
     model = T5Model(TINY_T5[variant], layout)
     return model, model.pack(random_t5_params(TINY_T5[variant], 0), None, *narrow)
 
@@ -54,8 +60,13 @@ MODELS = [
     "toy", "v1.1/in_out", "v1.0/out_in", "v1.1/out_in/float16", "umt5/in_out", "umt5/out_in",
     "gpt/in_out", "gpt_untied/out_in", "v1.0/tpu", "gpt_untied/tpu", "bart/out_in",
     "m2m_100/in_out", "marian/in_out", "m2m_100/out_in/float16", "bart/tpu",
+    "gemma2/in_out", "llama/out_in", "qwen2/tpu", "t5gemma/in_out", "t5gemma2/out_in",
+    "t5gemma2/tpu",
 ]  # fmt: skip
-SLOW_BART = ("marian/in_out", "m2m_100/out_in/float16", "bart/tpu")
+SLOWER = (
+    "marian/in_out", "m2m_100/out_in/float16", "bart/tpu", "llama/out_in", "qwen2/tpu",
+    "t5gemma/in_out", "t5gemma2/tpu",
+)  # fmt: skip
 
 
 def without(*slow):
@@ -65,12 +76,12 @@ def without(*slow):
 
 MOST = pytest.mark.parametrize(
     "setup",
-    without("umt5/out_in", "v1.0/out_in", "v1.1/out_in/float16", "gpt_untied/out_in", *SLOW_BART),
+    without("umt5/out_in", "v1.0/out_in", "v1.1/out_in/float16", "gpt_untied/out_in", *SLOWER),
     indirect=True,
 )
 
 
-@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16", *SLOW_BART), scope="module")
+@pytest.fixture(params=without("umt5/out_in", "v1.1/out_in/float16", *SLOWER), scope="module")
 def setup(request):
     """Of a platform's, calls are traced as there: with filler, and other writes into the cache."""
     model, params = make(request.param)
@@ -256,7 +267,7 @@ def test_a_tree_grown_by_levels_is_the_tree_in_one_call(setup, tree):
 
 
 @pytest.mark.parametrize(
-    "setup", without(*(name for name in MODELS if "out_in" in name), *SLOW_BART), indirect=True
+    "setup", without(*(name for name in MODELS if "out_in" in name), *SLOWER), indirect=True
 )
 def test_a_chain_grown_token_by_token_is_the_chain(setup):
     scorer, tokens = setup

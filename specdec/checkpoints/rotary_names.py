@@ -1,0 +1,481 @@
+"""What Hugging Face calls the parts of transformers with rotary positions.
+
+Source: in transformers 5 ``LlamaForCausalLM``, ``Qwen2ForCausalLM``, ``Qwen3ForCausalLM``,
+``Gemma2ForCausalLM``, ``Gemma3ForCausalLM``, ``T5GemmaForConditionalGeneration`` and
+``T5Gemma2ForConditionalGeneration`` with their configs. Of the last the text's part is read, the
+vision tower is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.arguments import MOST_LAYERS
+from specdec.checkpoints.fields import Fields, TokenFields
+from specdec.checkpoints.hf_names import format_ends
+from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.rotary.config import Activation, Rope, RotaryConfig, Stack
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
+}  # fmt: skip
+SIZES = {
+    "d_model": "hidden_size",
+    "d_ff": "intermediate_size",
+    "num_heads": "num_attention_heads",
+}
+# Variants that no setting says, with what must be there.
+VARIANTS = {"attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What a family's network always has, and what transformers takes for what a file lacks."""
+
+    architecture: str
+    settings: Mapping[str, Any]  # Of Stack.
+    whole: Mapping[str, Any]  # Of RotaryConfig.
+    activation: Activation = "silu"
+    bases: tuple[float, float] = (10_000.0, 10_000.0)  # Of layers that see all, and a window.
+    two_ropes: bool = False
+    period: int | None = (
+        None  # Every so many layers one sees all; None for windows by other fields.
+    )
+    caps: tuple[float | None, float | None] = (None, None)  # Of scores and logits.
+    tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def gemma(self) -> bool:
+        """Whether it is one of Google's, which have fields of their own."""
+        return self.settings["shifted_norms"]
+
+
+def _settings(
+    shifted: bool = False, after: bool = False, normed: bool = False, biases: bool = False
+) -> dict[str, bool]:
+    names = ("shifted_norms", "norms_after", "query_key_norms", "qkv_biases")
+    return dict(zip(names, (shifted, after, normed, biases), strict=True))
+
+
+_PLAIN = {"scaled_embedding": False, "merged_attention": False, "shared_embedding": True}
+_GEMMA = _PLAIN | {"scaled_embedding": True}
+_GEMMA_2: dict[str, Any] = {
+    "settings": _settings(shifted=True, after=True), "activation": "gelu", "period": 2,
+    "caps": (50.0, 30.0), "tokens": {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2},
+}  # fmt: skip
+_GEMMA_3 = _GEMMA_2 | {
+    "settings": _settings(shifted=True, after=True, normed=True), "period": 6,
+    "bases": (1_000_000.0, 10_000.0), "two_ropes": True, "caps": (None, None),
+}  # fmt: skip
+FAMILIES = {
+    "llama": Family(
+        "LlamaForCausalLM", _settings(), _PLAIN, tokens={"bos_token_id": 1, "eos_token_id": 2}
+    ),
+    "qwen2": Family("Qwen2ForCausalLM", _settings(biases=True), _PLAIN),
+    "qwen3": Family("Qwen3ForCausalLM", _settings(normed=True), _PLAIN),
+    "gemma2": Family("Gemma2ForCausalLM", whole=_GEMMA, **_GEMMA_2),
+    "gemma3_text": Family("Gemma3ForCausalLM", whole=_GEMMA, **_GEMMA_3),
+    "t5gemma": Family(
+        "T5GemmaForConditionalGeneration", whole=_GEMMA | {"shared_embedding": False}, **_GEMMA_2
+    ),
+    "t5gemma2": Family(
+        "T5Gemma2ForConditionalGeneration", whole=_GEMMA | {"merged_attention": True}, **_GEMMA_3
+    ),
+}
+_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+def parse_config(model_type: str, config: Fields, generation: Fields | None) -> RotaryConfig:
+    """The network that a config.json describes.
+
+    Args:
+      generation: generation_config.json, None where there is none.
+
+    Raises:
+      CheckpointError: a field missing or wrong, or a variant that RotaryConfig cannot say.
+    """
+    family, own, encoder = FAMILIES[model_type], config, None
+    if model_type in ("t5gemma", "t5gemma2"):
+        own, encoder = config.inside("decoder"), config.inside("encoder")
+        if model_type == "t5gemma2":
+            encoder = encoder.inside("text_config")
+    vocab_size = own.whole("vocab_size")
+    given = {name: value for name, value in own.raw.items() if name in _TOKENS}
+    given |= {name: config.raw[name] for name in _TOKENS if config.has(name)}
+    tokens = TokenFields(Fields({**family.tokens, **given}, config.source), generation, vocab_size)
+    ends = tokens.ends(family.tokens.get("eos_token_id"))
+    pad = tokens.first("pad_token_id")
+    start = tokens.first("decoder_start_token_id", "bos_token_id")
+    spare = ends[0] if ends else 0
+    tied = family.gemma
+    cap = _cap(own, "final_logit_softcapping", family.caps[1]) if family.gemma else None
+    try:
+        return RotaryConfig(
+            **_stack(family, own, None), **family.whole,
+            vocab_size=vocab_size,
+            trained_positions=own.whole("max_position_embeddings", default=8192),
+            tied_logits=config.truth("tie_word_embeddings", tied),
+            logits_softcap=cap,
+            encoder=None if encoder is None else Stack(**_stack(family, encoder, model_type)),
+            dropout_rate=config.fraction("dropout_rate", 0.0),
+            pad_id=spare if pad is None else pad, start_id=spare if start is None else start,
+            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
+        )  # fmt: skip
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{config.source}: {error}") from None
+
+
+def _stack(family: Family, config: Fields, encoder: str | None) -> dict[str, Any]:
+    """The settings of a stack; of an encoder, if ``encoder`` tells whose."""
+    for name, value in VARIANTS.items():
+        if config.has(name) and config.truth(name, value) != value:
+            raise CheckpointError(f"{config.source}: {name} must be {value}, got {not value}.")
+    sizes: dict[str, Any] = {ours: config.whole(name) for ours, name in SIZES.items()}
+    heads, layers = sizes["num_heads"], config.whole("num_hidden_layers", 1, MOST_LAYERS)
+    size = sizes["d_model"] // heads
+    field = "hidden_activation" if family.gemma else "hidden_act"
+    sliding = _sliding(family, config, layers)
+    found = {
+        **sizes, **family.settings,
+        "num_layers": layers,
+        "num_kv_heads": (
+            config.whole("num_key_value_heads") if config.has("num_key_value_heads") else heads
+        ),
+        "head_dim": config.whole("head_dim") if config.has("head_dim") else size,
+        "activation": config.choice(field, ACTIVATIONS, family.activation),
+        "rope": _rope(family, config, False),
+        "sliding": sliding,
+        "layer_norm_epsilon": config.fraction("rms_norm_eps", 1e-6),
+    }  # fmt: skip
+    if any(sliding):
+        found["window"] = _window(config.whole("sliding_window", default=4096), encoder)
+        found["sliding_rope"] = _rope(family, config, True) if family.two_ropes else None
+    if family.gemma:
+        found["query_scalar"] = config.positive("query_pre_attn_scalar", 256.0)
+    if family.caps[0] is not None:  # The others' code does nothing with the field.
+        found["attention_softcap"] = _cap(config, "attn_logit_softcapping", family.caps[0])
+    return found
+
+
+def _cap(config: Fields, name: str, default: float | None) -> float | None:
+    """A softcap; null means none."""
+    if name not in config.raw:
+        return default
+    return config.positive(name) if config.has(name) else None
+
+
+def _window(size: int, encoder: str | None) -> tuple[int, int]:
+    """How many tokens before and after its own one sees."""
+    if encoder is None:
+        return size - 1, 0
+    return (size, size) if encoder == "t5gemma" else ((size + 1) // 2 - 1, size // 2)
+
+
+def _sliding(family: Family, config: Fields, layers: int) -> tuple[bool, ...]:
+    """Which layers see a window."""
+    kinds = {"full_attention": False, "sliding_attention": True}
+    given = config.raw.get("layer_types")
+    if given is not None:
+        if not isinstance(given, list) or any(each not in kinds for each in map(str, given)):
+            raise CheckpointError(
+                f"{config.source}: layer_types must be a list of {' and '.join(kinds)}."
+            )
+        found = [kinds[each] for each in given]
+        if len(found) != layers:
+            raise CheckpointError(
+                f"{config.source}: layer_types has {len(found)} entries for {layers} layers."
+            )
+    elif family.period is not None:
+        period = config.whole("sliding_window_pattern", default=family.period)
+        found = [bool((i + 1) % period) for i in range(layers)]
+    else:
+        first = config.whole("max_window_layers", 0, default=28)
+        slides = config.truth("use_sliding_window", False) and config.has("sliding_window")
+        found = [slides and i >= first for i in range(layers)]
+    return tuple(found)
+
+
+def _rope(family: Family, config: Fields, sliding: bool) -> Rope:
+    """Of layers that see all, or a window: what transformers 5 writes, or versions before it."""
+    kind, base = ("sliding_attention", "full_attention")[not sliding], family.bases[sliding]
+    given = config.raw.get("rope_parameters")
+    if isinstance(given, dict) and family.two_ropes:
+        given = given.get(kind)
+    elif given is None:
+        name = "rope_local_base_freq" if sliding else "rope_theta"
+        given = {"rope_theta": config.positive(name, base)}
+        if not sliding and config.has("rope_scaling"):
+            given = {**config.inside("rope_scaling").raw, **given}
+    if not isinstance(given, dict):
+        given = {}
+    fields = Fields(given, f"{config.source}: rope_parameters")
+    kinds = {name: name for name in ("default", "linear", "llama3")}
+    rope_type = fields.choice("rope_type" if fields.has("rope_type") else "type", kinds, "default")
+    if fields.has("partial_rotary_factor") and given["partial_rotary_factor"] != 1:
+        raise CheckpointError(f"{fields.source}: partial_rotary_factor must be 1.")
+    options: dict[str, Any] = {"base": fields.positive("rope_theta", base)}
+    if rope_type != "default":
+        options["factor"] = fields.positive("factor")
+    if rope_type == "llama3":
+        options |= {
+            "low": fields.positive("low_freq_factor"), "high": fields.positive("high_freq_factor"),
+            "original": fields.whole("original_max_position_embeddings"),
+        }  # fmt: skip
+    return Rope(**options)
+
+
+def family_of(config: RotaryConfig) -> str:
+    """The model_type of the family whose network this is.
+
+    Raises:
+      CheckpointError: the settings are together no family's.
+    """
+    stacks = config.stacks.values()
+    for name, family in FAMILIES.items():
+        same = all(getattr(config, key) == value for key, value in family.whole.items())
+        same &= ("encoder" in config.stacks) == name.startswith("t5gemma")
+        for stack in stacks:
+            same &= all(getattr(stack, key) == value for key, value in family.settings.items())
+            same &= family.two_ropes or stack.sliding_rope is None
+            same &= family.caps[0] is not None or stack.attention_softcap is None
+            same &= family.gemma or stack.query_scalar in (None, stack.head_dim)
+        if same and (family.gemma or config.logits_softcap is None):
+            return name
+    raise CheckpointError(f"No family of transformers has these settings together: {config}.")
+
+
+def format_config(config: RotaryConfig, dtype: str) -> dict[str, Any]:
+    """The config.json with which transformers computes what ``config`` does.
+
+    T5Gemma 2 gets a vision tower of the smallest size, which has no weights.
+    """
+    name = family_of(config)
+    family = FAMILIES[name]
+    whole = {
+        "architectures": [family.architecture], "model_type": name, "torch_dtype": dtype,
+        "tie_word_embeddings": config.tied_logits, **format_generation_config(config),
+    }  # fmt: skip
+    more = {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.trained_positions,
+        "tie_word_embeddings": config.tied_logits,
+    }
+    if config.encoder is None:
+        return {**_format_stack(family, config, None), **more, **whole}
+    tokens = format_generation_config(config)
+    both = {
+        part: _format_stack(family, stack, name if part == "encoder" else None) | more | tokens
+        for part, stack in config.stacks.items()
+    }  # fmt: skip
+    both["decoder"]["final_logit_softcapping"] = config.logits_softcap
+    if name == "t5gemma2":
+        both["decoder"]["model_type"] = "t5gemma2_decoder"
+        both["encoder"]["model_type"] = "t5gemma2_text"
+        vision = {
+            "model_type": "siglip_vision_model", "hidden_size": 2, "intermediate_size": 2,
+            "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 4, "patch_size": 2,
+        }  # fmt: skip
+        both["encoder"] = {
+            "model_type": "t5gemma2_encoder", "text_config": both["encoder"],
+            "vision_config": vision, "mm_tokens_per_image": 4,
+        }  # fmt: skip
+    return {
+        **whole, **both, "is_encoder_decoder": True, "dropout_rate": config.dropout_rate,
+        "vocab_size": config.vocab_size,
+    }  # fmt: skip
+
+
+def _format_stack(family: Family, stack: Stack, encoder: str | None) -> dict[str, Any]:
+    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    activation = "gelu_pytorch_tanh" if stack.activation == "gelu" else activations["silu"]
+    kinds = ("full_attention", "sliding_attention")
+    slides = [stack.slides(i) for i in range(stack.num_layers)]
+    found = {
+        **{theirs: getattr(stack, ours) for ours, theirs in SIZES.items()},
+        "num_hidden_layers": stack.num_layers,
+        "num_key_value_heads": stack.num_kv_heads,
+        "head_dim": stack.head_dim,
+        "hidden_activation" if family.gemma else "hidden_act": activation,
+        "rms_norm_eps": stack.layer_norm_epsilon,
+        "rope_parameters": _format_rope(stack.rope),
+        "attention_bias": False,
+    }
+    if family.two_ropes:
+        ropes = (stack.rope_of(sliding) for sliding in (False, True))
+        found["rope_parameters"] = dict(zip(kinds, map(_format_rope, ropes), strict=True))
+    if family.gemma:
+        scalar = stack.query_scalar or stack.head_dim
+        if scalar != int(scalar):
+            raise CheckpointError(f"transformers' query_pre_attn_scalar is whole, not {scalar}.")
+        found["query_pre_attn_scalar"] = int(scalar)
+        found["attn_logit_softcapping"] = stack.attention_softcap
+        if isinstance(stack, RotaryConfig):
+            found["final_logit_softcapping"] = stack.logits_softcap
+    if family.architecture != "LlamaForCausalLM":
+        found["layer_types"] = [kinds[each] for each in slides]
+    elif any(slides):
+        raise CheckpointError("A Llama of transformers has no sliding windows.")
+    if any(slides) and stack.window is not None:
+        before, after = stack.window
+        size = before if encoder == "t5gemma" else before + after + 1
+        if _window(size, encoder) != stack.window:
+            raise CheckpointError(f"transformers cannot say the window {stack.window}.")
+        found |= {"sliding_window": size}
+        if not family.gemma:
+            found["use_sliding_window"] = True
+    return found
+
+
+def _format_rope(rope: Rope) -> dict[str, Any]:
+    found: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.base}
+    if rope.low is not None:
+        found |= {
+            "rope_type": "llama3", "factor": rope.factor, "low_freq_factor": rope.low,
+            "high_freq_factor": rope.high, "original_max_position_embeddings": rope.original,
+        }  # fmt: skip
+    elif rope.factor != 1:
+        found |= {"rope_type": "linear", "factor": rope.factor}
+    return found
+
+
+def format_generation_config(config: RotaryConfig) -> dict[str, Any]:
+    """The generation_config.json that goes with ``format_config``: the special tokens."""
+    start = {"bos_token_id": config.start_id}
+    if config.encoder is not None:
+        start["decoder_start_token_id"] = config.start_id
+    ends = format_ends(config.eos_id, config.more_eos_ids)
+    return {**start, "eos_token_id": ends, "pad_token_id": config.pad_id}
+
+
+class Parameter(NamedTuple):
+    """A parameter's path in our tree, joined by "/", and its shape there.
+
+    Kernels are [in, out], embeddings [V, D].
+    """
+
+    path: str
+    shape: tuple[int, ...]
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Its shape in Hugging Face's files: transposed, but for embeddings."""
+        return self.shape if self.path.endswith("/embedding") else self.shape[::-1]
+
+    def turned(self, array: np.ndarray) -> np.ndarray:
+        """One library's array as the other has it."""
+        return array if self.path.endswith("/embedding") else array.T
+
+
+PREFIX = ""  # Of files' names, in addition to those below.
+_EMBEDDING_PATH, _HEAD_PATH = "token_embedder/embedding", "decoder/logits_dense/kernel"
+
+
+def decoder_name(config: RotaryConfig) -> str:
+    """How the names of the decoder's layers begin."""
+    return "model.layers." if config.encoder is None else "model.decoder.layers."
+
+
+def head_name(config: RotaryConfig) -> str:
+    """What the logits' kernel is called, which files may have though it is the embedding."""
+    return "lm_head.weight" if config.encoder is None else "lm_head.out_proj.weight"
+
+
+def embedding_name(config: RotaryConfig) -> str:
+    """What the decoder's embedding is called."""
+    return next(n for n, each in all_parameters(config).items() if each.path == _EMBEDDING_PATH)
+
+
+def unused_names(config: RotaryConfig, names: Iterable[str]) -> list[str]:
+    """Of T5Gemma 2, what is for images, and the decoder's name of the embedding."""
+    if not config.merged_attention:
+        return []
+    ours = ("vision_tower.", "multi_modal_projector.", ".eoi_embedding")
+    also = "model.decoder.embed_tokens.weight"
+    return [name for name in names if name == also or any(part in name for part in ours)]
+
+
+def all_parameters(config: RotaryConfig) -> dict[str, Parameter]:
+    """Every parameter of a network, by Hugging Face's name."""
+    return {name: Parameter(path, shape) for name, path, shape in _named(config)}
+
+
+def parameter_shapes(config: RotaryConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a network, by its path in our tree."""
+    return dict(all_parameters(config).values())
+
+
+def _named(config: RotaryConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """(Hugging Face's name, our path, our shape)."""
+    table = (config.vocab_size, config.d_model)
+    prefixes = {"decoder": "model" if config.encoder is None else "model.decoder"}
+    prefixes["encoder"] = "model.encoder"
+    both = config.encoder is not None and config.shared_embedding
+    owner = prefixes["encoder" if both else "decoder"]
+    yield f"{owner}.embed_tokens.weight", _EMBEDDING_PATH, table
+    if config.encoder is not None and not config.shared_embedding:
+        path, own = "encoder/token_embedder/embedding", (config.vocab_size, config.encoder.d_model)
+        yield f"{prefixes['encoder']}.embed_tokens.weight", path, own
+    for part, stack in config.stacks.items():
+        prefix = prefixes[part]
+        for i in range(stack.num_layers):
+            yield from _layer(config, stack, f"{prefix}.layers.{i}", f"{part}/layers_{i}")
+        yield f"{prefix}.norm.weight", f"{part}/{part}_norm/scale", (stack.d_model,)
+    if not config.tied_logits:
+        yield head_name(config), _HEAD_PATH, table[::-1]
+
+
+def _layer(
+    config: RotaryConfig, stack: Stack, theirs: str, ours: str
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    width, size = stack.d_model, stack.head_dim
+    inner, shared = stack.num_heads * size, stack.num_kv_heads * size
+    crosses = stack is config and config.encoder is not None and not config.merged_attention
+    for norm, path in _norms(config, stack, crosses):
+        yield f"{theirs}.{norm}.weight", f"{ours}/{path}_layer_norm/scale", (width,)
+    for their_part, our_part in (
+        ("self_attn", "self_attention"), *([("cross_attn", "encoder_decoder_attention")] * crosses)
+    ):  # fmt: skip
+        read = width
+        if our_part != "self_attention" and config.encoder is not None:
+            read = config.encoder.d_model
+        shapes = {
+            "query": (width, inner), "key": (read, shared), "value": (read, shared),
+            "out": (inner, width),
+        }  # fmt: skip
+        for letter, (name, shape) in zip("qkvo", shapes.items(), strict=True):
+            proj, path = f"{theirs}.{their_part}.{letter}_proj", f"{ours}/{our_part}/{name}"
+            yield f"{proj}.weight", f"{path}/kernel", shape
+            if stack.qkv_biases and name != "out":
+                yield f"{proj}.bias", f"{path}/bias", shape[1:]
+    if stack.query_key_norms:
+        for letter, name in (("q", "query"), ("k", "key")):
+            path = f"{ours}/self_attention/{name}_norm/scale"
+            yield f"{theirs}.self_attn.{letter}_norm.weight", path, (size,)
+    for name, path in (("gate_proj", "wi_0"), ("up_proj", "wi_1"), ("down_proj", "wo")):
+        shape = (stack.d_ff, width) if path == "wo" else (width, stack.d_ff)
+        yield f"{theirs}.mlp.{name}.weight", f"{ours}/mlp/{path}/kernel", shape
+
+
+def _norms(config: RotaryConfig, stack: Stack, crosses: bool) -> list[tuple[str, str]]:
+    """Norms of a layer, by both names."""
+    if not stack.norms_after:
+        return [
+            ("input_layernorm", "pre_self_attention"), ("post_attention_layernorm", "pre_mlp")
+        ]  # fmt: skip
+    before, after = "input_layernorm", "post_attention_layernorm"
+    if config.encoder is not None:
+        before, after = "pre_self_attn_layernorm", "post_self_attn_layernorm"
+    found = [
+        (before, "pre_self_attention"), (after, "post_self_attention"),
+        ("pre_feedforward_layernorm", "pre_mlp"), ("post_feedforward_layernorm", "post_mlp"),
+    ]  # fmt: skip
+    cross = [
+        (f"{when}_cross_attn_layernorm", f"{when}_cross_attention") for when in ("pre", "post")
+    ]
+    return found + cross * crosses

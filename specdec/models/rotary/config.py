@@ -1,0 +1,207 @@
+"""Shape and settings of a transformer with rotary positions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from specdec.arguments import MOST_LAYERS, MOST_SIZE, positive, real, truth, whole
+
+Activation = Literal["silu", "gelu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """How fast each pair of a head's features turns with the position (Su et al. 2021).
+
+    Attributes:
+      base: pair i of K / 2 turns by base ** (-2i / K) a position.
+      factor: of linear scaling: all pairs turn so many times more slowly.
+      low, high, original: Llama 3's scaling. Pairs that turn less than ``low`` times in
+        ``original`` positions turn ``factor`` times more slowly, those that turn more than ``high``
+        times are kept, and those between are interpolated. All three or none.
+    """
+
+    base: float = 10_000.0
+    factor: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    original: int | None = None
+
+    def __post_init__(self):
+        given = {name: getattr(self, name) for name in ("low", "high", "original")}
+        for name, value in {"base": self.base, "factor": self.factor, **given}.items():
+            if value is not None:
+                positive(f"Rope.{name}", value, "a positive number")
+        if len({value is None for value in given.values()}) > 1:
+            raise ValueError(f"Rope.low, high and original must all be given or none, got {given}.")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"Rope.low must be less than high = {self.high}, got {self.low}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stack:
+    """What fixes the arithmetic of a stack of layers, a decoder's or an encoder's."""
+
+    d_model: int  # Width of the residual stream, D.
+    num_layers: int
+    num_heads: int  # H
+    num_kv_heads: int  # G, which divides H: so many heads of queries share each key and value.
+    head_dim: int  # K, an even number. H * K need not equal D.
+    d_ff: int  # Hidden width of the gated feed-forward block, F.
+    activation: Activation = "silu"  # Of its gate; "gelu" is the tanh approximation.
+    shifted_norms: bool = False  # RMSNorms multiply with 1 + scale instead of the scale.
+    norms_after: bool = False  # Each part has a norm behind it as well as before it.
+    query_key_norms: bool = False  # Each head's query and key are normalised before they turn.
+    qkv_biases: bool = False
+    query_scalar: float | None = None  # Scores are divided by its root; None for head_dim.
+    attention_softcap: float | None = None  # C: scores are C tanh(score / C).
+    rope: Rope = Rope()
+    # Which layers see a window only, repeated as often as there are layers; empty for none.
+    sliding: tuple[bool, ...] = ()
+    window: tuple[int, int] | None = None  # What they see: so many tokens before, and after.
+    sliding_rope: Rope | None = None  # Theirs; None for the same.
+    layer_norm_epsilon: float = 1e-6  # Added to the mean square in RMSNorm.
+
+    def __post_init__(self):
+        kind = type(self).__name__
+        for name in ("d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff"):
+            most = MOST_LAYERS if name == "num_layers" else MOST_SIZE
+            whole(f"{kind}.{name}", getattr(self, name), 1, most)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{kind}.num_kv_heads must divide num_heads = {self.num_heads}, got "
+                f"{self.num_kv_heads}."
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"{kind}.head_dim must be even, got {self.head_dim}.")
+        for name in ("shifted_norms", "norms_after", "query_key_norms", "qkv_biases"):
+            truth(f"{kind}.{name}", getattr(self, name))
+        for name in ("query_scalar", "attention_softcap"):
+            if getattr(self, name) is not None:
+                positive(f"{kind}.{name}", getattr(self, name), "a positive number")
+        real(f"{kind}.layer_norm_epsilon", self.layer_norm_epsilon, "in [0, 1)", 0, 1 - 1e-12)
+        self._check("activation", ("silu", "gelu"))
+        # JSON has lists and dicts.
+        given = [truth(f"{kind}.sliding", each) for each in self.sliding]
+        object.__setattr__(self, "sliding", _shortest(given, self.num_layers))
+        if self.window is not None:
+            before, after = self.window
+            reach = tuple(whole(f"{kind}.window", each, 0) for each in (before, after))
+            object.__setattr__(self, "window", reach)
+        elif any(self.sliding):
+            raise ValueError(f"{kind}.window must be given where layers are sliding.")
+        for name in ("rope", "sliding_rope"):
+            if isinstance(given := getattr(self, name), dict):
+                object.__setattr__(self, name, Rope(**given))
+
+    def _check(self, name: str, known: tuple[str, ...]) -> None:
+        if getattr(self, name) not in known:
+            asked = " or ".join(map(repr, known))
+            raise ValueError(
+                f"{type(self).__name__}.{name} must be {asked}, got {getattr(self, name)!r}."
+            )
+
+    def slides(self, layer: int) -> bool:
+        """Whether a layer sees a window only."""
+        return bool(self.sliding) and self.sliding[layer % len(self.sliding)]
+
+    def rope_of(self, sliding: bool) -> Rope:
+        """That of layers that see a window, or of the others."""
+        return self.sliding_rope if sliding and self.sliding_rope is not None else self.rope
+
+    @property
+    def query_scale(self) -> float:
+        """What queries are multiplied with."""
+        return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
+
+
+def _shortest(pattern: list[bool], layers: int) -> tuple[bool, ...]:
+    """The shortest pattern that says the same of so many layers."""
+    if not any(pattern):
+        return ()
+    each = [pattern[i % len(pattern)] for i in range(layers)]
+    if not any(each):
+        return ()
+    return tuple(each[: next(n for n in range(1, layers + 1) if each[n:] == each[:-n])])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryConfig(Stack):
+    """A decoder, and with ``encoder`` an encoder-decoder.
+
+    The Gemma Team 2024 and 2025, "Gemma 2", "Gemma 3"; Grattafiori et al. 2024, "The Llama 3 Herd
+    of Models"; Zhang et al. 2025, "Encoder-Decoder Gemma"; transformers' code for each.
+    """
+
+    vocab_size: int  # Rows of the embedding, V. May exceed the vocabulary's own size (padding).
+    # Tokens that it was trained on at once; positions have no end of their own.
+    trained_positions: int = 8192
+    scaled_embedding: bool = False  # Embedded tokens are multiplied with D ** 0.5.
+    tied_logits: bool = True  # Logits are h @ embedding.T.
+    logits_softcap: float | None = None  # C: logits are C tanh(logit / C).
+    encoder: Stack | None = None  # Sees in both directions.
+    # One softmax over own and encoder's entries, of the same kernels; an encoder's keys do not
+    # turn. Else cross-attention is a part of its own.
+    merged_attention: bool = False
+    shared_embedding: bool = True  # The encoder has the decoder's; needs the same d_model.
+    dropout_rate: float = 0.0  # In training only.
+    dtype: str = "float32"  # Of activations; or "bfloat16".
+    pad_id: int = 0  # What outputs are filled up with.
+    eos_id: int | None = 1  # None: nothing ends an output but its limit.
+    more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
+    # What an encoder-decoder's first token follows, and a decoder's where the prompt is empty.
+    start_id: int = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        whole("RotaryConfig.vocab_size", self.vocab_size, 1, MOST_SIZE)
+        whole("RotaryConfig.trained_positions", self.trained_positions, 1)
+        flags = ("scaled_embedding", "tied_logits", "merged_attention", "shared_embedding")
+        for name in flags:
+            truth(f"RotaryConfig.{name}", getattr(self, name))
+        if self.logits_softcap is not None:
+            positive("RotaryConfig.logits_softcap", self.logits_softcap, "a positive number")
+        real("RotaryConfig.dropout_rate", self.dropout_rate, "in [0, 1)", 0, 1 - 1e-12)
+        self._check("dtype", ("float32", "bfloat16"))
+        object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
+        tokens = {name: (getattr(self, name),) for name in ("pad_id", "start_id")}
+        ends = () if self.eos_id is None else (self.eos_id,)
+        for name, ids in (tokens | {"eos_id": (*ends, *self.more_eos_ids)}).items():
+            for token in ids:
+                whole(f"RotaryConfig.{name}", token, 0, self.vocab_size - 1)
+        if isinstance(self.encoder, dict):
+            object.__setattr__(self, "encoder", Stack(**self.encoder))
+        if self.encoder is None:
+            if self.merged_attention:
+                raise ValueError("RotaryConfig.merged_attention needs an encoder.")
+        elif self.qkv_biases:
+            raise ValueError("RotaryConfig.qkv_biases with an encoder are not supported.")
+        elif any(
+            getattr(self, name) != getattr(self.encoder, name)
+            for name in ("shifted_norms", "layer_norm_epsilon")
+        ):
+            raise ValueError("RotaryConfig.encoder must have the decoder's kind of norms.")
+        elif (self.shared_embedding or self.merged_attention) and (
+            self.encoder.d_model != self.d_model
+        ):
+            raise ValueError(
+                "RotaryConfig.encoder.d_model must be the decoder's where they share an embedding "
+                f"or keys, got {self.encoder.d_model} and {self.d_model}."
+            )
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """Of the decoder."""
+        return self.num_layers
+
+    @property
+    def decoder_start_id(self) -> int:
+        """What an encoder-decoder's first token follows."""
+        return self.start_id
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """By name, the encoder first if there is one."""
+        own: dict[str, Stack] = {"decoder": self}
+        return own if self.encoder is None else {"encoder": self.encoder, **own}

@@ -65,7 +65,7 @@ def test_the_small_draft_is_half_the_size_and_the_same_tokens_come_out(pair):
 def top_two_gap(pair, prompt, prefix):
     """The gap between the two largest logits after ``prefix``, all of it scored at once."""
     model, packed = pair.target.model, pair.target.params
-    tokens = jnp.asarray([[model.decoder_start_id, *prefix]])
+    tokens = jnp.asarray([[model.config.start_id, *prefix]])
     logits = logits_along(model, packed, prompt, tokens)
     second, first = np.sort(np.asarray(logits[0, -1]))[-2:]
     return float(first - second)

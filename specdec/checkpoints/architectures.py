@@ -1,6 +1,6 @@
 """What a config describes: the middle of the library asks here and names no architecture.
 
-Architectures are told apart by the classes of their configs; another one joins in ``_KINDS``.
+Architectures are told apart by the classes of their configs (``specdec.checkpoints.families``).
 """
 
 from __future__ import annotations
@@ -9,60 +9,32 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.checkpoints.huggingface import Config, names_of
-from specdec.models.bart import network as bart
-from specdec.models.bart.config import BartConfig
-from specdec.models.bart.model import BartModel
-from specdec.models.gpt import network as gpt
-from specdec.models.gpt.config import GPTConfig
-from specdec.models.gpt.model import GPTModel
+from specdec.checkpoints.families import FAMILIES, family_of
+from specdec.models.config import Config
 from specdec.models.packed import Layout, PackedModel
 from specdec.models.partitioning import Partitioning
-from specdec.models.rotary import network as rotary
-from specdec.models.rotary.config import RotaryConfig
-from specdec.models.rotary.model import RotaryModel
-from specdec.models.t5 import network as t5
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
+from specdec.models.t5.network import shift_right
 from specdec.types import Encoded, Prompt
 
-# For each class of configs its network, with ``Transformer`` and ``init_params``, and what decodes.
-_KINDS: dict[type[Config], tuple[Any, Any]] = {
-    T5Config: (t5, T5Model), GPTConfig: (gpt, GPTModel), BartConfig: (bart, BartModel),
-    RotaryConfig: (rotary, RotaryModel),
-}  # fmt: skip
 EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
-# Public checkpoints, by the start of their names on the Hugging Face Hub, and their shapes' files.
-FAMILIES: dict[str, tuple[str, type[Config]]] = {
-    "t5-v1_1": ("t5_1_1", T5Config), "flan-t5": ("t5_1_1", T5Config), "t5": ("t5_1_0", T5Config),
-    "gpt2": ("gpt2", GPTConfig),
-}  # fmt: skip
-# Whose names have no size at their end.
-PUBLIC_NAMES = {"gpt2": "gpt2-small", "distilgpt2": "gpt2-distil"}
 
 
 def network(config: Config) -> Any:
     """The linen module that is trained and scored on whole texts."""
-    return _KINDS[type(config)][0].Transformer(config)
+    return family_of(config).network.Transformer(config)
 
 
 def init_params(config: Config, key: jax.Array) -> dict:
     """Random parameters of the network."""
-    return _KINDS[type(config)][0].init_params(config, key)
-
-
-def decoder_only(config: Config) -> TypeGuard[GPTConfig | RotaryConfig]:
-    """Whether a text is what the output continues, and no encoder reads it."""
-    return isinstance(config, GPTConfig) or (
-        isinstance(config, RotaryConfig) and config.encoder is None
-    )
+    return family_of(config).network.init_params(config, key)
 
 
 def decode_model(
@@ -76,22 +48,12 @@ def decode_model(
     options: dict[str, Any] = {"partitioning": partitioning} | (
         {"layout": layout} if layout else {}
     )
-    return _KINDS[type(config)][1](config, **options)
-
-
-def encoding_widths(config: Config) -> tuple[int | None, int | None]:
-    """Of what an encoder gives a draft, and of what the model itself starts from; None if none."""
-    if isinstance(config, T5Config):
-        return config.d_model, config.encoding_width
-    if isinstance(config, BartConfig):
-        return config.d_model, None
-    encoder = config.encoder if isinstance(config, RotaryConfig) else None
-    return None if encoder is None else encoder.d_model, None
+    return family_of(config).model(config, **options)
 
 
 def config_of(fields: Mapping[str, Any]) -> Config:
     """The config with these fields, as ``dataclasses.asdict`` gives them."""
-    for kind in _KINDS:
+    for kind in FAMILIES:
         if set(fields) <= {each.name for each in dataclasses.fields(kind)}:
             return kind(**fields)
     raise TypeError(f"No architecture's config has all fields {', '.join(fields)}.")
@@ -106,7 +68,7 @@ def training_pair(
     token after it; those of the text itself are pads, which no loss counts. Before a text stand
     ``start_ids``, as in decoding. Where there is nothing at all, it is the start token.
     """
-    if not decoder_only(config):
+    if not config.reads_prefix:
         return text, output
     read = [*start_ids, *text] or [config.start_id]
     return [*read, *output], [*[config.pad_id] * (len(read) - 1), *output]
@@ -116,7 +78,7 @@ def prompts(
     config: Config, inputs: Int[np.ndarray, "b s"], targets: Int[np.ndarray, "b t"]
 ) -> list[list[int]]:
     """The texts of a batch of :func:`training_pair`, as decoding is given them; no spare rows."""
-    if decoder_only(config):
+    if config.reads_prefix:
         sizes = 1 + np.argmax(targets != config.pad_id, axis=1)
     else:
         sizes = np.count_nonzero(inputs != config.pad_id, axis=1)
@@ -137,7 +99,7 @@ def teacher_forced(
     """
     options: dict[str, Any] = {"deterministic": dropout_key is None}
     options["rngs"] = {} if dropout_key is None else {"dropout": dropout_key}
-    if decoder_only(network.config):
+    if network.config.reads_prefix:
         # What is behind the last target predicts nothing.
         logits = network.apply({"params": params}, inputs[:, : targets.shape[1]], **options)
     else:
@@ -170,14 +132,14 @@ def states_along(
     return fed, start.encoded, model.extend(params, start.encoded, start.cache, fed)[0]
 
 
-def decoder_inputs(config: Any, targets: Int[jax.Array, "b t"]) -> Int[Array, "b t"]:
+def decoder_inputs(config: Config, targets: Int[Array, "b t"]) -> Int[Array, "b t"]:
     """What the network's decoder reads to score ``targets``: the start token, then all but one."""
-    return t5.shift_right(targets, config.decoder_start_id)
+    return shift_right(targets, config.start_id)
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a network, by its path in the tree."""
-    return names_of(config).parameter_shapes(config)
+    return family_of(config).parameter_shapes(config)
 
 
 def count_parameters(config: Config) -> tuple[int, int]:

@@ -142,3 +142,8 @@ class TokenFields:
                 if found := fields.tokens(name, self.vocab_size):
                     return found[0]
         return None
+
+
+def format_ends(eos_id: int | None, more_eos_ids: tuple[int, ...]) -> int | list[int] | None:
+    """What eos_token_id is in both files; null where outputs end only at their limit."""
+    return eos_id if eos_id is None or not more_eos_ids else [eos_id, *more_eos_ids]

@@ -14,8 +14,8 @@ from specdec.checkpoints import (
     t5x,
     vocabulary_files,
 )
-from specdec.checkpoints.architectures import Config, decoder_only
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.config import Config
 from specdec.rules.base import Rule
 
 
@@ -49,7 +49,7 @@ def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
     """
     if not os.path.isdir(source) or t5x.is_t5x(source):
         return ()
-    options = generation_options.read_options(Path(source), decoder_only(config))
+    options = generation_options.read_options(Path(source), config.reads_prefix)
     if options.refused is not None:
         raise CheckpointError(options.refused)
     if options.advice is not None:

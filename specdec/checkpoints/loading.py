@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.checkpoints.architectures import Config, decode_model, encoding_widths
+from specdec.checkpoints.architectures import Config, decode_model
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import (
     find_vocabulary,
@@ -71,7 +71,7 @@ def load_packed(
 
 def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedModel:
     """A model whose parameters are packed already."""
-    widths = encoding_widths(model.config)
+    widths = (model.config.encoder_width, model.config.encoding_width)
     generated = None if params.output_tokens is None else len(params.output_tokens)
     return LoadedModel(model, params, source, model.partitioning, *widths, generated)
 

@@ -21,7 +21,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import t5x_files, t5x_gin
-from specdec.checkpoints.hf_names import parameter_shapes
+from specdec.checkpoints.families.t5 import FAMILY
 from specdec.checkpoints.parameters import (
     CheckpointError,
     Index,
@@ -114,7 +114,7 @@ def open_t5x(
     arrays = _shared_biases(_unstack(_open_target(location, wanted), location))
     config = _infer_config({path: array.shape for path, array in arrays.items()}, location)
     arrays = _with_joined_heads(arrays, config, location)
-    check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
+    check_parameters(location, FAMILY.parameter_shapes(config), arrays, "the rest of the network")
     return t5x_gin.with_gin(config, location), unflatten_dict(arrays, sep="/")
 
 
@@ -145,7 +145,7 @@ def save_t5x(
         raise CheckpointError(f"{location} is not local; write to a local directory and copy it.")
     stored_dtype = as_dtype(dtype)
     arrays = flatten_dict(params, sep="/")
-    check_parameters("params", parameter_shapes(config), arrays)
+    check_parameters("params", FAMILY.parameter_shapes(config), arrays)
     with written_whole(Path(location).absolute() / f"checkpoint_{step}") as partial:
         t5x_files.write_arrays(partial, arrays, stored_dtype, step, "params")
 

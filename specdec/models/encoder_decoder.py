@@ -46,15 +46,11 @@ class EncoderDecoderModel(PackedModel):
     @property
     def decoder_start_id(self) -> int:
         """What the first output token follows."""
-        return self.config.decoder_start_id
+        return self.config.start_id
 
     @property
     def depth(self) -> int:
         return self.config.num_decoder_layers
-
-    @property
-    def reads_prefix(self) -> bool:
-        return False
 
     def step_params(self, params: Any) -> Any:
         return dataclasses.replace(super().step_params(params), encoder=None, cross_kv=None)
@@ -69,7 +65,7 @@ class EncoderDecoderModel(PackedModel):
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are the encoder's inputs; the prefix is the start token."""
         batch = len(tokens)
-        start = np.full((batch, 1), self.config.decoder_start_id, np.int32)
+        start = np.full((batch, 1), self.config.start_id, np.int32)
         return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
 
     def start(

@@ -114,8 +114,8 @@ class PackedModel(abc.ABC):
     def max_positions(self) -> int | None: ...
 
     @property
-    @abc.abstractmethod
-    def reads_prefix(self) -> bool: ...
+    def reads_prefix(self) -> bool:
+        return self.config.reads_prefix
 
     @abc.abstractmethod
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt: ...

@@ -16,7 +16,6 @@ from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.architectures import (
     Config,
     EncoderDecoder,
-    encoding_widths,
     network,
     teacher_forced,
 )
@@ -121,7 +120,7 @@ def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
-    encoding, (_, width) = None, encoding_widths(config)
+    encoding, width = None, config.encoding_width
     if width is not None:
         encoding = jnp.asarray(generator.normal(size=(*inputs.shape, width)))
     return teacher_forced(network(config), params, jnp.asarray(inputs), targets, encoding)

@@ -8,19 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import gin
 
 from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
-from specdec.checkpoints.architectures import (
-    FAMILIES,
-    PUBLIC_NAMES,
-    Config,
-    count_parameters,
-)
+from specdec.checkpoints.architectures import Config, count_parameters
+from specdec.checkpoints.families import FAMILIES
 from specdec.checkpoints.formats import rules_of
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.checkpoints.share import FewBits
@@ -47,7 +42,6 @@ SHAPES = "configs/shapes"
 _BEAMS_ON_MESHES = "Collectives and times of beams are not planned for a mesh."
 _TOGETHER = "together, without activations"
 _PART_LABELS = ("", "times", "read", "operations", "sent", "ms", "bound by")
-_PUBLIC = re.compile(rf"({'|'.join(FAMILIES)})-(\w+)")
 
 
 def find_config(source: str, root: Path) -> tuple[Config, str]:
@@ -61,17 +55,24 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     if is_t5x(source) or Path(source).is_dir():
         return read_config(source), "its shapes" if is_t5x(source) else "config.json"
     name = Path(source.partition("@")[0]).name  # Without a branch, tag or commit.
-    public = _PUBLIC.fullmatch(PUBLIC_NAMES.get(name, name))
-    if public is None:
-        raise CheckpointError(
-            f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
-            f"{SHAPES}: {', '.join(f'{family}-SIZE' for family in FAMILIES)}."
-        )
-    family, config = FAMILIES[public[1]]
-    name = f"{family}_{public[2]}"
+    for family in FAMILIES.values():
+        shape = family.public_shape(name)
+        if shape is not None:
+            return _public_shape(source, shape, family.config, root)
+    known = (name for family in FAMILIES.values() for name in family.public)
+    raise CheckpointError(
+        f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
+        f"{SHAPES}: {', '.join(known)}."
+    )
+
+
+def _public_shape(source: str, name: str, config: type, root: Path) -> tuple[Config, str]:
     file = f"{SHAPES}/{name}.gin"
     if not (root / file).is_file():
-        known = sorted(path.stem for path in (root / SHAPES).glob(f"{family}_*"))
+        known = sorted(
+            path.stem for path in (root / SHAPES).glob("*.gin")
+            if f".{config.__name__}()" in path.read_text()
+        )  # fmt: skip
         raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
     gin_files.parse([str(root / file)], [], root)
     with gin.config_scope(name):

@@ -102,7 +102,7 @@ def check_draft(draft: architectures.Config, target: architectures.Config) -> No
             f"The draft is a {type(draft).__name__}, the target a {type(target).__name__}: a "
             "model drafts for one of its own architecture."
         )
-    (width, _), (_, needed) = map(architectures.encoding_widths, (target, draft))
+    width, needed = target.encoder_width, draft.encoding_width
     if needed not in (None, width):
         raise ValueError(
             f"The draft's encoding_width {needed} is not the width of the target's encoding, "
@@ -156,7 +156,7 @@ def distill(
         if isinstance(batch, ScoredBatch):
             return batch.log_probs, batch.encoding
         log_p = jax.nn.log_softmax(apply(network, frozen, batch))
-        if architectures.encoding_widths(model)[1] is None:
+        if model.encoding_width is None:
             return log_p, None
         return log_p, network.apply({"params": frozen}, batch.inputs, method="encode")
 

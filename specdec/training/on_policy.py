@@ -127,7 +127,7 @@ def generator(
     """
     config = dataclasses.replace(draft, dtype="float32")  # As it will be decoded.
     model, encode = architectures.decode_model(config), None
-    if architectures.encoding_widths(draft)[1] is not None:
+    if draft.encoding_width is not None:
         encoder = architectures.decode_model(dataclasses.replace(target[0], dtype="float32"))
         encode = functools.partial(_encoded, encoder, encoder.pack(target[1]))
     sampling = SamplingConfig(options.temperature)

@@ -142,7 +142,7 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
         return fresh
     other, params = load_params(initial)
     same: dict[str, Any] = {"dtype": model.dtype, "dropout_rate": model.dropout_rate}
-    (_, others), (_, width) = map(architectures.encoding_widths, (other, model))
+    others, width = other.encoding_width, model.encoding_width
     if others is None and width is not None:
         same["encoding_width"] = width
         kernel = 0.1 * fresh["encoder"]["input_projection"]["kernel"]

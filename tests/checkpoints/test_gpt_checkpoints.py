@@ -233,7 +233,7 @@ def test_what_is_saved_is_read_back_and_opens_in_transformers(torch, tmp_path, v
         ({"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),
         ({"n_head": 3}, "num_heads must divide d_model"),
         ({"n_embd": None}, "n_embd must be a whole number"),
-        ({"model_type": "bert"}, "can be loaded are, .*'gpt2' .GPT-2, DistilGPT2.;"),
+        ({"model_type": "bert"}, "can be loaded are, .* gpt2 .DistilGPT2., "),
         ({"model_type": "gpt_neox"}, "model_type is 'gpt_neox'[.] .* are, by model_type: 't5'"),
     ],
 )

@@ -83,6 +83,26 @@ class BartConfig:
                 whole(f"BartConfig.{name}", token, 0, self.vocab_size - 1)
 
     @property
+    def reads_prefix(self) -> bool:
+        """An encoder reads the text."""
+        return False
+
+    @property
+    def start_id(self) -> int:
+        """What the first token of an output follows."""
+        return self.decoder_start_id
+
+    @property
+    def encoder_width(self) -> int:
+        """Of what the encoder gives a draft."""
+        return self.d_model
+
+    @property
+    def encoding_width(self) -> None:
+        """It starts from no encoding but its own."""
+        return None
+
+    @property
     def head_dim(self) -> int:
         """K."""
         return self.d_model // self.num_heads

@@ -67,6 +67,21 @@ class GPTConfig:
         return self.d_model // self.num_heads
 
     @property
+    def reads_prefix(self) -> bool:
+        """A text is what the output continues."""
+        return True
+
+    @property
+    def encoder_width(self) -> None:
+        """There is no encoder."""
+        return None
+
+    @property
+    def encoding_width(self) -> None:
+        """It starts from no encoding."""
+        return None
+
+    @property
     def num_decoder_layers(self) -> int:
         """All layers are the decoder's."""
         return self.num_layers

@@ -45,10 +45,6 @@ class GPTModel(LayerNormModel):
     def max_positions(self) -> int:
         return self.config.max_positions
 
-    @property
-    def reads_prefix(self) -> bool:
-        return True
-
     def step_params(self, params: PackedGPT) -> PackedGPT:
         return dataclasses.replace(super().step_params(params), positions=None)
 

@@ -191,14 +191,24 @@ class RotaryConfig(Stack):
             )
 
     @property
+    def reads_prefix(self) -> bool:
+        """Whether a text is what the output continues, and no encoder reads it."""
+        return self.encoder is None
+
+    @property
+    def encoder_width(self) -> int | None:
+        """Of what the encoder gives a draft."""
+        return None if self.encoder is None else self.encoder.d_model
+
+    @property
+    def encoding_width(self) -> None:
+        """It starts from no encoding but its own."""
+        return None
+
+    @property
     def num_decoder_layers(self) -> int:
         """Of the decoder."""
         return self.num_layers
-
-    @property
-    def decoder_start_id(self) -> int:
-        """What an encoder-decoder's first token follows."""
-        return self.start_id
 
     @property
     def stacks(self) -> dict[str, Stack]:

@@ -79,10 +79,6 @@ class RotaryModel(EncoderDecoderModel):
     def max_positions(self) -> None:
         return None
 
-    @property
-    def reads_prefix(self) -> bool:
-        return self.config.encoder is None
-
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         """The texts are the encoder's inputs; without one, the decoder's prefix."""
         if self.reads_prefix:

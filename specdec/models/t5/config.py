@@ -81,3 +81,18 @@ class T5Config:
     def _check(self, name: str, valid: bool, asked: str) -> None:
         if not valid:
             raise ValueError(f"T5Config.{name} must be {asked}, got {getattr(self, name)!r}.")
+
+    @property
+    def reads_prefix(self) -> bool:
+        """An encoder reads the text."""
+        return False
+
+    @property
+    def start_id(self) -> int:
+        """What the first token of an output follows."""
+        return self.decoder_start_id
+
+    @property
+    def encoder_width(self) -> int:
+        """Of what the encoder gives a draft."""
+        return self.d_model

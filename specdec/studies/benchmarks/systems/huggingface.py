@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from specdec.checkpoints import open_huggingface, read_config
-from specdec.checkpoints.architectures import encoding_widths
 from specdec.studies.benchmarks.workload import Workload
 
 
@@ -53,7 +52,7 @@ class System:
         self._assistant: Any = None
         if method.startswith("assisted"):
             self._assistant = read(workload.draft)
-            if encoding_widths(read_config(str(workload.draft)))[1] is not None:
+            if read_config(str(workload.draft)).encoding_width is not None:
                 self._start_from_encoding()
         if method == "assisted_constant":
             settings = self._assistant.generation_config

@@ -6,16 +6,18 @@ Source: the configurations and models of BART, mBART, M2M100, Marian and Pegasus
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.fields import Fields, TokenFields
-from specdec.checkpoints.hf_names import format_ends
+from specdec.checkpoints.families.base import Family, Opened, Weights
+from specdec.checkpoints.fields import Fields, TokenFields, format_ends
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.bart import network
 from specdec.models.bart.config import Activation, BartConfig
+from specdec.models.bart.model import BartModel
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu",
@@ -94,6 +96,8 @@ PREFIX, LAYERS = "model.", "decoder.layers."
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 ENCODER, DECODER = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
 BIAS = "final_logits_bias"
+# Ends of names of tables of sines that older versions of transformers saved, and of versions.
+UNUSED = (".embed_positions.weight", ".embed_positions.weights", "coder.version")
 # Names a file may hold each stack's embedding under: its own first.
 ENCODER_NAMES = (ENCODER, SHARED, DECODER, HEAD)
 DECODER_NAMES = (DECODER, SHARED, HEAD, ENCODER)
@@ -244,17 +248,33 @@ def all_parameters(config: BartConfig) -> dict[str, Parameter]:
     return table
 
 
-def parameter_shapes(config: BartConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a network, by its path in our tree."""
-    return {path: shape for _, path, shape in _named(config)}
+def open_parameters(weights: Weights, config: BartConfig) -> Opened:
+    """See :class:`Family`. Which embeddings are one shows in the weights, too."""
+    # A model that was saved without its head has no prefix.
+    weights = weights.renamed(
+        lambda name: name if name in (HEAD, BIAS) else PREFIX + name.removeprefix(PREFIX)
+    )
+    weights.check_decoder(PREFIX + LAYERS)
+    encoder, decoder = (
+        next((name for name in names if name in weights), SHARED)
+        for names in (ENCODER_NAMES, DECODER_NAMES)
+    )
 
+    def same(a: str, b: str) -> bool:
+        size = (config.vocab_size, config.d_model)
+        table = Parameter(EMBEDDING_PATH, size, size)
+        return a == b or np.array_equal(weights.stored(a, table), weights.stored(b, table))
 
-def unused_names(names: Iterable[str]) -> list[str]:
-    """Tables of sines that older versions of transformers saved, and numbers of versions."""
-    return [
-        name for name in names
-        if name.endswith((".embed_positions.weight", ".embed_positions.weights", "coder.version"))
-    ]  # fmt: skip
+    if config.encoder_vocab_size is None and not same(encoder, decoder):
+        config = dataclasses.replace(config, encoder_vocab_size=config.vocab_size)
+    if HEAD in weights:
+        config = dataclasses.replace(config, tied_logits=same(HEAD, decoder))
+    if BIAS not in weights:  # transformers takes zeros then.
+        config = dataclasses.replace(config, logits_bias=False)
+    found = {SHARED: decoder, DECODER: decoder, ENCODER: encoder}
+    table = {found.get(name, name): each for name, each in all_parameters(config).items()}
+    weights.check(table, [*ENCODER_NAMES, *(name for name in weights if name.endswith(UNUSED))])
+    return config, {each.path: weights.stored(name, each) for name, each in table.items()}
 
 
 def _named(config: BartConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -309,3 +329,34 @@ def _dense(
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield f"{name}.weight", f"{path}/kernel", (size, features)
     yield f"{name}.bias", f"{path}/bias", (features,)
+
+
+FAMILY = Family(
+    config=BartConfig,
+    network=network,
+    model=BartModel,
+    model_types={
+        "bart": "DistilBART",
+        "mbart": "mBART-50",
+        "m2m_100": "NLLB-200, SMaLL-100",
+        "marian": "OPUS-MT",
+        "pegasus": "",
+    },
+    public={
+        "bart-SIZE*": "bart_SIZE",
+        "distilbart-SIZE-SIZE-SIZE": "distilbart_SIZE_SIZE_SIZE",
+        "mbart-SIZE*": "mbart_SIZE",
+        "m2m100_SIZE": "m2m100_SIZE",
+        "nllb-200-distilled-SIZE": "nllb_distilled_SIZE",
+        "nllb-200-SIZE": "nllb_SIZE",
+        "opus-mt-tc-big*": "marian_big",
+        "opus-mt*": "marian_base",
+        "pegasus-SIZE*": "pegasus_SIZE",
+    },
+    tokenizer_class="PreTrainedTokenizerFast",
+    parse_config=parse_config,
+    format_config=format_config,
+    format_generation_config=format_generation_config,
+    all_parameters=all_parameters,
+    open_parameters=open_parameters,
+)

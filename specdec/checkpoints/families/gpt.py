@@ -6,17 +6,20 @@ Source: ``GPT2Config`` and ``GPT2LMHeadModel`` in transformers 5. Its kernels ar
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.fields import Fields, TokenFields
-from specdec.checkpoints.hf_names import format_ends
+from specdec.checkpoints.families.base import Family, Opened, Weights, open_by_table
+from specdec.checkpoints.fields import Fields, TokenFields, format_ends
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.gpt import network
 from specdec.models.gpt.config import Activation, GPTConfig
+from specdec.models.gpt.model import GPTModel
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu_exact", "relu": "relu",
@@ -133,33 +136,15 @@ def all_parameters(config: GPTConfig) -> dict[str, Parameter]:
 _STACKED, _HEAD_PATH = ("qkv/kernel", "qkv/bias"), "decoder/logits_dense/kernel"
 
 
-def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a network, by its path in our tree."""
-    return {each.path: each.shape for each in all_parameters(config).values()}
-
-
-def decoder_name(config: GPTConfig) -> str:
-    """How the names of the decoder's layers begin."""
-    del config
-    return "h."
-
-
-def head_name(config: GPTConfig) -> str:
-    """What the logits' kernel is called, which files may have though it is the embedding."""
-    del config
-    return HEAD
-
-
-def embedding_name(config: GPTConfig) -> str:
-    """What the embedding is called."""
-    del config
-    return EMBEDDING
-
-
-def unused_names(config: GPTConfig, names: Iterable[str]) -> list[str]:
-    """Masks that older versions of transformers saved."""
-    del config
-    return [name for name in names if name.endswith((".attn.bias", ".attn.masked_bias"))]
+def open_parameters(weights: Weights, config: GPTConfig) -> Opened:
+    """See :class:`Family`."""
+    # transformers writes all but the head with a prefix, OpenAI's own files have none.
+    weights = weights.renamed(lambda name: name.removeprefix(PREFIX))
+    weights.check_decoder("h.")
+    table = all_parameters(dataclasses.replace(config, tied_logits=False))
+    # Masks that older versions of transformers saved.
+    masks = [name for name in weights if name.endswith((".attn.bias", ".attn.masked_bias"))]
+    return open_by_table(weights, config, table, head=HEAD, embedding=EMBEDDING, unused=masks)
 
 
 def _named(config: GPTConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -191,3 +176,20 @@ def _dense(
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield f"{name}.weight", f"{path}/kernel", (size, *features)
     yield f"{name}.bias", f"{path}/bias", features
+
+
+FAMILY = Family(
+    config=GPTConfig,
+    network=network,
+    model=GPTModel,
+    model_types={
+        "gpt2": "DistilGPT2",
+    },
+    public={"gpt2": "gpt2_small", "distilgpt2": "gpt2_distil", "gpt2-SIZE": "gpt2_SIZE"},
+    tokenizer_class="GPT2TokenizerFast",
+    parse_config=parse_config,
+    format_config=format_config,
+    format_generation_config=format_generation_config,
+    all_parameters=all_parameters,
+    open_parameters=open_parameters,
+)

@@ -9,16 +9,18 @@ vision tower is not.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.fields import Fields, TokenFields
-from specdec.checkpoints.hf_names import format_ends
+from specdec.checkpoints.families.base import Family, Opened, Weights, open_by_table
+from specdec.checkpoints.fields import Fields, TokenFields, format_ends
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.rotary import network
 from specdec.models.rotary.config import Activation, Rope, RotaryConfig, Stack
+from specdec.models.rotary.model import RotaryModel
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
@@ -33,8 +35,8 @@ VARIANTS = {"attention_bias": False, "mlp_bias": False, "use_bidirectional_atten
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
-    """What a family's network always has, and what transformers takes for what a file lacks."""
+class Kind:
+    """What a model type's network always has, and what transformers takes for what a file lacks."""
 
     architecture: str
     settings: Mapping[str, Any]  # Of Stack.
@@ -71,18 +73,18 @@ _GEMMA_3 = _GEMMA_2 | {
     "settings": _settings(shifted=True, after=True, normed=True), "period": 6,
     "bases": (1_000_000.0, 10_000.0), "two_ropes": True, "caps": (None, None),
 }  # fmt: skip
-FAMILIES = {
-    "llama": Family(
+KINDS = {
+    "llama": Kind(
         "LlamaForCausalLM", _settings(), _PLAIN, tokens={"bos_token_id": 1, "eos_token_id": 2}
     ),
-    "qwen2": Family("Qwen2ForCausalLM", _settings(biases=True), _PLAIN),
-    "qwen3": Family("Qwen3ForCausalLM", _settings(normed=True), _PLAIN),
-    "gemma2": Family("Gemma2ForCausalLM", whole=_GEMMA, **_GEMMA_2),
-    "gemma3_text": Family("Gemma3ForCausalLM", whole=_GEMMA, **_GEMMA_3),
-    "t5gemma": Family(
+    "qwen2": Kind("Qwen2ForCausalLM", _settings(biases=True), _PLAIN),
+    "qwen3": Kind("Qwen3ForCausalLM", _settings(normed=True), _PLAIN),
+    "gemma2": Kind("Gemma2ForCausalLM", whole=_GEMMA, **_GEMMA_2),
+    "gemma3_text": Kind("Gemma3ForCausalLM", whole=_GEMMA, **_GEMMA_3),
+    "t5gemma": Kind(
         "T5GemmaForConditionalGeneration", whole=_GEMMA | {"shared_embedding": False}, **_GEMMA_2
     ),
-    "t5gemma2": Family(
+    "t5gemma2": Kind(
         "T5Gemma2ForConditionalGeneration", whole=_GEMMA | {"merged_attention": True}, **_GEMMA_3
     ),
 }
@@ -98,7 +100,7 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
     Raises:
       CheckpointError: a field missing or wrong, or a variant that RotaryConfig cannot say.
     """
-    family, own, encoder = FAMILIES[model_type], config, None
+    kind, own, encoder = KINDS[model_type], config, None
     if model_type in ("t5gemma", "t5gemma2"):
         own, encoder = config.inside("decoder"), config.inside("encoder")
         if model_type == "t5gemma2":
@@ -106,21 +108,21 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
     vocab_size = own.whole("vocab_size")
     given = {name: value for name, value in own.raw.items() if name in _TOKENS}
     given |= {name: config.raw[name] for name in _TOKENS if config.has(name)}
-    tokens = TokenFields(Fields({**family.tokens, **given}, config.source), generation, vocab_size)
-    ends = tokens.ends(family.tokens.get("eos_token_id"))
+    tokens = TokenFields(Fields({**kind.tokens, **given}, config.source), generation, vocab_size)
+    ends = tokens.ends(kind.tokens.get("eos_token_id"))
     pad = tokens.first("pad_token_id")
     start = tokens.first("decoder_start_token_id", "bos_token_id")
     spare = ends[0] if ends else 0
-    tied = family.gemma
-    cap = _cap(own, "final_logit_softcapping", family.caps[1]) if family.gemma else None
+    tied = kind.gemma
+    cap = _cap(own, "final_logit_softcapping", kind.caps[1]) if kind.gemma else None
     try:
         return RotaryConfig(
-            **_stack(family, own, None), **family.whole,
+            **_stack(kind, own, None), **kind.whole,
             vocab_size=vocab_size,
             trained_positions=own.whole("max_position_embeddings", default=8192),
             tied_logits=config.truth("tie_word_embeddings", tied),
             logits_softcap=cap,
-            encoder=None if encoder is None else Stack(**_stack(family, encoder, model_type)),
+            encoder=None if encoder is None else Stack(**_stack(kind, encoder, model_type)),
             dropout_rate=config.fraction("dropout_rate", 0.0),
             pad_id=spare if pad is None else pad, start_id=spare if start is None else start,
             eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
@@ -131,7 +133,7 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
         raise CheckpointError(f"{config.source}: {error}") from None
 
 
-def _stack(family: Family, config: Fields, encoder: str | None) -> dict[str, Any]:
+def _stack(kind: Kind, config: Fields, encoder: str | None) -> dict[str, Any]:
     """The settings of a stack; of an encoder, if ``encoder`` tells whose."""
     for name, value in VARIANTS.items():
         if config.has(name) and config.truth(name, value) != value:
@@ -139,27 +141,27 @@ def _stack(family: Family, config: Fields, encoder: str | None) -> dict[str, Any
     sizes: dict[str, Any] = {ours: config.whole(name) for ours, name in SIZES.items()}
     heads, layers = sizes["num_heads"], config.whole("num_hidden_layers", 1, MOST_LAYERS)
     size = sizes["d_model"] // heads
-    field = "hidden_activation" if family.gemma else "hidden_act"
-    sliding = _sliding(family, config, layers)
+    field = "hidden_activation" if kind.gemma else "hidden_act"
+    sliding = _sliding(kind, config, layers)
     found = {
-        **sizes, **family.settings,
+        **sizes, **kind.settings,
         "num_layers": layers,
         "num_kv_heads": (
             config.whole("num_key_value_heads") if config.has("num_key_value_heads") else heads
         ),
         "head_dim": config.whole("head_dim") if config.has("head_dim") else size,
-        "activation": config.choice(field, ACTIVATIONS, family.activation),
-        "rope": _rope(family, config, False),
+        "activation": config.choice(field, ACTIVATIONS, kind.activation),
+        "rope": _rope(kind, config, False),
         "sliding": sliding,
         "layer_norm_epsilon": config.fraction("rms_norm_eps", 1e-6),
     }  # fmt: skip
     if any(sliding):
         found["window"] = _window(config.whole("sliding_window", default=4096), encoder)
-        found["sliding_rope"] = _rope(family, config, True) if family.two_ropes else None
-    if family.gemma:
+        found["sliding_rope"] = _rope(kind, config, True) if kind.two_ropes else None
+    if kind.gemma:
         found["query_scalar"] = config.positive("query_pre_attn_scalar", 256.0)
-    if family.caps[0] is not None:  # The others' code does nothing with the field.
-        found["attention_softcap"] = _cap(config, "attn_logit_softcapping", family.caps[0])
+    if kind.caps[0] is not None:  # The others' code does nothing with the field.
+        found["attention_softcap"] = _cap(config, "attn_logit_softcapping", kind.caps[0])
     return found
 
 
@@ -177,7 +179,7 @@ def _window(size: int, encoder: str | None) -> tuple[int, int]:
     return (size, size) if encoder == "t5gemma" else ((size + 1) // 2 - 1, size // 2)
 
 
-def _sliding(family: Family, config: Fields, layers: int) -> tuple[bool, ...]:
+def _sliding(kind: Kind, config: Fields, layers: int) -> tuple[bool, ...]:
     """Which layers see a window."""
     kinds = {"full_attention": False, "sliding_attention": True}
     given = config.raw.get("layer_types")
@@ -191,8 +193,8 @@ def _sliding(family: Family, config: Fields, layers: int) -> tuple[bool, ...]:
             raise CheckpointError(
                 f"{config.source}: layer_types has {len(found)} entries for {layers} layers."
             )
-    elif family.period is not None:
-        period = config.whole("sliding_window_pattern", default=family.period)
+    elif kind.period is not None:
+        period = config.whole("sliding_window_pattern", default=kind.period)
         found = [bool((i + 1) % period) for i in range(layers)]
     else:
         first = config.whole("max_window_layers", 0, default=28)
@@ -201,12 +203,12 @@ def _sliding(family: Family, config: Fields, layers: int) -> tuple[bool, ...]:
     return tuple(found)
 
 
-def _rope(family: Family, config: Fields, sliding: bool) -> Rope:
+def _rope(kind: Kind, config: Fields, sliding: bool) -> Rope:
     """Of layers that see all, or a window: what transformers 5 writes, or versions before it."""
-    kind, base = ("sliding_attention", "full_attention")[not sliding], family.bases[sliding]
+    part, base = ("full_attention", "sliding_attention")[sliding], kind.bases[sliding]
     given = config.raw.get("rope_parameters")
-    if isinstance(given, dict) and family.two_ropes:
-        given = given.get(kind)
+    if isinstance(given, dict) and kind.two_ropes:
+        given = given.get(part)
     elif given is None:
         name = "rope_local_base_freq" if sliding else "rope_theta"
         given = {"rope_theta": config.positive(name, base)}
@@ -230,22 +232,22 @@ def _rope(family: Family, config: Fields, sliding: bool) -> Rope:
     return Rope(**options)
 
 
-def family_of(config: RotaryConfig) -> str:
+def _kind_of(config: RotaryConfig) -> str:
     """The model_type of the family whose network this is.
 
     Raises:
       CheckpointError: the settings are together no family's.
     """
     stacks = config.stacks.values()
-    for name, family in FAMILIES.items():
-        same = all(getattr(config, key) == value for key, value in family.whole.items())
+    for name, kind in KINDS.items():
+        same = all(getattr(config, key) == value for key, value in kind.whole.items())
         same &= ("encoder" in config.stacks) == name.startswith("t5gemma")
         for stack in stacks:
-            same &= all(getattr(stack, key) == value for key, value in family.settings.items())
-            same &= family.two_ropes or stack.sliding_rope is None
-            same &= family.caps[0] is not None or stack.attention_softcap is None
-            same &= family.gemma or stack.query_scalar in (None, stack.head_dim)
-        if same and (family.gemma or config.logits_softcap is None):
+            same &= all(getattr(stack, key) == value for key, value in kind.settings.items())
+            same &= kind.two_ropes or stack.sliding_rope is None
+            same &= kind.caps[0] is not None or stack.attention_softcap is None
+            same &= kind.gemma or stack.query_scalar in (None, stack.head_dim)
+        if same and (kind.gemma or config.logits_softcap is None):
             return name
     raise CheckpointError(f"No family of transformers has these settings together: {config}.")
 
@@ -255,10 +257,10 @@ def format_config(config: RotaryConfig, dtype: str) -> dict[str, Any]:
 
     T5Gemma 2 gets a vision tower of the smallest size, which has no weights.
     """
-    name = family_of(config)
-    family = FAMILIES[name]
+    name = _kind_of(config)
+    kind = KINDS[name]
     whole = {
-        "architectures": [family.architecture], "model_type": name, "torch_dtype": dtype,
+        "architectures": [kind.architecture], "model_type": name, "torch_dtype": dtype,
         "tie_word_embeddings": config.tied_logits, **format_generation_config(config),
     }  # fmt: skip
     more = {
@@ -267,10 +269,10 @@ def format_config(config: RotaryConfig, dtype: str) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_logits,
     }
     if config.encoder is None:
-        return {**_format_stack(family, config, None), **more, **whole}
+        return {**_format_stack(kind, config, None), **more, **whole}
     tokens = format_generation_config(config)
     both = {
-        part: _format_stack(family, stack, name if part == "encoder" else None) | more | tokens
+        part: _format_stack(kind, stack, name if part == "encoder" else None) | more | tokens
         for part, stack in config.stacks.items()
     }  # fmt: skip
     both["decoder"]["final_logit_softcapping"] = config.logits_softcap
@@ -291,7 +293,7 @@ def format_config(config: RotaryConfig, dtype: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _format_stack(family: Family, stack: Stack, encoder: str | None) -> dict[str, Any]:
+def _format_stack(kind: Kind, stack: Stack, encoder: str | None) -> dict[str, Any]:
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     activation = "gelu_pytorch_tanh" if stack.activation == "gelu" else activations["silu"]
     kinds = ("full_attention", "sliding_attention")
@@ -301,15 +303,15 @@ def _format_stack(family: Family, stack: Stack, encoder: str | None) -> dict[str
         "num_hidden_layers": stack.num_layers,
         "num_key_value_heads": stack.num_kv_heads,
         "head_dim": stack.head_dim,
-        "hidden_activation" if family.gemma else "hidden_act": activation,
+        "hidden_activation" if kind.gemma else "hidden_act": activation,
         "rms_norm_eps": stack.layer_norm_epsilon,
         "rope_parameters": _format_rope(stack.rope),
         "attention_bias": False,
     }
-    if family.two_ropes:
+    if kind.two_ropes:
         ropes = (stack.rope_of(sliding) for sliding in (False, True))
         found["rope_parameters"] = dict(zip(kinds, map(_format_rope, ropes), strict=True))
-    if family.gemma:
+    if kind.gemma:
         scalar = stack.query_scalar or stack.head_dim
         if scalar != int(scalar):
             raise CheckpointError(f"transformers' query_pre_attn_scalar is whole, not {scalar}.")
@@ -317,7 +319,7 @@ def _format_stack(family: Family, stack: Stack, encoder: str | None) -> dict[str
         found["attn_logit_softcapping"] = stack.attention_softcap
         if isinstance(stack, RotaryConfig):
             found["final_logit_softcapping"] = stack.logits_softcap
-    if family.architecture != "LlamaForCausalLM":
+    if kind.architecture != "LlamaForCausalLM":
         found["layer_types"] = [kinds[each] for each in slides]
     elif any(slides):
         raise CheckpointError("A Llama of transformers has no sliding windows.")
@@ -327,7 +329,7 @@ def _format_stack(family: Family, stack: Stack, encoder: str | None) -> dict[str
         if _window(size, encoder) != stack.window:
             raise CheckpointError(f"transformers cannot say the window {stack.window}.")
         found |= {"sliding_window": size}
-        if not family.gemma:
+        if not kind.gemma:
             found["use_sliding_window"] = True
     return found
 
@@ -372,42 +374,31 @@ class Parameter(NamedTuple):
         return array if self.path.endswith("/embedding") else array.T
 
 
-PREFIX = ""  # Of files' names, in addition to those below.
 _EMBEDDING_PATH, _HEAD_PATH = "token_embedder/embedding", "decoder/logits_dense/kernel"
 
 
-def decoder_name(config: RotaryConfig) -> str:
-    """How the names of the decoder's layers begin."""
-    return "model.layers." if config.encoder is None else "model.decoder.layers."
-
-
-def head_name(config: RotaryConfig) -> str:
+def _head_name(config: RotaryConfig) -> str:
     """What the logits' kernel is called, which files may have though it is the embedding."""
     return "lm_head.weight" if config.encoder is None else "lm_head.out_proj.weight"
 
 
-def embedding_name(config: RotaryConfig) -> str:
-    """What the decoder's embedding is called."""
-    return next(n for n, each in all_parameters(config).items() if each.path == _EMBEDDING_PATH)
-
-
-def unused_names(config: RotaryConfig, names: Iterable[str]) -> list[str]:
-    """Of T5Gemma 2, what is for images, and the decoder's name of the embedding."""
-    if not config.merged_attention:
-        return []
-    ours = ("vision_tower.", "multi_modal_projector.", ".eoi_embedding")
-    also = "model.decoder.embed_tokens.weight"
-    return [name for name in names if name == also or any(part in name for part in ours)]
+def open_parameters(weights: Weights, config: RotaryConfig) -> Opened:
+    """See :class:`Family`."""
+    weights.check_decoder("model.layers." if config.encoder is None else "model.decoder.layers.")
+    table = all_parameters(dataclasses.replace(config, tied_logits=False))
+    embedding = next(name for name, each in table.items() if each.path == _EMBEDDING_PATH)
+    unused = []
+    if config.merged_attention:  # T5Gemma 2's parts for images, and a name of its embedding.
+        images = ("vision_tower.", "multi_modal_projector.", ".eoi_embedding")
+        unused = [name for name in weights if any(part in name for part in images)]
+        unused.append("model.decoder.embed_tokens.weight")
+    head = _head_name(config)
+    return open_by_table(weights, config, table, head=head, embedding=embedding, unused=unused)
 
 
 def all_parameters(config: RotaryConfig) -> dict[str, Parameter]:
     """Every parameter of a network, by Hugging Face's name."""
     return {name: Parameter(path, shape) for name, path, shape in _named(config)}
-
-
-def parameter_shapes(config: RotaryConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a network, by its path in our tree."""
-    return dict(all_parameters(config).values())
 
 
 def _named(config: RotaryConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -427,7 +418,7 @@ def _named(config: RotaryConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
             yield from _layer(config, stack, f"{prefix}.layers.{i}", f"{part}/layers_{i}")
         yield f"{prefix}.norm.weight", f"{part}/{part}_norm/scale", (stack.d_model,)
     if not config.tied_logits:
-        yield head_name(config), _HEAD_PATH, table[::-1]
+        yield _head_name(config), _HEAD_PATH, table[::-1]
 
 
 def _layer(
@@ -479,3 +470,35 @@ def _norms(config: RotaryConfig, stack: Stack, crosses: bool) -> list[tuple[str,
         (f"{when}_cross_attn_layernorm", f"{when}_cross_attention") for when in ("pre", "post")
     ]
     return found + cross * crosses
+
+
+FAMILY = Family(
+    config=RotaryConfig,
+    network=network,
+    model=RotaryModel,
+    model_types={
+        "llama": "2 and 3",
+        "qwen2": "Qwen 2.5",
+        "qwen3": "",
+        "gemma2": "",
+        "gemma3_text": "270M and 1B",
+        "t5gemma": "",
+        "t5gemma2": "without images",
+    },
+    public={
+        "t5gemma-2-SIZE-SIZE*": "t5gemma2_SIZE_SIZE",
+        "t5gemma-SIZE-SIZE*": "t5gemma_SIZE_SIZE",
+        "gemma-2-SIZE*": "gemma2_SIZE",
+        "gemma-3-SIZE*": "gemma3_SIZE",
+        "Llama-3.1-SIZE*": "llama3_SIZE",
+        "Llama-3.2-SIZE*": "llama3_SIZE",
+        "Qwen2.5-SIZE*": "qwen2_5_SIZE",
+        "Qwen3-SIZE*": "qwen3_SIZE",
+    },
+    tokenizer_class="PreTrainedTokenizerFast",
+    parse_config=parse_config,
+    format_config=format_config,
+    format_generation_config=format_generation_config,
+    all_parameters=all_parameters,
+    open_parameters=open_parameters,
+)

@@ -8,15 +8,19 @@ what transformers does not know: the field ``encoding_width`` and the parameter
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.fields import Fields, TokenFields
+from specdec.checkpoints.families.base import Family, Opened, Weights
+from specdec.checkpoints.fields import Fields, TokenFields, format_ends
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.t5 import network
 from specdec.models.t5.config import Activation, T5Config
+from specdec.models.t5.model import T5Model
 
 DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
 # "gated-gelu" is the tanh approximation, "gelu" on its own the exact error function (unsupported).
@@ -138,11 +142,6 @@ def format_generation_config(config: T5Config) -> dict[str, Any]:
     }
 
 
-def format_ends(eos_id: int | None, more_eos_ids: tuple[int, ...]) -> int | list[int] | None:
-    """What eos_token_id is in both files; null where outputs end only at their limit."""
-    return eos_id if eos_id is None or not more_eos_ids else [eos_id, *more_eos_ids]
-
-
 class Parameter(NamedTuple):
     """A parameter's path in T5X's tree, joined by "/", and its shape there.
 
@@ -171,11 +170,6 @@ def all_parameters(config: T5Config) -> dict[str, Parameter]:
     if not config.tied_logits:
         table[HEAD] = Parameter(HEAD_PATH, size[::-1])
     return table
-
-
-def parameter_shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a network, by its path in T5X's tree."""
-    return dict(all_parameters(config).values())
 
 
 def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -213,3 +207,64 @@ def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, 
             shape = (config.d_ff, width) if name == "wo" else (width, config.d_ff)
             yield f"{block}.{j}.DenseReluDense.{name}.weight", f"{layer}/mlp/{name}/kernel", shape
     yield f"{stack}.final_layer_norm.weight", f"{stack}/{stack}_norm/scale", (width,)
+
+
+def open_parameters(weights: Weights, config: T5Config) -> Opened:
+    """See :class:`Family`. Logits follow transformers 5.24.
+
+    They come from ``lm_head.weight`` where the file has one and from the embedding otherwise,
+    scaled by d_model**-0.5 as config.json asks. A head that is both separate and scaled has the
+    factor multiplied into its kernel.
+
+    Raises:
+      CheckpointError: encoder and decoder have different embeddings.
+    """
+    scaled = config.tied_logits
+    layers = all_parameters(dataclasses.replace(config, tied_logits=False))
+    shared, head = layers.pop(EMBEDDING), layers.pop(HEAD)
+    weights.check_decoder("decoder.block.")
+    found = [name for name in EMBEDDING_NAMES if name in weights]
+    embedding_name = found[0] if found else EMBEDDING
+    weights.check([embedding_name, *layers], [*EMBEDDING_NAMES, *UNUSED_NAMES])
+    embedding = weights.stored(embedding_name, shared)
+
+    def is_embedding(name: str) -> bool:
+        return name == embedding_name or np.array_equal(weights.stored(name, shared), embedding)
+
+    for name in found:
+        if name != HEAD and not is_embedding(name):
+            raise CheckpointError(
+                f"{weights.directory}: {name} differs from {embedding_name}; T5 shares one "
+                "embedding between encoder and decoder, and a checkpoint with several cannot be "
+                "loaded."
+            )
+    # A checkpoint without a head has the embedding for one.
+    head_name = HEAD if HEAD in weights else embedding_name
+    config = dataclasses.replace(config, tied_logits=scaled and is_embedding(head_name))
+    params = {shared.path: embedding}
+    if not config.tied_logits:
+        params[head.path] = weights.stored(head_name, head, config.d_model**-0.5 if scaled else 1.0)
+    return config, params | {each.path: weights.stored(n, each) for n, each in layers.items()}
+
+
+FAMILY = Family(
+    config=T5Config,
+    network=network,
+    model=T5Model,
+    model_types={
+        "t5": "Flan-T5, UL2, MADLAD-400, ByT5, CodeT5+ 220m and 770m",
+        "mt5": "Aya-101",
+        "umt5": "",
+    },
+    public={
+        "t5-v1_1-SIZE": "t5_1_1_SIZE",
+        "flan-t5-SIZE": "t5_1_1_SIZE",
+        "t5-SIZE": "t5_1_0_SIZE",
+    },
+    tokenizer_class="T5Tokenizer",
+    parse_config=parse_config,
+    format_config=format_config,
+    format_generation_config=format_generation_config,
+    all_parameters=all_parameters,
+    open_parameters=open_parameters,
+)

@@ -56,9 +56,8 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
         return read_config(source), "its shapes" if is_t5x(source) else "config.json"
     name = Path(source.partition("@")[0]).name  # Without a branch, tag or commit.
     for family in FAMILIES.values():
-        shape = family.public_shape(name)
-        if shape is not None:
-            return _public_shape(source, shape, family.config, root)
+        if shape := family.public_shape(name):
+            return _public_shape(source, *shape, family.config, root)
     known = (name for family in FAMILIES.values() for name in family.public)
     raise CheckpointError(
         f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
@@ -66,13 +65,12 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     )
 
 
-def _public_shape(source: str, name: str, config: type, root: Path) -> tuple[Config, str]:
+def _public_shape(
+    source: str, name: str, kind: str, config: type, root: Path
+) -> tuple[Config, str]:
     file = f"{SHAPES}/{name}.gin"
     if not (root / file).is_file():
-        known = sorted(
-            path.stem for path in (root / SHAPES).glob("*.gin")
-            if f".{config.__name__}()" in path.read_text()
-        )  # fmt: skip
+        known = sorted(path.stem for path in (root / SHAPES).glob(f"{kind}.gin"))
         raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
     gin_files.parse([str(root / file)], [], root)
     with gin.config_scope(name):

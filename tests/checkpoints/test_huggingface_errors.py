@@ -156,7 +156,7 @@ def test_model_is_no_t5(checkpoint, model_type):
     message = refusal(checkpoint)
     assert f"model_type is {model_type!r}. Checkpoints that can be loaded are" in message
     for name in ("t5 (Flan-T5", "UL2", "MADLAD-400", "ByT5", "CodeT5+", "mt5 (Aya-101)", "umt5",
-                 "gpt2 (DistilGPT2)", "m2m_100 (NLLB-200", "t5gemma2 (without images)"):  # fmt: skip
+                 "gpt2 (DistilGPT2)", "m2m_100 (NLLB-200", "t5gemma2 (without"):  # fmt: skip
         assert name in message
     assert "\n" not in message
 
@@ -174,7 +174,7 @@ def test_an_encoder_alone(checkpoint):
     save_file(weights, path)
     message = refusal(checkpoint)
     assert "good has no decoder, only an encoder, which cannot generate" in message
-    assert "'umt5' (UMT5)" in message
+    assert "Load a checkpoint with both" in message
 
 
 def test_size_missing_from_config(checkpoint):

@@ -137,14 +137,18 @@ class Family:
     all_parameters: Callable[[Any], Mapping[str, Parameter]]
     open_parameters: Callable[[Weights, Any], Opened]
 
-    def public_shape(self, name: str) -> str | None:
-        """The file's name in configs/shapes of a public checkpoint; None if it is no such name."""
+    def public_shape(self, name: str) -> tuple[str, str] | None:
+        """The file of a public checkpoint in configs/shapes, and what fits all of its kind.
+
+        None where it is no such name.
+        """
         for known, shape in self.public.items():
             pattern = re.escape(known).replace("SIZE", r"([\w.]+)").replace(r"\*", "(?:-.*)?")
             if found := re.fullmatch(pattern, name, re.IGNORECASE):
+                all_of_it = shape.replace("SIZE", "*")
                 for size in found.groups():
                     shape = shape.replace("SIZE", size.lower().replace(".", "_"), 1)
-                return shape
+                return shape, all_of_it
         return None
 
     def parameter_shapes(self, config: Config) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tiny import TINY_ROTARY, random_rotary_params, ragged_inputs
+from tiny import TINY_ROTARY, ragged_inputs, random_rotary_params
 
 from specdec.models.rotary.network import Transformer
 

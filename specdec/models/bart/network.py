@@ -225,6 +225,9 @@ class Transformer(nn.Module):
 
 
 def init_params(config: BartConfig, key: jax.Array) -> dict:
-    """Random parameters, float32, unboxed (plain arrays)."""
+    """Random parameters, float32, unboxed (plain arrays); the padding's embeddings are zeros."""
     tokens = jnp.zeros((1, 1), jnp.int32)
-    return nn.unbox(Transformer(config).init(key, tokens, tokens)["params"])
+    params = nn.unbox(Transformer(config).init(key, tokens, tokens)["params"])
+    for name in {"token_embedder", "encoder_token_embedder"} & params.keys():
+        params[name]["embedding"] = params[name]["embedding"].at[config.pad_id].set(0.0)
+    return params

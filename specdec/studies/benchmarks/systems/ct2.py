@@ -25,10 +25,14 @@ class System:
                 del tokenizer_class, kwargs
                 config = transformers.AutoConfig.from_pretrained(model_name_or_path)
                 bos = None if config.is_encoder_decoder else str(config.bos_token_id)
+                names = {str(i): i for i in range(config.vocab_size)}
+                if config.model_type == "marian":  # The converter removes the last one by name.
+                    names["<pad>"] = names.pop(str(config.pad_token_id))
                 return types.SimpleNamespace(
                     bos_token=bos, pad_token=str(config.pad_token_id), unk_token="2",
+                    unk_token_id=2, special_tokens_map={},
                     eos_token=str(config.eos_token_id), convert_ids_to_tokens=str,
-                    get_vocab=lambda: {str(i): i for i in range(config.vocab_size)},
+                    get_vocab=lambda: names,
                 )  # fmt: skip
 
         self.workload = workload

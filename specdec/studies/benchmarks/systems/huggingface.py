@@ -41,8 +41,8 @@ class System:
             model = kind.from_pretrained(checkpoint, dtype=dtype).eval()
             if workload.beam is None:  # Rows get the lengths they are told.
                 model.generation_config.eos_token_id = None
-            if self._encodes:
-                # transformers gives the decoder's cache as many layers as the encoder has.
+            if "num_decoder_layers" in model.config.to_dict():
+                # transformers gives T5's cache as many layers as the encoder has.
                 model.config.num_layers = model.config.num_decoder_layers
             return model
 

@@ -351,6 +351,7 @@ FAMILY = Family(
         "nllb-200-SIZE": "nllb_SIZE",
         "opus-mt-tc-big*": "marian_big",
         "opus-mt*": "marian_base",
+        "marian-SIZE": "marian_SIZE",
         "pegasus-SIZE*": "pegasus_SIZE",
     },
     tokenizer_class="PreTrainedTokenizerFast",

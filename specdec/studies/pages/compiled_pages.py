@@ -194,6 +194,15 @@ SECTIONS: Mapping[str, Section] = {
         ("block, ms", "{block[ms]}"), ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
         _WHOLE,
     ]), SOURCE]),
+    "families-compiled": Section(["results/families/summary.json"], [Table(
+        lambda content: _rows(content, "families"), [
+            ("chip", "{topology}"), ("", "{shape}"), ("tokens in", "{settings[input_len]}"),
+            ("GB", "{memory}"), ("plain step, ms", "{plain_step[ms]}"),
+            ("of its bytes' time", "{floor:.2f}"), ("block, ms", "{block[ms]}"),
+            ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
+            ("whole decode at α 0.7", "{speedup_at[0.70]:.2f}×"),
+        ],
+    ), SOURCE]),
     "table-2-compiled": Section(_ACCELERATORS, [Table(_table_2, [
         ("task", "{task}"), ("draft", "{report[draft]}"), ("temperature", "{temperature}"),
         ("γ", "{report[gamma]}"), ("α", "{alpha:.2f}"),

@@ -266,6 +266,7 @@ def sections(
         "docs/reproduction.md": page(
             {**COMPILED, **TREES, "lm": DECODER_ONLY}, lambda name: show(reproduction(name))
         ),
+        "docs/families.md": page(COMPILED, lambda name: show(benchmark(name))),
         "docs/trees.md": page({**TREES, "greedy": runs(TREE_RUNS, _TREE_ROWS)}),
         "docs/beams.md": page(BEAMS),
         "docs/rules.md": page(RULES),

@@ -29,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; a CheckpointError names a file that is absent or holds anything else."""
     if not path.exists():
         raise CheckpointError(
-            f"{path.parent} has no {path.name}; pass the directory of a T5 or GPT-2 checkpoint."
+            f"{path.parent} has no {path.name}; pass the directory of a checkpoint."
         )
     check_whole(path)
     try:

@@ -23,7 +23,7 @@ from specdec.models.bart.network import Transformer as BartNetwork
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import Transformer as GPTNetwork
-from specdec.models.rotary.config import Rope, RotaryConfig
+from specdec.models.rotary.config import Rope, RotaryConfig, Stack
 from specdec.models.rotary.model import RotaryModel
 from specdec.models.rotary.network import Transformer as RotaryNetwork
 from specdec.models.t5.config import T5Config
@@ -61,13 +61,25 @@ _GEMMA = RotaryConfig(
     activation="gelu", shifted_norms=True, norms_after=True, sliding=(True, False), window=(2, 0),
     sliding_rope=Rope(10.0), attention_softcap=3.0, scaled_embedding=True, eos_id=EOS, start_id=2,
 )  # fmt: skip
+# One softmax over its own keys and the encoder's.
+_T5GEMMA_2 = dataclasses.replace(
+    _GEMMA, attention_softcap=None, query_key_norms=True, merged_attention=True, start_id=0,
+    encoder=Stack(
+        d_model=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=8,
+        activation="gelu", shifted_norms=True, norms_after=True, query_key_norms=True,
+        sliding=(True,), window=(1, 1), sliding_rope=Rope(10.0),
+    ),
+)  # fmt: skip
 # Some text has filler behind it; a decoder also goes on from nothing.
 TEXTS = {
-    **dict.fromkeys(("t5", "bart", "m2m_100"), ((2, 2, 1), (2, 1))),
+    **dict.fromkeys(("t5", "bart", "m2m_100", "t5gemma2"), ((2, 2, 1), (2, 1))),
     **dict.fromkeys(("gpt", "gemma"), ((2, 0, 2), (0, 2), ())),
 }  # fmt: skip
 # A target's and a draft's, whose likeliest tokens depend on text, history and positions.
-SEEDS = {"t5": (39, 4), "gpt": (41, 35), "bart": (73, 75), "m2m_100": (79, 68), "gemma": (58, 27)}
+SEEDS = {
+    "t5": (39, 4), "gpt": (41, 35), "bart": (73, 75), "m2m_100": (79, 68), "gemma": (58, 27),
+    "t5gemma2": (85, 31),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +119,7 @@ class OrderedBart(Ordered, BartModel):
 
 @dataclasses.dataclass(frozen=True)
 class OrderedRotary(Ordered, RotaryModel):
-    """A Gemma."""
+    """A Gemma or a T5Gemma."""
 
 
 # For each family what decodes, its network, its shape and its random parameters.
@@ -117,6 +129,7 @@ KINDS = {
     "bart": (OrderedBart, BartNetwork, _BART, random_bart_params),
     "m2m_100": (OrderedBart, BartNetwork, _M2M, random_bart_params),
     "gemma": (OrderedRotary, RotaryNetwork, _GEMMA, random_rotary_params),
+    "t5gemma2": (OrderedRotary, RotaryNetwork, _T5GEMMA_2, random_rotary_params),
 }
 
 

@@ -56,7 +56,7 @@ def guessed_by(family, name):
         ("t5", "model"), ("t5", "n-gram"), ("t5", "copying"), ("t5", "tree"), ("gpt", "model"),
         ("gpt", "tree"), slow("gpt", "n-gram"), slow("gpt", "copying"), ("bart", "tree"),
         ("m2m_100", "model"), slow("bart", "model"), slow("m2m_100", "tree"),
-        ("gemma", "tree"), slow("gemma", "model"),
+        ("gemma", "tree"), slow("gemma", "model"), ("t5gemma2", "model"), slow("t5gemma2", "tree"),
     ],
 )  # fmt: skip
 def test_networks_are_lossless(family, name):
@@ -138,6 +138,7 @@ def test_broken_verifiers_are_caught(family, verifier):
         ("m2m_100", broken.LateAfterRejection),
         ("gpt", broken.ReadsFiller),
         slow("gemma", broken.KeepsRejected),
+        ("t5gemma2", broken.LateAfterRejection),
     ],
 )
 def test_broken_caches_are_caught(family, mutant):
@@ -156,6 +157,7 @@ def test_broken_caches_are_caught(family, mutant):
         ("gpt", broken.SiblingsSeen),
         ("gemma", broken.PositionsBySlot),
         slow("gemma", broken.SiblingsSeen),
+        slow("t5gemma2", broken.PositionsBySlot),
     ],
 )
 def test_broken_trees_are_caught(family, mutant):

@@ -325,6 +325,8 @@ def test_what_is_saved_is_read_back(tmp_path, variant):
         ("gemma2", {"layer_types": ["full_attention"]}, "has 1 entries for 2 layers"),
         ("gemma2", {"layer_types": ["chunked_attention"] * 2}, "must be a list of"),
         ("t5gemma", {"encoder": None}, "encoder must be an object"),
+        ("t5gemma", {"decoder": {"model_type": "gemma3_text"}},
+         "decoder: model_type must be 't5_gemma_module' in a t5gemma model, got 'gemma3_text'"),
         ("llama", {"model_type": "mistral"}, "can be loaded are, .* llama .*, t5gemma2 "),
     ],
 )  # fmt: skip

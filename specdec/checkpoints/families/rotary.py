@@ -88,6 +88,11 @@ KINDS = {
         "T5Gemma2ForConditionalGeneration", whole=_GEMMA | {"merged_attention": True}, **_GEMMA_3
     ),
 }
+# What the parts of an encoder-decoder's config.json call themselves, where they do.
+_PARTS = {
+    "t5gemma": ("t5_gemma_module", "t5_gemma_module"),
+    "t5gemma2": ("t5gemma2_text", "t5gemma2_decoder"),
+}
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -101,10 +106,16 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
       CheckpointError: a field missing or wrong, or a variant that RotaryConfig cannot say.
     """
     kind, own, encoder = KINDS[model_type], config, None
-    if model_type in ("t5gemma", "t5gemma2"):
+    if model_type in _PARTS:
         own, encoder = config.inside("decoder"), config.inside("encoder")
         if model_type == "t5gemma2":
             encoder = encoder.inside("text_config")
+        for part, wanted in zip((encoder, own), _PARTS[model_type], strict=True):
+            if part.raw.get("model_type", wanted) != wanted:
+                raise CheckpointError(
+                    f"{part.source}: model_type must be {wanted!r} in a {model_type} model, got "
+                    f"{part.raw['model_type']!r}: parts of several families do not fit together."
+                )
     vocab_size = own.whole("vocab_size")
     given = {name: value for name, value in own.raw.items() if name in _TOKENS}
     given |= {name: config.raw[name] for name in _TOKENS if config.has(name)}

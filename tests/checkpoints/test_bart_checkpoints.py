@@ -74,10 +74,11 @@ CASES = {
     ),
     "pegasus_odd": ("PegasusForConditionalGeneration", {**ODD, **UNTIED}, {}),
 }  # fmt: skip
+SEEDS = {"bart_odd": 3, "mbart_odd": 5, "marian_apart": 2}  # With others most outputs end soon.
 ENDS = (7, 11, 19, 20)  # They end an output, too, so that rows end apart.
 
 
-def random_model(torch, name, seed=0):
+def random_model(torch, name):
     """transformers' own, of which every weight matters; sines are as they are."""
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
@@ -85,7 +86,7 @@ def random_model(torch, name, seed=0):
     architecture, changes, generation = CASES[name]
     kind = getattr(transformers, architecture)
     model = kind(kind.config_class(**SMALL | changes)).eval()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEEDS.get(name, 0))
     width = model.config.d_model
     with torch.no_grad():
         for path, weight in model.named_parameters():
@@ -285,6 +286,7 @@ def continued(torch, saved):
             end = next((i for i, token in enumerate(row) if token in ends), len(row) - 1)
             rows.append(row[: end + 1])
         assert len(set(map(tuple, rows))) > count // 3
+        assert sum(map(len, rows)) > 10 * count
         return given, rows
 
     return continued
@@ -349,7 +351,9 @@ def test_shards_in_bfloat16(torch, saved, tmp_path, name):
     narrow = kind.from_pretrained(saved(name)[1]).to(torch.bfloat16)
     narrow.save_pretrained(tmp_path, max_shard_size="12KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert_same_logits(torch, kind.from_pretrained(tmp_path).float().eval(), tmp_path)
+    # Read in bfloat16 and then widened, the sines would stay rounded.
+    again = kind.from_pretrained(tmp_path, dtype=torch.float32)
+    assert_same_logits(torch, again.eval(), tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)

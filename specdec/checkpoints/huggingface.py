@@ -354,7 +354,8 @@ def save_huggingface(
         write_json(partial / GENERATION_CONFIG, names.format_generation_config(config))
         if vocabulary_file is not None:
             copy_vocabulary(Path(vocabulary_file), partial)
-            write_json(partial / TOKENIZER_CONFIG, tokenizer)
+            if tokenizer:
+                write_json(partial / TOKENIZER_CONFIG, tokenizer)
 
 
 def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, Any]:
@@ -373,8 +374,8 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
         }  # fmt: skip
     if isinstance(config, GPTConfig):
         return {"tokenizer_class": "GPT2TokenizerFast"}
-    if isinstance(config, RotaryConfig) and file.name == TOKENIZER:
-        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if not isinstance(config, T5Config):  # The class is that of the model_type.
+        return {}
     if file.name == TOKENIZER:
         return {"tokenizer_class": "T5Tokenizer"}
     model = read_pieces(file)

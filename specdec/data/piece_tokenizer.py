@@ -43,12 +43,17 @@ class PieceTokenizer:
             for file in found.models
         )
         self._source = source
-        self._target = target if found.target_ids is not found.ids else source
+        apart = found.target_ids is not found.ids
+        self._target = target if apart else source
         self._added = AddedTokens(found.added, found.options.get("split_special_tokens", False))
         self._ids, self._marian = found.ids, found.marian
-        self._special = found.special
         self._spelling = {i: piece for piece, i in found.target_ids.items()}
-        self._spelling |= {i: token.content for i, token in found.added.items()}
+        self._special = found.special
+        if apart:
+            names = (found.added[i].content for i in found.special)
+            self._special = {found.target_ids.get(name) for name in names}
+        else:
+            self._spelling |= {i: token.content for i, token in found.added.items()}
         self._cleans_up = found.options.get("clean_up_tokenization_spaces", False)
         self._unknown = found.ids[found.named["unk_token"]]
         self.eos_id: int = found.ids[found.named["eos_token"]]

@@ -100,5 +100,9 @@ class Languages:
         shown = ", ".join([*sorted(self.ids)[:_MOST_SHOWN], "..."][: len(self.ids)])
         there = f"This vocabulary has {len(self.ids)} languages: {shown}."
         if code is None:
-            raise ValueError(f"{option} is missing: the code of a language. {there}")
+            field = "src_lang" if option == "source_language" else "tgt_lang"
+            raise ValueError(
+                f"{option} is missing: give the code of a language, or set {field} in "
+                f"tokenizer_config.json. {there}"
+            )
         raise ValueError(f"{option} = {code!r} is no language of this vocabulary. {there}")

@@ -18,7 +18,11 @@ from tiny import TINY_ROTARY, random_rotary_params
 import specdec
 from specdec.checkpoints import find_vocabulary, load_huggingface, save_huggingface
 from specdec.rules.positions import ForcedFirst
+from specdec.runs import cli
+from specdec.runs.command_line import Given
 from specdec.runs.convert import convert
+from tests.runs.conftest import GIN
+from tests.runs.decoding import ROOT, read
 
 TEXTS = ["The quick brown fox.", "Grüße, naïve  café!", "a", "日本 The dog sees\na cat 🙂"]
 LIMIT = 10
@@ -250,6 +254,30 @@ def test_languages_that_cannot_be(made, family, given, message):
 def test_languages_of_a_t5():
     with pytest.raises(ValueError, match=r"source_language = 'en', but the vocabulary has no lang"):
         specdec.load_pair("quickstart", source_language="en")
+
+
+def test_a_run_with_languages(torch, made, tmp_path, capsys):
+    """Its texts are transformers'; a missing language ends it before anything is decoded."""
+    model, tokenizer, directory, near = made("m2m100")
+    ours, theirs = _languages("m2m100", tokenizer)
+    texts = ["The quick brown fox.", "a cat"]
+    data = "".join(f"{text}\tGrüße\n" for text in texts)
+    (tmp_path / "test.tsv").write_text(data, encoding="utf-8")
+    path = tmp_path / "run.gin"
+    path.write_text(GIN.format(target=str(directory), draft=str(near), data=str(tmp_path)))
+    source, target = (f"{name.upper()} = {code!r}" for name, code in ours.items())
+    limits = f"MAX_DECODE_LEN = {LIMIT}", "MAX_INPUT_LEN = 32"
+
+    def decode(name, *bindings):
+        return cli.decode(Given([str(path)], bindings, str(tmp_path / name), "test"), ROOT)
+
+    assert decode("out", source, target, *limits) == 0
+    _, rows = read(tmp_path / "out")
+    ids, expected = _theirs(torch, model, tokenizer, texts, **theirs)
+    assert {row["id"]: row["tokens"] for row in rows} == dict(enumerate(ids))
+    assert sorted(row["output"] for row in rows) == sorted(expected)
+    assert decode("none", source, *limits) == 2
+    assert "target_language is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["nllb", "marian apart"])

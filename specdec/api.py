@@ -315,8 +315,12 @@ class Pair:
         Raises:
           ValueError: see :func:`specdec.data.inputs.prefix_ids`.
         """
-        model = self.target.model
-        return prefix_ids(prefix, count, self.vocabulary, model, max_input_len, max_decode_len)
+        model, first = self.target.model, self.target.first_token
+        limits = max_input_len, max_decode_len
+        found = prefix_ids(prefix, count, self.vocabulary, model, *limits)
+        if first is None:  # Else it is before a prefix; without one a rule makes it.
+            return found
+        return [np.insert(ids, 0, first) if len(ids) else ids for ids in found]
 
     def text(
         self, tokens: np.ndarray, batch: Batch, index: int, stop: Sequence[str | int] = ()

@@ -15,8 +15,9 @@ from specdec.checkpoints.loading import (
     GenerationConfig,
     load_model,
     resolve,
+    translating,
 )
-from specdec.data.fast_tokenizer import open_tokenizer
+from specdec.data.fast_tokenizer import check_languages, open_tokenizer
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
 from specdec.models.partitioning import DeviceMesh, check_mesh
@@ -31,6 +32,8 @@ def load_pair(
     weights: Literal["int8"] | None = None,
     mesh: DeviceMesh | None = None,
     generation_config: GenerationConfig = "follow",
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Pair:
     """Loads a target and its draft, bundled or from checkpoints.
 
@@ -54,10 +57,15 @@ def load_pair(
       generation_config: "follow": rules for logits that the target's generation_config.json sets
         are the pair's, unless ``generate`` is given others. "ignore": that file is not read for
         options.
+      source_language, target_language: codes of the texts' and the outputs' language, for a model
+        whose vocabulary has languages: NLLB ("eng_Latn"), M2M100 ("en"), mBART ("en_XX"). None for
+        ``src_lang`` and ``tgt_lang`` of its tokenizer_config.json; an output's may also be that
+        which its other files force.
 
     Raises:
-      ValueError: an unknown name, a missing argument, a draft or a vocabulary of another model, or
-        a mesh that has more devices than there are or does not divide a model.
+      ValueError: an unknown name, a missing argument, a draft or a vocabulary of another model, a
+        language that is unknown, missing or of no use, or a mesh that has more devices than there
+        are or does not divide a model.
       CheckpointError: a checkpoint cannot be read, or its generation_config.json asks for what
         cannot be done.
     """
@@ -90,7 +98,11 @@ def load_pair(
     tokenizer = None
     if vocabulary is not None:
         rows = loaded.model.vocab_size
-        tokenizer = open_tokenizer(vocabulary, rows, of_t5x=is_t5x(source))
+        tokenizer = open_tokenizer(
+            vocabulary, rows, of_t5x=is_t5x(source), source_language=source_language
+        )
+    languages = {"source_language": source_language, "target_language": target_language}
+    check_languages(tokenizer, **languages)
     ends = loaded.model.eos_ids
     if tokenizer and ends and not loaded.model.reads_prefix and tokenizer.eos_id not in ends:
         raise ValueError(
@@ -99,9 +111,7 @@ def load_pair(
             "model's own beside its weights, or correct eos_token_id in config.json."
         )
     name = name or f"{Path(target).name}+{Path(str(spec)).name}"
-    return Pair(
-        loaded,
-        spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft)),
-        tokenizer,
-        f"{name}, {weights} weights" if weights else name,
-    )
+    opened = spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft))
+    if tokenizer is not None and tokenizer.languages is not None:
+        loaded = translating(loaded, tokenizer.languages, target_language)
+    return Pair(loaded, opened, tokenizer, f"{name}, {weights} weights" if weights else name)

@@ -160,7 +160,8 @@ def save_huggingface(
         write_json(partial / GENERATION_CONFIG, family.format_generation_config(config))
         if vocabulary_file is not None:
             copy_vocabulary(Path(vocabulary_file), partial)
-            write_json(partial / TOKENIZER_CONFIG, tokenizer)
+            if tokenizer:
+                write_json(partial / TOKENIZER_CONFIG, tokenizer)
 
 
 def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, Any]:
@@ -177,8 +178,11 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
             **({} if config.eos_id is None else {"eos_token": pieces[config.eos_id]}),
             "pad_token": pieces[config.pad_id],
         }  # fmt: skip
+    tokenizer_class = family_of(config).tokenizer_class
+    if tokenizer_class is None:  # It is that of the model_type.
+        return {}
     if file.suffix == ".json":
-        return {"tokenizer_class": family_of(config).tokenizer_class}
+        return {"tokenizer_class": tokenizer_class}
     model = read_pieces(file)
     pieces = len(model.pieces)
     if pieces > config.vocab_size:

@@ -24,6 +24,7 @@ from specdec.checkpoints.formats import (
     rules_of,
 )
 from specdec.checkpoints.heads import load_heads
+from specdec.checkpoints.languages import Languages
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.checkpoints.vocabulary_tokens import difference
 from specdec.core import platforms
@@ -39,6 +40,7 @@ from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.packed import PackedModel
 from specdec.models.partitioning import Partitioning, replicate
+from specdec.rules.positions import ForcedFirst
 from specdec.topology import MOST_NODES
 from specdec.types import Params
 
@@ -74,6 +76,32 @@ def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedModel:
     widths = (model.config.encoder_width, model.config.encoding_width)
     generated = None if params.output_tokens is None else len(params.output_tokens)
     return LoadedModel(model, params, source, model.partitioning, *widths, generated)
+
+
+def translating(loaded: LoadedModel, languages: Languages, code: str | None) -> LoadedModel:
+    """A target whose outputs begin with the token of a language.
+
+    mBART's decoder starts from it. The others' first token is forced to be it.
+
+    Args:
+      code: the language; None for that which the checkpoint forces, or else tells.
+
+    Raises:
+      ValueError: there is no such language, or none is told.
+    """
+    model, ids = loaded.model, set(languages.ids.values())
+    assert isinstance(model, PackedModel)  # It was read from a checkpoint.
+    own = [rule for rule in loaded.rules if isinstance(rule, ForcedFirst) and rule.token in ids]
+    if code is None and not own and model.config.start_id in ids:
+        return loaded
+    first: int | None = own[0].token if own else None
+    if code is not None or not own:
+        first = languages.target_id(code)
+        if languages.starts_outputs:
+            config = dataclasses.replace(model.config, decoder_start_id=first)
+            model, first = dataclasses.replace(model, config=config), None
+    rules = tuple(rule for rule in loaded.rules if rule not in own)
+    return dataclasses.replace(loaded, model=model, rules=rules, first_token=first)
 
 
 def checkpoint(folder: str, name: str) -> str:

@@ -31,15 +31,34 @@ from tokenizers import (
     processors,
 )
 
+from specdec.checkpoints import tokenizer_classes
 from specdec.checkpoints.byte_pieces import SPACE, BytePieces
 from specdec.checkpoints.files import check_whole, read_json
+from specdec.checkpoints.languages import Languages
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.tokenizer_settings import NAMED, Settings, check_ids, read_settings
-from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG
+from specdec.checkpoints.vocabulary_files import (
+    FAIRSEQ_PIECES,
+    MERGES,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
 
 T5_CLASS, _GPT2, _ROBERTA, _AS_IT_IS = "T5Tokenizer", "GPT2Tokenizer", "RobertaTokenizer", ""
 # transformers' tokenizers of the architectures, where no file names one.
-_REGISTERED = {"t5": T5_CLASS, "mt5": T5_CLASS, "umt5": _AS_IT_IS, "gpt2": _GPT2}
+_REGISTERED = {
+    "t5": T5_CLASS, "mt5": T5_CLASS, "umt5": _AS_IT_IS, "gpt2": _GPT2, "bart": _ROBERTA,
+    "pegasus": tokenizer_classes.PEGASUS_CLASS, "mbart": tokenizer_classes.MBART_CLASS,
+    "m2m_100": tokenizer_classes.NLLB_CLASS,
+    **dict.fromkeys(("gemma2", "gemma3_text", "t5gemma"), tokenizer_classes.GEMMA_CLASS),
+    **dict.fromkeys(("qwen2", "qwen3"), tokenizer_classes.QWEN_CLASS),
+}  # fmt: skip
+# Whose class is this one, whatever a file says.
+_ALWAYS = {"umt5", "qwen2"}
+_SAME = {"BartTokenizer": _ROBERTA}
+# Whose texts end with EOS whatever their tokenizer puts behind them, and whose special tokens, such
+# as sentinels, are text: T5 and GPT-2. Files without a config.json are theirs.
+_AS_T5 = {"t5", "mt5", "umt5", "gpt2", "None"}
 # Their special tokens, where no file tells others.
 SPECIAL = {
     T5_CLASS: {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
@@ -49,19 +68,29 @@ SPECIAL = {
         "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
     },
     _AS_IT_IS: {},
+    **tokenizer_classes.SPECIAL,
 }  # fmt: skip
-_MODELS = {T5_CLASS: "Unigram", _GPT2: "BPE", _ROBERTA: "BPE"}
+_MODELS = {T5_CLASS: "Unigram", _GPT2: "BPE", _ROBERTA: "BPE", **tokenizer_classes.MODELS}
 MAX_EXTRA_IDS = 100  # T5's sentinels, <extra_id_0> ..., where no file tells their number.
 _CONTROL, _DEFINED = 3, 4  # Types of pieces: control, and defined by the file's maker.
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A tokenizer, its special tokens by name, and how texts of its tokens are cleaned up."""
+    """A tokenizer, its special tokens by name, and how its texts are made.
+
+    Attributes:
+      cleans_up: spaces before punctuation are taken away; see transformers.
+      as_t5: an encoder's texts end with EOS whatever the tokenizer puts behind them, and special
+        tokens, such as sentinels, are text.
+      languages: None where there are none.
+    """
 
     backend: Tokenizer
     named: Mapping[str, str]
-    cleans_up: bool  # Spaces before punctuation are taken away; see transformers.
+    cleans_up: bool
+    as_t5: bool = True
+    languages: Languages | None = None
 
 
 def open_backend(path: Path, rows: int | None = None) -> Opened:
@@ -82,40 +111,63 @@ def open_backend(path: Path, rows: int | None = None) -> Opened:
         _check_content(own, content)
     settings = read_settings(path.parent, content)
     with _reading(path):
-        kind = _kind(path, content)
-        named = SPECIAL[kind] | settings.named
+        kind, model_type = _kind(path, content)
+        named = tokenizer_classes.with_flags(kind, SPECIAL[kind] | settings.named)
         if path == own:
             assert content is not None
             opened = _from_json(kind, content, named, settings)
         elif path.name in MERGES:
-            opened = _bpe(kind, *_merges_of(path), named, settings)
-        else:
+            vocab, merges = _merges_of(path)
+            if kind == tokenizer_classes.QWEN_CLASS:
+                opened = _of_class(kind, vocab, merges, None, named, settings)
+            else:
+                opened = _bpe(kind, vocab, merges, named, settings)
+        elif kind == T5_CLASS:
             opened = _from_pieces(path, named, settings, rows)
+        else:
+            opened = _from_fairseq_pieces(kind, path, named, settings)
         opened.backend.encode("a \U0010fffd")  # What cannot be used is found here.
     _check_added(path, opened.backend, settings)
-    return opened
+    languages = tokenizer_classes.languages_of(kind, opened.backend, settings.options)
+    return dataclasses.replace(opened, as_t5=model_type in _AS_T5, languages=languages)
 
 
-def _kind(path: Path, content: Mapping[str, Any] | None) -> str:
-    """transformers' class, as ``AutoTokenizer`` finds it; files without any are guessed by name."""
+def _kind(path: Path, content: Mapping[str, Any] | None) -> tuple[str, str]:
+    """transformers' class, as ``AutoTokenizer`` finds it, and the model's type.
+
+    Files without any class are guessed by name.
+    """
     config = path.with_name("config.json")
     told = read_json(config) if config.is_file() else {}
     beside = path.with_name(TOKENIZER_CONFIG)
     named = read_json(beside).get("tokenizer_class") if beside.is_file() else None
     named = named or told.get("tokenizer_class")
-    registered = _REGISTERED.get(str(told.get("model_type")))
-    if path.name in MERGES:
-        if named in (_ROBERTA, _ROBERTA + "Fast"):
-            return _ROBERTA
-        known = named is not None or registered == _GPT2
-        return _GPT2 if known else _guessed(read_json(path))
-    if path.name != TOKENIZER:
-        return T5_CLASS
+    model_type = str(told.get("model_type"))
+    registered = _REGISTERED.get(model_type)
     found = registered or _AS_IT_IS
-    if named is not None and registered != _AS_IT_IS:
+    if named is not None and model_type not in _ALWAYS:
         found = str(named).removesuffix("Fast")
-    model = (content or {})["model"].get("type")
-    return found if _MODELS.get(found) == model else _AS_IT_IS
+        found = _SAME.get(found, found)
+    if path.name in MERGES:
+        if found in (_ROBERTA, tokenizer_classes.QWEN_CLASS):
+            return found, model_type
+        known = named is not None or registered == _GPT2
+        return _GPT2 if known else _guessed(read_json(path)), model_type
+    if path.name == FAIRSEQ_PIECES:
+        if found not in tokenizer_classes.CODES:
+            raise CheckpointError(
+                f"{path}: nothing beside it says whose pieces they are. tokenizer_class in "
+                f"{TOKENIZER_CONFIG} must be one of {', '.join(tokenizer_classes.CODES)}; an "
+                "M2M100Tokenizer needs vocab.json, too."
+            )
+        return found, model_type
+    if path.name != TOKENIZER:
+        pegasus = found == tokenizer_classes.PEGASUS_CLASS
+        return found if pegasus else T5_CLASS, model_type
+    content = content or {}
+    if found == tokenizer_classes.LLAMA_CLASS and "ByteLevel" in str(content.get("pre_tokenizer")):
+        found = _AS_IT_IS  # Llama 3's: the class is Llama 2's.
+    return found if _MODELS.get(found) == content["model"].get("type") else _AS_IT_IS, model_type
 
 
 def _guessed(vocab: Mapping[str, Any]) -> str:
@@ -136,10 +188,35 @@ def _from_json(
     text = json.dumps(content)
     if kind == _AS_IT_IS:
         return _finished(Tokenizer.from_str(text), named, settings, settings.additional)
+    if _MODELS[kind] == "Unigram":
+        vocab = [(piece, score) for piece, score in model["vocab"]]
+        return _of_class(kind, vocab, [], normalizer, named, settings)
     empty = {**content, "model": model | {"vocab": {}, "merges": []}, "added_tokens": []}
     processor = Tokenizer.from_str(json.dumps(empty)).post_processor
     merges = [tuple(m.split(" ") if isinstance(m, str) else m) for m in model.get("merges", ())]
+    if kind in tokenizer_classes.MODELS:
+        return _of_class(kind, model["vocab"], merges, normalizer, named, settings, processor)
     return _bpe(kind, model["vocab"], merges, named, settings, processor)
+
+
+def _of_class(
+    kind: str, vocab: Any, merges: list[Any], normalizer: Any, named: Mapping[str, Any],
+    settings: Settings, processor: Any = None,
+) -> Opened:  # fmt: skip
+    """By :mod:`specdec.checkpoints.tokenizer_classes`."""
+    options = settings.options
+    backend = tokenizer_classes.tokenizer_of(kind, vocab, merges, normalizer, named, options)
+    if processor is not None:
+        backend.post_processor = processor
+    more = tokenizer_classes.extra_tokens(kind, options)
+    opened = _finished(backend, named, settings, more)
+    if kind == tokenizer_classes.PEGASUS_CLASS or kind in tokenizer_classes.CODES:
+        end = opened.named["eos_token"]
+        # Without the language of a text, which is not known here.
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", end], special_tokens=[(end, _id_of(backend, end))]
+        )
+    return opened
 
 
 def _merges_of(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -195,10 +272,29 @@ def _from_pieces(
         for piece in proto.pieces
         if piece.type in (_CONTROL, _DEFINED)
     ]
-    trained, charsmap = proto.trainer_spec, proto.normalizer_spec.precompiled_charsmap
-    normalizer = normalizers.Precompiled(charsmap) if charsmap else None
-    fallback = trained.byte_fallback
+    trained = proto.trainer_spec
+    fallback, normalizer = trained.byte_fallback, _normalizer_of(proto)
     return _t5(vocab, trained.unk_id, fallback, normalizer, named, settings, whole, count)
+
+
+def _from_fairseq_pieces(
+    kind: str, path: Path, named: Mapping[str, Any], settings: Settings
+) -> Opened:
+    """Of a SentencePiece model whose pieces have other ids than in the file."""
+    proto = read_pieces(path)
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    vocab, merges = tokenizer_classes.of_pieces(kind, pieces, named, settings.options)
+    if kind == tokenizer_classes.NLLB_CLASS and not settings.added:
+        codes = enumerate(tokenizer_classes.CODES[kind], start=len(vocab))
+        added = {i: AddedToken(code, special=True) for i, code in codes}
+        settings = dataclasses.replace(settings, added=added)
+    return _of_class(kind, vocab, merges, _normalizer_of(proto), named, settings)
+
+
+def _normalizer_of(proto: Any) -> Any:
+    """A SentencePiece model's own normalization."""
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    return normalizers.Precompiled(charsmap) if charsmap else None
 
 
 def _t5(

@@ -33,6 +33,8 @@ _EXTRA, _OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"
 _OPTIONS: dict[str, type] = {
     "extra_ids": int, "add_prefix_space": bool, "add_bos_token": bool, "add_eos_token": bool,
     "split_special_tokens": bool, "clean_up_tokenization_spaces": bool, "trim_offsets": bool,
+    "legacy": bool, "legacy_behaviour": bool, "separate_vocabs": bool, "offset": int,
+    "mask_token_sent": str, "src_lang": str, "tgt_lang": str, "language_codes": str,
 }  # fmt: skip
 _MOST_IDS = 2**31  # Token ids are int32.
 
@@ -108,7 +110,7 @@ def _options(origins: Mapping[str, Path], told: Mapping[str, Any]) -> dict[str, 
         if value is None:
             continue
         if type(value) is not kind or (kind is int and not 0 <= value < _MOST_IDS):
-            what = "a number of tokens" if kind is int else "true or false"
+            what = {int: "a number of tokens", bool: "true or false", str: "a text"}[kind]
             raise _wrong(origins[key], key, value, what)
         found[key] = value
     return found

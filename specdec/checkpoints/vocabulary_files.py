@@ -7,16 +7,21 @@ from pathlib import Path
 
 from specdec.checkpoints.files import read_json
 
-VOCABULARY = "spiece.model"
+VOCABULARY, FAIRSEQ_PIECES = "spiece.model", "sentencepiece.bpe.model"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 ADDED_TOKENS, SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map.json"
 # Byte-level BPE as transformers and as OpenAI name its files: tokens and merges.
 MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+# Ids of pieces, and beside it the SentencePiece models whose they are: Marian's two, of texts and
+# of outputs, or M2M100's one. Some Marians' outputs have ids of their own, in another file.
+PIECE_IDS, TARGET_PIECE_IDS = "vocab.json", "target_vocab.json"
+SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 # The first that is there is read, as transformers does.
-VOCABULARIES = (TOKENIZER, VOCABULARY, *MERGES)
+VOCABULARIES = (TOKENIZER, VOCABULARY, FAIRSEQ_PIECES, *MERGES)
 # What is read beside any of them.
 BESIDE = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
-FILES = (*VOCABULARIES, *MERGES.values(), *BESIDE)
+_BESIDE_IDS = (SOURCE_PIECES, TARGET_PIECES, FAIRSEQ_PIECES, TARGET_PIECE_IDS)
+FILES = tuple(dict.fromkeys((*VOCABULARIES, *MERGES.values(), *_BESIDE_IDS, *BESIDE)))
 
 
 def vocabulary_in(*directories: Path) -> Path | None:
@@ -27,10 +32,19 @@ def vocabulary_in(*directories: Path) -> Path | None:
     for directory in directories:
         if _is_of_bytes(directory / TOKENIZER_CONFIG):
             return directory / TOKENIZER_CONFIG
+        if has_piece_ids(directory / PIECE_IDS):
+            return directory / PIECE_IDS
         for name in VOCABULARIES:
             if (directory / name).is_file():
                 return directory / name
     return None
+
+
+def has_piece_ids(path: Path) -> bool:
+    """Whether a file holds ids of SentencePiece's pieces, as Marian's and M2M100's do."""
+    models = (SOURCE_PIECES, FAIRSEQ_PIECES)
+    there = any(path.with_name(name).is_file() for name in models)
+    return path.name == PIECE_IDS and path.is_file() and there
 
 
 def _is_of_bytes(path: Path) -> bool:
@@ -42,6 +56,7 @@ def copy_vocabulary(file: Path, directory: Path) -> None:
     """Copies a vocabulary with all that is read beside it, under a name that is looked for."""
     own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
     shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
-    for name in {*BESIDE, MERGES.get(file.name, TOKENIZER_CONFIG)} - {file.name}:
+    read = _BESIDE_IDS if has_piece_ids(file) else (MERGES.get(file.name, TOKENIZER_CONFIG),)
+    for name in {*BESIDE, *read} - {file.name}:
         if file.with_name(name).is_file():
             shutil.copyfile(file.with_name(name), directory / name)

@@ -9,9 +9,15 @@ from tokenizers import AddedToken
 
 from specdec.checkpoints.files import read_json
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.checkpoints.piece_ids import read_piece_ids
 from specdec.checkpoints.tokenizer_backends import SPECIAL, T5_CLASS, open_backend
 from specdec.checkpoints.tokenizer_settings import NAMED, Settings, read_settings
-from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG
+from specdec.checkpoints.vocabulary_files import (
+    MERGES,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    has_piece_ids,
+)
 
 BYTE_OFFSET = 3  # Byte b is ByT5's token b + 3.
 _BYTE_IDS = 125  # ByT5's sentinels, where no file tells their number.
@@ -79,6 +85,12 @@ def difference(ours: Path, theirs: Path) -> str | None:
 def _tokens_of(path: Path) -> dict[str, int]:
     if path.name == TOKENIZER_CONFIG:
         return {token.content: i for i, token in byte_tokens(path)[0].items()}
+    if has_piece_ids(path):
+        found = read_piece_ids(path)
+        tokens = {**found.ids, **{token.content: i for i, token in found.added.items()}}
+        if found.target_ids is not found.ids:
+            tokens |= {f"{piece} of outputs": i for piece, i in found.target_ids.items()}
+        return tokens
     return open_backend(path).backend.get_vocab()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from specdec.checkpoints.vocabulary_tokens import BYTE_OFFSET, byte_tokens
+from specdec.data.added_tokens import AddedTokens
 from specdec.data.vocabulary import UNSETTLED, check_rows, cleaned_up
 
 _BYTES = range(BYTE_OFFSET, BYTE_OFFSET + 256)
@@ -31,12 +31,13 @@ class ByteTokenizer:
       ValueError: a file is damaged, or there are more tokens than rows.
     """
 
-    start_ids = ()
+    start_ids, languages = (), None
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         self.path = Path(path)
         self._added, settings = byte_tokens(self.path)
-        self._ids = {token.content: i for i, token in self._added.items()}
+        self._cut = AddedTokens(self._added, settings.options.get("split_special_tokens", False))
+        self._ids = self._cut.ids
         end = settings.named.get("eos_token")
         if end is None:
             raise ValueError(f"{path}: eos_token is null; it must name the token that ends a text.")
@@ -46,9 +47,7 @@ class ByteTokenizer:
         self._cleans_up = settings.options.get("clean_up_tokenization_spaces", False)
         self._size = max(_BYTES.stop - 1, *self._added) + 1
         check_rows(self.path, self._size, rows)
-        self._splits_all = settings.options.get("split_special_tokens", False)
-        longest = sorted(filter(None, self._ids), key=len, reverse=True)
-        self._pattern = re.compile(f"({'|'.join(map(re.escape, longest))})")
+        self.end_ids = (self.eos_id,)
 
     def __len__(self) -> int:
         return self._size
@@ -56,32 +55,12 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
         """Token ids of ``text``; with ``add_eos`` it ends with one EOS."""
         ids = []
-        for part in self._parts(text):
-            if part in self._ids and not self._splits_all:
-                ids.append(self._ids[part])
+        for part in self._cut.parts(text):
+            if isinstance(part, int):
+                ids.append(part)
             else:  # A byte may be an added token itself.
                 ids += [self._ids.get(chr(b), b + BYTE_OFFSET) for b in part.encode("utf-8")]
         return [*ids, self.eos_id] if add_eos and ids[-1:] != [self.eos_id] else ids
-
-    def _parts(self, text: str) -> list[str]:
-        """Added tokens and what is between them, as transformers' slow tokenizers cut a text."""
-        if self._splits_all:
-            return [text]
-        parts = list(filter(None, self._pattern.split(text)))
-        for i, part in enumerate(parts):
-            if part not in self._ids:
-                continue
-            token = self._added[self._ids[part]]
-            left, right = parts[i - 1] if i else "", parts[i + 1] if i + 1 < len(parts) else ""
-            if token.rstrip and right:
-                parts[i + 1] = right.lstrip()
-            if token.lstrip and left:
-                parts[i - 1] = left.rstrip()
-            if token.single_word and left and left[-1] != " ":
-                parts[i - 1], parts[i] = parts[i - 1] + part, ""
-            elif token.single_word and right and right[0] != " ":
-                parts[i + 1], parts[i] = part + parts[i + 1], ""
-        return list(filter(None, parts))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids``; pads and EOS have none, and ids past the end are unknown.

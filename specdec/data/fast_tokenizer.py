@@ -7,8 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specdec.checkpoints.tokenizer_backends import open_backend
-from specdec.checkpoints.vocabulary_files import MERGES, TOKENIZER, TOKENIZER_CONFIG
+from specdec.checkpoints.vocabulary_files import (
+    MERGES,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    has_piece_ids,
+)
 from specdec.data.byte_tokenizer import ByteTokenizer
+from specdec.data.piece_tokenizer import PieceTokenizer
 from specdec.data.vocabulary import (
     UNSETTLED,
     Tokenizer,
@@ -26,19 +32,23 @@ class FastTokenizer:
     """A :class:`~specdec.data.vocabulary.Tokenizer` with transformers' ids and texts.
 
     EOS is the tokenizer's ``eos_token``; where there is none, T5's ``</s>``, GPT-2's
-    ``<|endoftext|>`` or BERT's ``[SEP]``. What the tokenizer puts around a text, such as RoBERTa's
-    ``<s>``, an encoder reads too.
+    ``<|endoftext|>`` or BERT's ``[SEP]``. An encoder reads what the tokenizer puts around a text,
+    such as RoBERTa's ``<s>`` or its language; T5's and what is trained here EOS in any case.
 
     Args:
       path: tokenizer.json, spiece.model, vocab.json or encoder.json. What is read beside them is
         in :mod:`specdec.checkpoints.vocabulary_files`.
       rows: of the model's embedding; None for any number.
+      source_language: a text's, where there are languages; None for what the file tells.
 
     Raises:
-      ValueError: a file cannot be read, has no EOS, or has more tokens than there are rows.
+      ValueError: a file cannot be read, has no EOS, or has more tokens than there are rows; or the
+        language is none or missing.
     """
 
-    def __init__(self, path: str | os.PathLike, rows: int | None = None):
+    def __init__(
+        self, path: str | os.PathLike, rows: int | None = None, source_language: str | None = None
+    ):
         self.path = Path(path)
         opened = open_backend(self.path, rows)
         self._model, self._cleans_up = opened.backend, opened.cleans_up
@@ -60,9 +70,21 @@ class FastTokenizer:
         around = self._model.encode("").ids
         first = self._model.encode("a", add_special_tokens=False).ids[:1]
         text = self._model.encode("a").ids
-        self.start_ids = tuple(text[: text.index(first[0])] if first else around)
-        self._ends_texts = around[-1:] == [end]
-        self._no_text = {pad, end, *around}
+        before = text.index(first[0]) if first else len(around)
+        self.start_ids, self.end_ids = tuple(around[:before]), tuple(around[before:])
+        self.languages = opened.languages
+        if self.languages is not None:
+            language = (self.languages.source_id(source_language),)
+            if self.languages.place == "before":
+                self.start_ids += language
+            else:
+                self.end_ids += language
+        if opened.as_t5:
+            self.end_ids = self.end_ids if self.end_ids[-1:] == (end,) else (*self.end_ids, end)
+            self._no_text = {pad, end, *around}
+        else:
+            added = self._model.get_added_tokens_decoder().items()
+            self._no_text = {i for i, token in added if token.special}
         last = max(self._model.get_vocab().values())
         check_rows(self.path, max(last + 1, len(self)), rows)
 
@@ -70,12 +92,15 @@ class FastTokenizer:
         return self._model.get_vocab_size()
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        """Token ids of ``text``; with ``add_eos`` as an encoder reads it, EOS last."""
-        ids = self._model.encode(text, add_special_tokens=add_eos).ids
-        return [*ids, self.eos_id] if add_eos and not self._ends_texts else ids
+        """Token ids of ``text``; with ``add_eos`` as an encoder reads it."""
+        ids = self._model.encode(text, add_special_tokens=False).ids
+        return [*self.start_ids, *ids, *self.end_ids] if add_eos else ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ``ids``; pads, EOS, what stands around texts and unknown ids have none."""
+        """Text of ``ids``; pads, EOS, what stands around texts and unknown ids have none.
+
+        Nor have other special tokens, but those of T5 and GPT-2.
+        """
         kept = [token for token in map(int, ids) if token not in self._no_text]
         text = self._model.decode(kept, skip_special_tokens=False)
         return cleaned_up(text) if self._cleans_up else text
@@ -92,20 +117,43 @@ class FastTokenizer:
 
 
 def open_tokenizer(
-    path: str | os.PathLike, rows: int | None = None, *, of_t5x: bool = False
-) -> Tokenizer:
+    path: str | os.PathLike, rows: int | None = None, *, of_t5x: bool = False,
+    source_language: str | None = None,
+) -> Tokenizer:  # fmt: skip
     """A checkpoint's tokenizer, by its file's name; any other than these is a SentencePiece model.
 
     Args:
       of_t5x: a SentencePiece model is read as T5X's own library, seqio, does it, instead of as
         transformers does.
+      source_language: of the texts, where the vocabulary has languages; None for what
+        tokenizer_config.json tells.
 
     Raises:
-      ValueError: see :class:`FastTokenizer`, :class:`~specdec.data.vocabulary.Vocabulary` and
-        :class:`~specdec.data.byte_tokenizer.ByteTokenizer`.
+      ValueError: see :class:`FastTokenizer`, :class:`~specdec.data.vocabulary.Vocabulary`,
+        :class:`~specdec.data.piece_tokenizer.PieceTokenizer` and
+        :class:`~specdec.data.byte_tokenizer.ByteTokenizer`; or a language is given, but the
+        vocabulary has none.
     """
     name = Path(path).name
-    if name == TOKENIZER_CONFIG:
-        return ByteTokenizer(path, rows)
-    pieces = name not in (TOKENIZER, *MERGES)
-    return (Vocabulary if pieces and of_t5x else FastTokenizer)(path, rows)
+    if has_piece_ids(Path(path)):
+        found: Tokenizer = PieceTokenizer(path, rows, source_language)
+    elif name == TOKENIZER_CONFIG:
+        found = ByteTokenizer(path, rows)
+    elif of_t5x and name not in (TOKENIZER, *MERGES):
+        found = Vocabulary(path, rows)
+    else:
+        found = FastTokenizer(path, rows, source_language)
+    check_languages(found, source_language=source_language)
+    return found
+
+
+def check_languages(tokenizer: Tokenizer | None, **given: str | None) -> None:
+    """Raises ValueError for languages that are given to a vocabulary without any."""
+    if tokenizer is None or tokenizer.languages is None:
+        for option, code in given.items():
+            if code is not None:
+                raise ValueError(
+                    f"{option} = {code!r}, but the vocabulary has no languages: leave it out. "
+                    "Where a model is told the language in the text, as T5 is by a sentence and "
+                    "Marian by >>fra<< before it, put it there."
+                )

@@ -20,18 +20,18 @@ def text_ids(
 ) -> np.ndarray:  # fmt: skip
     """Token ids of a text as a model takes it, or the ids that it is given as, checked.
 
-    EOS is included where an encoder reads it. A text that the output continues has none, and may
-    be empty.
+    What the tokenizer puts around a text, such as EOS, is included where an encoder reads it. A
+    text that the output continues has nothing behind it, and may be empty.
 
     Args:
       name: what messages call the text.
       max_decode_len: tokens for which positions of the model must be left behind it.
-      truncate: leave out what is behind ``max_input_len`` tokens, but not the EOS that an encoder
-        reads, as transformers does.
+      truncate: leave out what is behind ``max_input_len`` tokens, but not what stands behind an
+        encoder's texts, such as EOS, as transformers does.
 
     Raises:
-      ValueError: naming the text: empty, too long, not a token of the vocabulary, or a string
-        where there is no vocabulary.
+      ValueError: naming the text: empty, too long, not a token of the vocabulary, one that stands
+        for an image, or a string where there is no vocabulary.
     """
     continued = model.reads_prefix
     before = vocabulary.start_ids if continued and vocabulary is not None else ()
@@ -120,6 +120,10 @@ def _ids(
             raise ValueError(f"{name} must be a string or a {some}list of token ids.")
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
+    if images := set(ids.tolist()) & set(model.image_ids):
+        raise ValueError(
+            f"{name} has token {min(images)}, which stands for an image: only texts can be read."
+        )
     ids = ids.astype(np.int32)
     if len(ids) > max_input_len:
         if not truncate:
@@ -128,12 +132,13 @@ def _ids(
                 f"{name} has {len(ids)} tokens, more than max_input_len = {max_input_len}; "
                 f"shorten it or raise max_input_len{cut}."
             )
-        end = ids[:0] if continued else ids[-1:]  # EOS.
-        ids = np.concatenate([ids[: max_input_len - len(end)], end])
-    limit, behind = model.max_positions, max_decode_len if continued else 0
-    if limit is not None and len(ids) + behind > limit:
-        told = f"; with max_decode_len = {behind} that is" if behind else ","
-        lower = " or lower max_decode_len" if behind else ""
+        behind = 0 if continued else 1 if vocabulary is None else len(vocabulary.end_ids)
+        kept = max(0, max_input_len - behind)
+        ids = np.concatenate([ids[:kept], ids[len(ids) - max_input_len + kept :]])
+    limit, more = model.max_positions, max_decode_len if continued else 0
+    if limit is not None and len(ids) + more > limit:
+        told = f"; with max_decode_len = {more} that is" if more else ","
+        lower = " or lower max_decode_len" if more else ""
         raise ValueError(
             f"{name} has {len(ids)} tokens{told} more than the model's {limit} positions. Shorten "
             f"it{lower}."

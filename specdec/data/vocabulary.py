@@ -11,6 +11,7 @@ from typing import Protocol
 
 import sentencepiece as spm
 
+from specdec.checkpoints.languages import Languages
 from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS, read_pieces
 from specdec.checkpoints.vocabulary_files import VOCABULARY
 from specdec.core.files import written
@@ -34,7 +35,17 @@ class Tokenizer(Protocol):
 
     @property
     def start_ids(self) -> tuple[int, ...]:
-        """Token ids before a text that a decoder-only model continues."""
+        """Token ids before a text: of an encoder's, and of one that the output continues."""
+        ...
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Token ids behind an encoder's text, such as EOS."""
+        ...
+
+    @property
+    def languages(self) -> Languages | None:
+        """Those of a translator's texts and outputs; None where there are none."""
         ...
 
     def __len__(self) -> int:
@@ -42,7 +53,10 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        """Token ids of ``text``; with ``add_eos`` as an encoder reads it, EOS last."""
+        """Token ids of ``text``; with ``add_eos`` as an encoder reads it.
+
+        That is between ``start_ids`` and ``end_ids``.
+        """
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -77,7 +91,7 @@ class Vocabulary:
         there are rows.
     """
 
-    start_ids = ()
+    start_ids, languages = (), None
     unsettled = 0
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
@@ -98,6 +112,7 @@ class Vocabulary:
         self.eos_id: int = self._model.eos_id()
         if self.eos_id < 0:
             raise ValueError(f"{path} has no piece that ends a text (</s>), which models need.")
+        self.end_ids = (self.eos_id,)
 
     def __len__(self) -> int:
         return self._model.get_piece_size()

@@ -16,6 +16,7 @@ from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
 from specdec.rules.base import Rule, Rules, RuleTarget, opened
+from specdec.rules.positions import ForcedFirst
 from specdec.rules.stops import open_stops
 from specdec.types import Params, Sampling
 
@@ -41,8 +42,10 @@ def _opening(target: LoadedModel, decoding: Decoding) -> RuleTarget:
 
 
 def rules_of(target: LoadedModel, decoding: Decoding) -> tuple[Rule, ...]:
-    """The rules that are given, or the checkpoint's own."""
-    return target.rules if decoding.rules is None else tuple(decoding.rules)
+    """The rules that are given, or the checkpoint's own, and the first token that is told."""
+    given = target.rules if decoding.rules is None else tuple(decoding.rules)
+    first = target.first_token
+    return given if first is None else (*given, ForcedFirst(first))
 
 
 def following(params: Params, rules: Rules) -> Params:

@@ -131,6 +131,11 @@ class LoadableModel(Model, Protocol):
         ...
 
     @property
+    def image_ids(self) -> tuple[int, ...]:
+        """Tokens that stand for an image, which no text may hold."""
+        ...
+
+    @property
     def max_positions(self) -> int | None:
         """Tokens that a row's prefix and output may have together, and an encoder's input.
 
@@ -200,6 +205,8 @@ class LoadedModel:
       most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
       vocabulary: of a target; None where there is none.
       rules: those for logits that its checkpoint sets.
+      first_token: what each output begins with, such as its language, whatever the rules; None for
+        what the model makes of it.
     """
 
     model: LoadableModel
@@ -211,6 +218,7 @@ class LoadedModel:
     most_tokens: int | None = None
     vocabulary: Words | None = None
     rules: tuple[Rule, ...] = ()
+    first_token: int | None = None
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
         """A draft in few bits; see :meth:`LoadableModel.quantized`."""

@@ -91,6 +91,10 @@ class PackedModel(abc.ABC):
         return self.vocab_size
 
     @property
+    def image_ids(self) -> tuple[int, ...]:
+        return ()
+
+    @property
     def pad_id(self) -> int:
         return self.config.pad_id
 

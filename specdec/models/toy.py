@@ -45,6 +45,7 @@ class ToyModel:
     of_target: bool = False  # See `quantized`.
     reads_prefix: bool = False  # The texts are the prefix, which an empty one begins with a start.
     max_positions: int | None = None
+    image_ids: tuple[int, ...] = ()
 
     @property
     def input_vocab_size(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from specdec.checkpoints.architectures import (
     teacher_forced,
 )
 from specdec.checkpoints.parameters import written_whole
-from specdec.checkpoints.vocabulary_files import vocabulary_in
+from specdec.checkpoints.vocabulary_files import copy_vocabulary, vocabulary_in
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
 FORMATS = ("huggingface", "t5x", "orbax")
@@ -72,7 +71,7 @@ def convert(
             save_params(partial, config, jax.tree.map(np.asarray, params), step)
             after = load_params(partial)
         if form != "huggingface" and vocabulary is not None:
-            shutil.copyfile(vocabulary, partial / vocabulary.name)
+            copy_vocabulary(vocabulary, partial)
         new = dataclasses.asdict(after[0])
         changed = [
             f"{name} from {old!r} to {new[name]!r}"

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specdec.api import Pair
 from specdec.checkpoints.loading import resolve
 from specdec.core import files
 from specdec.core.compilation import num_programs
@@ -21,6 +22,7 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import rules_of
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.drafters.base import DraftSpec
 from specdec.load import load_pair
 from specdec.measure import alpha, beam_speed, results, speed, traces
 from specdec.measure.decodes import Row, read_rows
@@ -69,10 +71,8 @@ class PreparedRun:
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
         self._directory, self._processes = directory, processes
-        self.pair = load_pair(
-            target=run.target, draft=run.draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh,
-            generation_config=run.generation_config,
-        )  # fmt: skip
+        self.run = run
+        self.pair = self._load(run.draft)
         how = run.decoding.fitted(self.pair.draft.most_guesses)
         self.run = run = dataclasses.replace(run, decoding=how)
         self.pair.target.check_batch_size(how.batch_size)
@@ -288,6 +288,14 @@ class PreparedRun:
         assert not isinstance(fast, BeamDecoder)
         return beam_speed.measure(plain, fast, batches, run.timing_repetitions, levels or 1.0)
 
+    def _load(self, draft: str | DraftSpec) -> Pair:
+        run = self.run
+        return load_pair(
+            target=run.target, draft=draft, dtype=run.dtype, weights=run.weights, mesh=run.mesh,
+            generation_config=run.generation_config, source_language=run.source_language,
+            target_language=run.target_language,
+        )  # fmt: skip
+
     def _agreement(self) -> dict[str, Any]:
         """How far the rounded target and its full weights agree, along some of the outputs.
 
@@ -296,10 +304,7 @@ class PreparedRun:
         """
         run, how = self.run, self.run.decoding
         say(f"Comparing the {run.weights} weights with the full ones")
-        full = load_pair(
-            target=run.target, draft=resolve(run.target, "target"), dtype=run.dtype,
-            weights=run.weights, mesh=run.mesh, generation_config=run.generation_config,
-        )  # fmt: skip
+        full = self._load(resolve(run.target, "target"))
         decoder = full.decoder(
             gamma=1,
             rules=how.rules,

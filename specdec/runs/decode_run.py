@@ -26,8 +26,8 @@ class DecodeRun:
     """What to decode, and how. ``configs/runs/decode.gin`` binds its fields.
 
     Attributes:
-      target, draft, dtype, weights, mesh, generation_config: see :func:`specdec.load_pair`; a draft
-        may be a spec.
+      target, draft, dtype, weights, mesh, generation_config, source_language, target_language: see
+        :func:`specdec.load_pair`; a draft may be a spec.
       decoding: see :class:`specdec.Decoding`.
       num_examples: how many rows of the task, from its beginning; None for all.
       timing_examples, timing_repetitions: how many of these rows, evenly spread, are timed, and
@@ -56,6 +56,8 @@ class DecodeRun:
     weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None
     generation_config: GenerationConfig = "follow"
+    source_language: str | None = None
+    target_language: str | None = None
     check: bool = True
     prefix: Text = ""
 

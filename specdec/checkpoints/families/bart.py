@@ -354,7 +354,7 @@ FAMILY = Family(
         "marian-SIZE": "marian_SIZE",
         "pegasus-SIZE*": "pegasus_SIZE",
     },
-    tokenizer_class="PreTrainedTokenizerFast",
+    tokenizer_class=None,
     parse_config=parse_config,
     format_config=format_config,
     format_generation_config=format_generation_config,

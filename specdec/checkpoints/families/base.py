@@ -114,7 +114,7 @@ class Family:
       model_types: config.json's, and for each what public models of that type are called, too.
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.
-      tokenizer_class: transformers' for a tokenizer.json.
+      tokenizer_class: what transformers has to be told; None where the model type tells it.
       parse_config: the network that config.json of a model type, and generation_config.json if
         there is one, describe. Raises CheckpointError for what is missing, wrong or unsupported.
       format_config: the config.json with which transformers computes what a config does, whose
@@ -130,7 +130,7 @@ class Family:
     model: type[PackedModel]
     model_types: Mapping[str, str]
     public: Mapping[str, str]
-    tokenizer_class: str
+    tokenizer_class: str | None
     parse_config: Callable[[str, Fields, Fields | None], Any]
     format_config: Callable[[Any, str], dict[str, Any]]
     format_generation_config: Callable[[Any], dict[str, Any]]

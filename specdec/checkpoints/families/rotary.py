@@ -96,6 +96,12 @@ _PARTS = {
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
+# What stands for an image, before one and behind it in texts of T5Gemma 2, with the defaults.
+_IMAGES = {
+    "image_token_index": 256_001, "boi_token_index": 255_999, "eoi_token_index": 256_000,
+}  # fmt: skip
+
+
 def parse_config(model_type: str, config: Fields, generation: Fields | None) -> RotaryConfig:
     """The network that a config.json describes.
 
@@ -105,10 +111,11 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
     Raises:
       CheckpointError: a field missing or wrong, or a variant that RotaryConfig cannot say.
     """
-    kind, own, encoder = KINDS[model_type], config, None
+    kind, own, encoder, images = KINDS[model_type], config, None, ()
     if model_type in _PARTS:
         own, encoder = config.inside("decoder"), config.inside("encoder")
         if model_type == "t5gemma2":
+            images = _image_ids(config, encoder)
             encoder = encoder.inside("text_config")
         for part, wanted in zip((encoder, own), _PARTS[model_type], strict=True):
             if part.raw.get("model_type", wanted) != wanted:
@@ -136,12 +143,22 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
             encoder=None if encoder is None else Stack(**_stack(kind, encoder, model_type)),
             dropout_rate=config.fraction("dropout_rate", 0.0),
             pad_id=spare if pad is None else pad, start_id=spare if start is None else start,
-            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
+            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]), image_ids=images,
         )  # fmt: skip
     except CheckpointError:
         raise
     except ValueError as error:
         raise CheckpointError(f"{config.source}: {error}") from None
+
+
+def _image_ids(config: Fields, encoder: Fields) -> tuple[int, ...]:
+    """T5Gemma 2's; an encoder's token of an image is that of the whole."""
+    places = (config, encoder, encoder)
+    ids = tuple(
+        place.whole(name, -1, default=default) if place.has(name) or name not in place.raw else -1
+        for place, (name, default) in zip(places, _IMAGES.items(), strict=True)
+    )
+    return ids if max(ids) >= 0 else ()
 
 
 def _stack(kind: Kind, config: Fields, encoder: str | None) -> dict[str, Any]:
@@ -298,6 +315,9 @@ def format_config(config: RotaryConfig, dtype: str) -> dict[str, Any]:
             "model_type": "t5gemma2_encoder", "text_config": both["encoder"],
             "vision_config": vision, "mm_tokens_per_image": 4,
         }  # fmt: skip
+        ids = dict(zip(_IMAGES, config.image_ids or (-1, -1, -1), strict=True))
+        whole["image_token_index"] = ids.pop("image_token_index")
+        both["encoder"] |= ids
     return {
         **whole, **both, "is_encoder_decoder": True, "dropout_rate": config.dropout_rate,
         "vocab_size": config.vocab_size,
@@ -506,7 +526,7 @@ FAMILY = Family(
         "Qwen2.5-SIZE*": "qwen2_5_SIZE",
         "Qwen3-SIZE*": "qwen3_SIZE",
     },
-    tokenizer_class="PreTrainedTokenizerFast",
+    tokenizer_class=None,
     parse_config=parse_config,
     format_config=format_config,
     format_generation_config=format_generation_config,

@@ -152,6 +152,8 @@ class RotaryConfig(Stack):
     more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
     # What an encoder-decoder's first token follows, and a decoder's where the prompt is empty.
     start_id: int = 2
+    # Of an image in a text, and before and behind one: such texts are refused. -1 for none.
+    image_ids: tuple[int, ...] = ()
 
     def __post_init__(self):
         super().__post_init__()
@@ -164,7 +166,8 @@ class RotaryConfig(Stack):
             positive("RotaryConfig.logits_softcap", self.logits_softcap, "a positive number")
         real("RotaryConfig.dropout_rate", self.dropout_rate, "in [0, 1)", 0, 1 - 1e-12)
         self._check("dtype", ("float32", "bfloat16"))
-        object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
+        for name in ("more_eos_ids", "image_ids"):  # JSON's are lists.
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         tokens = {name: (getattr(self, name),) for name in ("pad_id", "start_id")}
         ends = () if self.eos_id is None else (self.eos_id,)
         for name, ids in (tokens | {"eos_id": (*ends, *self.more_eos_ids)}).items():

@@ -76,6 +76,10 @@ class RotaryModel(EncoderDecoderModel):
         return self.config.num_kv_heads
 
     @property
+    def image_ids(self) -> tuple[int, ...]:
+        return self.config.image_ids
+
+    @property
     def max_positions(self) -> None:
         return None
 

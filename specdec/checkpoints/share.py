@@ -202,7 +202,10 @@ class DeviceShare:
         weights = self._weights.num_read * self.rows * width
         vocabulary = self.config.vocab_size // self.partitioning.ways("vocab")
         weights -= self.config.d_model * vocabulary * self.rows * (width - scored)
-        attention = caches // self._itemsize * width
+        # Several heads of queries may share an entry.
+        model = decode_model(self.config, "in_out")
+        sharing = self.config.num_heads // model.key_value_heads
+        attention = caches // self._itemsize * width * sharing
         return Load(
             read=self.step_weights + caches,
             operations=2 * (weights + attention),  # A multiplication and an addition each.
@@ -212,9 +215,15 @@ class DeviceShare:
     def _collectives(self, width: int, scored: int) -> tuple[Collective, ...]:
         """Sums of what devices computed of a product, and the parts of the logits put together."""
         cfg, tokens = self.config, self.rows * width
-        # Of a layer, by the axis they sum over: each attention's last product, and the mlp's.
-        products = {"joined_kv": 1 + self._has_encoder, "mlp": 1}
-        counts = {axis: products[axis] * cfg.num_decoder_layers for axis in _SUMMED}
+        # By the axis they sum over: each attention's last product, and the mlp's.
+        model, packed = decode_model(cfg, "in_out"), _packed(cfg)
+        axes = model.packing.logical_axes(packed.layers)
+        summed = [
+            getattr(layer, name)[0]
+            for layer, kernels in zip(axes, model.kernels(packed), strict=True)
+            for name in kernels
+        ]
+        counts = {axis: summed.count(axis) for axis in _SUMMED}
         counts["vocab"] = 1  # Each token's embedding is on one device; the others add zeros.
         sums: dict[str, int] = {}
         for axis, count in counts.items():

@@ -189,8 +189,9 @@ class BlockPlan:
             size
             for rules, config in sides
             if config is not None
-            for axis, (_, size) in decode_model(config, "in_out").axis_sizes.items()
+            for axis, sizes in decode_model(config, "in_out").axis_sizes.items()
             if rules.onto(axis) == "model"
+            for size in sizes.values()
         ]
         longest, memory = math.gcd(*cut) or 1, hardware.memory
         for model in range(1, longest + 1):

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.models import attention
@@ -62,14 +61,20 @@ class RotaryModel(EncoderDecoderModel):
         return packing
 
     @property
-    def axis_sizes(self) -> dict[str, tuple[str, int]]:
-        heads = ("num_kv_heads", np.gcd.reduce([s.num_kv_heads for s in self._stacks]).item())
-        inner = ("d_ff", np.gcd.reduce([stack.d_ff for stack in self._stacks]).item())
-        return super().axis_sizes | {"heads": heads, "joined_kv": heads, "mlp": inner}
-
-    @property
-    def _stacks(self) -> list[Stack]:
-        return [*self.config.stacks.values()]
+    def axis_sizes(self) -> dict[str, dict[str, int]]:
+        # Queries go with the key that they share.
+        names = {
+            "heads": "num_kv_heads", "joined_kv": "num_kv_heads", "mlp": "d_ff",
+            "embed": "d_model", "kv": "head_dim",
+        }  # fmt: skip
+        stacks = {
+            "" if name == "decoder" else f"{name}.": stack
+            for name, stack in self.config.stacks.items()
+        }
+        return super().axis_sizes | {
+            axis: {f"{before}{name}": getattr(stack, name) for before, stack in stacks.items()}
+            for axis, name in names.items()
+        }
 
     @property
     def key_value_heads(self) -> int:

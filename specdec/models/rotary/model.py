@@ -81,6 +81,13 @@ class RotaryModel(EncoderDecoderModel):
         return self.config.num_kv_heads
 
     @property
+    def windows(self) -> tuple[int, ...]:
+        cfg = self.config
+        if cfg.window is None:
+            return ()
+        return tuple(cfg.window[0] for i in range(cfg.num_layers) if cfg.slides(i))
+
+    @property
     def max_positions(self) -> None:
         return None
 
@@ -193,8 +200,7 @@ class RotaryModel(EncoderDecoderModel):
         return query * stack.query_scale, key, value
 
     def _joined_queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        bias = None if layer.qkv_bias is None else layer.qkv_bias.reshape(-1)
-        return self._product_of_normed(x, layer.self_norm, layer.self_qkv, bias)
+        return self._product_of_normed(x, layer.self_norm, layer.self_qkv)
 
     def _queries_keys_values(
         self, layer: PackedLayer, x: Float[Array, "b t d"], stack: Stack | None = None
@@ -202,7 +208,10 @@ class RotaryModel(EncoderDecoderModel):
         stack = stack or self.config
         joined = self._joined_queries_keys_values(layer, x)
         count = stack.num_heads // stack.num_kv_heads
-        *queries, key, value = self._split(joined, count + 2, "joined_kv")
+        apart = self._split(joined, count + 2, "joined_kv")
+        if layer.qkv_bias is not None:  # A mesh cuts joined kernels, but each bias for itself.
+            apart = [each + bias for each, bias in zip(apart, layer.qkv_bias, strict=True)]
+        *queries, key, value = apart
         query = queries[0]
         if count > 1:  # The heads of a key beside each other, as the output's kernel has them.
             query = jnp.stack([_heads(each, stack) for each in queries], axis=3)

@@ -40,6 +40,15 @@ class FewBits:
 
 
 @dataclasses.dataclass(frozen=True)
+class Beyond:
+    """What a cache holds of positions that are behind all windows."""
+
+    layers: int  # That see a window.
+    needed: int  # Positions of a row that such a layer needs at most.
+    unneeded: int  # Bytes of the others, in all these layers.
+
+
+@dataclasses.dataclass(frozen=True)
 class _Weights:
     """Parameters on one device."""
 
@@ -163,6 +172,19 @@ class DeviceShare:
     def self_cache(self, length: int, input_length: int) -> int:
         """Bytes of the self-attention's, which holds the inputs of a model without an encoder."""
         return self.cache(length + (0 if self._has_encoder else input_length))
+
+    def beyond_windows(self, length: int, input_length: int, width: int, beams: int = 1) -> Beyond:
+        """What of :meth:`self_cache` no layer that sees a window will read again.
+
+        Args:
+          width: tokens of a call, of which each has a window.
+          beams: hypotheses of a row, of which each has its part of the ``length``.
+        """
+        model = decode_model(self.config, "in_out")
+        total = length + (input_length if model.reads_prefix else 0)
+        needed = [min(beams * (before + width), total) for before in model.windows]
+        one = self.cache(1) // self.config.num_decoder_layers
+        return Beyond(len(needed), max(needed, default=total), sum(total - n for n in needed) * one)
 
     def own_cross_cache(self, length: int) -> int:
         """Bytes of the cross-attention's, unless they are the target's; 0 without an encoder."""

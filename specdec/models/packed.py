@@ -110,6 +110,11 @@ class PackedModel(abc.ABC):
         return self.config.num_heads
 
     @property
+    def windows(self) -> tuple[int, ...]:
+        """Of decoder layers that see a window: how many tokens before its own a token sees."""
+        return ()
+
+    @property
     @abc.abstractmethod
     def max_positions(self) -> int | None: ...
 

@@ -102,6 +102,12 @@ def check_draft(draft: architectures.Config, target: architectures.Config) -> No
             f"The draft is a {type(draft).__name__}, the target a {type(target).__name__}: a "
             "model drafts for one of its own architecture."
         )
+    if architectures.decoder_only(draft) != architectures.decoder_only(target):
+        kinds = {False: "an encoder-decoder", True: "decoder-only"}
+        raise ValueError(
+            f"The draft is {kinds[architectures.decoder_only(draft)]}, the target "
+            f"{kinds[architectures.decoder_only(target)]}: one continues what the other encodes."
+        )
     (width, _), (_, needed) = map(architectures.encoding_widths, (target, draft))
     if needed not in (None, width):
         raise ValueError(

@@ -19,6 +19,7 @@ from specdec.data.batching import BatchingOptions
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
 from specdec.training import distill, heads, train
+from specdec.training.acceptance import capacity
 from specdec.training.checkpointing import load_params
 from specdec.training.on_policy import OnPolicy
 
@@ -51,6 +52,18 @@ def test_every_parameter_learns(family):
         assert np.isfinite(found).all(), name
         # A bias that all keys have changes no softmax.
         assert "['key']['bias']" in name or np.abs(found).max() > 1e-6, name
+
+
+@pytest.mark.parametrize(("variant", "most"), [("gpt", 10), ("bart", 48), ("t5gemma", 60)])
+def test_outputs_end_with_the_models_positions(variant, most):
+    """Behind the longest prompt, where there is no encoder."""
+    model = architectures.decode_model(EVERY[variant])
+    assert capacity(model, [[5], [5] * 30], 60) == most
+
+
+def test_a_llama_does_not_learn_from_a_t5gemma():
+    with pytest.raises(ValueError, match="draft is decoder-only, the target an encoder-decoder"):
+        distill.check_draft(EVERY["llama"], EVERY["t5gemma2"])
 
 
 def settings(data, family, steps=40):

@@ -135,6 +135,18 @@ def _noisy(params, seed, stddev):
     return jax.tree.unflatten(tree, noisy)
 
 
+EVERY = {**TINY_T5, **TINY_GPT, **TINY_BART, **TINY_ROTARY}
+_RANDOM = {
+    T5Config: random_t5_params, GPTConfig: random_gpt_params, BartConfig: random_bart_params,
+    RotaryConfig: random_rotary_params,
+}  # fmt: skip
+
+
+def random_params(config, seed):
+    """Those of its family."""
+    return _RANDOM[type(config)](config, seed)
+
+
 def ragged_inputs(batch, length, vocab_size, seed=0):
     """[B, S] token rows of different lengths, EOS last, padded with 0."""
     generator = np.random.default_rng(seed)

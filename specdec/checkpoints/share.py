@@ -40,6 +40,15 @@ class FewBits:
 
 
 @dataclasses.dataclass(frozen=True)
+class Beyond:
+    """What a cache holds of positions that are behind all windows."""
+
+    layers: int  # That see a window.
+    needed: int  # Positions of a row that such a layer needs at most.
+    unneeded: int  # Bytes of the others, in all these layers.
+
+
+@dataclasses.dataclass(frozen=True)
 class _Weights:
     """Parameters on one device."""
 
@@ -164,6 +173,19 @@ class DeviceShare:
         """Bytes of the self-attention's, which holds the inputs of a model without an encoder."""
         return self.cache(length + (0 if self._has_encoder else input_length))
 
+    def beyond_windows(self, length: int, input_length: int, width: int, beams: int = 1) -> Beyond:
+        """What of :meth:`self_cache` no layer that sees a window will read again.
+
+        Args:
+          width: tokens of a call, of which each has a window.
+          beams: hypotheses of a row, of which each has its part of the ``length``.
+        """
+        model = decode_model(self.config, "in_out")
+        total = length + (input_length if model.reads_prefix else 0)
+        needed = [min(beams * (before + width), total) for before in model.windows]
+        one = self.cache(1) // self.config.num_decoder_layers
+        return Beyond(len(needed), max(needed, default=total), sum(total - n for n in needed) * one)
+
     def own_cross_cache(self, length: int) -> int:
         """Bytes of the cross-attention's, unless they are the target's; 0 without an encoder."""
         if not self._has_encoder:
@@ -202,7 +224,10 @@ class DeviceShare:
         weights = self._weights.num_read * self.rows * width
         vocabulary = self.config.vocab_size // self.partitioning.ways("vocab")
         weights -= self.config.d_model * vocabulary * self.rows * (width - scored)
-        attention = caches // self._itemsize * width
+        # Several heads of queries may share an entry.
+        model = decode_model(self.config, "in_out")
+        sharing = self.config.num_heads // model.key_value_heads
+        attention = caches // self._itemsize * width * sharing
         return Load(
             read=self.step_weights + caches,
             operations=2 * (weights + attention),  # A multiplication and an addition each.
@@ -212,9 +237,15 @@ class DeviceShare:
     def _collectives(self, width: int, scored: int) -> tuple[Collective, ...]:
         """Sums of what devices computed of a product, and the parts of the logits put together."""
         cfg, tokens = self.config, self.rows * width
-        # Of a layer, by the axis they sum over: each attention's last product, and the mlp's.
-        products = {"joined_kv": 1 + self._has_encoder, "mlp": 1}
-        counts = {axis: products[axis] * cfg.num_decoder_layers for axis in _SUMMED}
+        # By the axis they sum over: each attention's last product, and the mlp's.
+        model, packed = decode_model(cfg, "in_out"), _packed(cfg)
+        axes = model.packing.logical_axes(packed.layers)
+        summed = [
+            getattr(layer, name)[0]
+            for layer, kernels in zip(axes, model.kernels(packed), strict=True)
+            for name in kernels
+        ]
+        counts = {axis: summed.count(axis) for axis in _SUMMED}
         counts["vocab"] = 1  # Each token's embedding is on one device; the others add zeros.
         sums: dict[str, int] = {}
         for axis, count in counts.items():

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from specdec.checkpoints.architectures import Config, decode_model
-from specdec.checkpoints.share import DeviceShare, FewBits
+from specdec.checkpoints.share import Beyond, DeviceShare, FewBits
 from specdec.core.roofline import Collective, Hardware, Load
 from specdec.drafters.shape import Tree
 from specdec.models.partitioning import DeviceMesh
@@ -90,19 +90,27 @@ class BlockPlan:
 
     def memory(self) -> list[dict[str, int]]:
         """Bytes a device holds of the target, and of the draft if it is a model, by what of."""
-        sides = zip(
-            self._shares,
-            (self._cached, self._draft_cached),
-            (self.nodes + 1, max([_PENDING, *self._fed])),
-            strict=False,
-        )
         return [
             {"all parameters": share.weights,
              "self-attention cache": share.self_cache(cached, self.input_len),
              "cross-attention keys and values": share.own_cross_cache(self.input_len),
              "logits of one call": share.logits(width)}
-            for share, cached, width in sides
+            for share, cached, width in self._sides
         ]  # fmt: skip
+
+    def beyond_windows(self, beams: int) -> list[Beyond]:
+        """What the self-attention caches hold behind all windows, of target and draft."""
+        return [
+            share.beyond_windows(cached, self.input_len, width, beams)
+            for share, cached, width in self._sides
+        ]
+
+    @property
+    def _sides(self) -> Iterator[tuple[DeviceShare, int, int]]:
+        """Of each model: its share, its cache's capacity, and tokens of its longest call."""
+        cached = (self._cached, self._draft_cached)
+        widths = (self.nodes + 1, max([_PENDING, *self._fed]))
+        return zip(self._shares, cached, widths, strict=False)
 
     @property
     def needed(self) -> int:
@@ -189,8 +197,9 @@ class BlockPlan:
             size
             for rules, config in sides
             if config is not None
-            for axis, (_, size) in decode_model(config, "in_out").axis_sizes.items()
+            for axis, sizes in decode_model(config, "in_out").axis_sizes.items()
             if rules.onto(axis) == "model"
+            for size in sizes.values()
         ]
         longest, memory = math.gcd(*cut) or 1, hardware.memory
         for model in range(1, longest + 1):

@@ -70,16 +70,16 @@ class PackedModel(abc.ABC):
         """What fuses and stores a checkpoint's parameters."""
 
     @property
-    def axis_sizes(self) -> dict[str, tuple[str, int]]:
-        """For each logical axis that a mesh may cut, what its size is called and the size."""
+    def axis_sizes(self) -> dict[str, dict[str, int]]:
+        """For each logical axis that a mesh may cut, the sizes along it by what they are called."""
         config = self.config
         return {
-            "heads": ("num_heads", config.num_heads),
-            "joined_kv": ("num_heads", config.num_heads),  # Cut between heads, not inside one.
-            "mlp": ("d_ff", config.d_ff),
-            "vocab": ("vocab_size", config.vocab_size),
-            "embed": ("d_model", config.d_model),
-            "kv": ("head_dim", config.head_dim),
+            "heads": {"num_heads": config.num_heads},
+            "joined_kv": {"num_heads": config.num_heads},  # Cut between heads, not inside one.
+            "mlp": {"d_ff": config.d_ff},
+            "vocab": {"vocab_size": config.vocab_size},
+            "embed": {"d_model": config.d_model},
+            "kv": {"head_dim": config.head_dim},
         }
 
     @property
@@ -112,6 +112,11 @@ class PackedModel(abc.ABC):
     def key_value_heads(self) -> int:
         """Of keys and values: fewer than of queries where some share them."""
         return self.config.num_heads
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of decoder layers that see a window: how many tokens before its own a token sees."""
+        return ()
 
     @property
     @abc.abstractmethod

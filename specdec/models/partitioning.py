@@ -160,18 +160,20 @@ class Partitioning:
                 f"a multiple of {ways}."
             )
 
-    def check(self, sizes: Mapping[str, tuple[str, int]]) -> None:
+    def check(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
         """Raises ValueError unless each axis can be cut into equal parts.
 
         Args:
-          sizes: for each logical axis, what its size is called and the size.
+          sizes: for each logical axis, the sizes along it by what they are called.
         """
         cut = {axis: self.ways(axis) for axis in sizes}
-        bad = [axis for axis in sizes if sizes[axis][1] % cut[axis]]
-        if not bad:
+        each = [(axis, name, size) for axis in sizes for name, size in sizes[axis].items()]
+        odd = [(axis, name, size) for axis, name, size in each if size % cut[axis]]
+        if not odd:
             return
-        common = math.gcd(*(size for axis, (_, size) in sizes.items() if cut[axis] > 1))
-        what = dict.fromkeys(f"{name} = {size}" for name, size in (sizes[axis] for axis in bad))
+        common = math.gcd(*(size for axis, _, size in each if cut[axis] > 1))
+        bad = [*dict.fromkeys(axis for axis, _, _ in odd)]
+        what = dict.fromkeys(f"{name} = {size}" for _, name, size in odd)
         raise ValueError(
             f"A mesh axis of {cut[bad[0]]} devices does not divide {' and '.join(what)}: choose a "
             f"size that divides {common}, or rules that keep {', '.join(bad)} whole, as in "

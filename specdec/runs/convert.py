@@ -57,7 +57,7 @@ def convert(
     config, params = before
     if form == "t5x" and not isinstance(config, EncoderDecoder):
         raise CheckpointError(
-            f"{source} is decoder-only, and t5x is for T5s: choose huggingface or orbax."
+            f"{source} is no T5, and t5x is for T5s: choose huggingface or orbax."
         )
     with written_whole(Path(output_dir).absolute()) as partial:
         if form == "huggingface":

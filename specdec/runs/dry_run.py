@@ -171,6 +171,7 @@ def report(
         lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:
             lines += _speed_lines(alone.step_ratio, plan.gamma, row)
+    lines += _window_lines(names, alone, beams)
     if reported is not None:
         lines += ["", *_reported_lines(reported, alone, hardware)]
     if run.mesh is not None:
@@ -221,6 +222,18 @@ def _shape(how: Decoding) -> str:
         return shape
     beams = f"{how.beam.num_beams} beams"
     return f"{beams}, {shape}" if how.guesses else beams
+
+
+def _window_lines(names: list[str], plan: BlockPlan, beams: int) -> list[str]:
+    """What it costs that caches keep what is behind all windows."""
+    models = (plan.target, plan.draft)
+    return [
+        f"the cache of {name} keeps all positions; {beyond.layers} of "
+        f"{config.num_decoder_layers} layers need only {beyond.needed:,} of them: "
+        f"{_amount(beyond.unneeded)} more than needed"
+        for name, config, beyond in zip(names, models, plan.beyond_windows(beams), strict=False)
+        if config is not None and beyond.unneeded
+    ]
 
 
 def _amount(count: float) -> str:

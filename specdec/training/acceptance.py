@@ -71,7 +71,11 @@ def acceptance(
 
 
 def capacity(model: LoadableModel, ids: Sequence[Sequence[int]], length: int) -> int:
-    """Tokens of an output of at most ``length`` that positions behind all prompts have."""
-    if model.max_positions is None or not model.reads_prefix:
+    """Tokens of an output of at most ``length`` that the model's positions have.
+
+    Those of a model without an encoder are behind all prompts.
+    """
+    if model.max_positions is None:
         return length
-    return max(1, min(length, model.max_positions - max(map(len, ids))))
+    before = max(map(len, ids)) if model.reads_prefix else 0
+    return max(1, min(length, model.max_positions - before))

@@ -102,6 +102,12 @@ def check_draft(draft: architectures.Config, target: architectures.Config) -> No
             f"The draft is a {type(draft).__name__}, the target a {type(target).__name__}: a "
             "model drafts for one of its own architecture."
         )
+    if draft.reads_prefix != target.reads_prefix:
+        kinds = {False: "an encoder-decoder", True: "decoder-only"}
+        raise ValueError(
+            f"The draft is {kinds[draft.reads_prefix]}, the target {kinds[target.reads_prefix]}: "
+            "one continues what the other encodes."
+        )
     width, needed = target.encoder_width, draft.encoding_width
     if needed not in (None, width):
         raise ValueError(

@@ -117,6 +117,12 @@ def train_heads(
     if isinstance(heads, EagleConfig) and heads.reads_encoding == target.reads_prefix:
         has = "no encoder" if target.reads_prefix else "an encoder"
         raise ValueError(f"reads_encoding is {heads.reads_encoding}, but the target has {has}.")
+    given = config.encoder_width
+    if isinstance(heads, EagleConfig) and given not in (None, heads.encoder_width):
+        raise ValueError(
+            f"The encoding_width {heads.encoder_width} is not that of what the target's encoder "
+            f"makes of a text, {given}."
+        )
     first = _first(heads, options, loop.seed, target_params)
     tokens = _draft_vocabulary(options.draft_vocabulary, config.vocab_size)
     update = make_optimizer(optimizer, loop.total_steps)

@@ -24,11 +24,13 @@ from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.drafters.shape import Tree
+from specdec.models.bart.config import BartConfig
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads import network as heads
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead import model as look_ahead
+from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config
 from specdec.shapes import shaped_decoder
 from specdec.testing.toys import dyadic_ngrams
@@ -47,6 +49,33 @@ TARGET = T5Config(
     num_decoder_layers=1, d_ff=256, tied_logits=False, dtype="bfloat16",
 )  # fmt: skip
 DRAFT = dataclasses.replace(TARGET, d_ff=128, tied_logits=True)
+_COMMON = {"vocab_size": 512, "d_model": WIDTH, "num_heads": 2, "d_ff": 256, "dtype": "bfloat16"}
+_BART = {"max_positions": 64, "num_encoder_layers": 1, "num_decoder_layers": 1}
+_SHARED = {
+    "d_model": WIDTH, "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "num_layers": 2,
+    "d_ff": 256, "activation": "gelu", "shifted_norms": True, "norms_after": True,
+    "sliding": (True, False), "window": (8, 0),
+}  # fmt: skip
+_TARGETS = {
+    "bart": BartConfig(**_COMMON, **_BART),
+    "m2m_100": BartConfig(
+        **_COMMON, **_BART, positions="tensor2tensor", pre_norm=True, embedding_norm=False,
+        activation="relu", logits_bias=False,
+    ),
+    "llama": RotaryConfig(
+        **_COMMON, num_layers=1, num_kv_heads=1, head_dim=64, tied_logits=False,
+    ),
+    "t5gemma": RotaryConfig(
+        **_COMMON | _SHARED, attention_softcap=50.0, logits_softcap=30.0, scaled_embedding=True,
+        encoder=Stack(**_SHARED, attention_softcap=50.0),
+    ),
+    "t5gemma2": RotaryConfig(
+        **_COMMON | _SHARED, query_key_norms=True, scaled_embedding=True, merged_attention=True,
+        encoder=Stack(**_SHARED, query_key_norms=True),
+    ),
+}  # fmt: skip
+# Targets and drafts of other families than T5's.
+FAMILIES = {name: (each, dataclasses.replace(each, d_ff=128)) for name, each in _TARGETS.items()}
 GAMMA = 3
 GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
 SHAPE = Tree((2, 1, 1))
@@ -136,9 +165,11 @@ CASES = {
 }  # fmt: skip
 
 
-def decoder_of(place, name, target=TARGET):
-    """The case's decoder, as shapes for this place; its models as ``target`` says."""
+def decoder_of(place, name, target=TARGET, other=None):
+    """The case's decoder, as shapes for this place; its models as ``target`` and ``other`` say."""
     draft, options = CASES[name]
+    if draft is DRAFT and other is not None:
+        draft = other
 
     decoding = Decoding(max_decode_len=16, **options)
     if draft is None:
@@ -149,9 +180,10 @@ def decoder_of(place, name, target=TARGET):
         return shaped_decoder(target, draft, decoding, partitionings=(place.target, place.draft))
 
 
-def report_of(place, name, batch_size=1):
-    """What the compiler of a place's chip says of a case."""
-    decoder = decoder_of(place, name)
+def report_of(place, name, batch_size=1, family=None):
+    """What the compiler of a place's chip says of a case, of T5s or of another family."""
+    target, draft = (TARGET, None) if family is None else FAMILIES[family]
+    decoder = decoder_of(place, name, target, draft)
     program = compile_decode(place, decoder, batch_size=batch_size, input_len=16)
     depth = 0 if isinstance(decoder, BeamDecoder) or CASES[name][0] is None else GAMMA
     return ProgramReport.of(program, place.where.chip, depth)

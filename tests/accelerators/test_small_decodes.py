@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 from slow import slow
-from small_decodes import CASES, one_chip, report_of
+from small_decodes import CASES, FAMILIES, one_chip, report_of
 
 # Each case is compiled for one chip, and what most decodes are made of for all.
 COMPILED = [
@@ -58,3 +58,20 @@ def test_nothing_is_amiss(chip, name, batch_size):
     else:
         assert report.block.cycles > 0
         assert report.block.kernels is report.graphs is None
+
+
+@pytest.mark.parametrize(
+    ("chip", "name", "family"),
+    [
+        ("v5e", "chain", "t5gemma2"),
+        *(
+            slow(chip, name, family)
+            for family in FAMILIES
+            for chip, name in (("v5e", "chain"), ("v4", "tree sampled"), ("h100", "chain"))
+            if (chip, name, family) != ("v5e", "chain", "t5gemma2")
+        ),
+    ],
+)
+def test_nothing_is_amiss_with_another_family(chip, name, family):
+    found = dataclasses.asdict(report_of(one_chip(chip), name, 8, family).findings)
+    assert {what: count for what, count in found.items() if count} == {}

@@ -5,22 +5,33 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny import TINY_T5, prompt_of
+from slow import slow
+from tiny import EVERY, TINY_BART, TINY_ROTARY, TINY_T5, prompt_of
 
+from specdec.checkpoints.architectures import decode_model, init_params
 from specdec.checkpoints.share import DeviceShare
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
+from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import init_params
 
 ALONE = DeviceMesh().planned_target
 WIDE = T5Config(
     vocab_size=512, d_model=128, num_encoder_layers=1, num_decoder_layers=2, num_heads=4,
     head_dim=32, d_ff=256,
 )  # fmt: skip
+# What is done with a cache is a large part of a call.
+SHARED = {
+    "d_model": 128, "num_layers": 2, "num_heads": 8, "num_kv_heads": 2, "head_dim": 128, "d_ff": 64,
+}  # fmt: skip
 CONFIGS = {
     **TINY_T5,
+    **TINY_BART,
+    **TINY_ROTARY,
     "wide": WIDE,
+    "wide, shared keys": RotaryConfig(vocab_size=512, **SHARED),
+    "wide, merged attention": RotaryConfig(
+        vocab_size=512, **SHARED, merged_attention=True, encoder=Stack(**SHARED)
+    ),
     "wide, tied": dataclasses.replace(WIDE, tied_logits=True, gated=False, activation="relu"),
 }
 
@@ -33,11 +44,13 @@ def num_bytes(tree):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bytes_are_those_of_the_models_arrays(name, dtype):
     config = dataclasses.replace(CONFIGS[name], dtype=dtype)
-    model, share = T5Model(config, "in_out"), DeviceShare(config, ALONE, batch_size=3)
+    model, share = decode_model(config, "in_out"), DeviceShare(config, ALONE, batch_size=3)
+
+    prompt = prompt_of(model, jnp.ones((3, 5), jnp.int32))
 
     def arrays():
         params = model.pack(init_params(config, jax.random.key(0)))
-        start = model.start(params, prompt_of(model, jnp.ones((3, 5), jnp.int32)), 11)
+        start = model.start(params, prompt, 11)
         tokens = jnp.ones((3, 4), jnp.int32)
         hidden, _ = model.extend(params, start.encoded, start.cache, tokens)
         return params, start.encoded, start.cache, model.logits(params, hidden)
@@ -45,18 +58,23 @@ def test_bytes_are_those_of_the_models_arrays(name, dtype):
     params, encoded, cache, logits = jax.eval_shape(arrays)
     assert share.weights == num_bytes(params)
     kernel = params.embedding if config.tied_logits else params.logits
-    read = (params.layers, params.relpos, params.final_norm, kernel)
-    assert share.step_weights == num_bytes(read)
-    assert share.cache(11) == num_bytes((cache.keys, cache.values))
-    assert share.cache(5) == num_bytes((encoded.keys, encoded.values))
+    few = [getattr(params, part, None) for part in ("relpos", "embedding_norm", "logits_bias")]
+    assert share.step_weights == num_bytes((params.layers, params.final_norm, kernel, few))
+    if model.reads_prefix:
+        assert share.self_cache(11, 4) == num_bytes((cache.keys, cache.values))
+    else:
+        assert share.cache(11) == num_bytes((cache.keys, cache.values))
+        assert share.cache(5) == num_bytes((encoded.keys, encoded.values))
     assert share.logits(4) == num_bytes(logits)
 
 
 @pytest.mark.parametrize("width", [1, 6])
-@pytest.mark.parametrize("name", ["wide", "wide, tied"])
+@pytest.mark.parametrize(
+    "name", ["wide", slow("wide, tied"), slow("wide, shared keys"), "wide, merged attention"]
+)
 def test_a_call_against_the_compilers_own_count(name, width):
     config = CONFIGS[name]
-    model = T5Model(config, "in_out")
+    model = decode_model(config, "in_out")
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     params = jax.eval_shape(model.pack, shapes)
     prompt = prompt_of(model, jnp.ones((2, 16), jnp.int32))
@@ -87,11 +105,36 @@ def test_a_mesh_divides_it():
     assert part.operations == pytest.approx(one.operations / 8, rel=0.02)
 
 
+@pytest.mark.parametrize(("name", "sums"), [("wide", 3), ("wide, merged attention", 2)])
+def test_a_layer_sums_once_for_each_of_its_parts(name, sums):
+    """And the embedding once: merged attention is one part, not two."""
+    share = DeviceShare(CONFIGS[name], DeviceMesh(1, 2).planned_target, 1)
+    reduced, gathered = share.call(1, 16, 16).collectives
+    assert (reduced.kind, reduced.count) == ("all-reduce", 2 * sums + 1)
+    assert (gathered.kind, gathered.count) == ("all-gather", 1)
+
+
 def test_a_mesh_that_does_not_fit_is_refused_without_devices():
     with pytest.raises(ValueError, match="16 devices does not divide num_heads = 4"):
         DeviceShare(WIDE, DeviceMesh(1, 16).planned_target, 1)
     with pytest.raises(ValueError, match="batch_size is 3, but the mesh cuts a batch into 2"):
         DeviceShare(WIDE, DeviceMesh(2, 1).planned_target, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("marian", "2 devices does not divide encoder_vocab_size = 23: choose a size that"),
+        ("llama", "4 devices does not divide num_kv_heads = 2: choose a size that divides 2"),
+        ("t5gemma", "2 devices does not divide encoder.num_kv_heads = 1: choose a size that"),
+    ],
+)
+def test_the_size_that_does_not_fit_is_named(name, words):
+    """Of the encoder's own, and of heads that share keys."""
+    config = dataclasses.replace(EVERY[name], vocab_size=20)
+    devices = int(words.partition(" ")[0])
+    with pytest.raises(ValueError, match=words):
+        DeviceShare(config, DeviceMesh(1, devices).planned_target, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import (
+    EVERY,
+    TINY,
+    logits_along,
+    prompt_of,
+    ragged_inputs,
+    random_params,
+    random_t5_params,
+)
 
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed
@@ -20,7 +28,13 @@ from specdec.core.compilation import decode_jit
 CONFIGS = {
     "v1.1": dataclasses.replace(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192),
     "v1.0": dataclasses.replace(TINY["v1.0"], d_model=64, head_dim=16, d_ff=128),
-}
+    "marian": dataclasses.replace(EVERY["marian"], d_model=64, d_ff=128, max_positions=80),
+    "t5gemma2": dataclasses.replace(
+        EVERY["t5gemma2"], d_model=64, head_dim=16, d_ff=128,
+        encoder=dataclasses.replace(EVERY["t5gemma2"].encoder, d_model=64, head_dim=16, d_ff=128),
+    ),
+    "llama": dataclasses.replace(EVERY["llama"], d_model=64, head_dim=16, d_ff=128),
+}  # fmt: skip
 WRITERS = {"huggingface": save_huggingface, "t5x": lambda *args: save_t5x(*args[:3], 0, args[-1])}
 
 
@@ -31,9 +45,10 @@ def load_both(source):
 
 def kernels_of(loaded):
     params = loaded.params
-    layers = params.layers + params.encoder.layers
+    encoder = getattr(params, "encoder", None)
+    layers = params.layers + (() if encoder is None else encoder.layers)
     kernels = [getattr(layer, name) for layer in layers for name in ("self_qkv", "wi", "wo")]
-    return [params.embedding, params.cross_kv, *kernels]
+    return [params.embedding, *([] if encoder is None else [params.cross_kv]), *kernels]
 
 
 ONCE = ("v1.1", "huggingface", "float16")
@@ -45,11 +60,12 @@ ONCE = ("v1.1", "huggingface", "float16")
     [
         pytest.param(*case, marks=[] if case == ONCE else [pytest.mark.slow])
         for case in itertools.product(CONFIGS, WRITERS, ["float16", "bfloat16"])
+        if case[0] in TINY or case[1] == "huggingface"  # T5X has T5s alone.
     ],
 )
 def test_logits_are_those_of_the_widened_weights(variant, form, dtype, tmp_path):
     config = CONFIGS[variant]
-    WRITERS[form](tmp_path, config, jax.device_get(random_t5_params(config, 0)), None, dtype)
+    WRITERS[form](tmp_path, config, jax.device_get(random_params(config, 0)), None, dtype)
     narrow, wide = load_both(tmp_path)
     assert {kernel.dtype for kernel in kernels_of(narrow)} == {jnp.dtype(dtype)}
     assert {kernel.dtype for kernel in kernels_of(wide)} == {jnp.dtype("float32")}

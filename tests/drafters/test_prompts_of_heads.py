@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from slow import slow
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import EVERY, random_params
 
 from specdec.checkpoints import architectures
 from specdec.checkpoints.heads import init_params
@@ -41,14 +41,15 @@ def padded(rows):
     return np.array([[*row, *[0] * (max(lengths) - len(row))] for row in rows]), lengths
 
 
-@pytest.fixture(scope="module", params=["gpt", "v1.1"])
+@pytest.fixture(
+    scope="module", params=["gpt", "v1.1", *map(slow, ("bart", "llama", "t5gemma", "t5gemma2"))]
+)
 def target(request):
     """A model, its parameters, and prompts with prefixes of several lengths."""
-    gpt = request.param == "gpt"
-    config = TINY_GPT["gpt"] if gpt else TINY["v1.1"]
-    params = (random_gpt_params if gpt else random_t5_params)(config, 3)
+    config = EVERY[request.param]
+    params = random_params(config, 3)
     model = architectures.decode_model(config, "in_out")
-    if gpt:
+    if model.reads_prefix:
         prompt = model.prompt(*padded(PREFIXES))
     else:
         prompt = forced(model.prompt(*padded(INPUTS)), *padded(PREFIXES))
@@ -69,7 +70,8 @@ def drafter_of(kind, model, packed):
 
         return OffsetHeadsDrafter(heads, Topology.chain(2)), HeadsParams(weights, packed), states
     if kind == "eagle":
-        config = EagleConfig(width, 8, 2, 4, 16, not model.reads_prefix)
+        encoding = model.config.encoder_width
+        config = EagleConfig(width, 8, 2, 4, 16, not model.reads_prefix, encoding)
         layer = EagleModel(model, config)
         own = EagleParams(layer.pack(init_params(config, jax.random.key(1))), packed)
 

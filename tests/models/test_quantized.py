@@ -10,8 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import (
+    EVERY,
+    TINY,
+    logits_along,
+    prompt_of,
+    ragged_inputs,
+    random_params,
+    random_t5_params,
+)
 
+from specdec.checkpoints.architectures import decode_model
 from specdec.core.compilation import decode_jit
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products import few_tokens, plain
@@ -123,17 +132,23 @@ def along(model, params, length, target=None):
         ("v1.0", "out_in"), pytest.param("v1.1", "in_out", marks=pytest.mark.slow),
         pytest.param("v1.1", "out_in", marks=pytest.mark.slow),
         pytest.param("v1.0", "in_out", marks=pytest.mark.slow),
+        ("marian", "out_in"), ("t5gemma2", "in_out"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in itertools.product(("bart", "m2m_100", "llama", "t5gemma"), OPS)
+        ),
     ],
 )  # fmt: skip
-def test_a_t5_of_int8_weights_is_the_t5_of_the_rounded_ones(variant, layout):
-    params = random_t5_params(TINY[variant], 0)
+def test_a_model_of_int8_weights_is_the_one_of_the_rounded_ones(variant, layout):
+    """Tied and untied; with an encoder's embedding apart, queries that share keys, and biases."""
+    params = random_params(EVERY[variant], 0)
 
     def which(path):
         if path.endswith("token_embedder/embedding"):
             return functools.partial(rounded8, axis=1)
         return rounded8 if path.endswith("kernel") else None
 
-    model = T5Model(TINY[variant], layout)
+    model = decode_model(EVERY[variant], layout)
     found = along(model, model.pack(params, int8=True), 4)
     expected = along(model, model.pack(tree_rounded(params, which)), 4)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
@@ -142,20 +157,22 @@ def test_a_t5_of_int8_weights_is_the_t5_of_the_rounded_ones(variant, layout):
 
 # In the plain run each layout has both numbers of bits, and each T5 too.
 QUANTIZED = [("v1.1", 8, "out_in"), ("v1.1", 4, "in_out"), ("v1.0", 8, "in_out"),
-             ("v1.0", 4, "out_in")]  # fmt: skip
+             ("v1.0", 4, "out_in"), ("marian", 8, "in_out"), ("t5gemma", 4, "out_in")]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("variant", "bits", "layout"),
     [
         pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUANTIZED))
-        for each in itertools.product(TINY, [8, 4], OPS)
+        for each in itertools.product(
+            [*TINY, "bart", "m2m_100", "marian", "llama", "gemma2", "t5gemma"], [8, 4], OPS
+        )
     ],
 )
-def test_a_quantized_t5_is_the_t5_of_a_rounded_decoder(variant, bits, layout):
+def test_a_quantized_model_is_the_one_of_a_rounded_decoder(variant, bits, layout):
     """Its own logits' kernel too, where the checkpoint ties it to the embedding."""
-    config, params = TINY[variant], random_t5_params(TINY[variant], 0)
-    full = T5Model(config, layout)
+    config, params = EVERY[variant], random_params(EVERY[variant], 0)
+    full = decode_model(config, layout)
     few, packed = full.quantized(full.pack(params), bits, GROUP, of_target=False)
 
     def which(path):
@@ -164,18 +181,19 @@ def test_a_quantized_t5_is_the_t5_of_a_rounded_decoder(variant, bits, layout):
         return functools.partial(rounded, bits=bits, layout=layout) if step and not kept else None
 
     if config.tied_logits:
-        head = np.asarray(params["token_embedder"]["embedding"]).T * config.d_model**-0.5
-        params["decoder"]["logits_dense"] = {"kernel": jnp.asarray(head)}
+        scale = config.d_model**-0.5 if variant in TINY else 1.0
+        head = np.asarray(params["token_embedder"]["embedding"]).T * scale
+        params["decoder"].setdefault("logits_dense", {})["kernel"] = jnp.asarray(head)
         config = dataclasses.replace(config, tied_logits=False)
-    expected_model = T5Model(config, layout)
+    expected_model = decode_model(config, layout)
     expected = along(expected_model, expected_model.pack(tree_rounded(params, which)), 3)
     np.testing.assert_allclose(along(few, packed, 3), expected, rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("variant", [*slow("v1.1"), "v1.0"])
+@pytest.mark.parametrize("variant", [*slow("v1.1", "bart", "t5gemma"), "v1.0", "t5gemma2"])
 def test_a_draft_of_the_target_shares_what_that_made_of_the_inputs(variant):
-    model = T5Model(TINY[variant])
-    params = model.pack(random_t5_params(TINY[variant], 0))
+    model = decode_model(EVERY[variant])
+    params = model.pack(random_params(EVERY[variant], 0))
     few, packed = model.quantized(params, 8, GROUP, of_target=True)
     assert packed.encoder is None
     assert packed.cross_kv is None

@@ -13,7 +13,17 @@ import pytest
 from log_probs import assert_same_log_probs
 from said import said
 from t5x_layouts import write_native, write_orbax
-from tiny import TINY, TINY_GPT, TINY_T5, random_gpt_params, random_t5_params
+from tiny import (
+    EVERY,
+    TINY,
+    TINY_BART,
+    TINY_GPT,
+    TINY_ROTARY,
+    TINY_T5,
+    random_gpt_params,
+    random_params,
+    random_t5_params,
+)
 
 from specdec.checkpoints import (
     CheckpointError,
@@ -161,17 +171,24 @@ def test_weights_that_come_back_changed_are_refused(form, sources, tmp_path, mon
     assert {path.name for path in tmp_path.iterdir()} == {"sources"}
 
 
-@pytest.mark.parametrize(
+each_family = pytest.mark.parametrize(
     "variant",
-    [pytest.param(name, marks=() if name == "gpt" else pytest.mark.slow) for name in TINY_GPT],
+    [
+        pytest.param(name, marks=() if name in ("gpt", "t5gemma2", "marian") else pytest.mark.slow)
+        for name in (*TINY_GPT, *TINY_BART, *TINY_ROTARY)
+    ],
 )
-def test_a_gpt_in_fewer_bits_and_back(variant, tmp_path):
-    """Its tokenizer goes with it; float16 keeps what float16 had."""
-    config = TINY_GPT[variant]
-    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+
+
+@each_family
+def test_a_model_in_fewer_bits_and_back(variant, tmp_path):
+    """From several files. Its tokenizer goes with it; float16 keeps what float16 had."""
+    config = EVERY[variant]
+    params = jax.tree.map(np.asarray, random_params(config, 0))
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text("{}")
-    save_huggingface(tmp_path / "whole", config, params, tokenizer)
+    save_huggingface(tmp_path / "whole", config, params, tokenizer, max_shard_bytes=4000)
+    assert len(list((tmp_path / "whole").glob("model-*"))) > 1
     assert convert(str(tmp_path / "whole"), str(tmp_path / "half"), "huggingface", "float16") == 0
     assert convert(str(tmp_path / "half"), str(tmp_path / "again"), "huggingface") == 0
     rounded = jax.tree.map(lambda a: a.astype(np.float16).astype(np.float32), params)
@@ -192,14 +209,20 @@ def test_log_probs_of_a_gpt_in_fewer_bits(tmp_path):
     assert_same_log_probs(tmp_path / "half", tmp_path / "half", (9, 4))
 
 
-def test_a_gpt_as_a_training_run(tmp_path):
-    config = TINY_GPT["gpt"]
-    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
-    save_huggingface(tmp_path / "gpt", config, params)
-    assert convert(str(tmp_path / "gpt"), str(tmp_path / "run"), "orbax") == 0
+@each_family
+def test_a_model_as_a_training_run_and_back(variant, tmp_path):
+    config = EVERY[variant]
+    params = jax.tree.map(np.asarray, random_params(config, 0))
+    save_huggingface(tmp_path / "it", config, params)
+    assert convert(str(tmp_path / "it"), str(tmp_path / "run"), "orbax") == 0
+    assert convert(str(tmp_path / "run"), str(tmp_path / "back"), "huggingface", "bfloat16") == 0
     again, found = load_params(tmp_path / "run")
     assert again == config
     jax.tree.map(np.testing.assert_array_equal, found, params)
+    rounded = jax.tree.map(lambda a: a.astype("bfloat16").astype(np.float32), params)
+    again, found = load_huggingface(tmp_path / "back")
+    assert again == config
+    jax.tree.map(np.testing.assert_array_equal, found, rounded)
 
 
 def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
@@ -211,7 +234,7 @@ def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
     )
     assert done.returncode == 2
     (line,) = said(done.stderr).strip().splitlines()
-    assert line.startswith(f"error: {tmp_path / 'gpt'} is decoder-only, and t5x is for T5s")
+    assert line.startswith(f"error: {tmp_path / 'gpt'} is no T5, and t5x is for T5s")
     assert line.endswith("choose huggingface or orbax.")
     assert [path.name for path in tmp_path.iterdir()] == ["gpt"]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import jax
 import pytest
-from tiny import TINY, random_t5_params
+from slow import slow
+from tiny import EVERY, TINY, TINY_BART, TINY_ROTARY, random_params, random_t5_params
 
-from specdec.checkpoints import save_t5x
-from specdec.checkpoints.architectures import count_parameters
+from specdec.checkpoints import save_huggingface, save_t5x
+from specdec.checkpoints.architectures import count_parameters, decode_model
 from specdec.core.theory import speedup
 from specdec.runs import cli, dry_run
 from specdec.runs.command_line import Given
@@ -124,6 +125,44 @@ def test_parameters_of_public_checkpoints(name, total, step):
     config, _ = dry_run.find_config(name, ROOT)
     counts = [round(count / 1e6, 1) for count in count_parameters(config)]
     assert counts == [total, step]
+
+
+@pytest.mark.parametrize("variant", [*TINY_BART, *TINY_ROTARY])
+def test_parameters_are_those_of_the_models_arrays(variant):
+    config = EVERY[variant]
+    model, params = decode_model(config), random_params(config, 0)
+    read = model.step_params(model.pack(params))
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, read)]
+    assert [*count_parameters(config)] == sizes
+
+
+@pytest.mark.parametrize("variant", ["m2m_100", "t5gemma2", *map(slow, ("bart", "llama"))])
+def test_bytes_of_each_family(tmp_path, capsys, variant):
+    """By hand: keys and values that several heads of queries share are there once."""
+    config, rows = EVERY[variant], 2048
+    save_huggingface(tmp_path / "it", config, jax.device_get(random_params(config, 0)))
+    models = [f"{name}={str(tmp_path / 'it')!r}" for name in ("TARGET", "DRAFT")]
+    sizes = ("MAX_INPUT_LEN=30", "MAX_DECODE_LEN=16", "DTYPE='float32'", "GAMMA=3")
+    files = [QUICKSTART, HARDWARE / "tpu_v4.gin"]
+    output = shown(capsys, files, *models, *sizes, f"BATCH_SIZE={rows}")
+    heads = getattr(config, "num_kv_heads", config.num_heads)
+    layer = 2 * rows * heads * config.head_dim * 4 / 1e6  # Of a position.
+    each, length, inputs = layer * config.num_decoder_layers, 16 + 3 + 1, 32
+    held = length + inputs if variant == "llama" else length
+    assert cells(output, "self-attention cache") == pytest.approx([each * held] * 2, abs=0.01)
+    crossed = 0 if variant == "llama" else inputs
+    assert cells(output, "cross-attention") == pytest.approx([each * crossed] * 2, abs=0.01)
+    assert "a block: " in output
+    beyond = [line for line in output.splitlines() if line.startswith("the cache of ")]
+    if variant != "t5gemma2":
+        assert not beyond
+        return
+    # Two tokens before each of the four that the target scores, or of two that its draft is fed.
+    for line, needed in zip(beyond, (2 + 4, 2 + 2), strict=True):
+        said = f"keeps all positions; 1 of 2 layers need only {needed} of them: "
+        assert said in line
+        cost = float(re.search(r": ([\d.]+) MB more than needed$", line)[1])
+        assert cost == pytest.approx(layer * (length - needed), abs=0.01)
 
 
 def test_bytes_of_a_run(capsys):

@@ -12,7 +12,7 @@ import pytest
 from run_tiny import recipe
 from safetensors.numpy import load_file, save_file
 from slow import slow
-from tiny import TINY_GPT, random_gpt_params
+from tiny import EVERY, TINY_GPT, random_gpt_params, random_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, architectures, save_huggingface
@@ -26,7 +26,6 @@ from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.products import fused
-from specdec.models.t5 import network as t5
 from specdec.training import heads as training
 from specdec.training.checkpointing import load_params
 from specdec.training.train import apply
@@ -209,14 +208,12 @@ def batch_of(config, pairs, length):
     return batch
 
 
-@pytest.mark.parametrize("architecture", ["t5", "gpt"])
-def test_states_along_a_text_have_the_networks_logits(tiny_model, architecture):
-    if architecture == "t5":
-        config = tiny_model
-        params = t5.init_params(config, jax.random.key(0))
-    else:
-        config = TINY_GPT["gpt"]
-        params = random_gpt_params(config, 0)
+@pytest.mark.parametrize(
+    "variant", ["v1.1", "gpt", "t5gemma", *map(slow, ("bart", "marian", "llama", "t5gemma2"))]
+)
+def test_states_along_a_text_have_the_networks_logits(variant):
+    config = dataclasses.replace(EVERY[variant], pad_id=0)
+    params = random_params(config, 0)
     pairs = [([3, 4, 5, 6], [7, 8]), ([9, 10], [11, 12, 13])]
     batch = batch_of(config, pairs, 12)
     model = architectures.decode_model(config, "in_out")
@@ -361,6 +358,12 @@ def test_look_ahead_is_that_of_decoding(tiny_model, architecture):
 def test_a_layer_for_a_target_of_another_kind_is_refused(tmp_path, data_directory, exported):
     shape = dataclasses.replace(EAGLE, reads_encoding=False)
     with pytest.raises(ValueError, match="reads_encoding is False, but the target has an encoder"):
+        train(tmp_path, data_directory, exported, shape)
+
+
+def test_another_width_of_the_encoding_is_refused(tmp_path, data_directory, exported):
+    shape = dataclasses.replace(EAGLE, encoding_width=8)
+    with pytest.raises(ValueError, match=r"encoding_width 8 is not .* of a text, 16"):
         train(tmp_path, data_directory, exported, shape)
 
 

@@ -50,6 +50,13 @@ class BartModel(EncoderDecoderModel, LayerNormModel):
         return self.config.encoder_vocab_size or self.vocab_size
 
     @property
+    def axis_sizes(self) -> dict[str, dict[str, int]]:
+        sizes, own = super().axis_sizes, self.config.encoder_vocab_size
+        if own is not None:
+            sizes["vocab"]["encoder_vocab_size"] = own
+        return sizes
+
+    @property
     def max_positions(self) -> int:
         return self.config.max_positions
 

@@ -45,7 +45,7 @@ class PackedEagle:
     relpos: Float[Array, "h r"] | None
     final_norm: Float[Array, " w"]
     out: Kernel  # W -> D
-    cross_kv: Kernel | None  # D -> 2I; None where it does not attend to an encoding.
+    cross_kv: Kernel | None  # Encoding's D -> 2I; None where it does not attend to one.
 
 
 @pytree
@@ -146,7 +146,7 @@ def init_params(config: EagleConfig, key: jax.Array) -> dict:
     layer, state, token, out, *cross = jax.random.split(key, 6)
     width, inner = config.width, config.inner_width
 
-    def projection(key, features):
+    def projection(key, features, width=width):
         return jax.random.normal(key, (width, features)) * width**-0.5
 
     decoder = t5.init_params(config.layer, layer)["decoder"]
@@ -154,7 +154,7 @@ def init_params(config: EagleConfig, key: jax.Array) -> dict:
     own = decoder["layers_0"]
     if config.reads_encoding:
         for name, key in zip(("key", "value"), cross, strict=True):
-            kernel = projection(key, config.num_heads * config.head_dim)
+            kernel = projection(key, config.num_heads * config.head_dim, config.encoder_width)
             own["encoder_decoder_attention"][name]["kernel"] = kernel
     else:
         del own["encoder_decoder_attention"], own["pre_cross_attention_layer_norm"]

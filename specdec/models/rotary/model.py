@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.models import attention
@@ -62,14 +61,20 @@ class RotaryModel(EncoderDecoderModel):
         return packing
 
     @property
-    def axis_sizes(self) -> dict[str, tuple[str, int]]:
-        heads = ("num_kv_heads", np.gcd.reduce([s.num_kv_heads for s in self._stacks]).item())
-        inner = ("d_ff", np.gcd.reduce([stack.d_ff for stack in self._stacks]).item())
-        return super().axis_sizes | {"heads": heads, "joined_kv": heads, "mlp": inner}
-
-    @property
-    def _stacks(self) -> list[Stack]:
-        return [*self.config.stacks.values()]
+    def axis_sizes(self) -> dict[str, dict[str, int]]:
+        # Queries go with the key that they share.
+        names = {
+            "heads": "num_kv_heads", "joined_kv": "num_kv_heads", "mlp": "d_ff",
+            "embed": "d_model", "kv": "head_dim",
+        }  # fmt: skip
+        stacks = {
+            "" if name == "decoder" else f"{name}.": stack
+            for name, stack in self.config.stacks.items()
+        }
+        return super().axis_sizes | {
+            axis: {f"{before}{name}": getattr(stack, name) for before, stack in stacks.items()}
+            for axis, name in names.items()
+        }
 
     @property
     def key_value_heads(self) -> int:
@@ -78,6 +83,13 @@ class RotaryModel(EncoderDecoderModel):
     @property
     def image_ids(self) -> tuple[int, ...]:
         return self.config.image_ids
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        cfg = self.config
+        if cfg.window is None:
+            return ()
+        return tuple(cfg.window[0] for i in range(cfg.num_layers) if cfg.slides(i))
 
     @property
     def max_positions(self) -> None:
@@ -188,8 +200,7 @@ class RotaryModel(EncoderDecoderModel):
         return query * stack.query_scale, key, value
 
     def _joined_queries_keys_values(self, layer: PackedLayer, x: Float[Array, "b t d"]):
-        bias = None if layer.qkv_bias is None else layer.qkv_bias.reshape(-1)
-        return self._product_of_normed(x, layer.self_norm, layer.self_qkv, bias)
+        return self._product_of_normed(x, layer.self_norm, layer.self_qkv)
 
     def _queries_keys_values(
         self, layer: PackedLayer, x: Float[Array, "b t d"], stack: Stack | None = None
@@ -197,7 +208,10 @@ class RotaryModel(EncoderDecoderModel):
         stack = stack or self.config
         joined = self._joined_queries_keys_values(layer, x)
         count = stack.num_heads // stack.num_kv_heads
-        *queries, key, value = self._split(joined, count + 2, "joined_kv")
+        apart = self._split(joined, count + 2, "joined_kv")
+        if layer.qkv_bias is not None:  # A mesh cuts joined kernels, but each bias for itself.
+            apart = [each + bias for each, bias in zip(apart, layer.qkv_bias, strict=True)]
+        *queries, key, value = apart
         query = queries[0]
         if count > 1:  # The heads of a key beside each other, as the output's kernel has them.
             query = jnp.stack([_heads(each, stack) for each in queries], axis=3)

@@ -54,7 +54,7 @@ MODELS = {
 CODES = {NLLB_CLASS: NLLB, MBART_CLASS: MBART, MBART50_CLASS: MBART50}
 _CODE = re.compile("[a-z]{2,3}_[A-Z][A-Za-z]+")
 _MASKS = 103  # Tokens that Pegasus has before its pieces, where no file tells their number.
-# From https://huggingface.co/Qwen/Qwen2-7B/blob/main/tokenizer.json.
+# How Qwen cuts a text into words.
 _WORDS_OF_QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"

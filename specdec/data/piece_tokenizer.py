@@ -67,7 +67,7 @@ class PieceTokenizer:
         return self._size
 
     def encode(self, text: str, *, add_eos: bool = False) -> list[int]:
-        """Token ids of ``text``; with ``add_eos`` as an encoder reads it, EOS last."""
+        """Token ids of ``text``; with ``add_eos`` as an encoder reads it."""
         ids = []
         for part in self._added.parts(text):
             ids += [part] if isinstance(part, int) else map(self._id, self._pieces(part))

@@ -338,7 +338,7 @@ FAMILY = Family(
     model_types={
         "bart": "DistilBART",
         "mbart": "mBART-50",
-        "m2m_100": "NLLB-200, SMaLL-100",
+        "m2m_100": "NLLB-200",
         "marian": "OPUS-MT",
         "pegasus": "",
     },

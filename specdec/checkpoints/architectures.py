@@ -68,9 +68,10 @@ def training_pair(
     token after it; those of the text itself are pads, which no loss counts. Before a text stand
     ``start_ids``, as in decoding. Where there is nothing at all, it is the start token.
     """
+    read = [*start_ids, *text]
     if not config.reads_prefix:
-        return text, output
-    read = [*start_ids, *text] or [config.start_id]
+        return read, output
+    read = read or [config.start_id]
     return [*read, *output], [*[config.pad_id] * (len(read) - 1), *output]
 
 

@@ -32,7 +32,8 @@ from specdec.checkpoints.parameters import (
     check_parameters,
     written_whole,
 )
-from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS, read_pieces
+from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS
+from specdec.checkpoints.tokenizer_checks import read_pieces
 from specdec.checkpoints.vocabulary_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,

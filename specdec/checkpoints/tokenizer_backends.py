@@ -10,13 +10,9 @@ pieces of bytes spell them where it has those.
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import json
-import math
-import reprlib
-import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +29,11 @@ from tokenizers import (
 
 from specdec.checkpoints import tokenizer_classes
 from specdec.checkpoints.byte_pieces import SPACE, BytePieces
+from specdec.checkpoints.families import FAMILIES
 from specdec.checkpoints.files import check_whole, read_json
 from specdec.checkpoints.languages import Languages
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.checkpoints.tokenizer_checks import check_added, check_content, read_pieces, reading
 from specdec.checkpoints.tokenizer_settings import NAMED, Settings, check_ids, read_settings
 from specdec.checkpoints.vocabulary_files import (
     FAIRSEQ_PIECES,
@@ -45,14 +43,8 @@ from specdec.checkpoints.vocabulary_files import (
 )
 
 T5_CLASS, _GPT2, _ROBERTA, _AS_IT_IS = "T5Tokenizer", "GPT2Tokenizer", "RobertaTokenizer", ""
-# transformers' tokenizers of the architectures, where no file names one.
-_REGISTERED = {
-    "t5": T5_CLASS, "mt5": T5_CLASS, "umt5": _AS_IT_IS, "gpt2": _GPT2, "bart": _ROBERTA,
-    "pegasus": tokenizer_classes.PEGASUS_CLASS, "mbart": tokenizer_classes.MBART_CLASS,
-    "m2m_100": tokenizer_classes.NLLB_CLASS,
-    **dict.fromkeys(("gemma2", "gemma3_text", "t5gemma"), tokenizer_classes.GEMMA_CLASS),
-    **dict.fromkeys(("qwen2", "qwen3"), tokenizer_classes.QWEN_CLASS),
-}  # fmt: skip
+# transformers' tokenizers of the model types, where no file names one.
+_REGISTERED = {name: kind for each in FAMILIES.values() for name, kind in each.tokenizers.items()}
 # Whose class is this one, whatever a file says.
 _ALWAYS = {"umt5", "qwen2"}
 _SAME = {"BartTokenizer": _ROBERTA}
@@ -108,9 +100,9 @@ def open_backend(path: Path, rows: int | None = None) -> Opened:
     own = path.with_name(TOKENIZER)
     content = read_json(own) if own.is_file() else None
     if content is not None:
-        _check_content(own, content)
+        check_content(own, content)
     settings = read_settings(path.parent, content)
-    with _reading(path):
+    with reading(path):
         kind, model_type = _kind(path, content)
         named = tokenizer_classes.with_flags(kind, SPECIAL[kind] | settings.named)
         if path == own:
@@ -127,7 +119,7 @@ def open_backend(path: Path, rows: int | None = None) -> Opened:
         else:
             opened = _from_fairseq_pieces(kind, path, named, settings)
         opened.backend.encode("a \U0010fffd")  # What cannot be used is found here.
-    _check_added(path, opened.backend, settings)
+    check_added(path, opened.backend, settings)
     languages = tokenizer_classes.languages_of(kind, opened.backend, settings.options)
     return dataclasses.replace(opened, as_t5=model_type in _AS_T5, languages=languages)
 
@@ -228,7 +220,7 @@ def _merges_of(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
             "download it too."
         )
     check_whole(merges)
-    with _reading(merges):
+    with reading(merges):
         return models.BPE.read_file(str(path), str(merges))
 
 
@@ -370,31 +362,6 @@ def _id_of(backend: Tokenizer, text: str) -> int:
     return found
 
 
-def read_pieces(path: Path) -> Any:
-    """A SentencePiece model's message.
-
-    Raises:
-      CheckpointError: the file is none, or is damaged.
-    """
-    import sentencepiece
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-
-    check_whole(path)
-    content, messages = path.read_bytes(), sentencepiece_model_pb2
-    try:
-        sentencepiece.SentencePieceProcessor(model_proto=content)
-        proto: Any = messages.ModelProto.FromString(content)  # pyright: ignore
-        whole = proto.pieces and all(math.isfinite(piece.score) for piece in proto.pieces)
-    except (RuntimeError, DecodeError):
-        whole = False
-    if not whole:
-        raise CheckpointError(
-            f"{path} is not a SentencePiece model that can be read; copy or download it again."
-        )
-    return proto
-
-
 def _normalizer(told: Any) -> Any:
     """SentencePiece's own normalization in a tokenizer.json, the only one that T5 takes."""
     given = told or {}
@@ -404,62 +371,3 @@ def _normalizer(told: Any) -> Any:
             charsmap = base64.b64decode(each["precompiled_charsmap"], validate=True)
             return normalizers.Precompiled(charsmap)
     return None
-
-
-def _check_content(path: Path, content: Mapping[str, Any]) -> None:
-    """CheckpointError unless tokenizer.json's vocabulary is one."""
-
-    def wrong(field: str, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"{path} cannot be read as a {path.name} ({field} is not {what}); copy or download it "
-            "again."
-        )
-
-    model = content.get("model")
-    if not isinstance(model, dict):
-        raise wrong("model", "an object")
-    vocab = model.get("vocab")
-    if isinstance(vocab, dict):
-        check_ids(path, vocab, "model.vocab")
-    elif not isinstance(vocab, list):
-        raise wrong("model.vocab", "an object or a list")
-    else:
-        for i, row in enumerate(vocab):
-            pair = isinstance(row, list) and len(row) == 2 and isinstance(row[0], str)
-            score = row[1] if pair else None
-            if isinstance(score, bool) or not isinstance(score, int | float):
-                raise wrong(f"model.vocab[{i}]", "a piece and its score")
-    merges = model.get("merges") or []
-    if not isinstance(merges, list):
-        raise wrong("model.merges", "a list")
-    for i, merge in enumerate(merges):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(parts, list) or [type(part) for part in parts] != [str, str]:
-            raise wrong(f"model.merges[{i}]", "two tokens")
-
-
-def _check_added(path: Path, backend: Tokenizer, settings: Settings) -> None:
-    """CheckpointError unless added tokens have the ids that files tell."""
-    for told, token in settings.added.items():
-        found, text = backend.token_to_id(token.content), reprlib.repr(token.content)
-        if found != told:
-            raise CheckpointError(
-                f"{path} and the files beside it give the added token {text} the id {told}, but "
-                f"it gets {found}: ids of added tokens must follow those of the vocabulary, "
-                "without gaps. Correct added_tokens.json, added_tokens_decoder in "
-                "tokenizer_config.json or added_tokens in tokenizer.json, whichever tells it."
-            )
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever the library raises, Rust's panics too, as a CheckpointError that names the file."""
-    try:
-        yield
-    except (CheckpointError, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        reason = textwrap.shorten(str(error), 200)
-        raise CheckpointError(
-            f"{path} cannot be read as a {path.name} ({reason}); copy or download it again."
-        ) from None

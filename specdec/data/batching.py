@@ -80,13 +80,17 @@ class Batches:
       ValueError: there are no pairs, or one does not fit the longest length.
     """
 
-    def __init__(self, pairs: Sequence[TokenPair], options: BatchingOptions, eos_id: int = EOS_ID):
+    def __init__(
+        self, pairs: Sequence[TokenPair], options: BatchingOptions, eos_id: int = EOS_ID,
+        pad_id: int = PAD_ID, input_ends: Sequence[int] | None = None,
+    ):  # fmt: skip
         if not pairs:
             raise ValueError("No examples.")
         self._pairs = pairs
         self._options = options
-        self._eos_id = eos_id
-        # [N, 2] ids without EOS.
+        self._pad_id = pad_id
+        self._ends = ((eos_id,) if input_ends is None else tuple(input_ends), (eos_id,))
+        # [N, 2] ids without what stands behind them.
         self._sizes = np.array([(len(p.input), len(p.target)) for p in pairs])
         self._shapes = np.array(options.shapes)
         too_long = np.flatnonzero(~self._fits(self._sizes).any(axis=1))
@@ -97,8 +101,9 @@ class Batches:
             )
 
     def _fits(self, sizes: np.ndarray) -> np.ndarray:
-        """Whether sizes [..., 2] without EOS fit each shape, [..., shapes]."""
-        return np.all(sizes[..., None, :] < self._shapes, axis=-1)
+        """Whether sizes [..., 2] without what stands behind fit each shape, [..., shapes]."""
+        whole = sizes + np.array([len(ends) for ends in self._ends])
+        return np.all(whole[..., None, :] <= self._shapes, axis=-1)
 
     def fingerprint(self) -> str:
         """Identifies the examples and the options, so that a resumed run can tell a change."""
@@ -145,9 +150,10 @@ class Batches:
 
     def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> TokenBatch:
         rows = self._options.rows(shape)
-        batch = TokenBatch(*(np.full((rows, length), PAD_ID, np.int32) for length in shape))
+        batch = TokenBatch(*(np.full((rows, length), self._pad_id, np.int32) for length in shape))
         for row, group in enumerate(groups):
             for side in (0, 1):
                 ids = [token for index in group for token in self._pairs[index][side]]
-                batch[side][row, : len(ids) + 1] = [*ids, self._eos_id]
+                ids += self._ends[side]
+                batch[side][row, : len(ids)] = ids
         return batch

@@ -10,7 +10,7 @@ import sentencepiece as spm
 
 from specdec.checkpoints.byte_pieces import SPACE
 from specdec.checkpoints.piece_ids import read_piece_ids
-from specdec.checkpoints.tokenizer_backends import read_pieces
+from specdec.checkpoints.tokenizer_checks import read_pieces
 from specdec.data.added_tokens import AddedTokens
 from specdec.data.vocabulary import UNSETTLED, check_rows, cleaned_up, pieces_of
 

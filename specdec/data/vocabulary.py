@@ -12,7 +12,8 @@ from typing import Protocol
 import sentencepiece as spm
 
 from specdec.checkpoints.languages import Languages
-from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS, read_pieces
+from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS
+from specdec.checkpoints.tokenizer_checks import read_pieces
 from specdec.checkpoints.vocabulary_files import VOCABULARY
 from specdec.core.files import written
 

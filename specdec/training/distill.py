@@ -114,6 +114,11 @@ def check_draft(draft: architectures.Config, target: architectures.Config) -> No
             f"The draft's encoding_width {needed} is not the width of the target's encoding, "
             f"{width}."
         )
+    if draft.pad_id != target.pad_id:
+        raise ValueError(
+            f"The draft's pad_id is {draft.pad_id}, the target's {target.pad_id}: they must be the "
+            "same, for both read the same batches."
+        )
     if draft.vocab_size != target.vocab_size:
         raise ValueError(
             f"The draft's vocab_size {draft.vocab_size} is not the target's "
@@ -171,17 +176,19 @@ def distill(
         log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
         if isinstance(batch, ScoredBatch):
             log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
-        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), batch.targets)
+        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), batch.targets, model.pad_id)
         if weight:
             nll = -jnp.take_along_axis(whole_log_q, batch.targets[..., None], axis=-1)[..., 0]
-            loss += weight * masked_mean(nll, batch.targets)
-        return loss, {"alpha": masked_mean(1 - total_variation(log_p, log_q), batch.targets)}
+            loss += weight * masked_mean(nll, batch.targets, model.pad_id)
+        return loss, {
+            "alpha": masked_mean(1 - total_variation(log_p, log_q), batch.targets, model.pad_id)
+        }
 
     def validation_sums(params, frozen, batch):
         log_p, encoding = score(target, frozen, batch)
         log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
         values = comparison(log_p, log_q)
-        return masked_sums(batch.targets, **values, loss=divergence(log_p, log_q))
+        return masked_sums(batch.targets, model.pad_id, **values, loss=divergence(log_p, log_q))
 
     batches, epochs = training, distillation.scored_epochs
     if epochs:

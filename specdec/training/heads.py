@@ -165,9 +165,9 @@ def train_heads(
         del key
         losses, metrics = [], {}
         for number, (log_p, log_q, targets) in enumerate(compared(params, frozen, batch), 1):
-            losses.append(masked_mean(divergence(log_p, log_q), targets))
+            losses.append(masked_mean(divergence(log_p, log_q), targets, config.pad_id))
             alpha = comparison(log_p, log_q)["alpha"]
-            metrics[f"alpha_{number}"] = masked_mean(alpha, targets)
+            metrics[f"alpha_{number}"] = masked_mean(alpha, targets, config.pad_id)
         weights = options.decay ** jnp.arange(len(losses))
         return jnp.dot(weights / jnp.sum(weights), jnp.stack(losses)), metrics
 
@@ -176,7 +176,9 @@ def train_heads(
         for number, (log_p, log_q, targets) in enumerate(compared(params, frozen, batch), 1):
             found = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
             found[_SHARE] = jnp.ones_like(found["loss"])
-            sums |= masked_sums(targets, **{f"{name}_{number}": v for name, v in found.items()})
+            sums |= masked_sums(
+                targets, config.pad_id, **{f"{name}_{number}": v for name, v in found.items()}
+            )
         return sums
 
     frozen = (full, guessing)

@@ -18,7 +18,6 @@ import optax
 from specdec.arguments import whole
 from specdec.core.signals import stop_request
 from specdec.data.batching import TokenBatch
-from specdec.data.vocabulary import PAD_ID
 from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import checkpoints, restore, save
 from specdec.types import AnyArray
@@ -142,12 +141,12 @@ def _format(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def masked_mean(values: jax.Array, targets: AnyArray) -> jax.Array:
+def masked_mean(values: jax.Array, targets: AnyArray, pad_id: int) -> jax.Array:
     """Mean of ``values`` [B, T] where ``targets`` are no padding; 0 if nowhere."""
-    sums = masked_sums(targets, values=values)
-    return sums["values"] / jnp.maximum(jnp.sum(targets != PAD_ID), 1)
+    sums = masked_sums(targets, pad_id, values=values)
+    return sums["values"] / jnp.maximum(jnp.sum(targets != pad_id), 1)
 
 
-def masked_sums(targets: AnyArray, **values: jax.Array) -> dict[str, jax.Array]:
+def masked_sums(targets: AnyArray, pad_id: int, **values: jax.Array) -> dict[str, jax.Array]:
     """Sums of each of ``values`` [B, T] where ``targets`` are no padding."""
-    return {name: jnp.sum(jnp.where(targets != PAD_ID, v, 0.0)) for name, v in values.items()}
+    return {name: jnp.sum(jnp.where(targets != pad_id, v, 0.0)) for name, v in values.items()}

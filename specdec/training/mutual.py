@@ -128,8 +128,8 @@ def learn_together(
         encoding = jnp.asarray(batch.encoding, jnp.float32)
         log_p, log_q = log_probs(params, frozen, batch, encoding, key)
         now = jnp.take_along_axis(log_p, jnp.asarray(batch.tokens), axis=-1)
-        drift = masked_mean(forward_kl(batch.log_probs, now), batch.targets)
-        variation = masked_mean(total_variation(log_p, log_q), batch.targets)
+        drift = masked_mean(forward_kl(batch.log_probs, now), batch.targets, target_model.pad_id)
+        variation = masked_mean(total_variation(log_p, log_q), batch.targets, target_model.pad_id)
         loss = drift + mutual.agreement_weight * variation
         return loss, {"drift": drift, "alpha": 1 - variation}
 
@@ -137,7 +137,8 @@ def learn_together(
         log_before, encoding = score(frozen, batch)
         log_p, log_q = log_probs(params, frozen, batch, encoding)
         return masked_sums(
-            batch.targets, **comparison(log_p, log_q), drift=forward_kl(log_before, log_p),
+            batch.targets, target_model.pad_id, **comparison(log_p, log_q),
+            drift=forward_kl(log_before, log_p),
             accuracy=likeliest(log_p, batch.targets),
             accuracy_before=likeliest(log_before, batch.targets),
         )  # fmt: skip

@@ -141,7 +141,7 @@ def generator(
             length), seed, sampling, encode,
         )  # fmt: skip
         # An output that did not end has no EOS to learn; the loss compares what stands before it.
-        made = TokenBatch(np.zeros_like(batch.inputs), np.zeros_like(batch.targets))
+        made = TokenBatch(*(np.full_like(side, config.pad_id) for side in batch[:2]))
         for row, (text, output) in enumerate(zip(ids, outputs, strict=True)):
             pair = architectures.training_pair(config, text, output.tolist())
             for side, tokens in zip(made, pair, strict=True):

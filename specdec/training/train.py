@@ -104,15 +104,17 @@ def train(
 
     def loss_function(params, _, batch, key):
         logits, values = predict(params, batch, key)
-        metrics = {name: masked_mean(value, batch.targets) for name, value in values.items()}
+        metrics = {
+            name: masked_mean(value, batch.targets, model.pad_id) for name, value in values.items()
+        }
         loss = metrics.pop("loss")
         if z_loss:
             log_z = jax.nn.logsumexp(logits, axis=-1)
-            loss += z_loss * masked_mean(jnp.square(log_z), batch.targets)
+            loss += z_loss * masked_mean(jnp.square(log_z), batch.targets, model.pad_id)
         return loss, metrics
 
     def validation_sums(params, _, batch):
-        return masked_sums(batch.targets, **predict(params, batch)[1])
+        return masked_sums(batch.targets, model.pad_id, **predict(params, batch)[1])
 
     translate = make_translate(model, vocabulary) if make_translate else None
     sentences = files.read("validation")
@@ -176,9 +178,10 @@ def prepare(
     """
     if model:
         check_vocabulary(model, vocabulary)
-        if architectures.decode_model(model).reads_prefix and len(batching.join_weights) > 1:
+        if len(batching.join_weights) > 1 and (model.reads_prefix or vocabulary.start_ids):
             raise ValueError(
-                "A model that continues a text reads no joined ones: join_weights=(1,)."
+                "A model that continues a text reads no joined ones, nor one whose texts begin "
+                "with a token of their own: join_weights=(1,)."
             )
 
     def tokenized(text: str, output: str) -> TokenPair:
@@ -188,7 +191,13 @@ def prepare(
         return TokenPair(*architectures.training_pair(model, *ids, vocabulary.start_ids))
 
     training, validation = (
-        Batches(list(itertools.starmap(tokenized, pairs)), batching, vocabulary.eos_id)
+        Batches(
+            list(itertools.starmap(tokenized, pairs)),
+            batching,
+            vocabulary.eos_id,
+            model.pad_id if model else PAD_ID,
+            vocabulary.end_ids if model and not model.reads_prefix else None,
+        )
         for pairs in ([*files.read("train"), *more], files.read("validation"))
     )
     data = training.fingerprint()
@@ -203,11 +212,16 @@ def check_vocabulary(model: architectures.Config, vocabulary: Tokenizer) -> None
         raise ValueError(
             f"The vocabulary has {len(vocabulary)} pieces, the model only {model.vocab_size} rows."
         )
-    ids = model.pad_id, model.eos_id
-    if ids != (PAD_ID, vocabulary.eos_id):
+    if model.eos_id != vocabulary.eos_id:
         raise ValueError(
-            f"The model has (pad_id, eos_id) = {ids}; with this vocabulary it needs "
-            f"{(PAD_ID, vocabulary.eos_id)}."
+            f"The model's eos_id is {model.eos_id}; with this vocabulary it needs "
+            f"{vocabulary.eos_id}."
+        )
+    in_texts = model.pad_id < len(vocabulary) and vocabulary.pieces()[model.pad_id]
+    if in_texts or model.pad_id == model.eos_id:
+        raise ValueError(
+            f"The model's pad_id is {model.pad_id}, which is a token of texts or their end, so it "
+            "would not be learnt: choose a pad_id that no text has."
         )
 
 

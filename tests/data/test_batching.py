@@ -110,3 +110,16 @@ def test_long_and_missing_examples_are_refused():
         Batches([TokenPair([2], [3]), TokenPair([2] * 8, [3])], BatchingOptions(64, (8,)))
     with pytest.raises(ValueError, match="No examples"):
         Batches([], OPTIONS)
+
+
+def test_what_stands_behind_inputs_and_fills_rows():
+    """As of a vocabulary that puts two tokens, or none, behind a text; it fits a row exactly."""
+    options = BatchingOptions(16, (4,))
+    for ends in ((), (8, 9)):
+        text = list(range(10, 14 - len(ends)))
+        (batch,) = Batches([TokenPair(text, [5])], options, 1, 7, ends).epoch(0)
+        assert batch.inputs[0].tolist() == [*text, *ends]
+        assert batch.targets[0].tolist() == [5, 1, 7, 7]
+        assert np.all(batch.inputs[1:] == 7)
+        with pytest.raises(ValueError, match="exceed 4 tokens"):
+            Batches([TokenPair([*text, 3], [5])], options, 1, 7, ends)

@@ -61,6 +61,26 @@ def test_outputs_end_with_the_models_positions(variant, most):
     assert capacity(model, [[5], [5] * 30], 60) == most
 
 
+@pytest.mark.parametrize("family", ["t5gemma", slow("llama")])
+def test_any_padding_is_left_out(tmp_path, data_directory, monkeypatch, family):
+    """That of Marian is its last token: what is learnt does not depend on it."""
+    found = []
+    for pad_id in (0, 278):
+        config = dataclasses.replace(EVERY[family], vocab_size=279, pad_id=pad_id)
+        said: list[str] = []
+        monkeypatch.setattr("specdec.training.loop.say", said.append)
+        options = settings(data_directory, family, steps=4)
+        train.train(tmp_path / str(pad_id), model=config, **options)
+        found.append([validated("\n".join(said), name) for name in ("loss", "accuracy")])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
+
+
+def test_drafts_have_their_targets_padding():
+    other = dataclasses.replace(EVERY["t5gemma2"], pad_id=3)
+    with pytest.raises(ValueError, match="The draft's pad_id is 3, the target's 0"):
+        distill.check_draft(other, EVERY["t5gemma2"])
+
+
 def test_a_llama_does_not_learn_from_a_t5gemma():
     with pytest.raises(ValueError, match="draft is decoder-only, the target an encoder-decoder"):
         distill.check_draft(EVERY["llama"], EVERY["t5gemma2"])

@@ -163,8 +163,9 @@ def test_ngrams_count_passages(tmp_path, texts, model):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"eos_id": 4}, r"\(pad_id, eos_id\) = \(0, 4\)"),
-        ({"pad_id": 4}, r"\(pad_id, eos_id\) = \(4, 1\)"),
+        ({"eos_id": 4}, "eos_id is 4; with this vocabulary it needs 1"),
+        ({"pad_id": 4}, "pad_id is 4, which is a token of texts or their end"),
+        ({"pad_id": 1}, "pad_id is 1, which is a token of texts or their end"),
         ({"vocab_size": 20}, "has 40 pieces, the model only 20 rows"),
     ],
 )

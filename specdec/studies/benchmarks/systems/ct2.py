@@ -24,7 +24,7 @@ class System:
                 """What the converter asks of a tokenizer; tokens are numbers as strings."""
                 del tokenizer_class, kwargs
                 config = transformers.AutoConfig.from_pretrained(model_name_or_path)
-                bos = None if config.is_encoder_decoder else str(config.bos_token_id)
+                bos = None if config.bos_token_id is None else str(config.bos_token_id)
                 names = {str(i): i for i in range(config.vocab_size)}
                 if config.model_type == "marian":  # The converter removes the last one by name.
                     names["<pad>"] = names.pop(str(config.pad_token_id))

@@ -75,6 +75,11 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
     return table
 
 
+def guesses(result: Mapping[str, Any]) -> bool:
+    """Whether a workload's systems include one that guesses."""
+    return any(SYSTEMS[each["system"]].guesses for each in result["systems"])
+
+
 SWEEP_COLUMNS = (
     "workload", "gamma", "alpha", "c", "v", "tokens a block", "plain, ms per token",
     "speculative, ms per token", "speedup", "decoder: predicted", "from blocks", "measured",

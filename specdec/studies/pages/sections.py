@@ -169,12 +169,13 @@ def _varying(workloads: Sequence[Result]) -> str | None:
 
 def _benchmark_table(results: Result) -> str:
     workloads = results["workloads"]
-    if len(workloads) > 1:
+    if len(workloads) > 1 and report.guesses(workloads[0]):
         return grid(report.SWEEP_COLUMNS, report.sweep_rows(workloads))
-    (found,) = workloads
-    parts = [f"**{report.title(found)}**", grid(report.COLUMNS, report.rows(found))]
-    if found["breakdown"] is not None:
-        parts.append("\n".join(["```", *report.breakdown_lines(found["breakdown"]), "```"]))
+    parts = []
+    for found in workloads:
+        parts += [f"**{report.title(found)}**", grid(report.COLUMNS, report.rows(found))]
+        if found["breakdown"] is not None:
+            parts.append("\n".join(["```", *report.breakdown_lines(found["breakdown"]), "```"]))
     return "\n\n".join(parts)
 
 

@@ -76,6 +76,11 @@ class Batches:
     In every epoch each pair occurs exactly once, alone or joined to its neighbours in that epoch's
     random order. Joining concatenates ids, which is what encoding the space-joined texts gives.
 
+    Args:
+      eos_id: what stands behind targets.
+      pad_id: what fills rows.
+      input_ends: what stands behind inputs; None for EOS.
+
     Raises:
       ValueError: there are no pairs, or one does not fit the longest length.
     """
@@ -88,7 +93,7 @@ class Batches:
             raise ValueError("No examples.")
         self._pairs = pairs
         self._options = options
-        self._pad_id = pad_id
+        self.pad_id = pad_id
         self._ends = ((eos_id,) if input_ends is None else tuple(input_ends), (eos_id,))
         # [N, 2] ids without what stands behind them.
         self._sizes = np.array([(len(p.input), len(p.target)) for p in pairs])
@@ -150,7 +155,7 @@ class Batches:
 
     def _assemble(self, shape: tuple[int, int], groups: list[np.ndarray]) -> TokenBatch:
         rows = self._options.rows(shape)
-        batch = TokenBatch(*(np.full((rows, length), self._pad_id, np.int32) for length in shape))
+        batch = TokenBatch(*(np.full((rows, length), self.pad_id, np.int32) for length in shape))
         for row, group in enumerate(groups):
             for side in (0, 1):
                 ids = [token for index in group for token in self._pairs[index][side]]

@@ -210,5 +210,5 @@ def distill(
     return run_loop(
         loss_function, first, update, batches_from,
         lambda params: along_the_data(params) | decoded(params), directory, loop,
-        frozen=target_params,
+        frozen=target_params, pad_id=training.pad_id,
     )  # fmt: skip

@@ -186,7 +186,7 @@ def train_heads(
         params = run_loop(
             loss_function, first, update, lambda step, _: training.from_step(step),
             _per_guess(per_token(validation_sums, frozen, validation)), directory, loop,
-            frozen=frozen,
+            frozen=frozen, pad_id=training.pad_id,
         )  # fmt: skip
     made = Path(directory) / "heads"
     if not made.is_dir():  # Else this run had ended before.

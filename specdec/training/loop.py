@@ -57,6 +57,7 @@ def run_loop(
     options: LoopOptions,
     *,
     frozen: Any = None,
+    pad_id: int,
 ) -> Any:
     """Trains until ``total_steps``, from the latest checkpoint in ``directory`` if there is one.
 
@@ -71,6 +72,7 @@ def run_loop(
         with its fields. ``current()`` are the parameters as they are when it is called.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains.
+      pad_id: what fills the batches.
 
     Returns:
       The final parameters.
@@ -108,7 +110,7 @@ def run_loop(
             step += 1
             pending.append(metrics)
             shapes = batch.inputs.shape, batch.targets.shape
-            progress.add(kind=shapes, tokens=int(np.count_nonzero(batch.targets)))
+            progress.add(kind=shapes, tokens=int(np.count_nonzero(batch.targets != pad_id)))
             last, stopping = step == total, stop.by is not None  # Once: it may come at any line.
             saving = stopping or last or step % options.checkpoint_every == 0
             if saving or step % options.log_every == 0:

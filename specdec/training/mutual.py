@@ -148,6 +148,7 @@ def learn_together(
     params = run_loop(
         loss_function, first, optimizer, lambda step, _: batches.from_step(step),
         per_token(validation_sums, before, validation), directory, loop, frozen=before,
+        pad_id=training.pad_id,
     )  # fmt: skip
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
     for name, model in (("target", target_model), ("draft", draft_model)):

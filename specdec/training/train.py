@@ -127,7 +127,7 @@ def train(
 
     return run_loop(
         loss_function, first, update, lambda step, _: training.from_step(step), evaluate, directory,
-        loop,
+        loop, pad_id=training.pad_id,
     )  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def per_token(
 
     def means(params: Any) -> dict[str, float]:
         found = [(sums(params, frozen, batch), batch.targets) for batch in batches.epoch(0)]
-        tokens = sum(np.count_nonzero(targets) for _, targets in found)
+        tokens = sum(np.count_nonzero(targets != batches.pad_id) for _, targets in found)
         return {name: sum(float(part[name]) for part, _ in found) / tokens for name in found[0][0]}
 
     return means

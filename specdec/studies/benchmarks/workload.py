@@ -113,12 +113,15 @@ def text(
 
 
 def random_weights(
-    name: str, target: Config, draft: Config, gamma: int, forced_alphas: Sequence[float],
+    name: str, target: Config, draft: Config, gamma: int, forced_alphas: Sequence[float | None],
     input_lens: Sequence[int] = (64,), output_lens: Sequence[int] = (64,),
     batch_sizes: Sequence[int] = (1,), temperature: float = 0.0, dtype: str = "float32",
     stored: str = "float32", seed: int = 0,
 ) -> list[Workload]:  # fmt: skip
-    """A pair of random weights, whose acceptance must be forced; one workload a combination.
+    """A pair of random weights; one workload a combination.
+
+    Acceptance must be forced where something drafts. None for plain decoding alone, whose tokens
+    are compared.
 
     ``input_lens`` and ``output_lens`` are tokens a row. Inputs end with EOS where an encoder reads
     them.
@@ -126,7 +129,7 @@ def random_weights(
     model = decode_model(target)
     end = () if model.reads_prefix else model.eos_ids[:1]
 
-    def workload(input_len: int, output_len: int, batch_size: int, alpha: float) -> Workload:
+    def workload(input_len: int, output_len: int, batch_size: int, alpha: float | None) -> Workload:
         shape = (batch_size, input_len - len(end))
         tokens = np.random.default_rng(seed).integers(2, target.vocab_size, shape)
         return Workload(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def pairs():
     target = load(0)
     drafts = {
         "other": model_draft(load(1)), "itself": model_draft(target),
-        "copying": Copying().open(None),
+        "copying": Copying().open(SimpleNamespace(target=target)),
     }  # fmt: skip
     return {name: Pair(target, draft, None) for name, draft in drafts.items()}
 

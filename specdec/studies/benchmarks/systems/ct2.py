@@ -24,12 +24,13 @@ class System:
                 """What the converter asks of a tokenizer; tokens are numbers as strings."""
                 del tokenizer_class, kwargs
                 config = transformers.AutoConfig.from_pretrained(model_name_or_path)
-                bos = None if config.bos_token_id is None else str(config.bos_token_id)
+                bos = config.to_dict().get("bos_token_id")
                 names = {str(i): i for i in range(config.vocab_size)}
                 if config.model_type == "marian":  # The converter removes the last one by name.
                     names["<pad>"] = names.pop(str(config.pad_token_id))
                 return types.SimpleNamespace(
-                    bos_token=bos, pad_token=str(config.pad_token_id), unk_token="2",
+                    bos_token=None if bos is None else str(bos),
+                    pad_token=str(config.pad_token_id), unk_token="2",
                     unk_token_id=2, special_tokens_map={},
                     eos_token=str(config.eos_token_id), convert_ids_to_tokens=str,
                     get_vocab=lambda: names,

@@ -48,7 +48,7 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
     class Seen(Exception):
         pass
 
-    def stop(loss_function, params, optimizer, batches_from, *_, frozen):
+    def stop(loss_function, params, optimizer, batches_from, *_, frozen, pad_id):
         seen.update(function=loss_function, params=params, batches=batches_from, frozen=frozen)
         raise Seen
 

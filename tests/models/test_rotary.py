@@ -47,7 +47,7 @@ def started(model, packed):
 
 
 def packed_logits(model, packed, tokens):
-    """[B, T, V], in blocks of one, five and the rest. Traced anew, as patched code must be."""
+    """[B, T, V], in blocks of one, five and the rest. Traced again, as patched code must be."""
 
     def along(packed, tokens):
         start, found, at = started(model, packed), [], 0

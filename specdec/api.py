@@ -34,6 +34,7 @@ from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
 from specdec.models.base import LoadedModel
+from specdec.models.placing import agreed
 from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
 from specdec.streaming import End, Piece, pieces, within
@@ -165,7 +166,9 @@ class Pair:
         def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
             seen = count = accepted = 0
             found = self.decoder(decoding).parts(batch, _PART, trace=True)
-            for result, finished, over in within(found, decoding.time_limit):
+            for result, finished, over in within(
+                found, decoding.time_limit, self.target.partitioning
+            ):
                 (row,) = samples_of(result, 0, 1)
                 sample = self._sample(row, batch, 0, decoding)
                 assert sample.blocks is not None
@@ -349,12 +352,12 @@ def _in_time(
     decoder: BatchDecoder, batches: Sequence[Batch], seconds: float, trace: bool
 ) -> Iterator[tuple[Batch, DecodeResult]]:
     """The batches that there is time for; of the last one what there is by then."""
-    begun = time.monotonic()
+    begun, where = time.monotonic(), decoder.target.partitioning
     for number, batch in enumerate(batches):
-        left = seconds - (time.monotonic() - begun)
+        left = agreed(where, seconds - (time.monotonic() - begun))
         if number and left <= 0:
             return
-        parts = within(decoder.parts(batch, _PART, trace=trace), left)
+        parts = within(decoder.parts(batch, _PART, trace=trace), left, where)
         ((result, _, _),) = collections.deque(parts, maxlen=1)  # The last one.
         yield batch, result
 

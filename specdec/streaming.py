@@ -10,6 +10,8 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from specdec.data.vocabulary import Tokenizer
+from specdec.models.partitioning import Partitioning
+from specdec.models.placing import agreed
 
 End = Literal["eos", "limit", "stop", "time"]
 R = TypeVar("R")
@@ -38,16 +40,18 @@ class Piece:
 
 
 def within(
-    parts: Iterator[tuple[R, np.ndarray]], seconds: float | None
-) -> Iterator[tuple[R, np.ndarray, bool]]:
+    parts: Iterator[tuple[R, np.ndarray]], seconds: float | None,
+    partitioning: Partitioning | None = None,
+) -> Iterator[tuple[R, np.ndarray, bool]]:  # fmt: skip
     """Parts of a decode until the time is over; each with whether it is the last one for that.
 
     Args:
       seconds: from now on; None for any time. At least one part is given.
+      partitioning: of the target; processes that share it end with the same part.
     """
     begun = time.monotonic()
     for result, finished in parts:
-        over = seconds is not None and time.monotonic() - begun >= seconds
+        over = seconds is not None and agreed(partitioning, time.monotonic() - begun >= seconds)
         yield result, finished, over and not np.all(finished)
         if over:
             return

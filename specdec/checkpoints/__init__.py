@@ -3,7 +3,8 @@
 from specdec.checkpoints.formats import find_vocabulary, open_checkpoint, read_config
 from specdec.checkpoints.huggingface import load_huggingface, open_huggingface, save_huggingface
 from specdec.checkpoints.parameters import CheckpointError
-from specdec.checkpoints.t5x import find_checkpoint, is_t5x, open_t5x, read_sharded, save_t5x
+from specdec.checkpoints.t5x import find_checkpoint, is_t5x, open_t5x, save_t5x
+from specdec.models.placing import read_sharded
 
 __all__ = [
     "CheckpointError",

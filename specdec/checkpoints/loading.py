@@ -39,7 +39,8 @@ from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.packed import PackedModel
-from specdec.models.partitioning import Partitioning, replicate
+from specdec.models.partitioning import Partitioning
+from specdec.models.placing import replicate
 from specdec.rules.positions import ForcedFirst
 from specdec.topology import MOST_NODES
 from specdec.types import Params

@@ -15,6 +15,7 @@ import ml_dtypes  # Registers bfloat16 with numpy, which safetensors' numpy read
 import numpy as np
 
 from specdec.core.files import written
+from specdec.models.placing import Readable
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 Index = tuple[slice | int, ...] | EllipsisType
@@ -28,7 +29,7 @@ class CheckpointError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StoredArray:
+class StoredArray(Readable):
     """A parameter still in its files; ``np.asarray`` and ``jnp.asarray`` read it each time."""
 
     label: str  # Checkpoint and name, for messages.
@@ -39,6 +40,9 @@ class StoredArray:
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.read(), dtype)
+
+    def __getitem__(self, part: tuple[slice, ...]) -> np.ndarray:
+        return self.read(part)
 
     def read(self, *parts: Index) -> np.ndarray:
         """Reads a part of it, and of T5X's files no chunks but that part's.

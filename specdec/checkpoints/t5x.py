@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -116,15 +115,6 @@ def open_t5x(
     arrays = _with_joined_heads(arrays, config, location)
     check_parameters(location, FAMILY.parameter_shapes(config), arrays, "the rest of the network")
     return t5x_gin.with_gin(config, location), unflatten_dict(arrays, sep="/")
-
-
-def read_sharded(array: StoredArray, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Reads a parameter onto devices, each its own part; no host reads what its devices lack.
-
-    Raises:
-      CheckpointError: see :meth:`specdec.checkpoints.parameters.StoredArray.read`.
-    """
-    return jax.make_array_from_callback(array.shape, sharding, lambda part: array.read(part or ()))
 
 
 def save_t5x(

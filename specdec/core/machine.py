@@ -50,14 +50,19 @@ def _cpu_info(name: str) -> str:
     return ""
 
 
-def fingerprint(params: Params) -> str:
+def fingerprint(params: Params, *, common: bool = False) -> str:
     """Eight hex digits that change when the parameters are trained again.
 
     Of each array only the first entries count, on a mesh those of its first part: reading a large
     model whole takes a while.
+
+    Args:
+      common: whether only arrays count that every device holds whole.
     """
     crc = 0
     for leaf in jax.tree.leaves(params):
+        if common and not leaf.is_fully_replicated:
+            continue
         part = leaf.addressable_shards[0].data
         crc = zlib.crc32(np.asarray(part.reshape(-1)[:1024]).tobytes(), crc)
     return f"{crc:08x}"

@@ -21,6 +21,7 @@ from specdec.decoding.loop import Loop
 from specdec.decoding.refilling import Refilled
 from specdec.models.base import LoadedModel
 from specdec.models.partitioning import ways
+from specdec.models.placing import agreed, to_host
 from specdec.rules.base import Rule
 from specdec.types import AnyArray, DecodeResult, Params, Prompt
 
@@ -97,6 +98,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         state, status, result = loops.begin(
             loop, *given, output_bucket=capacity, size=size, trace=trace
         )
+        status, result = to_host((status, result))
         while not np.all(status.finished):
             capacity = bucket(int(np.max(np.where(status.finished, 1, status.needs))))
             state = loops.resized(
@@ -105,7 +107,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
             state, status, result = loops.resume(
                 loop, params, state, output_bucket=capacity, size=size
             )
-        result = jax.tree.map(np.asarray, result)
+            status, result = to_host((status, result))
         self.check_result(batch, result)
         return result
 
@@ -132,14 +134,14 @@ class LoopDecoder(abc.ABC, Generic[R]):
             state, status, result = loops.resume(
                 loop, params, state, blocks, output_bucket=capacity, size=size
             )
-            result, finished = jax.tree.map(np.asarray, (result, status.finished))
-            fitting = seconds / (time.perf_counter() - begun) * blocks
-            blocks = max(1, min(2 * blocks, int(fitting)))
+            status, result = to_host((status, result))
+            took = agreed(self.target.partitioning, time.perf_counter() - begun)
+            blocks = max(1, min(2 * blocks, int(seconds / took * blocks)))
             self.check_result(batch, result)
-            yield result, finished
-            if np.all(finished):
+            yield result, status.finished
+            if np.all(status.finished):
                 return
-            needed = bucket(int(np.max(np.where(finished, 1, status.needs))))
+            needed = bucket(int(np.max(np.where(status.finished, 1, status.needs))))
             if needed > capacity:
                 capacity = needed
                 state = loops.resized(

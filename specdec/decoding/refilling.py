@@ -23,6 +23,7 @@ import numpy as np
 from specdec.decoding import loop as loops
 from specdec.decoding.batches import Batch, bucket
 from specdec.models.partitioning import ways
+from specdec.models.placing import to_host
 from specdec.types import Prompt
 
 if TYPE_CHECKING:
@@ -113,14 +114,14 @@ class Refilled(Generic[R]):
                 self._loop, self._decoder.loop_params, state, tags, waiting, 1 if joins else size,
                 output_bucket=capacity, size=self._decoder.output_bucket,
             )  # fmt: skip
-            state, tags = found.state, np.array(found.tags)
+            state, found = found.state, to_host(dataclasses.replace(found, state=None))
+            tags, finished = np.array(found.tags), found.status.finished
             self.blocks += int(found.blocks)
-            self._keep(found.left, np.asarray(found.replaced))
-            finished = np.asarray(found.status.finished)
+            self._keep(found.left, found.replaced)
             self._keep(found.result, np.where(finished, tags, -1))
             tags[finished] = -1
             yield from queue.done()
-            waiting = dataclasses.replace(waiting, taken=np.asarray(found.taken))
+            waiting = dataclasses.replace(waiting, taken=found.taken)
             nobody = np.array_equal(waiting.taken, waiting.count)
             if nobody and not joins and np.all(finished):
                 return
@@ -170,7 +171,6 @@ class Refilled(Generic[R]):
 
     def _keep(self, results: R, tags: np.ndarray) -> None:
         """Keeps what the rows with these tags have come to; -1 for none."""
-        results = jax.tree.map(np.asarray, results)
         for index in np.flatnonzero(tags >= 0):
             opened, place = self._going.pop(int(tags[index]))
             opened.results[place] = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)

@@ -22,8 +22,18 @@ from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
+from specdec.models.placing import to_host
 from specdec.pytrees import pytree
-from specdec.types import DecodeState, Distribution, Draft, PointMass, Prompt, Seed, Verdict
+from specdec.types import (
+    AnyArray,
+    DecodeState,
+    Distribution,
+    Draft,
+    PointMass,
+    Prompt,
+    Seed,
+    Verdict,
+)
 from specdec.verifiers.lenient import LenientVerifier
 
 T = TypeVar("T")
@@ -48,9 +58,9 @@ class Acceptance:
 
 @decode_jit(static_argnames=("engine", "leniences"))
 def replay(
-    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, tokens: Int[Array, "b l"],
-    num_tokens: Int[Array, " b"], *, leniences: tuple[float, ...] = LENIENCES,
+    engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
+    limit: Int[Array, ""] | int, seed: Seed, tokens: Int[AnyArray, "b l"],
+    num_tokens: Int[AnyArray, " b"], *, leniences: tuple[float, ...] = LENIENCES,
 ) -> Acceptance:  # fmt: skip
     """Asks target and drafter at every position for their distributions, then emits the text.
 
@@ -169,8 +179,8 @@ def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[i
     for index, text in texts.items():
         counts[index] = len(text)
         tokens[index, : len(text)] = text
-    given = (*decoder.arguments(batch), jnp.asarray(tokens), jnp.asarray(counts))
-    return jax.tree.map(np.asarray, replay(decoder.engine, *given))
+    given = (*decoder.arguments(batch), tokens, counts)
+    return to_host(replay(decoder.engine, *given))
 
 
 def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:

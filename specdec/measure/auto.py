@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 
 from specdec.core.machine import cache_directory, device_name, fingerprint
-from specdec.decoding.batches import Batch, bucket, commonest, make_batches
+from specdec.decoding.batches import bucket, commonest, make_batches
 from specdec.decoding.build import build_search
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
@@ -18,9 +19,9 @@ from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
 from specdec.measure.beam_choice import BeamKind
 from specdec.measure.choice import Choice, keep, remembered
-from specdec.measure.chooser import Kind
 from specdec.measure.decode_choice import DecodeKind
 from specdec.models.base import LoadedModel
+from specdec.models.placing import agreed
 
 _PROBED_BATCHES = 32  # Decoded to measure acceptance, and to time what is promising.
 
@@ -86,18 +87,13 @@ def choose(
     alike = dataclasses.replace(decoding, seed=0, max_input_len=1, max_decode_len=most)
     weights = fingerprint(target.params), fingerprint(draft.weights)
     where = device_name(), jax.__version__
-    key = " ".join(map(str, (name, *where, *weights, engine, alike, batches[0].shape)))
-    return _chosen(kind, key, batches, decoding.max_decode_len, remember)
-
-
-def _chosen(
-    kind: Kind, key: str, batches: Sequence[Batch], max_decode_len: int, remember: bool
-) -> Choice:
-    """What was chosen before, or now."""
-    known = remembered(cache_directory(), key) if remember else None
-    if known is not None and known.levels < max_decode_len:
+    agree = functools.partial(agreed, target.partitioning)
+    # Choices are kept apart by process 0's key: its parts of the weights, its device.
+    key = agree(" ".join(map(str, (name, *where, *weights, engine, alike, batches[0].shape))))
+    known = agree(remembered(cache_directory(), key)) if remember else None
+    if known is not None and known.levels < decoding.max_decode_len:
         return known
-    choice = chooser.choose(kind, batches, max_decode_len)
+    choice = chooser.choose(kind, batches, decoding.max_decode_len, agree)
     if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
         keep(cache_directory(), key, choice)
     return choice

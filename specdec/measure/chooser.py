@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -28,6 +28,8 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.options import AutoName
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.progress import Progress
+
+T = TypeVar("T")
 
 PLAIN = "plain decoding"
 # Shares of the time by whose end something is done: the probes are compiled, those without which
@@ -40,6 +42,14 @@ SECONDS: dict[AutoName, float] = {
 }  # A choice takes at most.
 _REPETITIONS = 3  # Of a row's decodes, while there is time.
 _FEWEST_TOKENS = 4  # Of a row, where decoding is slow.
+
+# Given what this process has measured, the value that all processes go on with that share a target.
+Agree = Callable[[Any], Any]
+
+
+def alone(value: T) -> T:
+    """What one process goes on with."""
+    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,17 +157,20 @@ class Kind(Protocol):
         ...
 
 
-def choose(kind: Kind, batches: Sequence[Batch], max_decode_len: int) -> Choice:
+def choose(
+    kind: Kind, batches: Sequence[Batch], max_decode_len: int, agree: Agree = alone
+) -> Choice:
     """Measures on batches of one shape, and chooses.
 
     Args:
       max_decode_len: tokens a row may emit.
+      agree: see :data:`Agree`.
 
     Raises:
       ValueError: the verifier cannot verify what the draft makes.
     """
     seconds = SECONDS[kind.name]
-    with _Session(kind.name, seconds) as session:
+    with _Session(kind.name, seconds, agree) as session:
         probes = kind.probes()
         needed = list(probes)[:2]
         ready = session.compile(probes, batches[0], _COMPILED, needed)
@@ -217,7 +230,7 @@ def with_speedups(
 def time_in_turns(
     runners: Mapping[str, Runner], batches: Sequence[Batch], *, until: float = math.inf,
     limit: int | None = None, starts: bool = False, repetitions: int = _REPETITIONS,
-    passed: Callable[[], object] = lambda: None,
+    passed: Callable[[], object] = lambda: None, agree: Agree = alone,
 ) -> dict[str, Timed]:  # fmt: skip
     """Times whole decodes of each batch in all ways, one after the other, so that a busy machine
     slows all of them alike. Each runs once before.
@@ -228,6 +241,7 @@ def time_in_turns(
       limit: tokens that a row may emit.
       starts: whether decodes of one block are timed too.
       passed: called after each batch.
+      agree: see :data:`Agree`.
     """
     for runner in runners.values():
         runner.run(batches[0], limit=1)
@@ -239,13 +253,13 @@ def time_in_turns(
     turn = 0
     for repetition in range(repetitions):
         for index, batch in enumerate(batches):
-            if turn and time.monotonic() > until:
+            if turn and agree(time.monotonic() > until):
                 break
             order = list(seconds) if turn % 2 == 0 else list(reversed(seconds))
             for name, each in order:
                 began = time.perf_counter()
                 result = runners[name].run(batch, limit=each)
-                took = time.perf_counter() - began
+                took = agree(time.perf_counter() - began)
                 if repetition == 0:
                     seconds[name, each].append([])
                     if each == limit:
@@ -266,7 +280,8 @@ def time_in_turns(
 class _Session:
     """A choice that is under way: what it shows, and until when its parts may last."""
 
-    def __init__(self, name: str, seconds: float):
+    def __init__(self, name: str, seconds: float, agree: Agree):
+        self._agree = agree
         self._name = f"Choosing {name}, {seconds:.0f} s at most"
         self._began, self._seconds = time.monotonic(), seconds
         self._pool, self._ended = ThreadPoolExecutor(num_cores()), False
@@ -317,7 +332,7 @@ class _Session:
                 take(min(left, 1.0))
             for future in waiting:
                 future.cancel()
-        return ready
+        return {name: runners[name] for name in self._agree(list(ready))}
 
     def _compile(self, runner: Runner, batch: Batch) -> None:
         program = runner.lower(batch)
@@ -332,7 +347,7 @@ class _Session:
         def took(limit: int) -> float:
             began = time.monotonic()
             plain.run(batch, limit=limit)
-            return time.monotonic() - began
+            return self._agree(time.monotonic() - began)
 
         took(1)  # What comes first takes longer.
         first = took(1)
@@ -346,10 +361,10 @@ class _Session:
         limit: int, *, starts: bool = False,
     ) -> dict[str, Timed]:  # fmt: skip
         """:func:`time_in_turns`; nothing where time is up."""
-        if self._left(1.0) <= 0:
+        if self._agree(self._left(1.0)) <= 0:
             return {}
         with self._show(what, _REPETITIONS * len(batches), "batches") as progress:
             return time_in_turns(
                 ready, batches, until=self._began + share * self._seconds, limit=limit,
-                starts=starts, passed=progress.add,
+                starts=starts, passed=progress.add, agree=self._agree,
             )  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 from specdec.core.compilation import decode_jit
 from specdec.decoding.beam import Hypothesis
 from specdec.models.base import LoadedModel, Model
+from specdec.models.placing import to_host
 from specdec.rules.base import Rules, adjusted, at_nodes
 from specdec.rules.base import start as begin
 from specdec.topology import Topology
@@ -55,8 +56,8 @@ def compare(
     # A few widths in all, so that many mismatches do not mean many programs.
     padded = np.zeros((1, 1 << position.bit_length()), np.int32)
     padded[0, :position] = expected[:position]
-    logits = _logits(target.model, target.params, prompt, jnp.asarray(padded), rules, limit)
-    second, first = np.sort(np.asarray(logits[0, position]))[-2:]
+    logits = _logits(target.model, target.params, prompt, padded, rules, limit)
+    second, first = np.sort(to_host(logits)[0, position])[-2:]
     return Mismatch(position, float(first - second), [int(t) for t in expected])
 
 

@@ -104,12 +104,13 @@ def line_of(row: Any) -> str:
 
 
 def append_missing(
-    writer: LineWriter, batches: Iterable[T], done: int, size: Callable[[T], int],
+    append: Callable[..., object], batches: Iterable[T], done: int, size: Callable[[T], int],
     measure: Callable[[Iterator[T]], Iterable[Iterable[Any]]],
 ) -> Iterator[tuple[int, T, list[Any]]]:  # fmt: skip
     """Appends the rows that follow the first ``done`` ones, a batch at a time.
 
     Args:
+      append: given a batch's new lines, puts them on disk.
       batches: all of the run's, in its order.
       done: rows that are in the file.
       size: how many rows a batch has.
@@ -132,7 +133,7 @@ def append_missing(
     for measured in measure(lacking(done)):
         number, batch, before = begun.popleft()
         rows = list(measured)[before:]
-        writer.append(*map(line_of, rows))
+        append(*map(line_of, rows))
         yield number, batch, rows
 
 
@@ -161,7 +162,7 @@ def measure_rows(
         if len(rows) < len(ids):
             with Progress(len(ids), "rows", done=len(rows), name=path.stem) as progress:
                 for _, done, found in append_missing(
-                    writer, batches, len(rows), lambda batch: len(_places(batch)),
+                    writer.append, batches, len(rows), lambda batch: len(_places(batch)),
                     lambda some: (measure(batch, _places(batch)) for batch in some),
                 ):  # fmt: skip
                     rows += found

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.models.partitioning import Partitioning, place
+from specdec.models.partitioning import Partitioning
+from specdec.models.placing import place
 from specdec.rules.base import Rule, Words
 from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start

@@ -20,13 +20,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from specdec.arguments import whole
-from specdec.types import Params
 
 Rules = tuple[tuple[str, str | None], ...]
 Axes = tuple[str | None, ...]
@@ -45,7 +42,10 @@ MESH_AXES = ("data", "model")
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMesh:
-    """data x model devices of this process, and how target and draft are laid over them.
+    """data x model devices, and how target and draft are laid over them.
+
+    Of several processes (``jax.distributed``) it has all devices: they hold one target together,
+    and each calls what decodes with the same arguments, in the same order.
 
     Attributes:
       data: groups of devices; each decodes its part of a batch.
@@ -74,7 +74,7 @@ class DeviceMesh:
 
     @property
     def target(self) -> Partitioning:
-        """The target's layout; ValueError where this process has fewer devices than the mesh."""
+        """The target's layout; ValueError where there are fewer devices than the mesh has."""
         return Partitioning(_mesh(self.data, self.model), self.target_rules)
 
     @property
@@ -117,12 +117,18 @@ def _checked_rules(name: str, given: Any) -> Rules:
 
 @functools.cache
 def _mesh(data: int, model: int) -> Mesh:
-    devices = jax.local_devices()
+    devices, count = jax.devices(), jax.process_count()
+    needs = f"A mesh of {data} x {model} (data x model) needs {data * model} devices, but"
+    if count > 1 and data * model != len(devices):
+        raise ValueError(
+            f"{needs} the {count} processes have {len(devices)} together: all must be in the mesh, "
+            "so choose sizes whose product is that."
+        )
     if data * model > len(devices):
         raise ValueError(
-            f"A mesh of {data} x {model} (data x model) needs {data * model} devices, but this "
-            f"process has {len(devices)}: choose sizes whose product is at most that. (To try a "
-            f"mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count={data * model})"
+            f"{needs} this process has {len(devices)}: choose sizes whose product is at most that. "
+            f"(To try a mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count="
+            f"{data * model})"
         )
     # Auto: the compiler carries shardings on from where they are named.
     auto, used = (AxisType.Auto, AxisType.Auto), devices[: data * model]
@@ -141,6 +147,11 @@ class Partitioning:
         spec = logical_to_mesh_axes(axes, self.rules)
         assert spec is not None
         return NamedSharding(self.mesh, spec)
+
+    @property
+    def several_processes(self) -> bool:
+        """Whether the devices are those of several processes."""
+        return isinstance(self.mesh, Mesh) and self.mesh.is_multi_process
 
     def onto(self, axis: str) -> str | None:
         """The axis of the mesh that cuts an axis, where no other axis of the array is."""
@@ -209,28 +220,6 @@ def constrain(x: jax.Array, axes: Axes) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, partitioning.sharding(axes))
 
 
-def place(array: Any, axes: Axes, partitioning: Partitioning | None) -> jax.Array:
-    """An array on its devices, straight from the host: none holds more than its own part.
-
-    Args:
-      array: a JAX array, or anything that NumPy reads.
-      axes: its logical axes.
-      partitioning: None for the default device.
-    """
-    if partitioning is None:
-        return jnp.asarray(array)
-    if not isinstance(array, jax.Array):
-        array = np.asarray(array)
-    return jax.device_put(array, partitioning.sharding(axes))
-
-
 def ways(partitioning: Partitioning | None, axis: str | None) -> int:
     """Into how many parts an axis is cut; 1 without a mesh."""
     return 1 if partitioning is None or axis is None else partitioning.ways(axis)
-
-
-def replicate(params: Params, partitioning: Partitioning | None) -> Params:
-    """Parameters whole on every device; as they are without a mesh."""
-    if partitioning is None:
-        return params
-    return jax.device_put(params, partitioning.sharding(()))

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec.models.partitioning import Partitioning, place
+from specdec.models.partitioning import Partitioning
+from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
 
 

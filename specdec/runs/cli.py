@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import sys
 from collections.abc import Sequence
@@ -50,10 +51,10 @@ def decode(
             print(gin.get_configurable(report)(run, root, folder=folder))
             return 0
         processes.check_same(config)
-        with processes.together():
-            name = f"{Path(given.gin_files[0]).stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-            directory = Path(given.output_dir or Path("out", name))
-            prepared = PreparedRun(run, config, directory, processes)
+        name = f"{Path(given.gin_files[0]).stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+        directory = Path(given.output_dir or Path("out", name))
+        together = dataclasses.replace(processes, one_target=run.mesh is not None)
+        prepared = PreparedRun(run, config, directory, together)
         processes.check_same(prepared.identity)
     except (ValueError, OSError) as error:
         return told(error)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import heapq
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -61,16 +62,36 @@ class PreparedRun:
     """
 
     def __init__(self, run: DecodeRun, config: str, directory: Path, processes: Processes = ALONE):
-        files.check_writable(directory)
-        if processes.count > 1 and run.decoding.to_choose:
-            raise ValueError(
-                "Several processes could choose differently: choose in a run of one process, then "
-                "give all of them its gamma or tree."
-            )
+        self._directory, self._processes, self._choice = directory, processes, None
+        with processes.sharing_batches.together():
+            processes.sharing_target.first(lambda: files.check_writable(directory))
+        with processes.together():
+            self._open(run)
+        if self.run.decoding.to_choose:
+            self._choose()
+        weights = self.pair.target.params, self.pair.draft.weights
+        # Of those that share a target each holds other parts.
+        target, draft = processes.sharing_target.agreed([*map(fingerprint, weights)])
+        # With the weights: a draft trained again under the same name is another run.
+        self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
+        if self._choice:
+            chosen = self.run.decoding.shape or "gamma 0"
+            self._identity = f"# Chosen: {chosen}\n{self._identity}"
+        with processes.sharing_batches.together():
+            how = self.run.decoding
+            self._parts = Parts(
+                processes.sharing_batches, directory, self._survey.num_rows,
+                lambda: (len(members) for _, members in self._inputs.batches(how.batch_size)),
+            )  # fmt: skip
+            if not how.searches:
+                self._check_verifier()
+            self._num_done = processes.sharing_target.first(self._count_previous_rows)
+
+    def _open(self, run: DecodeRun) -> None:
+        """What each process does by itself: loads the models, checks them, reads all rows."""
         if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
-        self._directory, self._processes = directory, processes
         self.run = run
         self.pair = self._load(run.draft)
         how = run.decoding.fitted(self.pair.draft.most_guesses)
@@ -92,22 +113,6 @@ class PreparedRun:
             say(f"Skipped: {row.reason}")
         if more := found.num_skipped - len(found.first_skipped):
             say(f"  and {more} more, in {SKIPPED}")
-        self._choice = None
-        if how.to_choose:
-            self._choose()
-        target, draft = map(fingerprint, (self.pair.target.params, self.pair.draft.weights))
-        # With the weights: a draft trained again under the same name is another run.
-        self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
-        if self._choice:
-            chosen = self.run.decoding.shape or "gamma 0"
-            self._identity = f"# Chosen: {chosen}\n{self._identity}"
-        self._parts = Parts(
-            processes, directory, self._survey.num_rows,
-            lambda: (len(members) for _, members in self._inputs.batches(how.batch_size)),
-        )  # fmt: skip
-        if not how.searches:
-            self._check_verifier()
-        self._num_done = self._count_previous_rows()
 
     @classmethod
     def without_gin(cls, run: DecodeRun, directory: Path) -> PreparedRun:
@@ -120,7 +125,9 @@ class PreparedRun:
     def identity(self) -> str:
         """What processes of one run have in common: configuration, weights and texts."""
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
-        return f"{self._identity}\n{rows}"
+        weights = self.pair.target.params, self.pair.draft.weights
+        common = f"weights that every device holds: {fingerprint(weights, common=True)}"
+        return f"{self._identity}\n{rows}\n{common}"
 
     def _check_verifier(self) -> None:
         """Refuses a draft that the verifier cannot verify."""
@@ -132,7 +139,13 @@ class PreparedRun:
         how = self.run.decoding
         say(f"Choosing {'gamma' if how.gamma else 'tree'} by measurement (kept for the next time)")
         some = [item.tokens for item in islice(self._inputs.items(), WINDOW * how.batch_size)]
-        choice = self.pair.choose(some, how, prefixes=self._inputs.prefixes(len(some)))
+        processes = self._processes.sharing_batches
+        choice = None
+        with processes.together():
+            if not processes.index:
+                choice = self.pair.choose(some, how, prefixes=self._inputs.prefixes(len(some)))
+        choice = processes.agreed(choice)
+        assert choice is not None
         say(str(choice))
         self.run = dataclasses.replace(self.run, decoding=how.with_shape(choice.shape))
         self._choice = choice
@@ -197,35 +210,51 @@ class PreparedRun:
           SystemExit: on SIGTERM (143) or Ctrl-C (130), when the batch under way is on disk.
         """
         source, before = results.provenance(), num_programs()
-        with self._processes.together():
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with LineWriter(self._parts.path) as writer:
-                done = self._count_previous_rows()  # Again: only now no other process writes here.
-                # What is decoded and what is not, before the first row is.
-                header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-                files.write_text(self._directory / CONFIG, header + _END + self._identity)
-                if self.run.bad_rows == "skip":
-                    skipped = (row for row in self._inputs if isinstance(row, Skipped))
-                    lines = (files.to_json(dataclasses.asdict(row)) + "\n" for row in skipped)
-                    files.write_parts(self._directory / SKIPPED, lines)
-                self._decode_rows(writer, done)
+        batches = self._processes.sharing_batches
+        writer = LineWriter(self._parts.path)
+        with batches.together(), contextlib.ExitStack() as open_files:
+
+            def begin() -> int:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                open_files.enter_context(writer)
+                return self._begin(source)
+
+            done = self._processes.sharing_target.first(begin)
+            self._decode_rows(writer, done)
         programs = num_programs() - before
         say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
         self._parts.gather()
-        with self._processes.together():
-            if self._processes.index:
+        with batches.together():
+            if batches.index:
                 return {}
             return self._conclude({"programs": programs, **source}, command)
+
+    def _begin(self, source: Mapping[str, Any]) -> int:
+        """Writes what is decoded and what is not, before the first row is; the rows done before."""
+        done = self._count_previous_rows()  # Again: only now no other process writes here.
+        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
+        files.write_text(self._directory / CONFIG, header + _END + self._identity)
+        if self.run.bad_rows == "skip":
+            skipped = (row for row in self._inputs if isinstance(row, Skipped))
+            lines = (files.to_json(dataclasses.asdict(row)) + "\n" for row in skipped)
+            files.write_parts(self._directory / SKIPPED, lines)
+        return done
 
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
         run, how, measured = self.run, self.run.decoding, None
+        first = self._processes.sharing_target.first  # Which alone has the rows, and writes.
         batches = self._to_time()
         if batches and not how.searches:
             plain = run.decoder(self.pair, plain=True)
             guessing = run.decoder(self.pair) if how.guesses else None
             timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
             measured = speed.summarize(timings)
+        numbers = first(
+            lambda: results.numbers(
+                self.rows(), how.depth, measured, checked=run.checked, metrics=run.task.metrics
+            )
+        )
         names = ("num_return", "draft_beams", "method", "stop_below", "batch_size",
                  "max_input_len", "max_decode_len", "seed")  # fmt: skip
         content = {
@@ -246,9 +275,7 @@ class PreparedRun:
             "mesh": run.mesh and {"data": run.mesh.data, "model": run.mesh.model},
             **{name: getattr(how, name) for name in names},
             **dataclasses.asdict(how.sampling),
-            **results.numbers(
-                self.rows(), how.depth, measured, checked=run.checked, metrics=run.task.metrics
-            ),
+            **numbers,
             "checked": run.checked,
             "agreement": self._agreement() if run.weights else None,
             "num_skipped": self._survey.num_skipped,
@@ -258,11 +285,16 @@ class PreparedRun:
         }
         if batches and how.searches:
             content |= self._time_beams(batches, content["levels_per_call"])
-        title = f"{run.task.name}: {how.method}, {how.tree or f'gamma {how.depth}'}"
+        first(lambda: self._write(content))
+        return {} if self._processes.index else content
+
+    def _write(self, content: dict[str, Any]) -> None:
+        """The results, and a page of some rows."""
+        how = self.run.decoding
+        title = f"{self.run.task.name}: {how.method}, {how.tree or f'gamma {how.depth}'}"
         page = traces.page(self.first_rows(ROWS_IN_PAGE), self.pair.vocabulary, title)
         files.write_text(self._directory / TRACE, page)
         files.write_json(self._directory / RESULTS, content)
-        return content
 
     def _topology(self) -> dict[str, int]:
         """Nodes of a block; of speculative beams, tokens of a call."""
@@ -315,7 +347,9 @@ class PreparedRun:
         indices = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
         items = [item for index, item in enumerate(self._inputs.items()) if index in indices]
         ids = {item.id for item in items}
-        texts = {row.id: row.tokens for row in self.rows() if row.id in ids}
+        texts = self._processes.sharing_target.first(
+            lambda: {row.id: row.tokens for row in self.rows() if row.id in ids}
+        )
         found = []
         for batch in self._inputs.batches_of([item.tokens for item in items], how.batch_size):
             rows = {index: items[row].id for index, row in enumerate(batch.row_ids) if row >= 0}
@@ -331,19 +365,22 @@ class PreparedRun:
     def _decode_rows(self, writer: LineWriter, done: int) -> None:
         """Appends the rows that follow the first `done` ones."""
         path, total = self._parts.path, self._parts.num_mine
+
+        def append(*lines: str) -> None:
+            self._processes.sharing_target.first(lambda: writer.append(*lines))
+
         say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
         # What asks this process alone to stop; of several, JAX notes SIGTERM for all.
         signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(
-                writer, self._batches(), done, lambda pair: len(pair[1]),
+                append, self._batches(), done, lambda pair: len(pair[1]),
                 functools.partial(decoded_rows, self.run, self.pair),
             ):  # fmt: skip
                 done += len(rows)
                 tokens = sum(row.num_tokens for row in rows)
                 progress.add(len(rows), kind=batch.shape, tokens=tokens)
-                if self._processes.preempted(number):
-                    stop.by = signal.SIGTERM
+                stop.by = self._processes.stopped(number, stop.by)
                 if stop.by is not None:
                     break
         if stop.by is not None:

@@ -1,9 +1,12 @@
 """Processes that do one run together, on JAX's distributed runtime, and the rows of each.
 
-Models are not spread over processes: each process holds the pair on its own devices. Process i of n
-decodes batches i, i + n, i + 2n, ... and appends them to a file of its own. At the end the parts
-are exchanged and merged into the bytes that one process would have written, so no disk is shared.
-A failure in one process is an error in all (:meth:`Processes.together`), so that none waits for it.
+With a mesh all of them hold one target. They decode every batch together, and process 0 writes.
+
+Without one each process holds the pair on its own devices. Process i of n decodes batches i, i + n,
+i + 2n, ... and appends them to a file of its own. At the end the parts are exchanged and merged.
+
+Both make the bytes that one process would have written, and need no shared disk. A failure in one
+process is an error in all (:meth:`Processes.together`), so that none waits for it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import contextlib
 import dataclasses
 import functools
 import os
+import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,21 +25,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from specdec.core.files import written
+from specdec.core.processes import ProcessError, exchange
 
 T = TypeVar("T")
 
 DECODES = "decodes.jsonl"
 TIMEOUT_SECONDS = 300
-_SMALLEST_MESSAGE = 1024
 _BATCHES_A_ROUND = 64
-
-
-class ProcessError(OSError):
-    """Another process of the run failed or has gone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,28 +42,49 @@ class Processes:
     """This process among all of a run, which come to each method here in the same order.
 
     Process 0 writes what belongs to all. For a run of one, nothing here does anything.
+
+    Attributes:
+      one_target: whether they hold one target together, and not a copy each.
     """
 
     index: int = 0
     count: int = 1
+    one_target: bool = False
+
+    @property
+    def sharing_target(self) -> Processes:
+        """Those that hold one target with this one."""
+        return self if self.one_target else ALONE
+
+    @property
+    def sharing_batches(self) -> Processes:
+        """Those among which batches are dealt out."""
+        return ALONE if self.one_target else self
 
     def exchange(self, mine: bytes) -> list[bytes]:
         """What each process gave, by index; raises ProcessError if one has gone."""
-        if self.count == 1:
-            return [mine]
-        try:
-            sizes = multihost_utils.process_allgather(np.int32(len(mine))).tolist()
-            # A power of two, so that few programs are compiled.
-            longest = max(_SMALLEST_MESSAGE, 1 << (max(sizes) - 1).bit_length())
-            padded = np.zeros(longest, np.uint8)
-            padded[: len(mine)] = np.frombuffer(mine, np.uint8)
-            given = multihost_utils.process_allgather(padded)
-        except jax.errors.JaxRuntimeError as error:
-            raise ProcessError(
-                "Another process of this run has gone; its own messages say why. Start all of "
-                "them again with the same output directories to go on."
-            ) from error
-        return [row[:size].tobytes() for row, size in zip(given, sizes, strict=True)]
+        return [mine] if self.count == 1 else exchange(mine)
+
+    def agreed(self, value: T) -> T:
+        """Process 0's value."""
+        return pickle.loads(self.exchange(pickle.dumps(value))[0])
+
+    def first(self, work: Callable[[], T]) -> T:
+        """What process 0's work gives, for all; ProcessError in the others if that fails."""
+        failure, mine = None, b""
+        if not self.index:
+            if self.count == 1:
+                return work()
+            try:
+                mine = pickle.dumps((True, work()))
+            except Exception as error:
+                failure, mine = error, pickle.dumps((False, str(error) or type(error).__name__))
+        done, found = pickle.loads(self.exchange(mine)[0])
+        if failure:
+            raise failure
+        if not done:
+            raise ProcessError(f"Process 0 of {self.count}: {found}")
+        return found
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -99,9 +120,22 @@ class Processes:
                     "and settings."
                 )
 
-    def preempted(self, step: int) -> bool:
-        """Whether all stop at this step, counted from 0, because one was told to, by SIGTERM."""
-        return self.count > 1 and multihost_utils.reached_preemption_sync_point(step)
+    def stopped(self, step: int, by: signal.Signals | None) -> signal.Signals | None:
+        """The signal for which this process stops at this step, counted from 0; None: it goes on.
+
+        All stop at the same step because one was told to by SIGTERM, which JAX notes for them, and
+        where they share a target also by another signal.
+
+        Args:
+          by: what this process has noted.
+        """
+        if self.count == 1:
+            return by
+        if multihost_utils.reached_preemption_sync_point(step):
+            return signal.SIGTERM
+        if not self.one_target:
+            return by
+        return next(filter(None, map(pickle.loads, self.exchange(pickle.dumps(by)))), None)
 
 
 ALONE = Processes()

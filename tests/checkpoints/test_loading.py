@@ -11,7 +11,7 @@ from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed
 from specdec.checkpoints.parameters import StoredArray
 from specdec.models import stores
-from specdec.models.partitioning import place
+from specdec.models.placing import place
 from specdec.models.t5 import packing
 
 

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.layer_normed import Norm
-from specdec.models.partitioning import Axes, Partitioning, place, ways
+from specdec.models.partitioning import Axes, Partitioning, ways
+from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.pytrees import pytree

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.models.partitioning import Axes, Partitioning, place, ways
+from specdec.models.partitioning import Axes, Partitioning, ways
+from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
 from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.stores import Store, at_most, pack_logits

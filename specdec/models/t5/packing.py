@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.models.partitioning import Axes, Partitioning, place, ways
+from specdec.models.partitioning import Axes, Partitioning, ways
+from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.models.t5.config import T5Config

@@ -1,0 +1,37 @@
+"""Messages between the processes of JAX's distributed runtime, all of which come to each call."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+_SMALLEST_MESSAGE = 1024
+
+
+class ProcessError(OSError):
+    """Another process of the run failed or has gone."""
+
+
+def exchange(mine: bytes) -> list[bytes]:
+    """What each process gave, by index; raises ProcessError if one has gone."""
+    if jax.process_count() == 1:
+        return [mine]
+    try:
+        sizes = multihost_utils.process_allgather(np.int32(len(mine))).tolist()
+        # A power of two, so that few programs are compiled.
+        longest = max(_SMALLEST_MESSAGE, 1 << (max(sizes) - 1).bit_length())
+        padded = np.zeros(longest, np.uint8)
+        padded[: len(mine)] = np.frombuffer(mine, np.uint8)
+        given = multihost_utils.process_allgather(padded)
+    except jax.errors.JaxRuntimeError as error:
+        raise gone() from error
+    return [row[:size].tobytes() for row, size in zip(given, sizes, strict=True)]
+
+
+def gone() -> ProcessError:
+    """For an error of JAX's that means so."""
+    return ProcessError(
+        "Another process of this run has gone; its own messages say why. Start all of them again "
+        "with the same output directories to go on."
+    )

@@ -6,6 +6,7 @@ Reads and writes with numpy alone: neither torch nor transformers is needed.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -186,7 +187,7 @@ def stored_parameters(directory: Path) -> int:
 def stored_array(
     path: Path, name: str, parameter: Parameter, dtype: np.dtype, scale: float
 ) -> StoredArray:
-    """A tensor as T5X's tree has it (transposing is a view).
+    """A tensor as T5X's tree has it, of which only what is asked for is read.
 
     Its file is open only while it is read: an open one's pages would count as the process's memory.
     """
@@ -206,9 +207,25 @@ def stored_array(
                     f"{label} has shape {shape}, but {CONFIG} asks for {parameter.stored_shape}; "
                     "check that they belong together."
                 )
-            return part_of(parameter.turned(file.get_tensor(name)), parts)
+            mapped = _mapped(path, name, STORED_DTYPES[kind], shape)
+            # Turning it is a view; so is a part of that, of which a copy is made.
+            return np.array(part_of(parameter.turned(mapped), parts))
 
     return StoredArray(label, parameter.shape, dtype, load, scale)
+
+
+def _mapped(path: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor in its file, of which pages are read when they are used.
+
+    The ``safetensors`` package copies a tensor whole, and its slices follow the file's axes only.
+    The file begins with the size of its header, 8 bytes, and the header, which is JSON.
+    """
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        begin, end = json.loads(file.read(size))[name]["data_offsets"]
+    if begin == end:  # Nothing can be mapped.
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", offset=8 + size + begin, shape=shape)
 
 
 def write_weights(

@@ -9,12 +9,18 @@ from jax.experimental import multihost_utils
 _SMALLEST_MESSAGE = 1024
 
 
-class ProcessError(OSError):
-    """Another process of the run failed or has gone."""
+class ProcessGone(Exception):
+    """Another process has gone, so that nothing that all of them do can end."""
+
+    def __init__(self):
+        super().__init__(
+            "Another process of this run has gone; its own messages say why. Start all of them "
+            "again with the same output directories to go on."
+        )
 
 
 def exchange(mine: bytes) -> list[bytes]:
-    """What each process gave, by index; raises ProcessError if one has gone."""
+    """What each process gave, by index; raises ProcessGone if one has gone."""
     if jax.process_count() == 1:
         return [mine]
     try:
@@ -25,13 +31,5 @@ def exchange(mine: bytes) -> list[bytes]:
         padded[: len(mine)] = np.frombuffer(mine, np.uint8)
         given = multihost_utils.process_allgather(padded)
     except jax.errors.JaxRuntimeError as error:
-        raise gone() from error
+        raise ProcessGone from error
     return [row[:size].tobytes() for row, size in zip(given, sizes, strict=True)]
-
-
-def gone() -> ProcessError:
-    """For an error of JAX's that means so."""
-    return ProcessError(
-        "Another process of this run has gone; its own messages say why. Start all of them again "
-        "with the same output directories to go on."
-    )

@@ -42,17 +42,18 @@ def decode() -> None:
 
     def run(given: Given) -> int:
         from specdec.runs import cli, gin_files
-        from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, join
+        from specdec.runs.processes import ALONE, TIMEOUT_SECONDS, ending_with_others, join
 
         if dry_run.value:
             _without_devices()
         where = (coordinator.value, count.value, index.value)
         alone = not distributed.value and where == (None, None, None)
         processes = ALONE if alone else join(*where, timeout.value or TIMEOUT_SECONDS)
-        return cli.decode(
-            given, gin_files.root(), texts=texts.value, input_file=file.value,
-            dry_run=dry_run.value, processes=processes,
-        )  # fmt: skip
+        with ending_with_others(processes):
+            return cli.decode(
+                given, gin_files.root(), texts=texts.value, input_file=file.value,
+                dry_run=dry_run.value, processes=processes,
+            )  # fmt: skip
 
     command_line.run(run, decode, "Where to write; out/<experiment>-<time> by default.")
 

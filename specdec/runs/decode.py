@@ -384,8 +384,9 @@ class PreparedRun:
                 if stop.by is not None:
                     break
         if stop.by is not None:
+            where = "done" if self._processes.sharing_target.index else f"in {path}"
             say(
-                f"Stopped by {stop.by.name}: {done} of {total} rows are in {path}. Run again with "
+                f"Stopped by {stop.by.name}: {done} of {total} rows are {where}. Run again with "
                 "the same output directory to go on."
             )
             raise SystemExit(stop.exit_code)

@@ -28,13 +28,19 @@ import jax
 from jax.experimental import multihost_utils
 
 from specdec.core.files import written
-from specdec.core.processes import ProcessError, exchange
+from specdec.core.processes import ProcessGone, exchange
+from specdec.runs.command_line import FAILURE, told
 
 T = TypeVar("T")
 
 DECODES = "decodes.jsonl"
 TIMEOUT_SECONDS = 300
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # How JAX's messages of that begin.
 _BATCHES_A_ROUND = 64
+
+
+class ProcessError(OSError):
+    """Another process of the run failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Processes:
         return ALONE if self.one_target else self
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """What each process gave, by index; raises ProcessError if one has gone."""
+        """What each process gave, by index; raises ProcessGone if one has gone."""
         return [mine] if self.count == 1 else exchange(mine)
 
     def agreed(self, value: T) -> T:
@@ -95,7 +101,7 @@ class Processes:
         failure = None
         try:
             yield
-        except ProcessError:
+        except (ProcessError, ProcessGone):
             raise
         except SystemExit as error:
             failure, said = error, "stopped."
@@ -174,6 +180,7 @@ def join(
         jax.distributed.initialize(
             coordinator_address, num_processes, process_id,
             initialization_timeout=2 * timeout_seconds, heartbeat_timeout_seconds=timeout_seconds,
+            shutdown_timeout_seconds=timeout_seconds,
         )  # fmt: skip
         return Processes(jax.process_index(), jax.process_count())
     except (ValueError, RuntimeError) as error:
@@ -181,6 +188,22 @@ def join(
         raise ValueError(f"Cannot join the other processes of this run: {reason}") from None
     finally:
         giving_up.cancel()
+
+
+@contextlib.contextmanager
+def ending_with_others(processes: Processes) -> Iterator[None]:
+    """Ends this process, with one line on stderr, as soon as another one is found to have gone.
+
+    At once: at a usual end JAX waits for all of them, then ends with a stack trace of its own.
+    """
+    try:
+        yield
+    except (ProcessGone, jax.errors.JaxRuntimeError) as error:
+        if processes.count == 1 or str(error).startswith(_OUT_OF_MEMORY):
+            raise
+        told(error if isinstance(error, ProcessGone) else ProcessGone())
+        sys.stdout.flush()
+        os._exit(FAILURE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,13 @@ from pathlib import Path
 import gin
 
 from specdec.measure import traces
+from specdec.measure.progress import say
 from specdec.measure.run_table import format_table
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, told
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.dry_run import report
+from specdec.runs.dry_run import report, what_processes_do
 from specdec.runs.gin_bindings import configured
 from specdec.runs.processes import ALONE, Processes
 
@@ -25,7 +26,7 @@ SHOWN_ROWS = 3
 
 def decode(
     given: Given, root: Path, *, texts: Sequence[str] = (), input_file: str | None = None,
-    dry_run: bool = False, processes: Processes = ALONE,
+    dry_run: bool = False, distributed: bool = False, processes: Processes = ALONE,
 ) -> int:  # fmt: skip
     """Runs a configuration and prints its traces and table.
 
@@ -33,6 +34,7 @@ def decode(
       root: where ``configs/`` is; included files are named from there.
       texts, input_file: decoded instead of the configuration's task.
       dry_run: only print what :func:`specdec.runs.dry_run.report` prints.
+      distributed: whether several processes are to do what a dry run plans.
       processes: those that do the run together, all with the same arguments but for output_dir.
 
     Returns:
@@ -48,9 +50,11 @@ def decode(
             config = gin.operative_config_str()
         if dry_run:
             folder = Path(given.output_dir) if given.output_dir else None
-            print(gin.get_configurable(report)(run, root, folder=folder))
+            print(gin.get_configurable(report)(run, root, folder=folder, distributed=distributed))
             return 0
         processes.check_same(config)
+        if processes.count > 1 and not processes.index:
+            say(f"{processes.count} processes. {what_processes_do(run.mesh)}")
         name = f"{Path(given.gin_files[0]).stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
         directory = Path(given.output_dir or Path("out", name))
         together = dataclasses.replace(processes, one_target=run.mesh is not None)

@@ -20,7 +20,8 @@ def decode() -> None:
 
     The same --output_dir continues a run that was stopped. Several processes share the work when
     each is started so, with --distributed, where JAX finds the others (TPU pods, SLURM, Open MPI),
-    or with --coordinator_address=HOST:PORT --num_processes=N --process_id=I.
+    or with --coordinator_address=HOST:PORT --num_processes=N --process_id=I. If MESH is set, they
+    hold one target over all their devices; if not, a copy each, and decode a part of the batches.
     """
     texts = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
     file = flags.DEFINE_string("input_file", None, "A file to decode instead, one text per line.")
@@ -47,12 +48,14 @@ def decode() -> None:
         if dry_run.value:
             _without_devices()
         where = (coordinator.value, count.value, index.value)
-        alone = not distributed.value and where == (None, None, None)
-        processes = ALONE if alone else join(*where, timeout.value or TIMEOUT_SECONDS)
+        several = distributed.value or where != (None, None, None)
+        processes = ALONE
+        if several and not dry_run.value:
+            processes = join(*where, timeout.value or TIMEOUT_SECONDS)
         with ending_with_others(processes):
             return cli.decode(
                 given, gin_files.root(), texts=texts.value, input_file=file.value,
-                dry_run=dry_run.value, processes=processes,
+                dry_run=dry_run.value, distributed=several, processes=processes,
             )  # fmt: skip
 
     command_line.run(run, decode, "Where to write; out/<experiment>-<time> by default.")

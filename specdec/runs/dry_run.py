@@ -95,7 +95,7 @@ def _find_row(task_and_draft: tuple[str, str], temperature: float) -> Table4Row 
 def report(
     run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None,
     hardware: Hardware | None = None, reported: ReportedRun | None = None,
-    compile_for: str | None = None, folder: Path | None = None,
+    compile_for: str | None = None, folder: Path | None = None, *, distributed: bool = False,
 ) -> str:  # fmt: skip
     """What ``--dry_run`` prints.
 
@@ -106,6 +106,7 @@ def report(
       compile_for: a chip or a slice of several (:func:`specdec.accelerators.chips.find`), for which
         the run is compiled.
       folder: where ``compile.json`` is written then; None for nowhere.
+      distributed: whether several processes are to do the run.
 
     Raises:
       ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
@@ -176,6 +177,8 @@ def report(
         lines += ["", *_reported_lines(reported, alone, hardware)]
     if run.mesh is not None:
         lines += ["", *_device_lines(plan)]
+    if distributed:
+        lines += ["", f"{what_processes_do(run.mesh)}."]
     if hardware is not None:
         lines += ["", *_fitting_lines(plan, hardware)]
     lines += _times(run, plan, hardware, row)
@@ -274,6 +277,16 @@ def _reported_lines(reported: ReportedRun, plan: BlockPlan, hardware: Hardware |
             where = f"at best on {hardware.name}"
             ratios[where] = plan.cost_ratio(hardware), plan.verify_ratio(hardware)
     return reported.lines(ratios)
+
+
+def what_processes_do(mesh: DeviceMesh | None) -> str:
+    """Of several processes that do one run."""
+    if mesh is None:
+        return "Each process holds a copy of the target and decodes its part of the batches"
+    return (
+        f"All processes hold one target together and decode every batch: the mesh of {mesh.data} x "
+        f"{mesh.model} (data x model) is over all their devices"
+    )
 
 
 def _device_lines(plan: BlockPlan) -> list[str]:

@@ -1,10 +1,13 @@
 """Several real processes decode one task together, on loopback."""
 
+import os
+import shutil
 import signal
 import socket
 import time
 
 import pytest
+from slow import slow
 
 from specdec.runs.processes import Parts, Processes
 from tests.runs.conftest import TEXTS
@@ -48,8 +51,10 @@ def whole(tiny, few, tmp_path_factory):
     return alone(tiny, few, tmp_path_factory.mktemp("whole"))
 
 
-def start_all(tiny, directories, *arguments, each=((), ()), cwds=(None, None), timeout=RENDEZVOUS):
-    """A process for each directory; ``each`` has arguments of its own for it."""
+def start_all(
+    tiny, directories, *arguments, each=((), ()), cwds=(None, None), timeout=RENDEZVOUS, devices=1
+):
+    """A process of so many devices for each directory; ``each`` has arguments of its own for it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -58,10 +63,16 @@ def start_all(tiny, directories, *arguments, each=((), ()), cwds=(None, None), t
             tiny, *BINDINGS, *arguments, f"--output_dir={directory}",
             f"--coordinator_address=127.0.0.1:{port}", f"--num_processes={len(directories)}",
             f"--process_id={index}", f"--process_timeout={timeout}", *each[index],
-            cwd=cwds[index],
+            cwd=cwds[index], **simulated(devices),
         )
         for index, directory in enumerate(directories)
     ]  # fmt: skip
+
+
+def simulated(devices):
+    """Variables with which a process has so many devices."""
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
 
 
 def ended(processes, timeout=300):
@@ -210,7 +221,154 @@ def test_another_runs_decodes_are_not_replaced(tiny, few, whole, tmp_path, capsy
     assert "remove decodes.jsonl there" in error
 
 
-def test_several_processes_do_not_choose_gamma(tiny, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Processes, "exchange", lambda self, mine: [mine] * self.count)
-    assert main(tiny, tmp_path, "GAMMA='auto'", processes=Processes(0, 2)) == 2
-    assert "choose in a run of one process" in capsys.readouterr().err
+@pytest.mark.slow
+def test_process_0_chooses_gamma_for_all(tiny, few, tmp_path):
+    directories = [tmp_path / "a", tmp_path / "b"]
+    given = "--gin.GAMMA='auto'", f"--gin.DATA_DIR={str(few)!r}"
+    runs = ended(start_all(tiny, directories, *given))
+    assert [code for code, *_ in runs] == [0, 0], runs
+    chosen = [(path / "operative_config.gin").read_text() for path in directories]
+    (mine, other) = (text.partition("# Chosen: ")[2].splitlines()[0] for text in chosen)
+    assert mine == other
+    results, rows = read(directories[0])
+    assert results["gamma_choice"]["kind"] == "gamma"
+    assert len(rows) == FEW
+
+
+def on_mesh(data, model):
+    return (
+        "--gin_file=configs/meshes/rules.gin", f"--gin.DeviceMesh.data={data}",
+        f"--gin.DeviceMesh.model={model}", f"--gin.BATCH_SIZE={2 * data}",
+    )  # fmt: skip
+
+
+def alone_on_mesh(tiny, directory, data, mesh):
+    """What one process makes of it that has all devices."""
+    process = start(
+        tiny, *BINDINGS, *on_mesh(*mesh), f"--gin.DATA_DIR={str(data)!r}",
+        f"--output_dir={directory}", **simulated(mesh[0] * mesh[1]),
+    )  # fmt: skip
+    ((code, _, error),) = ended([process])
+    assert code == 0, error
+    return directory
+
+
+@pytest.fixture(scope="module")
+def whole_on_mesh(tiny, few, tmp_path_factory):
+    return alone_on_mesh(tiny, tmp_path_factory.mktemp("mesh"), few, (1, 2))
+
+
+@pytest.mark.parametrize("checked", [False, slow(True)])
+def test_one_target_over_two_processes(tiny, few, whole_on_mesh, tmp_path, checked):
+    """Process 0 writes what one process writes; the other needs no directory."""
+    directories = [tmp_path / "a", tmp_path / "b"]
+    given = [*on_mesh(1, 2), f"--gin.DATA_DIR={str(few)!r}"]
+    if checked:  # Compared with plain decoding, and timed: both do it together.
+        given += ["--gin.TEMPERATURE=0.0", "--gin.TIMING_EXAMPLES=2"]
+    runs = ended(start_all(tiny, directories, *given))
+    assert [code for code, *_ in runs] == [0, 0], runs
+    assert not directories[1].exists()
+    assert ["BLEU" in output for _, output, _ in runs] == [True, False]
+    assert "hold one target together" in runs[0][2]
+    if checked:
+        results, _ = read(directories[0])
+        assert results["greedy_mismatches"] == 0
+        assert results["measured_speedup"] > 0
+    else:
+        assert_same(directories[0], whole_on_mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 1])
+def test_groups_of_devices_within_and_across_processes(tiny, few, tmp_path, devices):
+    """Of a mesh of 2 x 2, groups in a process each; and over two of four processes."""
+    whole = alone_on_mesh(tiny, tmp_path / "whole", few, (2, 2))
+    count = 4 // devices
+    directories = [tmp_path / str(index) for index in range(count)]
+    runs = ended(
+        start_all(
+            tiny, directories, *on_mesh(2, 2), f"--gin.DATA_DIR={str(few)!r}", devices=devices,
+            each=[()] * count, cwds=[None] * count,
+        )
+    )  # fmt: skip
+    assert [code for code, *_ in runs] == [0] * count, runs
+    assert_same(directories[0], whole)
+
+
+def wait_for_rows(path, count, *processes):
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.001)
+    pytest.fail(f"{path} has not so many rows: {ended(processes)}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "victim"), [(signal.SIGKILL, 0), (signal.SIGKILL, 1), (signal.SIGTERM, 1)]
+)
+def test_processes_of_one_target_end_together_and_go_on(
+    tiny, many, tmp_path, tmp_path_factory, number, victim
+):
+    given = [*on_mesh(1, 2), f"--gin.DATA_DIR={str(many)!r}"]
+    processes = start_all(tiny, [tmp_path] * 2, *given, timeout=20)
+    wait_for_rows(tmp_path / "decodes.jsonl", 5, *processes)
+    processes[victim].send_signal(number)
+    began = time.monotonic()
+    runs = ended(processes)
+    assert time.monotonic() - began < 60
+    if number == signal.SIGTERM:
+        assert [code for code, *_ in runs] == [143, 143]
+        for _, _, error in runs:
+            assert "Stopped by SIGTERM" in error
+    else:
+        assert all(code != 0 for code, *_ in runs)
+        if victim:  # Else JAX itself ends the other, whose coordinator has gone.
+            assert runs[0][2].splitlines()[-1].startswith("error: Another process of this run has")
+    assert not (tmp_path / "results.json").exists()
+    assert [code for code, *_ in ended(start_all(tiny, [tmp_path] * 2, *given))] == [0, 0]
+    whole = alone_on_mesh(tiny, tmp_path_factory.mktemp("whole"), many, (1, 2))
+    assert_same(tmp_path, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("devices", ["1 x 2 (data x model) needs 2 devices", "the 2 processes have 4 together"]),
+        ("weights", ["another run", "weights that every device holds"]),
+        ("disk", ["Process 0 of 2", "is not a directory"]),
+        ("checkpoint", ["Process 1 of 2", "truncated"]),
+    ],
+)
+def test_what_is_wrong_in_one_process_is_told_by_all(tiny, few, tmp_path, problem, words):
+    directories = [tmp_path / "a", tmp_path / "b"]
+    given, each = [*on_mesh(1, 2), f"--gin.DATA_DIR={str(few)!r}"], ((), ())
+    other = tmp_path / "target"
+    if problem in ("weights", "checkpoint"):
+        shutil.copytree(tiny.target, other)
+        weights = other / "model.safetensors"
+        if problem == "weights":
+            shutil.copy(tiny.draft / weights.name, weights)
+        else:
+            weights.write_bytes(weights.read_bytes()[:-1000])
+        # The same name everywhere, as on hosts of their own.
+        for name, source in (("here", tiny.target), ("there", other)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "target").symlink_to(source)
+        given += ["--gin.TARGET='target'"]
+    if problem == "disk":
+        (tmp_path / "file").touch()
+        directories[0] = tmp_path / "file" / "a"
+    cwds = (tmp_path / "here", tmp_path / "there") if "TARGET" in given[-1] else (None, None)
+    devices = 2 if problem == "devices" else 1
+    runs = ended(start_all(tiny, directories, *given, each=each, cwds=cwds, devices=devices))
+    said = [error for *_, error in runs]
+    assert all(code in (1, 2) for code, *_ in runs), runs
+    for word in words:
+        assert any(word in error for error in said), said
+    for error in said:
+        assert error.splitlines()[-1].startswith("error: ")
+        assert "Traceback" not in error
+    assert not any(path.exists() for path in directories)

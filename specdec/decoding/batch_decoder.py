@@ -98,8 +98,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         state, status, result = loops.begin(
             loop, *given, output_bucket=capacity, size=size, trace=trace
         )
-        status, result = to_host((status, result))
-        while not np.all(status.finished):
+        while not np.all((status := to_host(status)).finished):
             capacity = bucket(int(np.max(np.where(status.finished, 1, status.needs))))
             state = loops.resized(
                 loop, params, state, *given[1:], output_bucket=capacity, trace=trace
@@ -107,7 +106,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
             state, status, result = loops.resume(
                 loop, params, state, output_bucket=capacity, size=size
             )
-            status, result = to_host((status, result))
+        result = to_host(result)
         self.check_result(batch, result)
         return result
 
@@ -134,14 +133,14 @@ class LoopDecoder(abc.ABC, Generic[R]):
             state, status, result = loops.resume(
                 loop, params, state, blocks, output_bucket=capacity, size=size
             )
-            status, result = to_host((status, result))
+            result, finished, needs = to_host((result, status.finished, status.needs))
             took = agreed(self.target.partitioning, time.perf_counter() - begun)
             blocks = max(1, min(2 * blocks, int(seconds / took * blocks)))
             self.check_result(batch, result)
-            yield result, status.finished
-            if np.all(status.finished):
+            yield result, np.asarray(finished)
+            if np.all(finished):
                 return
-            needed = bucket(int(np.max(np.where(status.finished, 1, status.needs))))
+            needed = bucket(int(np.max(np.where(finished, 1, needs))))
             if needed > capacity:
                 capacity = needed
                 state = loops.resized(

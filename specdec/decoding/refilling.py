@@ -117,7 +117,7 @@ class Refilled(Generic[R]):
             state, found = found.state, to_host(dataclasses.replace(found, state=None))
             tags, finished = np.array(found.tags), found.status.finished
             self.blocks += int(found.blocks)
-            self._keep(found.left, found.replaced)
+            self._keep(found.left, np.asarray(found.replaced))
             self._keep(found.result, np.where(finished, tags, -1))
             tags[finished] = -1
             yield from queue.done()

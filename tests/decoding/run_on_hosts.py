@@ -60,13 +60,15 @@ def main(directory: Path, suite: str, index: int, count: int, address: str) -> N
     if not index:
         save(directory)
     exchange(b"")
-    reads = measured_reads()
+    if suite == "few":
+        reads, report["reads"] = measured_reads(), {}
+        for model in ("t5", "t5x"):
+            reads.bytes = 0
+            holds = held(load(directory, model, MESHES[WHOLE]))
+            report["reads"][model] = [reads.bytes, holds]
     for model, cases in SUITES[suite].items():
         for (mesh, way), options in cases.items():
-            before, reads.bytes = reads.bytes, 0
             pair = load(directory, model, MESHES[mesh])
-            if not before:  # The first one: the target, and a draft that is whole everywhere.
-                report["read"], report["held"] = reads.bytes, held(pair)
             report["decodes"][f"{model}, {mesh}, {way}"] = decoded(pair, **options)
     if suite == "few":
         (directory / f"chains-{index}.hlo").write_text(t5.compiled(pair))
@@ -113,7 +115,7 @@ class measured_reads:
 
 
 def held(pair) -> int:
-    """Bytes of what this process's devices hold, each part counted once; the draft in 16 bits."""
+    """Bytes of what this process's devices hold, each part counted once, as they are stored."""
     parts = {}
     for which, params in {"target": pair.target.params, "draft": pair.draft.weights}.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):

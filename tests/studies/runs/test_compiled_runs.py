@@ -50,6 +50,7 @@ def test_a_mesh_that_does_not_fit_still_has_its_floors(tmp_path, monkeypatch):
     assert many["floors"] == Compiled(**WIDE).floors(SHAPES)
     assert "floors" not in alone
     (table, _) = SECTIONS["slices-compiled"].parts
+    assert callable(table)
     row = table({"compiled": {"slices": {"compiled": {"a": many}}}}).splitlines()[-1]
     assert row.startswith(
         "| v5e-16 | 4 | 1 x 16 | large + small, γ 7, bfloat16 | does not fit | 0.00 |"

@@ -51,8 +51,8 @@ def compile_report(
         plain decoding alone.
       decoding: how to decode; the defaults of :class:`specdec.Decoding` if None.
       chip: "v4", "v5e", "v5p", "v6e", "h100" or "h200"; or a slice by Google's names: "v4-8" is
-        four chips, "v5e-8" eight.
-      mesh: over the slice's chips; None for one of them.
+        four chips, "v5e-8" eight, "v5e-16" sixteen on four hosts.
+      mesh: over the slice's chips, all of them if it has several hosts; None for one of them.
       dtype: of weights, activations and cache.
       int8: whether the target's weights have 8 bits.
       names: of target and draft in the report.
@@ -63,8 +63,8 @@ def compile_report(
 
     Raises:
       ValueError: an unknown chip; gamma or a tree that is "auto"; wheels that are missing or of
-        another JAX; a draft without shape; a mesh of more devices than the slice has; see also
-        :meth:`specdec.Pair.decoder`.
+        another JAX; a draft without shape; a mesh that the slice cannot hold (see
+        :class:`specdec.accelerators.programs.Place`); see also :meth:`specdec.Pair.decoder`.
       DoesNotFitError: a program needs more memory than the chip has.
     """
     place = Place(chips.find(chip), mesh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 from specdec.core.platforms import GPU, TPU, Platform
@@ -50,12 +51,14 @@ CHIPS = {
         Chip("h200", GPU, Hardware("H200", 141e9, 4.8e12, 989.5e12, 450e9)),
     )
 }
-# Chips of a slice to how they stand. Whole hosts, which have 4 chips.
+# Chips of a slice to how they stand. Whole hosts, of 4 chips; a slice of 8 in a plane is one host.
 _SHAPES = {
     2: {1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16),
         256: (16, 16)},
-    3: {4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4), 64: (4, 4, 4)},
+    3: {4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4), 64: (4, 4, 4),
+        128: (4, 4, 8), 256: (4, 8, 8), 512: (8, 8, 8)},
 }  # fmt: skip
+_ONE_HOST = 8  # Chips in a plane that one host has at most; of larger slices each has four.
 _NAME = re.compile(r"([a-z]\w*?)(?:-(\d+))?")
 _OTHER_NAMES = {"v5litepod": "v5e"}  # Google's.
 
@@ -74,13 +77,29 @@ class Slice:
         shapes = _SHAPES[self.chip.dimensions]
         return shapes[max(self.count, min(shapes))]
 
+    @property
+    def host_shape(self) -> tuple[int, ...]:
+        """How the chips of one host of a TPU's slice stand."""
+        if self.chip.dimensions == 3:
+            return (2, 2, 1)
+        return self.shape if math.prod(self.shape) <= _ONE_HOST else (2, 2)
+
+    @property
+    def hosts(self) -> int:
+        """Hosts, each of which runs a process."""
+        if self.count == 1:
+            return 1
+        return math.prod(self.shape) // math.prod(self.host_shape)
+
     def __str__(self) -> str:
         many = "" if self.count == 1 else f"{self.count} x "
-        return f"{many}{self.chip.hardware.name}"
+        where = "" if self.hosts == 1 else f" on {self.hosts} hosts"
+        return f"{many}{self.chip.hardware.name}{where}"
 
 
 def find(name: str) -> Slice:
-    """A chip by its name ("v4"), or a slice by Google's ("v4-8" is four chips, "v5e-8" eight).
+    """A chip by its name ("v4"), or a slice by Google's ("v4-8" is four chips, "v5e-8" eight on one
+    host, "v5e-16" sixteen on four hosts).
 
     Raises:
       ValueError: an unknown name; the message lists the known ones.

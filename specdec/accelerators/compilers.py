@@ -72,9 +72,8 @@ def devices(where: Slice) -> Sequence[Any]:
         return _gpus(chip.name)
     for name, value in _TPU_VARIABLES.items():
         os.environ.setdefault(name, value)
-    hosts = tuple(min(size, 2) for size in where.shape)
     options: dict[str, Any] = {
-        "chips_per_host_bounds": (*hosts, 1)[:3],
+        "chips_per_host_bounds": (*where.host_shape, 1)[:3],
         "num_slices": 1,
     }
     if chip.cores > 1:  # Both cores of a chip as one device, as JAX has them.

@@ -63,26 +63,45 @@ class Place:
       mesh: None for one chip.
 
     Raises:
-      ValueError: the mesh has more devices than the slice.
+      ValueError: the mesh has more devices than the slice, or leaves out some of a slice of several
+        hosts.
     """
 
     where: Slice
     mesh: DeviceMesh | None = None
 
     def __post_init__(self):
-        if self.mesh is not None and self.mesh.data * self.mesh.model > self.where.count:
+        if self.mesh is None:
+            return
+        where, needed = self.where, self.mesh.data * self.mesh.model
+        asked = f"A mesh of {self.mesh.data} x {self.mesh.model} (data x model)"
+        if needed > where.count:
+            raise ValueError(f"{asked} needs {needed} chips, and {where.name} has {where.count}.")
+        if where.hosts > 1 and needed != where.count:
             raise ValueError(
-                f"A mesh of {self.mesh.data} x {self.mesh.model} (data x model) needs "
-                f"{self.mesh.data * self.mesh.model} chips, and {self.where.name} has "
-                f"{self.where.count}."
+                f"{asked} needs {needed} chips, and {where.name} has {where.count} on "
+                f"{where.hosts} hosts: all must be in the mesh, so choose sizes whose product is "
+                f"{where.count}."
             )
 
     @property
     def _mesh(self) -> Mesh:
+        """As a run's: the devices in the order that JAX finds best for their connections.
+
+        Raises ValueError if JAX cannot lay the mesh over the slice.
+        """
         assert self.mesh is not None
-        shape = self.mesh.data, self.mesh.model
-        auto, used = (AxisType.Auto, AxisType.Auto), devices(self.where)[: shape[0] * shape[1]]
-        return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=used)
+        where, shape = self.where, (self.mesh.data, self.mesh.model)
+        auto, used = (AxisType.Auto, AxisType.Auto), devices(where)[: shape[0] * shape[1]]
+        try:
+            return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=used)
+        except NotImplementedError:
+            stand = " x ".join(map(str, where.shape))
+            raise ValueError(
+                f"A mesh of {shape[0]} x {shape[1]} (data x model) cannot be laid over "
+                f"{where.name}, whose chips stand {stand}: JAX does not cut an axis of these in "
+                "two. Choose sizes that are products of them."
+            ) from None
 
     @property
     def target(self) -> Partitioning | None:

@@ -198,6 +198,7 @@ class CompileReport:
         found = dataclasses.asdict(main.findings) | {"graphs": main.graphs}
         return {
             "topology": self.topology.name,
+            "hosts": self.topology.hosts,
             "target": self.target,
             "draft": self.draft,
             "gamma": self.gamma,

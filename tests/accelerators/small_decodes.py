@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
 
 from specdec.accelerators import chips
 from specdec.accelerators.decodes import compile_decode
@@ -191,3 +192,10 @@ def report_of(place, name, batch_size=1, family=None):
 
 def one_chip(name):
     return Place(chips.find(name))
+
+
+def devices_of(place):
+    """The chips of a place's mesh, as it has them: [data, model]."""
+    assert isinstance(place.whole, NamedSharding)
+    assert isinstance(place.whole.mesh, Mesh)
+    return place.whole.mesh.devices

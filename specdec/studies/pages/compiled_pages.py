@@ -56,6 +56,15 @@ def _rows(content: Result, study: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def _slices(content: Result) -> Iterator[Result]:
+    """Decodes over slices of several hosts, and what they take at least."""
+    for row in _rows(content, "slices"):
+        floors = row["floors"]
+        least = {name: _ms(floors[name]) for name in ("step_ms", "block_ms")}
+        hosts = chips.find(row["chip"]).hosts
+        yield {**row, "hosts": hosts, "floors": {**floors, **least}}
+
+
 def _steps(content: Result, *, gpus: bool = False) -> Iterator[Result]:
     return (row for row in _rows(content, "steps") if row["topology"].startswith("h") == gpus)
 
@@ -193,6 +202,15 @@ SECTIONS: Mapping[str, Section] = {
         ("of its bytes' time", "{floor:.2f}"), ("collectives", "{collectives}"),
         ("block, ms", "{block[ms]}"), ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
         _WHOLE,
+    ]), SOURCE]),
+    "slices-compiled": Section(["results/slices/summary.json"], [Table(_slices, [
+        ("chips", "{chip}"), ("hosts", "{hosts}"), ("mesh", "{data} x {model}"),
+        ("", "{shape}, {dtype}"), ("GB a chip", "{memory}"), ("floor", "{floors[bytes]:.2fG}"),
+        ("plain step, M cycles", "{plain_step[cycles]:.2fM}"), ("ms", "{plain_step[ms]}"),
+        ("floor", "{floors[step_ms]}"), ("of its bytes' time", "{floor:.2f}"),
+        ("collectives", "{collectives}"), ("floor", "{floors[collectives]}"),
+        ("block, ms", "{block[ms]}"), ("floor", "{floors[block_ms]}"),
+        ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"), _WHOLE,
     ]), SOURCE]),
     "families-compiled": Section(["results/families/summary.json"], [Table(
         lambda content: _rows(content, "families"), [

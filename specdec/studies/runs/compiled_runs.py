@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specdec.accelerators import chips
 from specdec.accelerators.programs import DoesNotFitError
 from specdec.accelerators.report import CompileReport, ProgramReport
 from specdec.checkpoints.architectures import Config
 from specdec.compiling import compile_report
 from specdec.core import tree_shapes
 from specdec.core.theory import expected_tokens
+from specdec.decoding.batches import bucket, input_bucket
 from specdec.drafters.shape import Tree
+from specdec.measure.floors import BlockPlan, floor
 from specdec.models.partitioning import DeviceMesh
 from specdec.studies import paper
 from specdec.studies.runs.alpha_run import slug
@@ -41,6 +44,7 @@ class Compiled:
     input_len: int = 64
     output_len: int = 128
     dtype: str = "bfloat16"
+    data: int = 1  # Groups of chips, each with a target and its part of the rows.
     model: int = 1  # Chips that hold one target together.
     parents: tuple[int, ...] | None = None  # Instead of ``tree``: any tree.
 
@@ -53,11 +57,38 @@ class Compiled:
             gamma=self.gamma, tree=tree, batch_size=self.batch_size,
             max_input_len=self.input_len, max_decode_len=self.output_len,
             sampling=SamplingConfig(self.temperature), dtype=self.dtype,
-            mesh=DeviceMesh(1, self.model) if self.model > 1 else None,
-            names=(self.target, self.draft), plain=_PLAIN.get(key),
+            mesh=self.mesh, names=(self.target, self.draft), plain=_PLAIN.get(key),
         )  # fmt: skip
         _PLAIN[key] = report.plain
         return report
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """None for one chip."""
+        several = self.data * self.model > 1
+        return DeviceMesh(self.data, self.model) if several else None
+
+    def floors(self, shapes: Mapping[str, Config]) -> dict[str, Any]:
+        """What a chain takes at least on its mesh, by shapes and public figures (``floors.py``).
+
+        Bytes that a chip holds, ms of a plain step and of a block, collectives of a plain step.
+        """
+        assert self.mesh is not None
+
+        def shape(name: str) -> Config:
+            return dataclasses.replace(shapes[name], dtype=self.dtype)
+
+        plan = BlockPlan(
+            shape(self.target), shape(self.draft) if self.draft else None, self.mesh,
+            self.batch_size, self.gamma or 0, input_bucket(self.input_len),
+            bucket(self.output_len),
+        )  # fmt: skip
+        hardware = chips.find(self.chip).chip.hardware
+        return {
+            "bytes": plan.needed, "step_ms": 1e3 * floor(plan.plain(), hardware),
+            "block_ms": 1e3 * floor(plan.block(), hardware),
+            "collectives": sum(part.times * part.work.num_collectives for part in plan.plain()),
+        }  # fmt: skip
 
     @property
     def slug(self) -> str:
@@ -112,10 +143,11 @@ class CompiledDecodes:
 
     def _case(self, case: Compiled, directory: Path) -> dict[str, Any]:
         def make() -> dict[str, Any]:
+            floors = {"floors": case.floors(self.shapes)} if case.mesh else {}
             try:
-                return case.report(self.shapes).json()
+                return case.report(self.shapes).json() | floors
             except DoesNotFitError as error:
-                return {"does_not_fit": str(error)}
+                return {"does_not_fit": str(error)} | floors
 
         return self._kept(directory, case, make)
 

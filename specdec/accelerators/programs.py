@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from specdec.accelerators import thunks as launches
 from specdec.accelerators.chips import Slice
@@ -23,7 +23,7 @@ from specdec.accelerators.compilers import devices
 from specdec.accelerators.thunks import Thunks
 from specdec.core import platforms
 from specdec.core.compilation import OPTIONS
-from specdec.models.partitioning import MESH_AXES, DeviceMesh, Partitioning
+from specdec.models.partitioning import DeviceMesh, Partitioning, laid_over
 
 # The compiler's two ways to say it, of the program and of the device.
 _SIZES = re.compile(
@@ -86,22 +86,9 @@ class Place:
 
     @property
     def _mesh(self) -> Mesh:
-        """As a run's: the devices in the order that JAX finds best for their connections.
-
-        Raises ValueError if JAX cannot lay the mesh over the slice.
-        """
+        """A run's."""
         assert self.mesh is not None
-        where, shape = self.where, (self.mesh.data, self.mesh.model)
-        auto, used = (AxisType.Auto, AxisType.Auto), devices(where)[: shape[0] * shape[1]]
-        try:
-            return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=used)
-        except NotImplementedError:
-            stand = " x ".join(map(str, where.shape))
-            raise ValueError(
-                f"A mesh of {shape[0]} x {shape[1]} (data x model) cannot be laid over "
-                f"{where.name}, whose chips stand {stand}: JAX does not cut an axis of these in "
-                "two. Choose sizes that are products of them."
-            ) from None
+        return laid_over(self.mesh.data, self.mesh.model, devices(self.where))
 
     @property
     def target(self) -> Partitioning | None:

@@ -16,7 +16,7 @@ import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -130,9 +130,25 @@ def _mesh(data: int, model: int) -> Mesh:
             f"(To try a mesh on CPU: XLA_FLAGS=--xla_force_host_platform_device_count="
             f"{data * model})"
         )
+    return laid_over(data, model, devices)
+
+
+def laid_over(data: int, model: int, devices: Sequence[Any]) -> Mesh:
+    """A mesh of the first devices, in the order that JAX finds best for their connections.
+
+    Raises:
+      ValueError: JAX cannot lay it over a TPU's slice of this form.
+    """
     # Auto: the compiler carries shardings on from where they are named.
     auto, used = (AxisType.Auto, AxisType.Auto), devices[: data * model]
-    return jax.make_mesh((data, model), MESH_AXES, axis_types=auto, devices=used)
+    try:
+        return jax.make_mesh((data, model), MESH_AXES, axis_types=auto, devices=used)
+    except NotImplementedError:
+        raise ValueError(
+            f"A mesh of {data} x {model} (data x model) cannot be laid over this slice: JAX does "
+            "not cut an axis along which its chips stand in two. Choose sizes that are products of "
+            "those: 4 x 4 where chips stand 4 x 4."
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

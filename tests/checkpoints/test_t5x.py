@@ -441,7 +441,7 @@ def test_sharded_on_one_device(network, tmp_path):
 
 
 def test_sharded_over_devices_is_read_once(tmp_path):
-    """Also where devices hold the same; what several processes read: decoding/test_hosts.py."""
+    """Also where devices hold the same. Of processes: see decoding/test_several_hosts.py."""
     config, params = network_of("deep")
     for network in NETWORKS:
         write_native(tmp_path / network / "checkpoint_3", laid_out(params, config, network))

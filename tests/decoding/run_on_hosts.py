@@ -1,6 +1,6 @@
 """Decodes by several processes with one target: python run_on_hosts.py DIRECTORY SUITE I N ADDRESS.
 
-For test_hosts.py; alone, as process 0 of 1, what they are compared with. Process I writes
+For test_several_hosts.py; alone, as process 0 of 1, what they are compared with. Process I writes
 report-I.json, and chains.hlo, the program that sampled chains.
 """
 

@@ -366,7 +366,7 @@ def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, optio
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     kinds = []
 
-    def choose(kind, batches, max_decode_len):
+    def choose(kind, batches, max_decode_len, agree):
         kinds.append(kind)
         return Choice("gamma", Chain(3), (0.8,), 0.1, {7: 1.5}, (Candidate(Chain(3), 2, 2, 2),))
 

@@ -235,7 +235,7 @@ def test_copying_looks_for_the_prefix(root):
 def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch, what):
     seen = []
 
-    def choose(kind, batches, max_decode_len):
+    def choose(kind, batches, max_decode_len, agree):
         seen.extend(batch.prompt.prefix_lengths.tolist() for batch in batches)
         raise InterruptedError
 

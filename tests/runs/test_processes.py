@@ -231,7 +231,7 @@ def test_process_0_chooses_gamma_for_all(tiny, few, tmp_path):
     (mine, other) = (text.partition("# Chosen: ")[2].splitlines()[0] for text in chosen)
     assert mine == other
     results, rows = read(directories[0])
-    assert results["gamma_choice"]["kind"] == "gamma"
+    assert results["gamma_choice"]["name"] == "gamma"
     assert len(rows) == FEW
 
 

@@ -10,12 +10,17 @@ _SMALLEST_MESSAGE = 1024
 
 
 class ProcessGone(Exception):
-    """Another process has gone, so that nothing that all of them do can end."""
+    """Another process has gone, so that nothing that all of them do can end.
 
-    def __init__(self):
+    Args:
+      found: JAX's error, which tells it.
+    """
+
+    def __init__(self, found: Exception):
         super().__init__(
             "Another process of this run has gone; its own messages say why. Start all of them "
-            "again with the same output directories to go on."
+            "again with the same output directories to go on. (JAX found: "
+            f"{str(found).partition(chr(10))[0]})"
         )
 
 
@@ -31,5 +36,5 @@ def exchange(mine: bytes) -> list[bytes]:
         padded[: len(mine)] = np.frombuffer(mine, np.uint8)
         given = multihost_utils.process_allgather(padded)
     except jax.errors.JaxRuntimeError as error:
-        raise ProcessGone from error
+        raise ProcessGone(error) from error
     return [row[:size].tobytes() for row, size in zip(given, sizes, strict=True)]

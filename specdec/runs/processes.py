@@ -201,7 +201,7 @@ def ending_with_others(processes: Processes) -> Iterator[None]:
     except (ProcessGone, jax.errors.JaxRuntimeError) as error:
         if processes.count == 1 or str(error).startswith(_OUT_OF_MEMORY):
             raise
-        told(error if isinstance(error, ProcessGone) else ProcessGone())
+        told(error if isinstance(error, ProcessGone) else ProcessGone(error))
         sys.stdout.flush()
         os._exit(FAILURE)
 

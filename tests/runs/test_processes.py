@@ -324,8 +324,10 @@ def test_processes_of_one_target_end_together_and_go_on(
             assert "Stopped by SIGTERM" in error
     else:
         assert all(code != 0 for code, *_ in runs)
-        if victim:  # Else JAX itself ends the other, whose coordinator has gone.
-            assert runs[0][2].splitlines()[-1].startswith("error: Another process of this run has")
+        # JAX itself ends a process whose coordinator has gone, or that waits for the other in a way
+        # that finds no error.
+        told = ("Another process of this run has gone", "another task died")
+        assert any(words in runs[1 - victim][2] for words in told), runs
     assert not (tmp_path / "results.json").exists()
     assert [code for code, *_ in ended(start_all(tiny, [tmp_path] * 2, *given))] == [0, 0]
     whole = alone_on_mesh(tiny, tmp_path_factory.mktemp("whole"), many, (1, 2))

@@ -99,7 +99,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
             loop, *given, output_bucket=capacity, size=size, trace=trace
         )
         while not np.all((status := to_host(status)).finished):
-            capacity = bucket(int(np.max(np.where(status.finished, 1, status.needs))))
+            capacity = loops.capacity(status)
             state = loops.resized(
                 loop, params, state, *given[1:], output_bucket=capacity, trace=trace
             )
@@ -133,14 +133,14 @@ class LoopDecoder(abc.ABC, Generic[R]):
             state, status, result = loops.resume(
                 loop, params, state, blocks, output_bucket=capacity, size=size
             )
-            result, finished, needs = to_host((result, status.finished, status.needs))
+            result, status = to_host((result, status))
             took = agreed(self.target.partitioning, time.perf_counter() - begun)
             blocks = max(1, min(2 * blocks, int(seconds / took * blocks)))
             self.check_result(batch, result)
-            yield result, np.asarray(finished)
-            if np.all(finished):
+            yield result, np.asarray(status.finished)
+            if np.all(status.finished):
                 return
-            needed = bucket(int(np.max(np.where(finished, 1, needs))))
+            needed = loops.capacity(status)
             if needed > capacity:
                 capacity = needed
                 state = loops.resized(

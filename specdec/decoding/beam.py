@@ -175,8 +175,8 @@ class BeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for the next call."""
-        return jnp.minimum(state.beams.length + 1, state.beams.limit)
+        """The least output bucket for what there is and the next call."""
+        return beam_rules.needs(state.beams, 1)
 
     def result(self, params: tuple[BeamRules, Params], state: SearchState, size: int) -> BeamResult:
         """The n-best lists, with hypotheses of ``size`` tokens."""

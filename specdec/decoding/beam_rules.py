@@ -391,6 +391,12 @@ def all_finished(state: BeamState) -> BeamState:
     return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
 
 
+def needs(state: BeamState, levels: int) -> Int[Array, " b"]:
+    """The least output bucket for what there is, and for ``levels`` more of rows that go on."""
+    more = jnp.minimum(state.length + levels, state.limit)
+    return jnp.where(state.finished, state.length, more)
+
+
 def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
     """The rows of a [B, ...] where they are told, else of b."""
     return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)

@@ -323,11 +323,15 @@ class Engine:
         return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
 
     def needs(self, state: DecodeState) -> Int[Array, " b"]:
-        """The least output bucket for the next block: it begins inside and is written whole."""
-        needed = jnp.minimum(state.num_tokens + 1, state.limit)
-        if self.samples == 1:
-            return needed
-        return jnp.max(by_text(jnp.where(state.finished, 1, needed), self.samples), axis=1)
+        """The least output bucket for what there is and a next block.
+
+        A block begins inside the bucket and is written whole, so arrays hold depth + 1 tokens more.
+        A trace has a block for each token of the bucket.
+        """
+        held = jnp.maximum(state.num_tokens - self.depth - 1, state.block)
+        goes_on = jnp.minimum(state.num_tokens + 1, state.limit)
+        needed = jnp.where(state.finished, jnp.maximum(held, 1), goes_on)
+        return needed if self.samples == 1 else jnp.max(by_text(needed, self.samples), axis=1)
 
     def result(self, params: EngineParams, state: DecodeState, size: int) -> DecodeResult:
         """What the rows have come to, with outputs of ``size`` tokens."""

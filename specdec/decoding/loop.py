@@ -8,6 +8,10 @@ All that a loop keeps of its rows is one pytree. What is true of each of its arr
 rows come first, as many for each row of the batch; scalars are shared by all rows; and what has
 another size in another bucket, of outputs or inputs, is larger or smaller at the end of its axis,
 where nothing is read before it is written.
+
+What a row or one of its samples has produced is never cut: until its result is read, a state holds
+all of it, whether it has ended or not. :meth:`Loop.needs` counts it, and sizes change only to a
+:func:`capacity` that holds what each row needs that is not read yet.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.decoding.batches import bucket
 from specdec.pytrees import pytree
 from specdec.types import AnyArray, Params, Prompt, Seed
 
@@ -56,7 +62,10 @@ class Loop(Protocol[S, R]):
         ...
 
     def needs(self, state: S) -> Int[Array, " b"]:
-        """The least output bucket in which each row's next block fits."""
+        """The least output bucket that holds what each row has produced, and its next block.
+
+        A row that has ended has no next block, nor have its samples that have.
+        """
         ...
 
     def result(self, params: Params, state: S, size: int) -> R:
@@ -73,8 +82,13 @@ class Status:
       needs: [B] see :meth:`Loop.needs`.
     """
 
-    finished: Bool[Array, " b"]
-    needs: Int[Array, " b"]
+    finished: Bool[AnyArray, " b"]
+    needs: Int[AnyArray, " b"]
+
+
+def capacity(status: Status, unread: Bool[np.ndarray, " b"] | bool = True) -> int:
+    """The output bucket that all rows need whose results have not been read."""
+    return bucket(int(np.max(status.needs, initial=1, where=unread)))
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "trace"))

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from specdec.decoding import loop as loops
-from specdec.decoding.batches import Batch, bucket
+from specdec.decoding.batches import Batch
 from specdec.models.partitioning import ways
 from specdec.models.placing import to_host
 from specdec.types import Prompt
@@ -125,9 +125,8 @@ class Refilled(Generic[R]):
             nobody = np.array_equal(waiting.taken, waiting.count)
             if nobody and not joins and np.all(finished):
                 return
-            needed = bucket(int(np.max(np.where(finished, 1, found.status.needs))))
             before = capacity, sizes
-            capacity = max(self._decoder.first_bucket, needed)
+            capacity = max(self._decoder.first_bucket, loops.capacity(found.status, tags >= 0))
             if nobody and joins:
                 waiting, sizes = self._next(queue)
             if (capacity, sizes) != before:

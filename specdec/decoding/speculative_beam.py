@@ -181,8 +181,8 @@ class SpeculativeBeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for the next block, which may advance all levels."""
-        return jnp.minimum(state.beams.length + self.engine.gamma + 1, state.beams.limit)
+        """The least output bucket for what there is and a next block, which may advance all levels."""
+        return beam_rules.needs(state.beams, self.engine.gamma + 1)
 
     def result(self, params: _Parameters, state: SearchState, size: int) -> SpeculativeBeamResult:
         """The n-best lists, with hypotheses of ``size`` tokens, and what they took."""

@@ -326,11 +326,12 @@ class Engine:
         """The least output bucket for what there is and a next block.
 
         A block begins inside the bucket and is written whole, so arrays hold depth + 1 tokens more.
-        A trace has a block for each token of the bucket.
+        A sample that has ended has had no more blocks than its text's other samples have tokens, so
+        that these need the trace that it has.
         """
-        held = jnp.maximum(state.num_tokens - self.depth - 1, state.block)
+        held = jnp.maximum(state.num_tokens - self.depth - 1, 1)
         goes_on = jnp.minimum(state.num_tokens + 1, state.limit)
-        needed = jnp.where(state.finished, jnp.maximum(held, 1), goes_on)
+        needed = jnp.where(state.finished, held, goes_on)
         return needed if self.samples == 1 else jnp.max(by_text(needed, self.samples), axis=1)
 
     def result(self, params: EngineParams, state: DecodeState, size: int) -> DecodeResult:

@@ -1,0 +1,100 @@
+"""A small pair with a vocabulary whose outputs are short and long, for tests of sizes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from small_vocabularies import LINES, train_pieces
+from tiny import random_t5_params
+
+import specdec
+from specdec.checkpoints.heads import init_params, save_heads
+from specdec.checkpoints.huggingface import save_huggingface
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.t5.config import T5Config
+
+V, WIDTH, LIMIT = 54, 16, 60
+TARGET = T5Config(
+    vocab_size=V, d_model=WIDTH, num_encoder_layers=1, num_decoder_layers=1, num_heads=2,
+    head_dim=8, d_ff=16,
+)  # fmt: skip
+DRAFT = dataclasses.replace(TARGET, d_model=8, head_dim=4)
+SAMPLED = specdec.SamplingConfig(1.0)
+
+
+def write(directory):
+    """Target, draft and an EAGLE layer, with one vocabulary."""
+    params = {}
+    for name, config, seed in (("target", TARGET, 3), ("draft", DRAFT, 1)):
+        params[name] = jax.device_get(random_t5_params(config, seed))
+        save_huggingface(directory / name, config, params[name])
+        train_pieces(directory / name, LINES, V)
+    eagle = EagleConfig(WIDTH, 8, 2, 4, 16, True)
+    save_heads(directory / "eagle", eagle, init_params(eagle, jax.random.key(0)), params["target"])
+
+
+def texts(count, seed=0):
+    """Of one to twelve tokens."""
+    generator = np.random.default_rng(seed)
+    return [
+        np.array([*generator.integers(3, V, size), 1], np.int32)
+        for size in generator.integers(1, 12, count)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class ThreeKinds(specdec.OwnRule):
+    """The first token of an output decides how it goes on.
+
+    A third repeats it and ends at exactly ``middle`` tokens, a third ends at ``short``, and a third
+    goes on past ``long``.
+    """
+
+    short: int
+    middle: int
+    long: int
+    size: int = V
+
+    def init(self, row):
+        del row
+        return {"count": jnp.int32(0), "first": jnp.int32(-1)}
+
+    def allow(self, state, logits):
+        first, count = state["first"], state["count"]
+        begun, kind, ids = first >= 0, first % 3, jnp.arange(self.size)
+        ends = begun & (
+            ((kind == 0) & (count >= self.middle - 1)) | ((kind == 1) & (count >= self.short - 1))
+        )
+        may_end = ends | (begun & (kind == 2) & (count >= self.long))
+        repeats = begun & (kind == 0)
+        allowed = jnp.where(
+            ids == 1, may_end, ~ends & jnp.where(repeats, ids == first, ids > 2)
+        )
+        return jnp.where(allowed, logits, -jnp.inf)
+
+    def advance(self, state, token):
+        first = jnp.where(state["first"] < 0, token, state["first"])
+        return {"count": state["count"] + 1, "first": first}
+
+
+def told(output):
+    """All that there is of each sample of an output, as numbers that compare."""
+    return [[sample_facts(sample) for sample in row] for row in output.samples]
+
+
+def sample_facts(sample):
+    """Exact facts, and floats."""
+    floats = [sample.log_probs, sample.adjusted_log_probs]
+    exact = [sample.tokens.tolist(), sample.ended, sample.text, sample.blocks]
+    if sample.alternatives is not None:
+        exact.append(sample.alternatives[0].tolist())
+        floats.append(sample.alternatives[1].reshape(-1))
+    return exact, np.concatenate([each for each in floats if each is not None] or [[]])
+
+
+def assert_alike(found, expected):
+    """Lists of exact facts and floats agree."""
+    for (exact, floats), (wanted, near) in zip(found, expected, strict=True):
+        assert exact == wanted
+        np.testing.assert_allclose(floats, near, atol=1e-4)

@@ -13,7 +13,7 @@ cd "$repo"
 # and tests/studies.
 oracle=(
   tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/verifiers tests/core
-  tests/decoding/test_loops.py tests/decoding/test_chi_square.py
+  tests/decoding/test_loops.py tests/decoding/test_sizes.py tests/decoding/test_chi_square.py
 )
 contracts=(tests/models/test_contract.py tests/drafters)
 programs=(

@@ -151,7 +151,7 @@ class Pair:
         Raises:
           ValueError, TypeError: as :meth:`generate`.
         """
-        refuse_unknown(options)
+        refuse_unknown(options, "stream", ("prefix",))
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
         if decoding.searches or decoding.to_choose or decoding.num_samples > 1:
             raise ValueError(
@@ -362,18 +362,25 @@ def _in_time(
         yield batch, result
 
 
-def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Raises TypeError for unknown options, with what to give instead."""
+def refuse_unknown(
+    options: Mapping[str, Any], method: str = "generate", own: Sequence[str] = ("prefix", "trace")
+) -> None:
+    """Raises TypeError for unknown options, with what to give instead.
+
+    Args:
+      method: what they were given to.
+      own: its keywords beside :class:`specdec.Decoding`'s fields.
+    """
     known = [field.name for field in dataclasses.fields(Decoding)]
     advice = advice_on(options)
     for name in options:
         if name in known:
             continue
-        close = difflib.get_close_matches(name, [*known, "prefix", "trace"], cutoff=0.6)
+        close = difflib.get_close_matches(name, [*known, *own], cutoff=0.6)
         hint = advice.get(name) or (f"did you mean {close[0]}?" if close else "")
         raise TypeError(
-            f"generate has no keyword {name} (got {options[name]!r}): "
-            f"{hint or 'help(specdec.Decoding) lists those that there are'}"
+            f"{method} has no keyword {name} (got {options[name]!r}): "
+            f"{hint or 'help(specdec.Decoding) lists the options'}"
         )
 
 

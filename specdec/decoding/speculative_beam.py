@@ -181,7 +181,7 @@ class SpeculativeBeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and a next block, which may advance all levels."""
+        """The least output bucket for what there is and all levels of a next block."""
         return beam_rules.needs(state.beams, self.engine.gamma + 1)
 
     def result(self, params: _Parameters, state: SearchState, size: int) -> SpeculativeBeamResult:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sizes import watch
 from slow import slow
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
@@ -44,8 +45,9 @@ def paths(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch):
-    """Rows outgrow the first arrays."""
+    """Rows outgrow the first arrays; what shrinks is watched."""
     monkeypatch.setattr(loops, "FIRST_BUCKET", 16)
+    watch(monkeypatch)
 
 
 def texts(count, generator, most):

@@ -8,8 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 CUT = 256  # Beside the bytes: bytes on both sides of it make no character together.
-_TAIL = (0x80, 0xBF)  # Bytes behind a character's first one.
+# The bytes of a known character that are there, none of any other; how many bytes are missing; and
+# between which two the next one is.
+_Begun = tuple[bytes, int, tuple[int, int]]
+_TAIL = (0x80, 0xBF)  # Bytes behind a character's second one.
 _SECOND = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
+_BETWEEN: _Begun = (b"", 0, _TAIL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,64 +46,42 @@ def characters_of(letters: Mapping[str, int], other: int) -> Characters:
     """
     known = {each.encode("utf-8"): letter for each, letter in letters.items()}
     inside = {each[:length] for each in known for length in range(1, len(each))}
-    # A state is the bytes of a known character, or how many bytes are missing and where the next
-    # one is.
-    states: dict[bytes | tuple[int, int, int], int] = {b"": 0}
-    begun, following, found, broken = [b""], [], [], []
 
-    def after(state: bytes | tuple[int, int, int], byte: int):
-        """The state behind a byte, or the letter of a whole character; None where it is none."""
-        missing, low, high = state if isinstance(state, tuple) else _missing(state)
-        if not low <= byte <= high:
+    def after(state: _Begun, byte: int) -> tuple[_Begun, int] | None:
+        """The state behind a byte, and the letter; None where no character goes on so."""
+        spelt, missing, (low, high) = state
+        if not missing:
+            missing = 0 if byte < 0x80 else 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+            spelt, following = bytes([byte]), _SECOND.get(byte, _TAIL)
+            if 0x80 <= byte < 0xC2 or byte > 0xF4:
+                return None
+        elif low <= byte <= high:
+            spelt, missing, following = spelt and spelt + bytes([byte]), missing - 1, _TAIL
+        else:
             return None
-        spelt = state + bytes([byte]) if isinstance(state, bytes) else b""
-        if spelt in inside:
-            return spelt
-        if spelt in known:
-            return known[spelt]
-        if not state:
-            missing, low, high = _missing(spelt)
-            return (missing, low, high) if missing > 0 else None if missing else other
-        return (missing - 1, *_TAIL) if missing > 1 else other
+        if not missing:
+            return _BETWEEN, known.get(spelt, other)
+        return (spelt if spelt in inside else b"", missing, following), -1
 
-    for state in (queue := [b""]):
-        rows: list[list[int]] = [[], [], []]
-        example = begun[states[state]]
+    begun, numbers, queue = [b""], {_BETWEEN: 0}, [_BETWEEN]
+    tables: list[list[tuple[int, int, bool]]] = []
+    for state in queue:
+        row, spelt = [], begun[numbers[state]]
         for byte in range(256):
-            to, is_broken = after(state, byte), False
-            start = example
-            if to is None and state:
-                to, is_broken, start = after(b"", byte), True, b""
-            if to is None:
-                is_broken, to = True, b""
-            letter = to if isinstance(to, int) else -1
-            to = b"" if isinstance(to, int) else to
-            if to not in states:
-                states[to] = len(states)
-                begun.append(start + bytes([byte]))
+            found, before = after(state, byte), spelt
+            broken = found is None
+            if found is None:  # The byte is looked at again.
+                found, before = after(_BETWEEN, byte) or (_BETWEEN, -1), b""
+            to, letter = found
+            if to not in numbers:
+                numbers[to] = len(numbers)
+                begun.append(before + bytes([byte]))
                 queue.append(to)
-            for row, value in zip(rows, (states[to], letter, is_broken), strict=True):
-                row.append(value)
-        for row, value in zip(rows, (0, -1, bool(state)), strict=True):
-            row.append(value)
-        for table, row in zip((following, found, broken), rows, strict=True):
-            table.append(row)
-    tables = np.array([following, found, broken])
+            row.append((numbers[to], letter, broken))
+        tables.append([*row, (0, -1, state != _BETWEEN)])
+    table = np.array(tables).transpose(2, 0, 1)  # [3, P, 257]
     _, first, kinds = np.unique(
-        tables.reshape(-1, CUT + 1), axis=1, return_index=True, return_inverse=True
+        table.reshape(-1, CUT + 1), axis=1, return_index=True, return_inverse=True
     )
-    following, found, broken = tables[..., first]
+    following, found, broken = table[..., first]
     return Characters(kinds.reshape(-1), following, found, broken > 0, begun, other)
-
-
-def _missing(begun: bytes) -> tuple[int, int, int]:
-    """How many bytes a character lacks, -1 if it is none, and between which the next one is."""
-    if not begun:
-        return 0, 0, 255
-    lead = begun[0]
-    if lead < 0x80:
-        return 0, 0, 255
-    if not 0xC2 <= lead <= 0xF4:
-        return -1, 0, 255
-    size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-    return size - len(begun), *(_SECOND.get(lead, _TAIL) if len(begun) == 1 else _TAIL)

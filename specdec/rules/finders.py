@@ -49,7 +49,7 @@ def finder_of(strings: Sequence[str], spelling: Spelling) -> Finder:
       TooManyStates: the strings are too many.
     """
     finish = spelling.finish
-    cuts = any(not spelling.pieces[token] for token in np.flatnonzero(spelling.apart))
+    cuts = any(not spelling.pieces[token] for token in np.flatnonzero(spelling.apart).tolist())
     whole = not cuts or all(map(str.isascii, strings))
     by_bytes = spelling.broken == "replaced" and not finish.strips and whole
     if by_bytes:  # A character is found wherever its bytes are, whatever is around them.
@@ -68,7 +68,7 @@ def finder_of(strings: Sequence[str], spelling: Spelling) -> Finder:
         finder = _replaced(finder, *([letters[each] for each in word] for word in (old, new)))
     if finish.strips:
         finder = _stripped(
-            finder, np.isin(np.arange(len(letters) + 1), [*map(letters.get, spaces)])
+            finder, np.isin(np.arange(len(letters) + 1), [letters[each] for each in spaces])
         )
     if by_bytes:
         kinds = [letters.get(byte, len(letters)) for byte in range(256)]

@@ -22,8 +22,8 @@ from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.rules.characters import characters_of
 from specdec.rules.edges import Edges, edges_of
 from specdec.rules.finders import WHITESPACE, searching
+from specdec.rules.fronts import Fronts, Left, fronts_of
 from specdec.rules.spelling import Finish, Spelling, check_followed
-from specdec.rules.texts import Fronts, fronts_of
 from specdec.types import AnyArray
 
 MOST_EDGES = 2**24  # Of an automaton.
@@ -211,7 +211,8 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         target.vocab_size,
     )  # fmt: skip
 
-    def start(text: bool, begun: bytes, torn: bool) -> int:
+    def start(left: Left) -> int:
+        text, begun, torn = left
         return 0 if not text else 2 if runs and (begun or torn) else 1
 
     first = jnp.asarray(numbers[[fresh, automaton.begin, torn]], jnp.int32)

@@ -96,10 +96,16 @@ def sentencepiece(directory):
     return train_vocabulary(lines, 279, directory / "spiece.model")
 
 
+def t5(directory):
+    sentencepiece(directory)
+    return FastTokenizer(directory / "spiece.model")
+
+
 KINDS = {
     "ByT5": byt5,
     "ByT5, cleaned up": lambda path: byt5(path, **CLEANS_UP),
     "SentencePiece": sentencepiece,
+    "T5's, with bytes": t5,
     "ByteFallback": by_fallback,
     "Llama's": lambda path: by_fallback(path, decoders.Strip(" ", 1, 0)),
     "GPT-2's": bpe,
@@ -129,8 +135,9 @@ def drawn(words, generator):
     odd = b" .,!?'snt\xc3\xa4\xf0\x9f\x99\x82\xe2aH"
     some = [i for i, piece in enumerate(pieces) if piece and set(piece) <= set(odd)]
     bytes_ = [i for i, piece in enumerate(pieces) if piece in (b"\xc3", b"\xa4", b"\xf0", b"\x9f")]
-    found = generator.sample(some, min(8, len(some))) + bytes_ + [len(pieces) + 1]
-    return found + generator.sample(range(len(pieces)), 4)
+    found = generator.sample(some, min(8, len(some))) + bytes_ + [0, len(pieces) + 1]
+    found += generator.sample(range(len(pieces)), 4)
+    return [token for token in found if token != words.eos_id]
 
 
 def started(table, prefix):
@@ -239,6 +246,15 @@ def test_bytes_that_are_not_shown(tmp_path):
     assert ends(words, ["🙂a"], ids(emoji[2:] + b"a"), ids(b"a" + emoji[:1])) is None
 
 
+def test_a_token_without_text_between_the_bytes_of_a_character(tmp_path):
+    """SentencePiece's control tokens part them."""
+    words = sentencepiece(tmp_path)
+    begun, ended = (words.pieces().index(piece) for piece in (b"\xc3", b"\xa4"))
+    assert words.decode([begun, 0, ended]) == "\ufffd\ufffd"
+    assert ends(words, ["ä"], [begun, 0, ended]) is None
+    assert ends(words, ["ä"], [begun, 0, begun, ended]) == 4
+
+
 def test_spaces_that_are_cleaned_up(tmp_path):
     words = byt5(tmp_path, **CLEANS_UP)
 
@@ -251,6 +267,7 @@ def test_spaces_that_are_cleaned_up(tmp_path):
     assert ends(words, ["s "], ids("Haus .")) == 5  # So it is shown there.
     assert ends(words, ["s!"], ids("s !")) == ends(words, ["s,"], ids("s ,")) == 3
     assert ends(words, ["a'b"], ids("a ' b")) == 5
+    assert ends(words, ["a''s"], ids("a ' 's")) == 6  # One after the other.
     # Behind a prompt that ends in a space nothing of it is taken away.
     assert ends(words, [" ."], ids(" ."), ids("Haus")) is None
     assert ends(words, ["."], ids("."), ids("Haus ")) == 1
@@ -275,6 +292,15 @@ def test_whitespace_that_is_stripped(tmp_path):
     assert ends(words, [" "], [space, a, space, space]) is None
     assert ends(words, [" "], [space, a, space, space, x]) == 5
     assert ends(words, ["a  a"], [a, space, a]) == 3
+
+
+def test_the_token_that_ends_an_output_shows_nothing(tmp_path):
+    words = bpe(tmp_path)
+    a, b = words.encode("ab")
+    for eos, found in ((words.eos_id, True), (b, False)):
+        table = text_table("stop", ["ab"], RuleTarget(len(words), (eos,), True, 8, words))
+        state = table.following[started(table, []), a]
+        assert (table.following[state, b] == table.found) == found
 
 
 class Reversing:

@@ -255,6 +255,17 @@ def test_a_token_without_text_between_the_bytes_of_a_character(tmp_path):
     assert ends(words, ["ä"], [begun, 0, begun, ended]) == 4
 
 
+def test_a_prompt_that_ends_inside_of_a_character_is_not_shown_again(tmp_path):
+    """Its bytes were shown as U+FFFD, as all of their run."""
+    words = by_fallback(tmp_path)
+    a, begun, ended = (BYTES.index(f"<0x{byte:02X}>") + 2 for byte in b"a\xc3\xa4")
+    assert words.decode([a, begun]) == "\ufffd" * 2
+    assert added_text(words, [a, begun], [ended]) == "ä"
+    assert added_text(words, [a, begun], [a]) == "\ufffd"
+    assert ends(words, ["aä"], [ended], [a, begun]) is None
+    assert ends(words, ["ä"], [ended, a], [a, begun]) == 1
+
+
 def test_spaces_that_are_cleaned_up(tmp_path):
     words = byt5(tmp_path, **CLEANS_UP)
 
@@ -331,7 +342,7 @@ def suffixes(directory):
 
 
 @pytest.mark.parametrize("prefixed", [False, True])
-@pytest.mark.parametrize("pattern", ["[aus.,'! ä]*", "(a|us|ä| |[.])+", " ?a?us ?[.]? ?"])
+@pytest.mark.parametrize("pattern", ["[aus.,'! ä]*", "(a|us|ä| |[.])+", "( a| us| [.]|[.]|ä)+"])
 def test_outputs_of_a_grammar_show_a_match(words, pattern, prefixed):
     pytest.importorskip("outlines_core")
     generator, target = random.Random(3), target_of(words, continues=prefixed)

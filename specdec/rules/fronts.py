@@ -60,16 +60,16 @@ Left = tuple[bool, bytes, bool]
 
 
 def fronts_of(
-    spelling: Spelling, target: RuleTarget, firsts: str, start: Callable[[Left], int], before: int
+    spelling: Spelling, target: RuleTarget, known: str, start: Callable[[Left], int], before: int
 ) -> Fronts:
     """What is in front of the rows of a target.
 
     Args:
-      firsts: the characters of which it matters that a prefix may end inside of them.
+      known: the characters that the rule tells from others.
       start: the state of a rule in which a row begins behind what is left.
       before: that state where nothing but silent tokens is in front.
     """
-    left, steps = _left(spelling, firsts)
+    left, steps = _left(spelling, known)
     starts = np.array([start(each) for each in left])
     kinds = least(steps, starts)
     some = np.unique(kinds, return_index=True)[1]
@@ -87,12 +87,12 @@ def fronts_of(
     )  # fmt: skip
 
 
-def _left(spelling: Spelling, firsts: str) -> tuple[list[Left], np.ndarray]:
+def _left(spelling: Spelling, known: str) -> tuple[list[Left], np.ndarray]:
     """What may be left, and the automaton over bytes that tells it; [S], and [S, 257]."""
     finish, dropped = spelling.finish, spelling.broken == "dropped"
     spaces = [*map(chr, WHITESPACE)] if finish.strips else []
-    known = dict.fromkeys([*spaces, *firsts])
-    characters = characters_of({each: i for i, each in enumerate(known)}, len(known))
+    letters = {each: i for i, each in enumerate(dict.fromkeys([*spaces, *known]))}
+    characters = characters_of(letters, len(letters))
     torn, cut = len(characters.begun), characters.kinds[CUT]  # A state more: of a torn run.
 
     def after(text: bool, begun: int, kind: int) -> tuple[bool, int]:

@@ -120,5 +120,6 @@ def text_table(name: str, strings: Sequence[str], target: RuleTarget) -> TextTab
             state = finder.steps[state, byte]
         return int(numbers[state])
 
-    firsts = "".join(sorted({string[0] for string in strings}))
-    return TextTable(table, fronts_of(spelling, target, firsts, start, fresh))
+    replaced = [each for pair in spelling.finish.replaces for each in pair]
+    known = "".join([*strings, *replaced])
+    return TextTable(table, fronts_of(spelling, target, known, start, fresh))

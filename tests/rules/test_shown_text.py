@@ -338,6 +338,19 @@ def test_whitespace_that_is_stripped(tmp_path):
     assert ends(words, ["a  a"], [a, space, a]) == 3
 
 
+def test_what_is_in_front_of_a_text_that_is_stripped():
+    words = Spelt("dropped", Finish(strips=True))
+    the, space, s, lead, tail, a = (
+        words.pieces().index(piece) for piece in (b"the", b" ", b"s", b"\xe2\x80", b"\x80", b"a")
+    )
+    assert ends(words, [" a"], [space, a], [a]) == 2
+    assert ends(words, [" a"], [space, a], [space]) is None
+    assert ends(words, [" a"], [space, a], [lead, space]) is None
+    # Half of a surrogate is no character.
+    surrogate = [words.pieces().index(piece) for piece in (b"\xed", b"\xa0")] + [tail]
+    assert ends(words, ["thes"], [the, *surrogate, s]) == 5
+
+
 def test_the_token_that_ends_an_output_shows_nothing(tmp_path):
     words = bpe(tmp_path)
     a, b = words.encode("ab")

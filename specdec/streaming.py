@@ -63,7 +63,7 @@ def settled(text: str, vocabulary: Tokenizer, stop: Sequence[str | int]) -> str:
     Args:
       stop: strings before which the text would end.
     """
-    text = text[: len(text) - vocabulary.unsettled].rstrip(_UNKNOWN)
+    text = text[: len(text) - vocabulary.finish.unsettled].rstrip(_UNKNOWN)
     most = max((len(each) for each in stop if isinstance(each, str)), default=0)
     for size in range(min(most - 1, len(text)), 0, -1):
         if any(isinstance(each, str) and each.startswith(text[-size:]) for each in stop):

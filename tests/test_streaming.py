@@ -5,6 +5,7 @@ import pytest
 
 import specdec
 from specdec.decoding import loop
+from specdec.rules.spelling import Finish
 from specdec.streaming import Piece, pieces, settled, within
 
 TEXT = "The house is old, and the garden is large. Where is the station?"
@@ -59,12 +60,12 @@ def test_a_prefix_and_a_piece_that_prints(pair):
 class Letters:
     """A vocabulary that settles all but its last two characters."""
 
-    unsettled = 2
+    finish = Finish(replaces=(("x", "y"),))
 
 
 def test_what_may_change_is_held_back():
     assert settled("abcdef", Letters(), ()) == "abcd"
-    letters = type("Settled", (), {"unsettled": 0})()
+    letters = type("Settled", (), {"finish": Finish()})()
     assert settled("ab\ufffd\ufffd", letters, ()) == "ab"
     assert settled("ab STO", letters, ["STOP", 3]) == "ab "
     assert settled("ab STOX", letters, ["STOP"]) == "ab STOX"
@@ -72,7 +73,7 @@ def test_what_may_change_is_held_back():
 
 
 def test_a_character_comes_whole():
-    letters = type("Settled", (), {"unsettled": 0})()
+    letters = type("Settled", (), {"finish": Finish()})()
     tokens = np.arange(3)
     parts = [(tokens[:1], 0, "\ufffd", None), (tokens[:2], 1, "ä", None), (tokens, 1, "äb", "eos")]
     found = list(pieces(iter(parts), letters, ()))

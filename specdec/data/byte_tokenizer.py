@@ -8,7 +8,8 @@ from pathlib import Path
 
 from specdec.checkpoints.vocabulary_tokens import BYTE_OFFSET, byte_tokens
 from specdec.data.added_tokens import AddedTokens
-from specdec.data.vocabulary import UNSETTLED, check_rows, cleaned_up
+from specdec.data.vocabulary import CLEAN_UP, check_rows
+from specdec.rules.spelling import Finish, Spelling
 
 _BYTES = range(BYTE_OFFSET, BYTE_OFFSET + 256)
 _UNK_ID = 2
@@ -44,7 +45,8 @@ class ByteTokenizer:
         self.eos_id: int = self._ids[str(end)]
         pad = settings.named.get("pad_token")
         self._no_text = {self.eos_id, self._ids.get(str(pad))}
-        self._cleans_up = settings.options.get("clean_up_tokenization_spaces", False)
+        cleans_up = settings.options.get("clean_up_tokenization_spaces", False)
+        self.finish = Finish(replaces=CLEAN_UP if cleans_up else ())
         self._size = max(_BYTES.stop - 1, *self._added) + 1
         check_rows(self.path, self._size, rows)
         self.end_ids = (self.eos_id,)
@@ -67,9 +69,12 @@ class ByteTokenizer:
 
         Bytes that are no UTF-8 are left out, as transformers does.
         """
+        return self.finish(self.joined(ids))
+
+    def joined(self, ids: Iterable[int]) -> str:
+        """Text of ``ids`` before it is finished."""
         spelt = b"".join(self._bytes(token) for token in map(int, ids))
-        text = spelt.decode("utf-8", errors="ignore")
-        return cleaned_up(text) if self._cleans_up else text
+        return spelt.decode("utf-8", errors="ignore")
 
     def _bytes(self, token: int) -> bytes:
         if token in self._no_text:
@@ -78,10 +83,11 @@ class ByteTokenizer:
             return bytes([token - BYTE_OFFSET])
         return self._added.get(token, self._added[_UNK_ID]).content.encode("utf-8")
 
-    @property
-    def unsettled(self) -> int:
-        """Characters at the end of a text that further tokens may change."""
-        return UNSETTLED if self._cleans_up else 0
+    def spelling(self, size: int) -> Spelling:
+        """How the first ``size`` token ids make a text."""
+        return Spelling.of_bytes(
+            [self._bytes(token) for token in range(size)], "dropped", finish=self.finish
+        )
 
     def pieces(self) -> list[bytes]:
         """What each token adds to a text, in UTF-8; of those without text nothing."""

@@ -16,13 +16,13 @@ from specdec.checkpoints.vocabulary_files import (
 from specdec.data.byte_tokenizer import ByteTokenizer
 from specdec.data.piece_tokenizer import PieceTokenizer
 from specdec.data.vocabulary import (
-    UNSETTLED,
+    CLEAN_UP,
     Tokenizer,
     Vocabulary,
     check_rows,
-    cleaned_up,
-    pieces_of,
+    spelling_of,
 )
+from specdec.rules.spelling import Finish, Spelling
 
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")  # GPT-2's, T5's and RoBERTa's, BERT's.
 _PADS = ("<pad>", "[PAD]")
@@ -51,7 +51,8 @@ class FastTokenizer:
     ):
         self.path = Path(path)
         opened = open_backend(self.path, rows)
-        self._model, self._cleans_up = opened.backend, opened.cleans_up
+        self._model = opened.backend
+        self.finish = Finish(replaces=CLEAN_UP if opened.cleans_up else ())
         end, pad = (
             next(
                 (token for token in map(self._model.token_to_id, names) if token is not None), None
@@ -101,19 +102,21 @@ class FastTokenizer:
 
         Nor have other special tokens, but those of T5 and GPT-2.
         """
-        kept = [token for token in map(int, ids) if token not in self._no_text]
-        text = self._model.decode(kept, skip_special_tokens=False)
-        return cleaned_up(text) if self._cleans_up else text
+        return self.finish(self.joined(ids))
 
-    @property
-    def unsettled(self) -> int:
-        """Characters at the end of a text that further tokens may change."""
-        return UNSETTLED if self._cleans_up else 0
+    def joined(self, ids: Iterable[int]) -> str:
+        """Text of ``ids`` before it is finished."""
+        kept = [token for token in map(int, ids) if token not in self._no_text]
+        return self._model.decode(kept, skip_special_tokens=False)
+
+    def spelling(self, size: int) -> Spelling:
+        """How the first ``size`` token ids make a text."""
+        letter = self._model.encode("a", add_special_tokens=False).ids[-1]
+        return spelling_of(size, self.joined, self._model.id_to_token, letter, self.finish)
 
     def pieces(self) -> list[bytes]:
         """What each token adds to a text, in UTF-8; of those without text nothing."""
-        letter = self._model.encode("a", add_special_tokens=False).ids[-1]
-        return pieces_of(len(self), self.decode, self._model.id_to_token, letter)
+        return [*self.spelling(len(self)).pieces]
 
 
 def open_tokenizer(

@@ -12,7 +12,8 @@ from specdec.checkpoints.byte_pieces import SPACE
 from specdec.checkpoints.piece_ids import read_piece_ids
 from specdec.checkpoints.tokenizer_checks import read_pieces
 from specdec.data.added_tokens import AddedTokens
-from specdec.data.vocabulary import UNSETTLED, check_rows, cleaned_up, pieces_of
+from specdec.data.vocabulary import CLEAN_UP, check_rows, spelling_of
+from specdec.rules.spelling import Finish, Spelling
 
 
 class PieceTokenizer:
@@ -54,7 +55,8 @@ class PieceTokenizer:
             self._special = {found.target_ids.get(name) for name in names}
         else:
             self._spelling |= {i: token.content for i, token in found.added.items()}
-        self._cleans_up = found.options.get("clean_up_tokenization_spaces", False)
+        cleans_up = found.options.get("clean_up_tokenization_spaces", False)
+        self.finish = Finish(strips=True, replaces=CLEAN_UP if cleans_up else ())
         self._unknown = found.ids[found.named["unk_token"]]
         self.eos_id: int = found.ids[found.named["eos_token"]]
         self.languages, self.start_ids, self.end_ids = found.languages, (), (self.eos_id,)
@@ -84,20 +86,19 @@ class PieceTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids``; special tokens and ids past the end have none."""
-        text = self._text(ids).strip()
-        return cleaned_up(text) if self._cleans_up else text
+        return self.finish(self.joined(ids))
 
-    def _text(self, ids: Iterable[int]) -> str:
+    def joined(self, ids: Iterable[int]) -> str:
+        """Text of ``ids`` before it is finished."""
         kept = (int(i) for i in ids if int(i) not in self._special)
         pieces = [self._spelling[i] for i in kept if i in self._spelling]
         return self._target.decode_pieces(pieces).replace(SPACE, " ")
 
-    @property
-    def unsettled(self) -> int:
-        """Characters at the end of a text that further tokens may change."""
-        return UNSETTLED if self._cleans_up else 0
+    def spelling(self, size: int) -> Spelling:
+        """How the first ``size`` token ids make a text."""
+        letter = next(i for i in sorted(self._spelling) if self.joined([i]).strip())
+        return spelling_of(size, self.joined, self._spelling.get, letter, self.finish)
 
     def pieces(self) -> list[bytes]:
         """What each token adds to a text, in UTF-8; of those without text nothing."""
-        letter = next(i for i in sorted(self._spelling) if self._text([i]).strip())
-        return pieces_of(len(self), self._text, self._spelling.get, letter)
+        return [*self.spelling(len(self)).pieces]

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import sentencepiece as spm
+from jaxtyping import Bool
 
 from specdec.checkpoints.languages import Languages
 from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS
 from specdec.checkpoints.tokenizer_checks import read_pieces
 from specdec.checkpoints.vocabulary_files import VOCABULARY
 from specdec.core.files import written
+from specdec.rules.spelling import UNKNOWN, Finish, Spelling
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 _DEFINED = 4  # Type of a piece that is one token wherever its text is.
@@ -64,13 +67,21 @@ class Tokenizer(Protocol):
         """Text of ``ids``. Pads, EOS and what stands around texts have none."""
         ...
 
-    def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+    def joined(self, ids: Iterable[int]) -> str:
+        """Text of ``ids`` before it is finished: ``decode`` gives ``finish`` of it."""
         ...
 
     @property
-    def unsettled(self) -> int:
-        """Characters at the end of a text that further tokens may change."""
+    def finish(self) -> Finish:
+        """What is done to a whole text."""
+        ...
+
+    def spelling(self, size: int) -> Spelling:
+        """How the first ``size`` token ids make a text; some may be past the end."""
+        ...
+
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text, in UTF-8; of those without text nothing."""
         ...
 
 
@@ -93,7 +104,7 @@ class Vocabulary:
     """
 
     start_ids, languages = (), None
-    unsettled = 0
+    finish = Finish()
 
     def __init__(self, path: str | os.PathLike, rows: int | None = None):
         path = Path(path)
@@ -128,39 +139,84 @@ class Vocabulary:
         unknown = self._model.unk_id()
         return self._model.decode([i if i < len(self) else unknown for i in map(int, ids)])
 
+    joined = decode
+
+    def spelling(self, size: int) -> Spelling:
+        """How the first ``size`` token ids make a text."""
+
+        def spelt(token: int) -> str | None:
+            return self._model.id_to_piece(token) if token < len(self) else None
+
+        return spelling_of(size, self.joined, spelt, self.encode("a")[-1], self.finish)
+
     def pieces(self) -> list[bytes]:
         """What each token adds to a text, in UTF-8; of those without text nothing."""
-        spelling = self._model.id_to_piece
-        return pieces_of(len(self), self.decode, spelling, self.encode("a")[-1])
+        return [*self.spelling(len(self)).pieces]
 
 
-def pieces_of(
+def spelling_of(
     size: int,
-    decode: Callable[[list[int]], str],
-    spelling: Callable[[int], str | None],
+    joined: Callable[[list[int]], str],
+    spelt: Callable[[int], str | None],
     letter: int,
-) -> list[bytes]:
-    """What each token adds to a text, in UTF-8.
+    finish: Finish,
+) -> Spelling:
+    """How tokens make a text, as the texts of few tokens tell.
 
     Args:
       size: how many tokens there are.
-      decode: text of token ids.
-      spelling: how the file writes a token.
+      joined: text of token ids, before it is finished.
+      spelt: how the file writes a token; None for those past its end.
       letter: a token that other tokens are put behind.
+      finish: what is done to a whole text.
     """
-    before, found = decode([letter]), []
+    before, pieces, first, byte_of = len(joined([letter])), [], [], {}
     for token in range(size):
-        text = decode([letter, token])[len(before) :]
-        spelt = spelling(token) or ""
-        if "\ufffd" not in text:
-            found.append(text.encode("utf-8"))
-        elif _BYTE.fullmatch(spelt):
-            found.append(bytes([int(spelt[3:5], 16)]))
-        elif set(spelt) <= _BYTE_OF.keys():  # A part of a character, in GPT-2's letters for bytes.
-            found.append(bytes(_BYTE_OF[letter] for letter in spelt))
+        name = spelt(token) or ""
+        alone, text = joined([token]), joined([letter, token])[before:]
+        if _BYTE.fullmatch(name) and text != name:
+            byte_of[token] = int(name[3:5], 16)
+            piece = bytes([byte_of[token]])
+        elif UNKNOWN in text and set(name) <= _BYTE_OF.keys():
+            # A part of a character, in GPT-2's letters for bytes.
+            piece = bytes(_BYTE_OF[letter] for letter in name)
         else:
-            found.append(text.encode("utf-8"))
-    return found
+            piece = text.encode("utf-8")
+        pieces.append(piece)
+        first.append(alone.encode("utf-8") if _is_whole(piece) else piece)
+    silent, apart, broken = _silent(joined, pieces, first), np.zeros(size, bool), "replaced"
+    tokens = {byte: token for token, byte in byte_of.items()}
+    if {*b"A\xc3\xa4"} <= tokens.keys():
+        one, begun, ended = (tokens[byte] for byte in b"A\xc3\xa4")
+        for token in range(size):
+            # Some tokens without text leave the bytes around them together.
+            whole = joined([letter, begun, token, ended])[before:] if not pieces[token] else ""
+            apart[token] = token not in byte_of and whole != "ä"
+        text = joined([letter, one, begun])[before:]
+        broken = "dropped" if text == "A" else "replaced" if text[:1] == "A" else "run"
+    return Spelling(pieces, pieces if first == pieces else first, silent, apart, broken, finish)
+
+
+def _silent(
+    joined: Callable[[list[int]], str], pieces: Sequence[bytes], first: Sequence[bytes]
+) -> Bool[np.ndarray, " v"]:
+    """[V] whether the token behind this one is spelt as a first one, if this one is."""
+    silent = np.zeros(len(pieces), bool)
+    differ = [i for i, (a, b) in enumerate(zip(pieces, first, strict=True)) if a != b]
+    if differ:
+        other = next((i for i in differ if first[i]), differ[0])
+        for token in (i for i, piece in enumerate(first) if not piece):
+            silent[token] = joined([token, other]) == first[other].decode("utf-8")
+    return silent
+
+
+def _is_whole(piece: bytes) -> bool:
+    """Whether it is characters, and no part of one."""
+    try:
+        piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _letters_for_bytes() -> dict[str, int]:
@@ -176,27 +232,31 @@ _BYTE, _BYTE_OF = re.compile("<0x[0-9A-F]{2}>"), _letters_for_bytes()
 
 
 def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
-    """What ``ids`` add to the text of the tokens ``before`` them.
+    """What ``ids`` add to the text of the tokens ``before`` them; it is finished by itself.
 
     A piece that continues a word has no space in front, and the rest of a character whose first
     bytes were before is that character.
     """
-    known, whole = vocabulary.decode(before), vocabulary.decode([*before, *ids])
-    pairs = enumerate(zip(known, whole, strict=False))
-    return whole[next((i for i, (a, b) in pairs if a != b), min(len(known), len(whole))) :]
+    whole = vocabulary.joined([*before, *ids])
+    known = vocabulary.joined(before)
+    # Without the bytes of a character that is not whole, more of the text may be the same.
+    shorter = (vocabulary.joined(before[:-count]) for count in (1, 2, 3) if count <= len(before))
+    same = max(_same(whole, each) for each in (known, *shorter))
+    return vocabulary.finish(whole[same:], behind=bool(vocabulary.finish(known)))
 
 
-UNSETTLED = 8  # What :func:`cleaned_up` may still change at the end of a text.
+def _same(text: str, other: str) -> int:
+    """With how many characters in common two texts begin."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
 
 
-def cleaned_up(text: str) -> str:
-    """Text without the spaces that transformers' ``clean_up_tokenization_spaces`` takes away."""
-    for end in (".", "?", "!", ","):
-        text = text.replace(f" {end}", end)
-    text = text.replace(" ' ", "'")
-    for end in ("n't", "'m", "'s", "'ve", "'re"):
-        text = text.replace(f" {end}", end)
-    return text
+# transformers' ``clean_up_tokenization_spaces``.
+CLEAN_UP = (
+    *((f" {end}", end) for end in (".", "?", "!", ",")),
+    (" ' ", "'"),
+    *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
+)
 
 
 def check_rows(path: Path, size: int, rows: int | None) -> None:

@@ -59,9 +59,9 @@ class Decoding:
       rules: rules for logits, such as ``(specdec.NoRepeatNgram(3),)``, in the order in which they
         are applied; before temperature, top-k and top-p. Outputs follow the distribution with them.
         None for those that the checkpoint's generation_config.json sets.
-      stop: what ends an output beside EOS: strings, found in its text wherever tokens begin and
-        end, and token ids. ``texts`` end before the string, ``tokens`` with the token that
-        completes it. Not of beams.
+      stop: what ends an output beside EOS: strings, found in its text as it is shown, wherever
+        tokens begin and end, and token ids. ``texts`` end before the string, ``tokens`` with the
+        first token behind which the text has it. Not of beams.
       time_limit: seconds, after which ``generate`` and ``stream`` end with what there is; compiling
         counts, too. Not of beams. None for any time.
       log_probs: whether the log-probabilities of each token are returned.

@@ -25,6 +25,7 @@ from specdec.arguments import whole
 from specdec.core.reductions import max_last
 from specdec.core.residuals import take_position
 from specdec.pytrees import pytree, static_field
+from specdec.rules.spelling import Spelling
 from specdec.topology import AnyTopology, Topology
 from specdec.types import AnyArray, Prompt, RuleStates
 
@@ -77,13 +78,8 @@ class Words(Protocol):
         """Text of token ids."""
         ...
 
-    @property
-    def unsettled(self) -> int:
-        """Characters at the end of a text that further tokens may change."""
-        ...
-
-    def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+    def spelling(self, size: int) -> Spelling:
+        """How the first ``size`` token ids make a text; some may be past the vocabulary's end."""
         ...
 
 

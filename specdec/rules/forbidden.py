@@ -21,7 +21,9 @@ from specdec.types import AnyArray
 class Forbidden:
     """What never occurs in an output: strings, or sequences of token ids.
 
-    A string is forbidden in the text, whatever tokens it would be made of. Of a sequence of token
+    A string is forbidden in the text that is shown, whatever tokens it would be made of: no token
+    passes with which the text so far would have it, even if later ones would change that, as where
+    a space in front of a full stop is taken away. Of a sequence of token
     ids the last token may not follow the others, which may also be the end of a prefix or of a
     decoder-only model's prompt: transformers' ``bad_words_ids``.
 
@@ -30,7 +32,7 @@ class Forbidden:
 
     Raises:
       ValueError: there are none, or an empty one; opened, a token outside the vocabulary, or a
-        string that the vocabulary cannot make.
+        string that :func:`~specdec.rules.texts.text_table` refuses.
     """
 
     sequences: Sequence[str | Sequence[int]]

@@ -18,14 +18,15 @@ from jaxtyping import Array, Float, Int
 
 from specdec.pytrees import pytree
 from specdec.rules.automata import eos_of
-from specdec.rules.base import OpenRule, RowStart, RuleTarget, Words
+from specdec.rules.base import OpenRule, RowStart, RuleTarget
+from specdec.rules.characters import characters_of
 from specdec.rules.edges import Edges, edges_of
-from specdec.rules.texts import Fronts, bytewise
+from specdec.rules.finders import WHITESPACE, searching
+from specdec.rules.fronts import Fronts, Left, fronts_of
+from specdec.rules.spelling import Finish, Spelling, check_followed
 from specdec.types import AnyArray
 
 MOST_EDGES = 2**24  # Of an automaton.
-# What tokenizers that clean up a text take a space from: it never shows.
-CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 _BATCH = 64  # States from which pieces are spelt together.
 _BYTES = np.arange(256)
 
@@ -41,7 +42,9 @@ class Regex:
 
     The text is what the output's text shows, without a prefix or a prompt: behind these, a word's
     first piece has its space in front, so an expression for a decoder-only model often begins with
-    `` ?``. A token that shows no text is forbidden. At the limit of tokens the text ends as it is.
+    `` ?``. A token that shows no text is forbidden, and so is what the text would not show: bytes
+    of no character, spaces that ``clean_up_tokenization_spaces`` takes away, and whitespace at the
+    end where the decoder of texts strips it. At the limit of tokens the text ends as it is.
 
     The syntax is that of Rust's ``regex``: no look-around and no back-references; ``\d`` and ``\w``
     are Unicode's, so that ``\w{3,12}`` is large: nested repetitions of it may take minutes and
@@ -113,16 +116,16 @@ class Grammar:
 
     Attributes:
       edges: the automaton.
-      fronts: which rows have text in front.
-      first: in which state a row begins: without text in front of it, and with.
+      fronts: what rows have in front: no text, text, or bytes of no character.
+      first: in which state a row begins behind each of them.
     """
 
     edges: Edges
     fronts: Fronts
-    first: Int[AnyArray, " 2"]
+    first: Int[AnyArray, " 3"]
 
     def init(self, row: RowStart) -> Int[Array, ""]:
-        return jnp.asarray(self.first)[self.fronts.is_text(row).astype(jnp.int32)]
+        return jnp.asarray(self.first)[self.fronts.start(row)]
 
     def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
         return self.edges.allow(state, logits)
@@ -170,13 +173,14 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
     eos = np.array(eos_of(name, target))
     if words is None:
         raise ValueError(f"{name} is about text, but this pair has no vocabulary.")
-    automaton = _automaton(rule, pattern, cleans_up=words.unsettled > 0)
-    # An embedding may have more rows than there are pieces.
-    pieces = words.pieces()[: target.vocab_size]
-    inner = [b"" if token in eos else piece for token, piece in enumerate(pieces)]
+    spelling = words.spelling(target.vocab_size)
+    runs = spelling.broken == "run"
+    check_followed(name, words, spelling)
+    automaton = _automaton(rule, pattern, spelling.finish)
+    inner = [b"" if token in eos else piece for token, piece in enumerate(spelling.pieces)]
     # Without text in front a first piece may show less, and one that shows nothing be before it.
-    fresh, spaced, end, states = range(automaton.states, automaton.states + 4)
-    shown, before = _shown_first(words, inner)
+    fresh, spaced, torn, end, states = range(automaton.states, automaton.states + 5)
+    shown, before = _shown_first(spelling, inner)
     begun = _walked(automaton, np.array([automaton.begin]), _spelt(shown))
     known = [(np.full_like(begun[0], state), *begun[1:]) for state in (fresh, spaced)]
     known += [
@@ -184,9 +188,13 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         for token, strips in before.items()
     ]
     known += _reached(rule, automaton, _spelt(inner), begun[2])
+    # Bytes that go on with a run of bytes that are no characters are none either.
+    for sources, tokens, targets in known[:] if runs else []:
+        apart = (sources == automaton.begin) & spelling.apart[tokens]
+        known.append((np.full(apart.sum(), torn), tokens[apart], targets[apart]))
     accepting = np.zeros(states, bool)
     accepting[: automaton.states] = automaton.accepting
-    accepting[[fresh, spaced]] = automaton.accepting[automaton.begin]
+    accepting[[fresh, spaced, torn]] = automaton.accepting[automaton.begin]
     ends = np.flatnonzero(accepting)
     known.append(
         (np.repeat(ends, len(eos)), np.tile(eos, len(ends)), np.full(ends.size * len(eos), end))
@@ -202,11 +210,16 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         numbers[sources[kept]], tokens[kept], numbers[targets[kept]], int(live.sum()),
         target.vocab_size,
     )  # fmt: skip
-    first = jnp.asarray(numbers[[fresh, automaton.begin]], jnp.int32)
-    return Grammar(_sized(edges), Fronts.of(pieces, target), first)
+
+    def start(left: Left) -> int:
+        text, begun, torn = left
+        return 0 if not text else 2 if runs and (begun or torn) else 1
+
+    first = jnp.asarray(numbers[[fresh, automaton.begin, torn]], jnp.int32)
+    return Grammar(_sized(edges), fronts_of(spelling, target, "", start, 0), first)
 
 
-def _automaton(rule: Regex | JsonSchema, pattern: str, cleans_up: bool) -> _Bytes:
+def _automaton(rule: Regex | JsonSchema, pattern: str, finish: Finish) -> _Bytes:
     """The automaton over bytes of what is matched, without what no text shows."""
     library = _library("outlines_core")
     alphabet = library.Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
@@ -225,15 +238,38 @@ def _automaton(rule: Regex | JsonSchema, pattern: str, cleans_up: bool) -> _Byte
         steps[numbers[state], list(following)] = [numbers[to] for to in following.values()]
     accepting = np.zeros(len(edges), bool)
     accepting[[numbers[state] for state in index.get_final_states()]] = True
-    cleaned = bytewise([each.encode() for each in CLEANED] if cleans_up else [])
-    pairs = len(cleaned)
+    # A text without what is replaced is shown as it is.
+    words = [list(old.encode("utf-8")) for old, _ in finish.replaces]
+    cleaned = searching(words, 256).steps
+    pairs, endings, ends_in_space = len(cleaned), *_endings(finish.strips)
+    count = len(endings)
 
     def step(states: np.ndarray, letters: np.ndarray) -> np.ndarray:
-        behind, seen = steps[states // pairs, letters], cleaned[states % pairs, letters]
-        return np.where((behind < 0) | (seen == pairs - 1), -1, behind * pairs + seen)
+        both, ending = np.divmod(states, count)
+        behind, seen = steps[both // pairs, letters], cleaned[both % pairs, letters]
+        after = (behind * pairs + seen) * count + endings[ending, letters]
+        return np.where((behind < 0) | (seen == pairs - 1), -1, after)
 
-    begin = steps[numbers[index.get_initial_state()], 0] * pairs
-    return _Bytes(len(edges) * pairs, int(begin), np.repeat(accepting, pairs), step)
+    begin = steps[numbers[index.get_initial_state()], 0] * pairs * count
+    accepting = np.repeat(accepting, pairs)[:, None] & ~ends_in_space
+    return _Bytes(len(edges) * pairs * count, int(begin), accepting.reshape(-1), step)
+
+
+def _endings(strips: bool) -> tuple[np.ndarray, np.ndarray]:
+    """An automaton over bytes that tells what strips a text of its end: whitespace.
+
+    Returns:
+      [E, 256] the state behind each byte, and [E] whether the text then ends in whitespace. One
+      state without any, where nothing strips.
+    """
+    if not strips:
+        return np.zeros((1, 256), np.int64), np.zeros(1, bool)
+    letters = {chr(code): 0 for code in WHITESPACE}
+    characters = characters_of(letters, 1)
+    states = len(characters.begun)
+    kinds = characters.kinds[:256]
+    behind = characters.following[:, kinds] + states * (characters.letters[:, kinds] == 0)
+    return np.tile(behind, (2, 1)), np.arange(2 * states) == states
 
 
 def _library(name: str) -> Any:
@@ -253,26 +289,32 @@ def _asked(rule: Regex | JsonSchema, function: Callable[..., Any], *args: Any) -
         raise ValueError(f"{rule!r} is refused by outlines-core: {error}") from None
 
 
-def _shown_first(words: Words, pieces: Sequence[bytes]) -> tuple[list[bytes], dict[int, bool]]:
+def _shown_first(
+    spelling: Spelling, pieces: Sequence[bytes]
+) -> tuple[list[bytes], dict[int, bool]]:
     """What each token shows as the first one of a text.
 
     Returns:
       The texts; and of those that then show nothing, whether what follows is still shown as a first
       one is.
     """
-    texts = [words.decode([token]) if piece else "" for token, piece in enumerate(pieces)]
-    shown = [
-        piece if "\ufffd" in text else text.encode("utf-8")
-        for text, piece in zip(texts, pieces, strict=True)
-    ]
-    both = enumerate(zip(shown, pieces, strict=True))
-    less = next((i for i, (text, piece) in both if text and piece == b" " + text), None)
+    strips = spelling.finish.strips
+    shown = [first if piece else b"" for first, piece in zip(spelling.first, pieces, strict=True)]
+    if strips:
+        shown = [_left_stripped(piece) for piece in shown]
     before = {
-        token: less is not None and words.decode([token, less]) == texts[less]
+        token: strips or bool(spelling.silent[token])
         for token, text in enumerate(shown)
         if pieces[token] and not text
     }
     return shown, before
+
+
+def _left_stripped(piece: bytes) -> bytes:
+    try:
+        return piece.decode("utf-8").lstrip().encode("utf-8")
+    except UnicodeDecodeError:  # A part of a character.
+        return piece.lstrip()
 
 
 def _spelt(pieces: Sequence[bytes]) -> _Spelt:

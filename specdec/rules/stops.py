@@ -17,7 +17,9 @@ from specdec.types import AnyArray, Prompt
 
 @pytree
 class Stops:
-    """Ends a row behind the token with which a string is complete, or behind given tokens.
+    """Ends a row behind the first token with which its text has a string, or behind given tokens.
+
+    :mod:`specdec.rules.texts` says what the text is.
 
     Attributes:
       tokens: [V] whether each one ends a row.
@@ -59,7 +61,8 @@ def open_stops(stop: Sequence[str | int], target: RuleTarget) -> Stops | None:
     """What ends rows for a target; None where nothing is given.
 
     Raises:
-      ValueError: a token outside the vocabulary, or a string that the vocabulary cannot make.
+      ValueError: a token outside the vocabulary, or a string that
+        :func:`~specdec.rules.texts.text_table` refuses.
     """
     return _opened(tuple(stop), target) if stop else None
 

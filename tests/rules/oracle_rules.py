@@ -25,6 +25,7 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.models.toy import ToyModel
 from specdec.rules.base import OwnRule, RuleTarget
+from specdec.rules.spelling import Spelling
 from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
 from specdec.testing.toys import reference_distribution
 from specdec.types import SamplingConfig
@@ -42,16 +43,14 @@ PIECES = ("a", "", "b")
 class Letters:
     """A vocabulary for the toy."""
 
-    unsettled = 0
-
     def encode(self, text):
         return [PIECES.index(letter) for letter in text]
 
     def decode(self, ids):
         return "".join(PIECES[token] for token in ids)
 
-    def pieces(self):
-        return [piece.encode() for piece in PIECES]
+    def spelling(self, size):
+        return Spelling.of_bytes([piece.encode() for piece in PIECES[:size]])
 
 
 TARGET = RuleTarget(3, TOY.eos_ids, False, LIMIT, Letters())

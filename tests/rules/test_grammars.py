@@ -1,5 +1,6 @@
 """Outputs that match a regular expression, or a schema, in every tokenization and in no other."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec.data.vocabulary import cleaned_up
+from specdec.data.vocabulary import CLEAN_UP
 from specdec.rules import grammars
 from specdec.rules.base import RowStart, RuleTarget
+from specdec.rules.spelling import Finish, Spelling
 
 TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
 WARM = specdec.SamplingConfig(1.0)
@@ -33,6 +35,8 @@ SMALL = [
     b"b",
     b".",
     b"aba",
+    b"",
+    b"",
 ]
 
 
@@ -45,19 +49,24 @@ class Small:
 
     def __init__(self, strips):
         self.strips = strips
-        self.unsettled = 8 if strips == "cleans up" else 0
+        self.finish = Finish(replaces=CLEAN_UP if strips == "cleans up" else ())
 
-    def pieces(self):
-        return SMALL
+    def spelling(self, size):
+        found = Spelling.of_bytes(SMALL, finish=self.finish)
+        if self.strips in ("one token", "until text"):
+            first = [piece.removeprefix(b" ") for piece in SMALL]
+            silent = np.array([not p for p in (first if self.strips == "until text" else SMALL)])
+            found = dataclasses.replace(found, first=first, silent=silent)
+        return found
 
     def decode(self, ids):
         text = b""
         for i, token in enumerate(ids):
-            at_begin = i == 0 if self.strips == "one token" else not text
+            before = any(SMALL[each] for each in ids[:i])
+            at_begin = not before if self.strips == "one token" else not text
             takes = at_begin and self.strips in ("one token", "until text")
             text += SMALL[token].removeprefix(b" ") if takes else SMALL[token]
-        shown = text.decode("utf-8", "replace")
-        return cleaned_up(shown) if self.strips == "cleans up" else shown
+        return self.finish(text.decode("utf-8", "replace"))
 
 
 def row(*prefix):
@@ -80,7 +89,7 @@ def matches_of(pattern, words, before):
         shown = words.decode([*before, *ids])
         raw = b"".join(SMALL[token] for token in [*before, *ids])
         adds = len(ids) < 2 or words.decode([*before, *ids[:2]])
-        unchanged = not words.unsettled or shown.encode() == raw
+        unchanged = not words.finish.replaces or shown.encode() == raw
         if adds and unchanged and shown[len(prefix) :] in texts:
             found.add(ids)
         longer = [(*ids, token) for token in known]
@@ -126,12 +135,14 @@ def test_a_text_before_the_output_is_told_from_a_start():
 
 
 def test_what_is_cleaned_up_never_shows():
-    for text in grammars.CLEANED:
+    cleaned_up = Finish(replaces=CLEAN_UP)
+    replaced = [old for old, _ in CLEAN_UP]
+    for text in replaced:
         assert cleaned_up(f"a{text}a") != f"a{text}a"
     generator = random.Random(0)
     for _ in range(20000):
         text = "".join(generator.choices(" '.,?!antmsver", k=8))
-        assert (cleaned_up(text) != text) == any(each in text for each in grammars.CLEANED)
+        assert (cleaned_up(text) != text) == any(each in text for each in replaced)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +233,7 @@ KINDS = {
 def test_matching_texts_are_accepted_and_near_misses_are_not(pair, kind):
     rule, matches = KINDS[kind]
     rule, words, generator = opened(rule, pair), pair.vocabulary, random.Random(0)
-    fresh, behind = np.asarray(rule.first)
+    fresh, behind, _ = np.asarray(rule.first)
     end = [words.eos_id]
     misses = 0
     for _ in range(60):

@@ -16,6 +16,7 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.pytrees import pytree
 from specdec.rules.base import RowStart, RuleTarget
+from specdec.rules.spelling import Spelling
 from specdec.rules.stops import Stops, cut_before, open_stops
 from specdec.rules.texts import text_table
 from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
@@ -78,7 +79,7 @@ class FromTheBlockOn(Stops):
     """Each block begins as if nothing were before it."""
 
     def along(self, states, tokens):
-        return super().along(0 * states + 1, tokens)
+        return super().along(0 * states, tokens)
 
 
 @pytest.mark.parametrize("mutant", [AtTheEndOfABlock, FromTheBlockOn])
@@ -91,8 +92,6 @@ def test_mutants_are_caught(mutant):
 class Random:
     """A vocabulary of random pieces, of parts of characters too."""
 
-    unsettled = 0
-
     def __init__(self, generator):
         letters = "abä ".encode()
         self._pieces = [
@@ -102,6 +101,9 @@ class Random:
 
     def pieces(self):
         return self._pieces
+
+    def spelling(self, size):
+        return Spelling.of_bytes(self._pieces[:size])
 
     def decode(self, ids):
         return b"".join(self._pieces[i] for i in ids).decode("utf-8", "replace")
@@ -116,7 +118,7 @@ def test_the_automaton_finds_what_is_there(seed):
     table = text_table("stop", strings, RuleTarget(40, (), True, 8, words))
     spelt = [each.encode() for each in strings]
     for _ in range(50):
-        state, text = 1, b""
+        state, text = int(table.begin(RowStart(np.zeros(1, int), 0, 12, 12))), b""
         for _ in range(12):
             token = generator.randrange(40)
             text += words.pieces()[token]

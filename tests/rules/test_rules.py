@@ -15,7 +15,7 @@ import specdec
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.rules import base
+from specdec.rules import base, opening
 from specdec.rules.base import RuleTarget
 from specdec.testing.rule_mutants import FinishedRowsAdvance
 
@@ -160,9 +160,9 @@ def test_a_rule_is_opened_once_for_a_target():
     """The same object for the same target, and another one for another."""
     names = [(2, token) for token in range(3)]
     rule, same = specdec.AllowedSequences(names), specdec.AllowedSequences(names)
-    first = base.opened(rule, TARGET)
-    assert base.opened(rule, TARGET) is first
-    assert base.opened(same, TARGET) is not first
+    first = opening.opened(rule, TARGET)
+    assert opening.opened(rule, TARGET) is first
+    assert opening.opened(same, TARGET) is not first
     other = dataclasses.replace(TARGET, eos_ids=(0,))
-    assert base.opened(rule, other) is not first
+    assert opening.opened(rule, other) is not first
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(first))

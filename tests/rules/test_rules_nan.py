@@ -13,7 +13,9 @@ from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
 from specdec.drafters.model import model_draft
 from specdec.pytrees import pytree
+from specdec.rules import base
 
+LENGTH = 8
 V = TINY["v1.1"].vocab_size
 WARM = {"sampling": specdec.SamplingConfig(1.0)}
 WAYS = {
@@ -76,7 +78,7 @@ def pair():
 
 
 def generate(pair, rules, way, **options):
-    given = {"max_decode_len": 8, "batch_size": 2, "rules": rules} | WAYS[way] | options
+    given = {"max_decode_len": LENGTH, "batch_size": 2, "rules": rules} | WAYS[way] | options
     return pair.generate([[5, 6, 7, 1], [17, 9, 1]], **given)
 
 
@@ -95,12 +97,43 @@ def test_the_rules_are_named(pair, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_what_no_output_follows_does_no_harm(pair, way):
     """Behind the limit, and behind a guess that the rules do not allow."""
-    for where in ({"count": 99}, {"count": 0, "behind": 7}):
+    for where in ({"count": LENGTH}, {"count": 0, "behind": 7}):
         found, expected = (
             generate(pair, (LEAST, After(value=value, **where)), way).tokens
             for value in (np.nan, 0.0)
         )
         assert str(found) == str(expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Only(specdec.OwnRule):
+    """Token 5 follows itself, and NaN what is not allowed."""
+
+    def init(self, row):
+        return True
+
+    def allow(self, state, logits):
+        return jnp.where(state, jnp.where(jnp.arange(V) == 5, logits, -jnp.inf), jnp.nan)
+
+    def advance(self, state, token):
+        return token == 5
+
+
+def test_a_hypothesis_that_is_dead_does_no_harm(pair):
+    assert [list(each) for each in generate(pair, (Only(),), "beams").tokens] == [[5] * LENGTH] * 2
+
+
+@pytest.mark.parametrize("size", [V, 4])
+def test_what_logits_had_before_is_not_the_rules(size):
+    """NaN and +inf of the model's own."""
+    own = np.zeros((3, size), np.float32)
+    own[1, 2], own[2, 0] = np.nan, np.inf
+    found, nothing, broken = base.adjusted((), (), jnp.asarray(own))
+    np.testing.assert_array_equal(found, own)
+    assert not nothing.any()
+    assert not broken.any()
+    largest = jnp.array([np.nan, np.nan, np.inf])
+    assert base.unsound(largest, jnp.asarray(own)).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("way", ["plain", "chain sampled", "beams", "speculative beams"])

@@ -133,8 +133,13 @@ def sequences_of(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
         raise ValueError(f"{name} needs a list of strings or lists of token ids, got {given!r}.")
     found: list[str | tuple[int, ...]] = []
     for each in given:
-        if not isinstance(each, str):
-            if not isinstance(each, Iterable):
+        if isinstance(each, str):
+            try:
+                each.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{name} has {each!r}, which is no text: {error}.") from None
+        else:
+            if isinstance(each, bytes) or not isinstance(each, Iterable):
                 raise ValueError(
                     f"Each of {name}'s sequences is a string or a list of token ids, got {each!r}."
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ from specdec.rules.texts import Fronts, bytewise
 from specdec.types import AnyArray
 
 MOST_EDGES = 2**24  # Of an automaton.
+MOST_REPETITIONS = (
+    10_000  # Of one {n}: outlines-core makes all of their states before it gives any.
+)
+_REPETITION = re.compile(r"(?<!\\)(?:\\\\)*\{([0-9]*),?([0-9]*)\}")
+_LONGEST = 200  # Characters of an expression, and of what is said of it, in a message.
 # What tokenizers that clean up a text take a space from: it never shows.
 CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 _BATCH = 64  # States from which pieces are spelt together.
@@ -45,8 +51,8 @@ class Regex:
 
     The syntax is that of Rust's ``regex``: no look-around and no back-references; ``\d`` and ``\w``
     are Unicode's, so that ``\w{3,12}`` is large: nested repetitions of it may take minutes and
-    gigabytes to open, which nothing bounds. A ``^`` in front and a ``$`` at the end change nothing.
-    Needs outlines-core.
+    gigabytes to open. Only the number of a single one is bounded, by 10,000. A ``^`` in front and a
+    ``$`` at the end change nothing. Needs outlines-core.
 
     Attributes:
       pattern: the expression.
@@ -83,8 +89,8 @@ class JsonSchema:
       schema: a dict, or JSON in a string, which it is kept as.
 
     Raises:
-      ValueError: it is not JSON; opened, a schema that outlines-core refuses, and what
-        :class:`Regex` says.
+      ValueError: it is not JSON, or nested too deep; opened, a schema that outlines-core refuses,
+        which takes some hundred levels, and what :class:`Regex` says.
     """
 
     schema: dict[str, Any] | str
@@ -92,11 +98,13 @@ class JsonSchema:
     def __post_init__(self):
         try:
             known = json.loads(self.schema) if isinstance(self.schema, str) else self.schema
-            kept = json.dumps(known, ensure_ascii=False)
+            kept = json.dumps(known, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"JsonSchema's schema is not JSON: {error}.") from None
+            raise ValueError(f"JsonSchema's schema is not JSON: {_cut(str(error))}.") from None
+        except RecursionError:
+            raise ValueError("JsonSchema's schema is nested too deep.") from None
         if not isinstance(known, dict):
-            raise ValueError(f"JsonSchema needs a JSON object, got {kept}.")
+            raise ValueError(f"JsonSchema needs a JSON object, got {_cut(kept)}.")
         object.__setattr__(self, "schema", kept)
 
     def __repr__(self) -> str:
@@ -194,7 +202,9 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
     sources, tokens, targets = map(np.concatenate, zip(*known, strict=True))
     live = _live(sources, targets, end, states)
     if not live[automaton.begin if target.continues else fresh]:
-        raise ValueError(f"{rule!r} leaves no token: no pieces of the vocabulary make a match.")
+        raise ValueError(
+            f"{_named(rule)} leaves no token: no pieces of the vocabulary make a match."
+        )
     # A state that is not live is one without edges, as the last one is.
     numbers = np.where(live, np.cumsum(live) - 1, np.sum(live) - 1)
     kept = live[sources] & live[targets]
@@ -209,6 +219,12 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
 def _automaton(rule: Regex | JsonSchema, pattern: str, cleans_up: bool) -> _Bytes:
     """The automaton over bytes of what is matched, without what no text shows."""
     library = _library("outlines_core")
+    bounds = [bound for pair in _REPETITION.findall(pattern) for bound in pair]
+    if any(int(bound[:9] or 0) > MOST_REPETITIONS for bound in bounds):
+        raise ValueError(
+            f"{_named(rule)} repeats something more than {MOST_REPETITIONS} times: use * or + "
+            "instead of such a number."
+        )
     alphabet = library.Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
     ends = len(pattern) - len(pattern[:-1].rstrip("\\"))
     if pattern.endswith("$") and ends % 2:
@@ -250,7 +266,21 @@ def _asked(rule: Regex | JsonSchema, function: Callable[..., Any], *args: Any) -
     try:
         return function(*args)
     except ValueError as error:
-        raise ValueError(f"{rule!r} is refused by outlines-core: {error}") from None
+        told = _cut(" ".join(str(error).split()))
+        raise ValueError(f"{_named(rule)} is refused by outlines-core: {told}") from None
+    except TypeError:  # It is JSON, as this library reads it.
+        raise ValueError(
+            f"{_named(rule)} is refused by outlines-core, which takes JSON of at most 127 levels "
+            "and numbers of 64 bits."
+        ) from None
+
+
+def _named(rule: Regex | JsonSchema) -> str:
+    return _cut(repr(rule))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _shown_first(words: Words, pieces: Sequence[bytes]) -> tuple[list[bytes], dict[int, bool]]:
@@ -327,7 +357,7 @@ def _reached(
         size += len(found[-1][1])
         if size > MOST_EDGES:
             raise ValueError(
-                f"{rule!r} has more than {MOST_EDGES} edges with this vocabulary: bounded "
+                f"{_named(rule)} has more than {MOST_EDGES} edges with this vocabulary: bounded "
                 "repetitions of many characters take that many; use * or + instead."
             )
     return found

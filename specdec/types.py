@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Int8
 
 from specdec.arguments import positive, real, whole
 from specdec.pytrees import pytree, static_field
@@ -314,6 +314,11 @@ class LogProbs:
     top: Float[Array, "b t n"]
 
 
+# In ``nan`` of what is decoded: a distribution of the target or the draft was NaN, or rules made
+# NaN or +inf of logits that were neither.
+NAN_OF_MODELS, NAN_OF_RULES = 1, 2
+
+
 @pytree
 class DecodeState:
     """What the next step needs.
@@ -323,7 +328,7 @@ class DecodeState:
       num_tokens: [B] tokens emitted, EOS included.
       last_token: [B] emitted but not yet in the target's cache.
       finished: [B] EOS emitted, limit reached, ``stopped``, ``nan`` or ``stuck``.
-      nan: [B] a distribution of the target or the draft was NaN.
+      nan: [B] 0, or whose logits were NaN: :data:`NAN_OF_MODELS` or :data:`NAN_OF_RULES`.
       stuck: [B] the rules left no token; None without rules.
       stop: [B] how much of a stop string the text ends with, a state of
         :class:`specdec.rules.stops.Stops`; None without any.
@@ -343,7 +348,7 @@ class DecodeState:
     num_tokens: Int[Array, " b"]
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
-    nan: Bool[Array, " b"]
+    nan: Int8[Array, " b"]
     stuck: Bool[Array, " b"] | None
     stop: Int[Array, " b"] | None
     stopped: Bool[Array, " b"] | None
@@ -376,7 +381,7 @@ class DecodeResult:
 
     tokens: Int[Array, "b l"]
     num_tokens: Int[Array, " b"]
-    nan: Bool[Array, " b"]
+    nan: Int8[Array, " b"]
     stuck: Bool[Array, " b"] | None
     stopped: Bool[Array, " b"] | None
     log_probs: LogProbs | None

@@ -192,7 +192,8 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
         return self.params
 
     def check_result(self, batch: Batch, result: DecodeResult) -> None:
-        refuse_nan(batch, result.nan, result.num_tokens, f"{self.target.source} or of its draft")
+        source = f"{self.target.source} or of its draft"
+        refuse_nan(batch, result.nan, result.num_tokens, source, self.rules)
         if result.stuck is not None:
             refuse_stuck(batch, result.stuck, result.num_tokens, self.rules)
 

@@ -11,23 +11,32 @@ import numpy as np
 
 from specdec.models.base import Model, forced
 from specdec.rules.base import Rule
-from specdec.types import AnyArray, BlockInfo, Prompt
+from specdec.types import NAN_OF_RULES, AnyArray, BlockInfo, Prompt
 
 _SMALLEST_BUCKET = 16
 
 
-def refuse_nan(batch: Batch, nan: AnyArray, num_tokens: AnyArray, source: str) -> None:
+def refuse_nan(
+    batch: Batch, nan: AnyArray, num_tokens: AnyArray, source: str, rules: Sequence[Rule]
+) -> None:
     """Raises an error if logits of a decode were NaN.
 
     Args:
-      nan: [B] whether a row's were, or [B, n] those of its samples.
+      nan: [B] whose they were, see :class:`specdec.types.DecodeState`; or [B, n] of its samples.
       num_tokens: of the same shape, tokens until then, or until the row's end.
       source: the models whose logits they may be.
+      rules: all that were given.
 
     Raises:
       ValueError: there is such a row; it names the first one.
     """
     for index in np.argwhere(nan):
+        if nan[*index] == NAN_OF_RULES:
+            raise ValueError(
+                f"Row {batch.row_ids[index[0]]}: rules made NaN or +inf of the model's logits "
+                f"within the first {num_tokens[*index]} tokens: {_named(rules)}. A rule's logits "
+                "are finite, or -inf for what must not follow."
+            )
         raise ValueError(
             f"Row {batch.row_ids[index[0]]}: the logits of {source} became NaN within the first "
             f"{num_tokens[*index]} tokens. Look for NaN or infinity in the weights; bfloat16 "
@@ -49,11 +58,14 @@ def refuse_stuck(
       ValueError: there is such a row; it names the first one.
     """
     for index in np.argwhere(stuck):
-        named = ", ".join(map(str, rules))
         raise ValueError(
             f"Row {batch.row_ids[index[0]]}: together the rules leave no token within its first "
-            f"{num_tokens[*index]} tokens: {named}. Loosen one of them."
+            f"{num_tokens[*index]} tokens: {_named(rules)}. Loosen one of them."
         )
+
+
+def _named(rules: Sequence[Rule]) -> str:
+    return ", ".join(map(str, rules))
 
 
 def bucket(length: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Int8
 
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
@@ -39,7 +39,7 @@ class BeamResult:
       told: [B, W, L, 2] log p of each token, as the model has it and as rules made it; None unless
         asked for.
       steps: [B] target calls until the row was done.
-      nan: [B] whether logits were NaN before that.
+      nan: [B] whose logits were NaN before that; see :class:`specdec.types.DecodeState`.
     """
 
     tokens: Int[Array, "b w l"]
@@ -48,7 +48,7 @@ class BeamResult:
     log_probs: Float[Array, "b w"]
     told: Float[Array, "b w l 2"] | None
     steps: Int[Array, " b"]
-    nan: Bool[Array, " b"]
+    nan: Int8[Array, " b"]
 
     def row(self, index: int, count: int) -> list[Hypothesis]:
         """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
@@ -105,7 +105,7 @@ class SearchState:
     last_token: Int[Array, "b w"]  # Of each live hypothesis; not yet in the cache.
     encoded: Encoded
     cache: Cache
-    nan: Bool[Array, " b"]
+    nan: Int8[Array, " b"]
 
 
 def follow(model: Model, cache: Cache, parents: Int[Array, "b w"]) -> Cache:
@@ -145,7 +145,7 @@ class BeamLoop:
             jnp.broadcast_to(start.last_token[:, None], (batch, width)),
             start.encoded,
             target.select(start.cache, jnp.zeros((batch, width), jnp.int32)),
-            jnp.zeros((batch,), bool),
+            jnp.zeros((batch,), jnp.int8),
         )
 
     def block(self, params: tuple[BeamRules, Params], state: SearchState) -> SearchState:
@@ -161,10 +161,10 @@ class BeamLoop:
         count = rules.num_candidates(target.eos_ids)
         best = beam_rules.continuations(logits, count, rules.logits, state.beams.rules)
         beams, parents, tokens = beam_rules.step(rules, target.eos_ids, state.beams, best)
-        nan = ~state.beams.finished & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
-        beams = dataclasses.replace(beams, finished=beams.finished | nan)
+        nan = jnp.where(state.beams.finished, 0, beam_rules.nan_of(best, state.beams))
+        beams = dataclasses.replace(beams, finished=beams.finished | (nan > 0))
         cache = follow(target, cache, parents)
-        return SearchState(beams, tokens, state.encoded, cache, state.nan | nan)
+        return SearchState(beams, tokens, state.encoded, cache, jnp.maximum(state.nan, nan))
 
     def finished(self, state: SearchState) -> Bool[Array, " b"]:
         """Which rows have ended."""
@@ -184,7 +184,7 @@ class BeamLoop:
 
 
 def result_of(
-    rules: BeamRules, beams: BeamState, nan: Bool[Array, " b"], size: int, pad_id: int
+    rules: BeamRules, beams: BeamState, nan: Int8[Array, " b"], size: int, pad_id: int
 ) -> BeamResult:
     """The n-best lists of a search."""
     tokens, lengths, scores, log_probs, told = beam_rules.best_hypotheses(rules, beams)
@@ -239,7 +239,7 @@ class BeamDecoder(LoopDecoder[BeamResult]):
         return rules, self.target.params
 
     def check_result(self, batch: Batch, result: BeamResult) -> None:
-        refuse_nan(batch, result.nan, result.steps, self.target.source)
+        refuse_nan(batch, result.nan, result.steps, self.target.source, self.rules)
         refuse_no_hypothesis(batch, result, self.rules)
 
 

@@ -18,7 +18,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Int8, Shaped
 
 from specdec.core.residuals import one_of
 from specdec.decoding import beam_rules
@@ -284,8 +284,8 @@ class BeamEngine:
     def replay(
         self, rules: BeamRules, beams: BeamState, live: Live, guesses: Guesses,
         logits: Float[Array, "b n v"],
-    ) -> tuple[BeamState, Live, BeamBlock, Bool[Array, " b"]]:  # fmt: skip
-        """The rules' own steps, level by level, and rows where the target gave NaN."""
+    ) -> tuple[BeamState, Live, BeamBlock, Int8[Array, " b"]]:  # fmt: skip
+        """The rules' own steps, level by level, and whose logits were NaN."""
         eos_ids, (batch, wide) = self.target.eos_ids, live.tokens.shape
         here = jnp.broadcast_to(jnp.arange(wide), (batch, wide))
         block = BeamBlock(
@@ -301,8 +301,8 @@ class BeamEngine:
             best = beam_rules.continuations(take_rows(logits, at), count, rules.logits, beams.rules)
             held = dataclasses.replace(beams, finished=~running)
             new, parents, tokens = self.step(rules, held, best)
-            bad = running & jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
-            finished = jnp.where(running, new.finished | bad, beams.finished)
+            bad = jnp.where(running, beam_rules.nan_of(best, beams), 0)
+            finished = jnp.where(running, new.finished | (bad > 0), beams.finished)
             level = jnp.max(jnp.where(running, block.num_levels, 0))  # Of all that are running.
             index, found = self.find(guesses, take_rows(at, parents), tokens)
             lost = ~found & (new.live_log_probs > -jnp.inf)
@@ -325,9 +325,9 @@ class BeamEngine:
                 lambda old, new: where_rows(running, new, old), (live, block), (after, taken)
             )
             new = dataclasses.replace(new, finished=finished)
-            return index, new, live, block, going, nan | bad
+            return index, new, live, block, going, jnp.maximum(nan, bad)
 
-        carry = here, beams, live, block, ~beams.finished, jnp.zeros((batch,), bool)
+        carry = here, beams, live, block, ~beams.finished, jnp.zeros((batch,), jnp.int8)
         carry = jax.lax.while_loop(lambda carry: jnp.any(carry[4]), take_level, carry)
         _, beams, live, block, _, nan = carry
         return beams, live, block, nan

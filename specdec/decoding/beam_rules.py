@@ -33,14 +33,14 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Int8, Shaped
 
 from specdec.arguments import real, whole
 from specdec.core.reductions import max_last, sum_last
 from specdec.core.residuals import one_of
 from specdec.pytrees import pytree, static_field
-from specdec.rules.base import Rules, advanced, allowed, start
-from specdec.types import AnyArray, Prompt, RuleStates
+from specdec.rules.base import Rules, advanced, allowed, start, unsound
+from specdec.types import NAN_OF_MODELS, NAN_OF_RULES, AnyArray, Prompt, RuleStates
 
 Rule = Literal["t5x", "huggingface"]
 _OWN: dict[str, dict[str, Any]] = {
@@ -189,11 +189,13 @@ class Continuations:
       tokens: [..., C].
       log_probs: [..., C] of each, normalised over the vocabulary, and then as rules have it.
       plain: [..., C] without the rules.
+      broken: [...] where rules made NaN or +inf, and are left out; None without rules.
     """
 
     tokens: Int[Array, "*shape c"]
     log_probs: Float[Array, "*shape c"]
     plain: Float[Array, "*shape c"]
+    broken: Bool[Array, "*shape"] | None
 
 
 def initial_state(
@@ -242,13 +244,28 @@ def continuations(
     largest = max_last(logits)[..., None]
     normalizer = jnp.log(sum_last(jnp.exp(logits - largest)))[..., None]
     if rules:
-        log_probs = allowed(rules, states, (logits - largest) - normalizer)
+        own = (logits - largest) - normalizer
+        log_probs = allowed(rules, states, own)
+        broken = unsound(max_last(log_probs), own)
+        log_probs = jnp.where(broken[..., None], own, log_probs)
         best, tokens = jax.lax.top_k(log_probs, min(count, logits.shape[-1]))
-        plain = jnp.take_along_axis((logits - largest) - normalizer, tokens, axis=-1)
-        return Continuations(tokens.astype(jnp.int32), best, plain)
+        plain = jnp.take_along_axis(own, tokens, axis=-1)
+        return Continuations(tokens.astype(jnp.int32), best, plain, broken)
     best, tokens = jax.lax.top_k(logits, min(count, logits.shape[-1]))
     log_probs = (best - largest) - normalizer
-    return Continuations(tokens.astype(jnp.int32), log_probs, log_probs)
+    return Continuations(tokens.astype(jnp.int32), log_probs, log_probs, None)
+
+
+def nan_of(best: Continuations, state: BeamState) -> Int8[Array, " b"]:
+    """0, or whose logits were NaN: :data:`NAN_OF_MODELS`, or :data:`NAN_OF_RULES` of a hypothesis
+    that is live.
+    """
+    of_rules = 0
+    if best.broken is not None:
+        live = state.live_log_probs > -jnp.inf
+        of_rules = jnp.where(jnp.any(best.broken & live, axis=1), NAN_OF_RULES, 0)
+    models = jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
+    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int8)
 
 
 def step(

@@ -15,7 +15,8 @@ from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
-from specdec.rules.base import Rule, Rules, RuleTarget, opened
+from specdec.rules.base import Rule, Rules, RuleTarget
+from specdec.rules.opening import opened
 from specdec.rules.positions import ForcedFirst
 from specdec.rules.stops import open_stops
 from specdec.types import Params, Sampling

@@ -19,7 +19,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Int8
 
 from specdec.arguments import whole
 from specdec.core.randomness import BlockRandom
@@ -35,6 +35,8 @@ from specdec.rules import base as rules
 from specdec.rules.stops import Stops
 from specdec.topology import CHAIN, AnyTopology, Topology
 from specdec.types import (
+    NAN_OF_MODELS,
+    NAN_OF_RULES,
     AnyArray,
     BlockInfo,
     Cache,
@@ -75,10 +77,12 @@ class Scored:
 
     distribution: Distribution  # p after the last token and after every guess, N + 1.
     hidden: Float[Array, "b n1 d"]  # The target's last hidden states there.
-    nan: Bool[Array, " b"]  # Whether logits were NaN anywhere in the block.
+    nan: Bool[Array, " b"]  # Whether the models' logits were NaN anywhere in the block.
     cache: Cache  # The target's, with the whole block written and nothing committed.
     rules: RuleStates  # The rules' states there, [B, N + 1, ...].
-    nothing: Bool[Array, "b n1"] | None  # Where rules leave no token; None without rules.
+    # Where rules leave no token, and where they make NaN or +inf; None without rules.
+    nothing: Bool[Array, "b n1"] | None
+    broken: Bool[Array, "b n1"] | None
     # There, the target's logits and what the rules made of them; None unless they are kept.
     logits: tuple[Float[Array, "b n1 v"], Float[Array, "b n1 v"]] | None
 
@@ -210,19 +214,19 @@ class Engine:
         """p at the last token and at every guess, the first of those that have been extended."""
         hidden = hidden[:, : draft.tokens.shape[1] + 1]
         logits = own = self.target.logits(params.target, hidden)
-        states, nothing = state.rules, None
+        states, nothing, broken = state.rules, None, None
         if params.sampling.rules:
             # A draft vocabulary's own: hierarchical drafts have one as their target.
             logits = over_vocabulary(self.target, params.target, logits)
             states = self._behind(params, state, draft)
-            logits, nothing = rules.adjusted(params.sampling.rules, states, logits)
+            logits, nothing, broken = rules.adjusted(params.sampling.rules, states, logits)
         keep = self.verifier.needs_probs
         distribution = standardize(logits, params.sampling, keep_probs=keep)
         nan = jnp.any(has_nan(logits, distribution), axis=1)
         if not params.sampling.rules:
             distribution = self.target.over_vocabulary(params.target, distribution)
         kept = None if self.alternatives is None else (own, logits)
-        return Scored(distribution, hidden, nan, cache, states, nothing, kept)
+        return Scored(distribution, hidden, nan, cache, states, nothing, broken, kept)
 
     @jax.named_scope("verify")
     def verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
@@ -251,8 +255,6 @@ class Engine:
                 scored.hidden, verdict.path[..., None], axis=1, mode="clip"
             )
             drafter_state = self.drafter.observe(state.drafter_state, verdict, states)
-        # A draft's NaN, too, is in what of it is accepted.
-        nan = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
         info = BlockInfo(
             draft_tokens=draft.tokens,
             parents=jnp.broadcast_to(_parents(draft), draft.tokens.shape),
@@ -261,8 +263,8 @@ class Engine:
         )  # fmt: skip
         followed, stuck = self._followed(params, state, scored, verdict)
         state = st.advance(
-            state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids, nan=nan,
-            stuck=stuck, rules=followed, stop=stop,
+            state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids,
+            nan=_nan(scored, verdict), stuck=stuck, rules=followed, stop=stop,
             log_probs=self._log_probs(params, scored, verdict),
             stats=st.count_block(state.stats, verdict, dropped, draft),
         )  # fmt: skip
@@ -284,9 +286,7 @@ class Engine:
         before = rules.taken(scored.rules, take_position(verdict.path, last))
         newest = take_position(verdict.tokens, last)
         after = rules.advanced(params.sampling.rules, before, newest)
-        emitted = jnp.arange(verdict.path.shape[1]) < verdict.num_emitted[:, None]
-        nothing = jnp.take_along_axis(scored.nothing, verdict.path, axis=1, mode="clip")
-        return rules.where(active, after, state.rules), jnp.any(nothing & emitted, axis=1)
+        return rules.where(active, after, state.rules), _any_emitted(scored.nothing, verdict)
 
     def _log_probs(self, params: EngineParams, scored: Scored, verdict: Verdict) -> LogProbs | None:
         """Of a verdict's tokens, if they are kept."""
@@ -339,6 +339,23 @@ class Engine:
         del params
         found = st.result(state, size, self.target.pad_id)
         return found if self.samples == 1 else by_text(found, self.samples)
+
+
+def _nan(scored: Scored, verdict: Verdict) -> Int8[Array, " b"]:
+    """Whose logits were NaN; see :class:`DecodeState`."""
+    # A draft's NaN, too, is in what of it is accepted.
+    models = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
+    of_rules = 0
+    if scored.broken is not None:
+        of_rules = jnp.where(_any_emitted(scored.broken, verdict), NAN_OF_RULES, 0)
+    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int8)
+
+
+def _any_emitted(nodes: Bool[Array, "b n1"], verdict: Verdict) -> Bool[Array, " b"]:
+    """Whether an emitted token was drawn at one of these nodes."""
+    emitted = jnp.arange(verdict.path.shape[1]) < verdict.num_emitted[:, None]
+    at = jnp.take_along_axis(nodes, verdict.path, axis=1, mode="clip")
+    return jnp.any(at & emitted, axis=1)
 
 
 def _parents(draft: Draft) -> Int[Array, "*b n"]:

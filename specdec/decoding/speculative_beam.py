@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Int8
 
 from specdec.core.residuals import write_at
 from specdec.core.theory_beams import levels_per_call
@@ -37,7 +37,7 @@ from specdec.models.base import LoadedModel
 from specdec.pytrees import pytree
 from specdec.rules.base import Rule, Rules
 from specdec.topology import MOST_NODES
-from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
+from specdec.types import NAN_OF_MODELS, AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
 
 # The rules, the target's parameters and the draft's.
 _Parameters = tuple[BeamRules, Params, Params]
@@ -108,7 +108,7 @@ class SearchState:
     encoded: tuple[Encoded, Encoded]
     caches: tuple[Cache, Cache]
     stats: BeamStats
-    nan: Bool[Array, " b"]
+    nan: Int8[Array, " b"]
     trace: BeamBlock | None
 
 
@@ -144,7 +144,9 @@ class SpeculativeBeamLoop:
         )  # fmt: skip
         prompt = jax.tree.map(jnp.asarray, prompt)
         blocks = _no_blocks(engine, batch, output_bucket) if trace else None
-        return SearchState(beams, live, prompt, encoded, caches, stats, none > 0, blocks)
+        return SearchState(
+            beams, live, prompt, encoded, caches, stats, none.astype(jnp.int8), blocks
+        )
 
     def block(self, params: _Parameters, state: SearchState) -> SearchState:
         """Guesses, a target call, and the levels that it is good for."""
@@ -159,17 +161,17 @@ class SpeculativeBeamLoop:
             logits, cache = engine.score(target, encoded, prompt, beams, live, cache, guesses)
         with jax.named_scope("verify"):
             after, live, block, nan = engine.replay(rules, beams, live, guesses, logits)
-        nan |= odd & ~beams.finished
+        nan = jnp.where(odd & ~beams.finished, NAN_OF_MODELS, nan).astype(jnp.int8)
         trace = state.trace
         if trace is not None:
             at = state.stats.target_calls  # Finished rows write behind their last one.
             trace = jax.tree.map(lambda old, new: write_at(old, new[:, None], at), trace, block)
         with jax.named_scope("commit"):
             caches = engine.keep(block, (cache, draft_cache))
-        after = dataclasses.replace(after, finished=after.finished | nan)
+        after = dataclasses.replace(after, finished=after.finished | (nan > 0))
         return dataclasses.replace(
             state, beams=after, live=live, caches=caches, stats=_counted(state.stats, block),
-            nan=state.nan | nan, trace=trace,
+            nan=jnp.maximum(state.nan, nan), trace=trace,
         )  # fmt: skip
 
     def finished(self, state: SearchState) -> Bool[Array, " b"]:
@@ -285,7 +287,7 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
 
     def check_result(self, batch: Batch, result: SpeculativeBeamResult) -> None:
         source = f"{self.target.source} or of its draft"
-        refuse_nan(batch, result.beams.nan, result.beams.steps, source)
+        refuse_nan(batch, result.beams.nan, result.beams.steps, source, self.rules)
         refuse_no_hypothesis(batch, result.beams, self.rules)
 
 

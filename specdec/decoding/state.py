@@ -11,7 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Int8
 
 from specdec.core.randomness import row_keys
 from specdec.core.residuals import guess_counts, one_of, take_position, write_at
@@ -63,7 +63,7 @@ def initial_state(
         last_token=start.last_token,
         finished=(row_ids < 0) | (limit <= 0),
         block=zeros,
-        nan=jnp.zeros((batch,), bool),
+        nan=jnp.zeros((batch,), jnp.int8),
         stuck=jnp.zeros((batch,), bool) if rules else None,
         stop=stop,
         stopped=None if stop is None else jnp.zeros((batch,), bool),
@@ -161,7 +161,7 @@ def count_block(stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], draft
 
 def advance(
     state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
-    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, nan: Bool[Array, " b"],
+    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, nan: Int8[Array, " b"],
     stuck: Bool[Array, " b"] | None, eos_ids: tuple[int, ...],
     stop: tuple[Int[Array, "b d1"], Bool[Array, "b d1"]] | None = None,
 ) -> DecodeState:  # fmt: skip
@@ -170,7 +170,7 @@ def advance(
     Args:
       rules: the states behind what was emitted.
       log_probs: of the verdict's tokens; None unless they are kept.
-      nan: [B] rows whose distributions are NaN; they end too.
+      nan: [B] see :class:`DecodeState`; where it is not 0, rows end too.
       stuck: [B] rows for which rules left no token, and so do these.
       stop: the states behind each of the verdict's tokens of what ends rows beside EOS, and whether
         the token ends its row; None without any.
@@ -188,11 +188,11 @@ def advance(
         stop_state = jnp.where(active, behind, state.stop)
         stopped = stopped | (active & ends)
     num_tokens = state.num_tokens + emitted
-    nan &= active
-    failed = nan
+    nan = jnp.where(active, nan, 0).astype(jnp.int8)
+    failed = nan > 0
     if stuck is not None:
         assert state.stuck is not None
-        failed, stuck = nan | stuck, state.stuck | stuck
+        failed, stuck = failed | stuck, state.stuck | stuck
     finished = state.finished | (active & one_of(newest, eos_ids)) | (num_tokens >= state.limit)
     finished |= failed if stopped is None else failed | stopped
     return dataclasses.replace(
@@ -202,7 +202,7 @@ def advance(
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
         finished=finished,
-        nan=state.nan | nan,
+        nan=jnp.maximum(state.nan, nan),
         stuck=stuck,
         stop=stop_state,
         stopped=stopped,

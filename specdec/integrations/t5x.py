@@ -245,7 +245,7 @@ class SpeculativeEncoderDecoderModel(
         tokens = beams.tokens[:, ::-1]
         # Where fewer hypotheses ended than there are beams, T5X has a score of its own.
         scores = jnp.maximum(beams.scores, _NO_HYPOTHESIS)
-        scores = jnp.where(beams.nan[:, None], jnp.nan, scores)[:, ::-1]
+        scores = jnp.where(beams.nan[:, None] > 0, jnp.nan, scores)[:, ::-1]
         if not every:
             tokens, scores = tokens[:, -1], scores[:, -1]
         return tokens, {"scores": scores, **vars(found.stats)}

@@ -13,6 +13,8 @@ from specdec.arguments import whole
 from specdec.rules.base import OpenRule, RuleTarget, sequences_of
 from specdec.rules.edges import edges_of, trie
 
+MOST_STATES = 2**24  # An automaton has arrays for all of them up to the last one.
+
 
 @dataclasses.dataclass(frozen=True)
 class AllowedSequences:
@@ -71,9 +73,9 @@ class Automaton:
                 f"Automaton.edges must be {{state: {{token: state}}}}, got {self.edges!r}."
             )
         edges = {
-            whole("a state of Automaton.edges", state, 0): {
+            whole("a state of Automaton.edges", state, 0, MOST_STATES): {
                 whole("a token of Automaton.edges", token, 0): whole(
-                    "a state of Automaton.edges", to, 0
+                    "a state of Automaton.edges", to, 0, MOST_STATES
                 )
                 for token, to in following.items()
             }
@@ -86,7 +88,7 @@ class Automaton:
                 f"Automaton.accepting must be a list of states, got {self.accepting!r}."
             )
         accepting = frozenset(
-            whole("each of Automaton.accepting", each, 0) for each in self.accepting
+            whole("each of Automaton.accepting", each, 0, MOST_STATES) for each in self.accepting
         )
         self._set(edges, accepting)
 

@@ -12,7 +12,6 @@ Shapes: B rows, N guesses, V tokens.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -130,8 +129,13 @@ def sequences_of(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
         raise ValueError(f"{name} needs a list of strings or lists of token ids, got {given!r}.")
     found: list[str | tuple[int, ...]] = []
     for each in given:
-        if not isinstance(each, str):
-            if not isinstance(each, Iterable):
+        if isinstance(each, str):
+            try:
+                each.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{name} has {each!r}, which is no text: {error}.") from None
+        else:
+            if isinstance(each, bytes) or not isinstance(each, Iterable):
                 raise ValueError(
                     f"Each of {name}'s sequences is a string or a list of token ids, got {each!r}."
                 )
@@ -155,49 +159,22 @@ class Rule(Protocol):
         ...
 
 
-def opened(rule: Rule, target: RuleTarget) -> OpenRule:
-    """The rule for a target, with its arrays on the device: a trie may have millions of numbers.
-
-    The last ones are kept, so that the next call with the same object need not open it again.
-
-    Raises:
-      ValueError: see :meth:`Rule.open`.
-    """
-    return _opened(_Itself(rule), target)
-
-
-class _Itself:
-    """A rule, equal to itself alone: to compare tries takes as long as to open them."""
-
-    def __init__(self, rule: Rule):
-        self.rule = rule
-
-    def __hash__(self) -> int:
-        return id(self.rule)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.rule is self.rule
-
-
-@functools.lru_cache(maxsize=16)
-def _opened(itself: _Itself, target: RuleTarget) -> OpenRule:
-    return jax.tree.map(jnp.asarray, itself.rule.open(target))
-
-
 class OwnRule:
     """Base of rules that users write: a frozen dataclass with the methods of :class:`OpenRule`.
 
-    Its fields are static: they are part of the program.
+    Its fields are static: they are part of the program. It is checked when it is opened.
     """
 
     def open(self, target: RuleTarget) -> OpenRule:
         """The rule for a target."""
         del target
-        return _Static(self)
+        return Own(self)
 
 
 @pytree
-class _Static:
+class Own:
+    """A rule that a user wrote, opened."""
+
     rule: Any = static_field()
 
     def init(self, row: RowStart) -> RuleState:
@@ -222,7 +199,10 @@ def start(rules: Rules, prompt: Prompt, limit: Int[AnyArray, ""] | int, size: in
     """
 
     def of_row(rule):
-        return jax.vmap(lambda prefix, length: rule.init(RowStart(prefix, length, limit, size)))
+        def init(prefix, length):
+            return jax.tree.map(settled, rule.init(RowStart(prefix, length, limit, size)))
+
+        return jax.vmap(init)
 
     limit = jnp.asarray(limit, jnp.int32)
     prefix, lengths = jnp.asarray(prompt.prefix), jnp.asarray(prompt.prefix_lengths)
@@ -235,30 +215,57 @@ def allowed(rules: Rules, states: RuleStates, logits: Float[Array, "*b v"]) -> F
     Args:
       states: leaves [*b, ...].
     """
+    found = logits
     for rule, state in zip(rules, states, strict=True):
-        logits = _mapped(rule.allow, logits.ndim - 1)(state, logits)
-    return logits
+        found = _mapped(rule.allow, logits.ndim - 1)(state, found).astype(logits.dtype)
+    return found
 
 
 def adjusted(
     rules: Rules, states: RuleStates, logits: Float[Array, "*b v"]
-) -> tuple[Float[Array, "*b v"], Bool[Array, "*b"]]:
-    """:func:`allowed`, and where that is no token at all.
+) -> tuple[Float[Array, "*b v"], Bool[Array, "*b"], Bool[Array, "*b"]]:
+    """:func:`allowed`; where that is no token at all; and where it is :func:`unsound`.
 
-    There logits are as they were: a guess that is not allowed has a distribution behind it,
-    too, which no output follows.
+    In both places logits are as they were: a guess that is not allowed has a distribution behind
+    it, too, which no output follows.
     """
     found = allowed(rules, states, logits)
-    nothing = max_last(found) == -jnp.inf
-    return jnp.where(nothing[..., None], logits, found), nothing
+    largest = max_last(found)
+    nothing, broken = largest == -jnp.inf, unsound(largest, logits)
+    return jnp.where((nothing | broken)[..., None], logits, found), nothing, broken
+
+
+def unsound(largest: Float[Array, "*b"], logits: Float[Array, "*b v"]) -> Bool[Array, "*b"]:
+    """Where rules made NaN or +inf of logits that had neither.
+
+    Args:
+      largest: of what they made of ``logits``.
+    """
+    return ~(largest < jnp.inf) & (max_last(logits) < jnp.inf)  # What is NaN is not less.
 
 
 def advanced(rules: Rules, states: RuleStates, tokens: Int[Array, "*b"]) -> RuleStates:
     """The states one token on; leaves are [*b, ...]."""
-    return tuple(
-        _mapped(rule.advance, tokens.ndim)(state, tokens)
-        for rule, state in zip(rules, states, strict=True)
-    )
+
+    def of_row(rule):
+        def advance(state, token):
+            return jax.tree.map(settled, rule.advance(state, token), state)
+
+        return _mapped(advance, tokens.ndim)
+
+    return tuple(of_row(rule)(state, tokens) for rule, state in zip(rules, states, strict=True))
+
+
+def settled(leaf: Any, before: Array | None = None) -> Array:
+    """A leaf of a state as an array of a dtype that stays: a loop carries it.
+
+    Args:
+      before: the same leaf one token before; a Python number takes its dtype where that holds it.
+    """
+    array = jnp.asarray(leaf)
+    if before is not None and array.weak_type and jnp.result_type(array, before) == before.dtype:
+        return jnp.asarray(array, before.dtype)
+    return jnp.asarray(array, array.dtype)
 
 
 def at(states: RuleStates, nodes: AnyArray | int) -> RuleStates:

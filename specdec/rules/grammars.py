@@ -7,9 +7,8 @@ go through it, so that it becomes one over tokens.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,11 +18,10 @@ from jaxtyping import Array, Float, Int
 from specdec.pytrees import pytree
 from specdec.rules.automata import eos_of
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
-from specdec.rules.characters import characters_of
 from specdec.rules.edges import Edges, edges_of
-from specdec.rules.finders import WHITESPACE, searching
+from specdec.rules.expressions import ByteAutomaton, asked, automaton_of, cut, library, named
 from specdec.rules.fronts import Fronts, Left, fronts_of
-from specdec.rules.spelling import Finish, Spelling, check_followed
+from specdec.rules.spelling import Spelling, check_followed
 from specdec.types import AnyArray
 
 MOST_EDGES = 2**24  # Of an automaton.
@@ -48,8 +46,8 @@ class Regex:
 
     The syntax is that of Rust's ``regex``: no look-around and no back-references; ``\d`` and ``\w``
     are Unicode's, so that ``\w{3,12}`` is large: nested repetitions of it may take minutes and
-    gigabytes to open, which nothing bounds. A ``^`` in front and a ``$`` at the end change nothing.
-    Needs outlines-core.
+    gigabytes to open. Only the number of a single one is bounded, by 10,000. A ``^`` in front and a
+    ``$`` at the end change nothing. Needs outlines-core.
 
     Attributes:
       pattern: the expression.
@@ -86,8 +84,8 @@ class JsonSchema:
       schema: a dict, or JSON in a string, which it is kept as.
 
     Raises:
-      ValueError: it is not JSON; opened, a schema that outlines-core refuses, and what
-        :class:`Regex` says.
+      ValueError: it is not JSON, or nested too deep; opened, a schema that outlines-core refuses,
+        which takes some hundred levels, and what :class:`Regex` says.
     """
 
     schema: dict[str, Any] | str
@@ -95,19 +93,21 @@ class JsonSchema:
     def __post_init__(self):
         try:
             known = json.loads(self.schema) if isinstance(self.schema, str) else self.schema
-            kept = json.dumps(known, ensure_ascii=False)
+            kept = json.dumps(known, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"JsonSchema's schema is not JSON: {error}.") from None
+            raise ValueError(f"JsonSchema's schema is not JSON: {cut(str(error))}.") from None
+        except RecursionError:
+            raise ValueError("JsonSchema's schema is nested too deep.") from None
         if not isinstance(known, dict):
-            raise ValueError(f"JsonSchema needs a JSON object, got {kept}.")
+            raise ValueError(f"JsonSchema needs a JSON object, got {cut(kept)}.")
         object.__setattr__(self, "schema", kept)
 
     def __repr__(self) -> str:
         return f"JsonSchema({self.schema!r})"
 
     def open(self, target: RuleTarget) -> OpenRule:
-        build = _library("outlines_core.json_schema").build_regex_from_schema
-        return _open(self, _asked(self, build, self.schema), target)
+        build = library("outlines_core.json_schema").build_regex_from_schema
+        return _open(self, asked(self, build, self.schema), target)
 
 
 @pytree
@@ -135,23 +135,6 @@ class Grammar:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bytes:
-    """An automaton over bytes.
-
-    Attributes:
-      states: S; they are 0, 1, 2, ...
-      begin: the first one.
-      accepting: [S].
-      step: (states, bytes) -> the states behind them, -1 where no text goes on so.
-    """
-
-    states: int
-    begin: int
-    accepting: np.ndarray
-    step: Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Spelt:
     """Tokens with text, sorted by it.
 
@@ -176,7 +159,7 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
     spelling = words.spelling(target.vocab_size)
     runs = spelling.broken == "run"
     check_followed(name, words, spelling)
-    automaton = _automaton(rule, pattern, spelling.finish)
+    automaton = automaton_of(rule, pattern, spelling.finish)
     inner = [b"" if token in eos else piece for token, piece in enumerate(spelling.pieces)]
     # Without text in front a first piece may show less, and one that shows nothing be before it.
     fresh, spaced, torn, end, states = range(automaton.states, automaton.states + 5)
@@ -202,7 +185,9 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
     sources, tokens, targets = map(np.concatenate, zip(*known, strict=True))
     live = _live(sources, targets, end, states)
     if not live[automaton.begin if target.continues else fresh]:
-        raise ValueError(f"{rule!r} leaves no token: no pieces of the vocabulary make a match.")
+        raise ValueError(
+            f"{named(rule)} leaves no token: no pieces of the vocabulary make a match."
+        )
     # A state that is not live is one without edges, as the last one is.
     numbers = np.where(live, np.cumsum(live) - 1, np.sum(live) - 1)
     kept = live[sources] & live[targets]
@@ -217,76 +202,6 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
 
     first = jnp.asarray(numbers[[fresh, automaton.begin, torn]], jnp.int32)
     return Grammar(_sized(edges), fronts_of(spelling, target, "", start, 0), first)
-
-
-def _automaton(rule: Regex | JsonSchema, pattern: str, finish: Finish) -> _Bytes:
-    """The automaton over bytes of what is matched, without what no text shows."""
-    library = _library("outlines_core")
-    alphabet = library.Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
-    ends = len(pattern) - len(pattern[:-1].rstrip("\\"))
-    if pattern.endswith("$") and ends % 2:
-        pattern = pattern[:-1]
-    pattern = pattern.removeprefix("^")
-    _asked(rule, library.Index, pattern, alphabet)  # By itself: it may close groups of others.
-    # Alone, an expression ends at its first alternative that matches. The byte in front is there
-    # for expressions that match no text at all, whose first state the library would not find.
-    index = _asked(rule, library.Index, rf"\x00(?:{pattern})\z", alphabet)
-    edges = index.get_transitions()
-    numbers = {state: i for i, state in enumerate(edges)}
-    steps = np.full((len(edges), 257), -1)
-    for state, following in edges.items():
-        steps[numbers[state], list(following)] = [numbers[to] for to in following.values()]
-    accepting = np.zeros(len(edges), bool)
-    accepting[[numbers[state] for state in index.get_final_states()]] = True
-    # A text without what is replaced is shown as it is.
-    words = [list(old.encode("utf-8")) for old, _ in finish.replaces]
-    cleaned = searching(words, 256).steps
-    pairs, endings, ends_in_space = len(cleaned), *_endings(finish.strips)
-    count = len(endings)
-
-    def step(states: np.ndarray, letters: np.ndarray) -> np.ndarray:
-        both, ending = np.divmod(states, count)
-        behind, seen = steps[both // pairs, letters], cleaned[both % pairs, letters]
-        after = (behind * pairs + seen) * count + endings[ending, letters]
-        return np.where((behind < 0) | (seen == pairs - 1), -1, after)
-
-    begin = steps[numbers[index.get_initial_state()], 0] * pairs * count
-    accepting = np.repeat(accepting, pairs)[:, None] & ~ends_in_space
-    return _Bytes(len(edges) * pairs * count, int(begin), accepting.reshape(-1), step)
-
-
-def _endings(strips: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An automaton over bytes that tells what strips a text of its end: whitespace.
-
-    Returns:
-      [E, 256] the state behind each byte, and [E] whether the text then ends in whitespace. One
-      state without any, where nothing strips.
-    """
-    if not strips:
-        return np.zeros((1, 256), np.int64), np.zeros(1, bool)
-    letters = {chr(code): 0 for code in WHITESPACE}
-    characters = characters_of(letters, 1)
-    states = len(characters.begun)
-    kinds = characters.kinds[:256]
-    behind = characters.following[:, kinds] + states * (characters.letters[:, kinds] == 0)
-    return np.tile(behind, (2, 1)), np.arange(2 * states) == states
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise ValueError(
-            "Regex and JsonSchema need outlines-core, which is not installed: "
-            'pip install "specdec[grammars]".'
-        ) from None
-
-
-def _asked(rule: Regex | JsonSchema, function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except ValueError as error:
-        raise ValueError(f"{rule!r} is refused by outlines-core: {error}") from None
 
 
 def _shown_first(
@@ -331,7 +246,7 @@ def _spelt(pieces: Sequence[bytes]) -> _Spelt:
 Triples = tuple[np.ndarray, np.ndarray, np.ndarray]  # Sources, tokens and targets of edges.
 
 
-def _walked(automaton: _Bytes, sources: np.ndarray, spelt: _Spelt) -> Triples:
+def _walked(automaton: ByteAutomaton, sources: np.ndarray, spelt: _Spelt) -> Triples:
     """The edges from some states, with whole pieces."""
     behind = automaton.step(sources[:, None], _BYTES)
     rows, letters = np.nonzero(behind >= 0)
@@ -354,7 +269,7 @@ def _walked(automaton: _Bytes, sources: np.ndarray, spelt: _Spelt) -> Triples:
 
 
 def _reached(
-    rule: Regex | JsonSchema, automaton: _Bytes, spelt: _Spelt, begun: np.ndarray
+    rule: Regex | JsonSchema, automaton: ByteAutomaton, spelt: _Spelt, begun: np.ndarray
 ) -> list[Triples]:
     """All edges from the first state, from ``begun``, and from what these lead to."""
     seen, found, size = np.zeros(automaton.states, bool), [], 0
@@ -369,7 +284,7 @@ def _reached(
         size += len(found[-1][1])
         if size > MOST_EDGES:
             raise ValueError(
-                f"{rule!r} has more than {MOST_EDGES} edges with this vocabulary: bounded "
+                f"{named(rule)} has more than {MOST_EDGES} edges with this vocabulary: bounded "
                 "repetitions of many characters take that many; use * or + instead."
             )
     return found

@@ -8,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import positive, real
+from specdec.arguments import real
 from specdec.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
+
+_FLOAT = np.finfo(np.float32)
+_LARGEST = float(_FLOAT.max)
+_FINITE = "a finite number of float32"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +38,8 @@ class RepetitionPenalty:
     penalty: float
 
     def __post_init__(self):
-        positive("RepetitionPenalty.penalty", self.penalty, "above 0 (1 changes nothing)")
+        meaning = "above 0 (1 changes nothing), a number of float32"
+        real("RepetitionPenalty.penalty", self.penalty, meaning, float(_FLOAT.tiny), _LARGEST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _Repetition(np.float32(self.penalty), target.vocab_size)
@@ -74,7 +79,7 @@ class PresencePenalty:
     penalty: float
 
     def __post_init__(self):
-        real("PresencePenalty.penalty", self.penalty, "a finite number")
+        real("PresencePenalty.penalty", self.penalty, _FINITE, -_LARGEST, _LARGEST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _Counted(np.float32(self.penalty), np.float32(0), target.vocab_size)
@@ -96,7 +101,7 @@ class FrequencyPenalty:
     penalty: float
 
     def __post_init__(self):
-        real("FrequencyPenalty.penalty", self.penalty, "a finite number")
+        real("FrequencyPenalty.penalty", self.penalty, _FINITE, -_LARGEST, _LARGEST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _Counted(np.float32(0), np.float32(self.penalty), target.vocab_size)

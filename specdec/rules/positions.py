@@ -17,6 +17,8 @@ from specdec.pytrees import pytree
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
 
+MOST = 2**31 - 1  # Tokens are counted in 32 bits.
+
 
 @dataclasses.dataclass(frozen=True)
 class MinLength:
@@ -36,7 +38,7 @@ class MinLength:
     length: int
 
     def __post_init__(self):
-        whole("MinLength.length", self.length, 0)
+        whole("MinLength.length", self.length, 0, MOST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         if not target.continues:  # The start token.
@@ -61,7 +63,7 @@ class MinNewTokens:
     count: int
 
     def __post_init__(self):
-        whole("MinNewTokens.count", self.count, 0)
+        whole("MinNewTokens.count", self.count, 0, MOST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         _check_least("MinNewTokens", self.count, self.count, target)
@@ -196,7 +198,7 @@ class Suppressed:
         tokens = tuple(whole("each of Suppressed.tokens", each, 0) for each in self.tokens)
         object.__setattr__(self, "tokens", tokens)
         if self.at is not None:
-            whole("Suppressed.at", self.at, 0)
+            whole("Suppressed.at", self.at, 0, MOST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         mask = target.mask([target.token("Suppressed", each) for each in self.tokens])

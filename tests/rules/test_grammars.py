@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import random
 import re
 import sys
@@ -67,6 +68,18 @@ class Small:
             takes = at_begin and self.strips in ("one token", "until text")
             text += SMALL[token].removeprefix(b" ") if takes else SMALL[token]
         return self.finish(text.decode("utf-8", "replace"))
+
+
+def nested(count):
+    """A schema of objects in objects."""
+    schema = {"type": "string"}
+    for _ in range(count):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+CYCLIC = {"type": "object"}
+CYCLIC["properties"] = {"a": CYCLIC}
 
 
 def row(*prefix):
@@ -306,6 +319,12 @@ def test_a_decoder_only_model():
         (lambda: specdec.JsonSchema("{"), "schema is not JSON: "),
         (lambda: specdec.JsonSchema({"a": {1, 2}}), "schema is not JSON: "),
         (lambda: specdec.JsonSchema("[]"), r"needs a JSON object, got \[\]"),
+        (lambda: specdec.JsonSchema("[" * 100_000), "JsonSchema's schema is nested too deep"),
+        (lambda: specdec.JsonSchema('{"a":' * 100_000), "JsonSchema's schema is nested too deep"),
+        (lambda: specdec.JsonSchema(nested(5000)), "JsonSchema's schema is nested too deep"),
+        (lambda: specdec.JsonSchema(CYCLIC), "schema is not JSON: Circular reference"),
+        (lambda: specdec.JsonSchema({"const": math.nan}), "schema is not JSON: Out of range float"),
+        (lambda: specdec.JsonSchema("{1" + "0" * 9000), "schema is not JSON: "),
     ],
 )
 def test_what_cannot_be(make, told):
@@ -322,11 +341,33 @@ def test_what_cannot_be(make, told):
         (specdec.Regex("^a|^b"), "is refused by outlines-core"),
         (specdec.JsonSchema({"type": "x"}), "is refused by outlines-core: Unsupported type: x"),
         (specdec.Regex("ac"), r"Regex\('ac'\) leaves no token: no pieces"),
+        (specdec.JsonSchema(nested(300)), "JsonSchema.* JSON of at most 127 levels"),
+        (specdec.JsonSchema(json.dumps(nested(300))), "JsonSchema.* JSON of at most 127 levels"),
+        (specdec.JsonSchema({"const": 10**400}), "JsonSchema.*and numbers of 64 bits"),
+        (specdec.JsonSchema({"const": "\ud800"}), "JsonSchema.* is refused by outlines-core: 'utf"),
+        (specdec.JsonSchema({"x" * 5000: 1}), r"JsonSchema\('{\"x+… is refused by outlines-core"),
+        (
+            specdec.JsonSchema({"maxLength": 10**9, "type": "string"}),
+            "JsonSchema.* more than 10000",
+        ),
+        (specdec.Regex("(" * 100_000 + ")" * 100_000), r"Regex\('\(+… is refused by outlines-core"),
+        (specdec.Regex("[" * 100_000), r"Regex\('\[+… is refused by outlines-core"),
+        (specdec.Regex("a{10001}"), "repeats something more than 10000 times"),
+        (specdec.Regex("a{2," + "9" * 9000 + "}"), "repeats something more than 10000 times"),
+        (specdec.Regex(r"a\\{0,10001}"), "repeats something more than 10000 times"),
     ],
 )
 def test_what_cannot_be_for_a_target(rule, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=told) as caught:
         rule.open(RuleTarget(16, EOS, False, 8, Small("nothing")))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_braces_that_repeat_nothing():
+    """They are letters, and so are the numbers in them."""
+    with pytest.raises(ValueError, match="leaves no token"):
+        specdec.Regex(r"\{10001\}").open(RuleTarget(16, EOS, False, 8, Small("nothing")))
 
 
 def test_targets_that_have_no_text_or_no_end():

@@ -15,7 +15,7 @@ import specdec
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.rules import base
+from specdec.rules import base, opening
 from specdec.rules.base import RuleTarget
 from specdec.testing.rule_mutants import FinishedRowsAdvance
 
@@ -107,11 +107,23 @@ def test_without_rules_nothing_of_them_is_in_the_program(monkeypatch):
         (lambda: specdec.RepetitionPenalty(-1), "penalty must be above 0"),
         (lambda: specdec.PresencePenalty(float("nan")), "must be a finite number"),
         (lambda: specdec.NoRepeatNgram(0), "size must be at least 1"),
-        (lambda: specdec.MinLength(-1), "length must be at least 0"),
+        (lambda: specdec.MinLength(-1), "length must be in 0..2147483647, got -1"),
         (lambda: specdec.ForcedFirst("x"), "must be a whole number"),
         (lambda: specdec.Forbidden("x"), "needs a list of strings or lists"),
         (lambda: specdec.Forbidden([]), "needs one sequence or more"),
         (lambda: specdec.Forbidden([[]]), "none of them empty"),
+        (lambda: specdec.Forbidden([b"ab"]), "is a string or a list of token ids, got b'ab'"),
+        (lambda: specdec.Forbidden(["\ud800"]), "Forbidden has '.ud800', which is no text"),
+        (lambda: specdec.RepetitionPenalty(1e-300), "must be above 0 .*, a number of float32"),
+        (lambda: specdec.RepetitionPenalty(1e300), "must be above 0 .*, a number of float32"),
+        (lambda: specdec.PresencePenalty(1e39), "must be a finite number of float32, got 1e.39"),
+        (lambda: specdec.FrequencyPenalty(-1e39), "must be a finite number of float32, got -1e.39"),
+        (lambda: specdec.MinLength(2**31), "MinLength.length must be in 0..2147483647"),
+        (lambda: specdec.MinNewTokens(2**31), "MinNewTokens.count must be in 0..2147483647"),
+        (lambda: specdec.Suppressed([1], at=2**31), "Suppressed.at must be in 0..2147483647"),
+        (lambda: specdec.Automaton({0: {2: 2**25}}, [0]), "edges must be in 0..16777216"),
+        (lambda: specdec.Automaton({2**25: {2: 0}}, [0]), "edges must be in 0..16777216"),
+        (lambda: specdec.Automaton({0: {2: 0}}, [2**25]), "accepting must be in 0..16777216"),
         (lambda: specdec.AllowedSequences([]), "needs one sequence or more"),
         (lambda: specdec.Automaton({}, []), "needs edges"),
         (lambda: specdec.Automaton({0: {-1: 2}}, []), "a token of Automaton.edges must be"),
@@ -160,9 +172,9 @@ def test_a_rule_is_opened_once_for_a_target():
     """The same object for the same target, and another one for another."""
     names = [(2, token) for token in range(3)]
     rule, same = specdec.AllowedSequences(names), specdec.AllowedSequences(names)
-    first = base.opened(rule, TARGET)
-    assert base.opened(rule, TARGET) is first
-    assert base.opened(same, TARGET) is not first
+    first = opening.opened(rule, TARGET)
+    assert opening.opened(rule, TARGET) is first
+    assert opening.opened(same, TARGET) is not first
     other = dataclasses.replace(TARGET, eos_ids=(0,))
-    assert base.opened(rule, other) is not first
+    assert opening.opened(rule, other) is not first
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(first))

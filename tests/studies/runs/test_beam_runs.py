@@ -20,7 +20,7 @@ def lists(tokens, scores):
     tokens, scores = np.array(tokens)[None], np.array(scores, np.float32)[None]
     lengths = np.full(scores.shape, tokens.shape[2])
     one = np.ones(1, int)
-    return BeamResult(tokens, lengths, scores, scores, None, one, one < 0)
+    return BeamResult(tokens, lengths, scores, scores, None, one, 0 * one)
 
 
 def test_differences():

@@ -16,7 +16,6 @@ import numpy as np
 from specdec.checkpoints.generation_options import advice_on
 from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
-from specdec.data.vocabulary import Tokenizer, added_text
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, Block, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
@@ -38,6 +37,7 @@ from specdec.models.placing import agreed
 from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
 from specdec.streaming import End, Piece, pieces, within
+from specdec.text.base import Tokenizer, added_text
 from specdec.types import DecodeResult
 
 F = TypeVar("F", bound=Callable[..., Any])

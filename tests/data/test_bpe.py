@@ -5,11 +5,11 @@ import shutil
 
 import jax
 import pytest
+from specdec.data.fast_tokenizer import FastTokenizer, open_tokenizer
 from tiny import TINY_GPT, random_gpt_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.data.fast_tokenizer import FastTokenizer, open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 tokenizers = pytest.importorskip("tokenizers")

@@ -11,9 +11,8 @@ from tiny import TINY, random_t5_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
-from specdec.data.byte_tokenizer import ByteTokenizer
-from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.vocabulary import Vocabulary
+from specdec.text.opening import open_tokenizer
+from specdec.text.vocabulary import Vocabulary
 from specdec.training.train import check_vocabulary
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")

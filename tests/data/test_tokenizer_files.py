@@ -12,10 +12,10 @@ from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
-from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.vocabulary import added_text
-from specdec.data.word_pieces import train_word_pieces
 from specdec.decoding.batches import make_batches
+from specdec.text.base import added_text
+from specdec.text.opening import open_tokenizer
+from specdec.text.word_pieces import train_word_pieces
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 from small_vocabularies import train_pieces
+from specdec.data.fast_tokenizer import FastTokenizer, open_tokenizer
 from tiny import random_t5_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.data.fast_tokenizer import FastTokenizer, open_tokenizer
 from specdec.models.t5.config import T5Config
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")

@@ -10,7 +10,7 @@ import sentencepiece
 from small_vocabularies import train_pieces
 
 from specdec.checkpoints import find_vocabulary
-from specdec.data.fast_tokenizer import open_tokenizer
+from specdec.text.opening import open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 tokenizers = pytest.importorskip("tokenizers")

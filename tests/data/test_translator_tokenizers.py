@@ -7,6 +7,7 @@ import pytest
 from small_vocabularies import (
     BYTES,
     LINES,
+    NLLB,
     train_model,
     write_json,
     write_m2m100,
@@ -15,10 +16,8 @@ from small_vocabularies import (
 )
 
 from specdec.checkpoints import find_vocabulary
-from specdec.checkpoints.languages import NLLB
-from specdec.checkpoints.vocabulary_files import copy_vocabulary
-from specdec.checkpoints.vocabulary_tokens import difference
-from specdec.data.fast_tokenizer import open_tokenizer
+from specdec.text.files import copy_vocabulary
+from specdec.text.opening import difference, open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 tokenizers = pytest.importorskip("tokenizers")

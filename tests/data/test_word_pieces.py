@@ -2,16 +2,16 @@
 
 import jax
 import pytest
+from specdec.data.fast_tokenizer import FastTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specdec.checkpoints import save_huggingface
-from specdec.data.fast_tokenizer import FastTokenizer
 from specdec.data.inputs import text_ids
-from specdec.data.word_pieces import START_ID, train_word_pieces
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import init_params
 from specdec.runs.train import word_pieces
+from specdec.text.word_pieces import START_ID, train_word_pieces
 from specdec.training.train import TextFiles
 
 LINES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5

@@ -26,7 +26,6 @@ from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
 from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
-from specdec.data.vocabulary import train_vocabulary
 from specdec.drafters.shape import Chain
 from specdec.measure import rows
 from specdec.measure.choice import Candidate, Choice, keep
@@ -36,6 +35,7 @@ from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.runs import cli
 from specdec.runs.command_line import Given
 from specdec.studies.runs.kept import kept_of
+from specdec.text.vocabulary import train_vocabulary
 from specdec.training import checkpointing
 from specdec.training.ngrams import count_ngrams
 from specdec.training.on_policy import OnPolicy, OnPolicyBatches

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec.data.vocabulary import cleaned_up
 from specdec.rules import grammars
 from specdec.rules.base import RowStart, RuleTarget
+from specdec.text.vocabulary import cleaned_up
 
 TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
 WARM = specdec.SamplingConfig(1.0)

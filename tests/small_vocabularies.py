@@ -26,7 +26,7 @@ LINES = [
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def train_model(path: Path, kind: str = "unigram", size: int = 54, **ids: int) -> list[str]:
+def train_model(path: Path, kind: str = "unigram", size: int = 54, **ids: Any) -> list[str]:
     """A SentencePiece model of :data:`LINES`, with fairseq's ids unless told others; its pieces."""
     ids = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1} | ids
     with open(path, "wb") as file:

@@ -54,7 +54,7 @@ def check_files(path: Path, told: Mapping[str, Any]) -> None:
             )
     for name in (*MERGES, TARGET_PIECE_IDS, ADDED_TOKENS):
         if path.with_name(name).is_file():
-            _check_ids(path.with_name(name))
+            _check_ids(path.with_name(name), read_json(path.with_name(name)))
     _check_settings(path.with_name(TOKENIZER_CONFIG), told)
     special = path.with_name(SPECIAL_TOKENS_MAP)
     if special.is_file():
@@ -102,17 +102,43 @@ def _check_token(path: Path, field: str, told: Any) -> None:
             raise _wrong(path, f"{field}.{flag}", told[flag], "true or false")
 
 
-def _check_ids(path: Path) -> None:
-    """CheckpointError unless a file gives each token an id of its own."""
+def _check_ids(path: Path, ids: Mapping[str, Any], field: str = "") -> None:
+    """CheckpointError unless each token has an id of its own."""
     found: dict[int, str] = {}
-    for text, value in read_json(path).items():
+    for text, value in ids.items():
         if type(value) is not int or not 0 <= value < _MOST_IDS:
-            raise _wrong(path, f"[{reprlib.repr(text)}]", value, "a token's id")
+            raise _wrong(path, f"{field}[{reprlib.repr(text)}]", value, "a token's id")
         if found.setdefault(value, text) != text:
             raise CheckpointError(
-                f"{path} gives id {value} to both {reprlib.repr(found[value])} and "
-                f"{reprlib.repr(text)}; copy or download it again."
+                f"{path}: {field or 'it'} gives id {value} to both "
+                f"{reprlib.repr(found[value])} and {reprlib.repr(text)}; copy or download it again."
             )
+
+
+def check_content(path: Path) -> None:
+    """CheckpointError that names what in a tokenizer.json is not as it must be, if that is found.
+
+    For files that transformers refused, since it takes longer than reading them.
+    """
+    content = read_json(path)
+    model = content.get("model")
+    if not isinstance(content.get("added_tokens"), list):
+        raise _wrong(path, "added_tokens", content.get("added_tokens"), "a list of tokens")
+    for i, token in enumerate(content["added_tokens"]):
+        _check_token(path, f"added_tokens[{i}]", token)
+    if not isinstance(model, dict):
+        raise _wrong(path, "model", model, "an object")
+    for field, kinds in {"vocab": dict | list, "merges": list | None}.items():
+        if not isinstance(model.get(field), kinds):
+            what = "an object or a list" if field == "vocab" else "a list"
+            raise _wrong(path, f"model.{field}", model.get(field), what)
+    if isinstance(model["vocab"], dict):
+        _check_ids(path, model["vocab"], "model.vocab")
+    else:
+        for i, row in enumerate(model["vocab"]):
+            kinds = [type(part) for part in row] if isinstance(row, list) else []
+            if kinds not in ([str, float], [str, int]):
+                raise _wrong(path, f"model.vocab[{i}]", row, "a piece and its score")
 
 
 def check_added(path: Path, theirs: Any) -> None:

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from specdec.core.checkpoint_files import CheckpointError, read_json
 from specdec.text.base import SPACE, Languages, check_rows, pieces_of
-from specdec.text.checks import check_added, check_files
+from specdec.text.checks import check_added, check_content, check_files
 from specdec.text.files import (
     BESIDE,
     FAIRSEQ_PIECES,
@@ -210,9 +210,14 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     registered = TOKENIZER_MAPPING_NAMES.get(str(config.get("model_type")))
-    named = told.get("tokenizer_class") or config.get("tokenizer_class") or registered
+    named = told.get("tokenizer_class") or config.get("tokenizer_class")
+    if path.name == VOCABULARY and "extra_ids" not in told and b"<extra_id_0>" in path.read_bytes():
+        options["extra_ids"] = 0  # Sentinels are among the pieces.
     # Of a UMT5, transformers reads tokenizer.json alone.
-    if not named or (path.name == VOCABULARY and registered == "TokenizersBackend"):
+    if (
+        not named and "model_type" not in config
+        or path.name == VOCABULARY and registered == "TokenizersBackend"
+    ):  # fmt: skip
         return getattr(transformers, _guessed(path)).from_pretrained(path.parent, **options)
     if not config:
         options["config"] = transformers.PreTrainedConfig()
@@ -291,10 +296,12 @@ def _reading(path: Path) -> Iterator[None]:
     except (CheckpointError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
+        if path.with_name(TOKENIZER).is_file():
+            check_content(path.with_name(TOKENIZER))
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 250)
         raise CheckpointError(
-            f"{path} cannot be read by transformers as a {path.name}, with the files beside it "
-            f"({reason}); copy or download them again."
+            f"{path} cannot be read by transformers, with the files beside it ({reason}); copy or "
+            "download them again."
         ) from None
     finally:
         logging.disable(disabled)

@@ -12,6 +12,7 @@ from specdec.text.hugging_face import HuggingFaceTokenizer, opened, tokens_of
 from specdec.text.vocabulary import Vocabulary, read_pieces
 from specdec.text.word_pieces import WordPieces, is_trained_here
 
+
 def open_tokenizer(
     path: str | os.PathLike, rows: int | None = None, *, of_t5x: bool = False,
     source_language: str | None = None,

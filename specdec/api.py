@@ -98,7 +98,8 @@ class Pair:
         a batch with.
 
         Args:
-          texts: strings, or token ids with EOS at the end; any iterable of them.
+          texts: strings, or token ids as the model reads them: nothing is put around these, so an
+            encoder's end with EOS where its tokenizer ends texts so; any iterable of them.
           decoding: how to decode; the defaults of :class:`specdec.Decoding` if None.
           prefix: forced beginning of the outputs of an encoder-decoder, which its decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with

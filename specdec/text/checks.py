@@ -67,10 +67,9 @@ def _check_settings(path: Path, told: Mapping[str, Any]) -> None:
         if key.endswith("_token") and value is not None and not isinstance(value, bool):
             _check_token(path, key, value)
         elif key in _LISTS and value is not None:
-            items = value.values() if isinstance(value, dict) else value
             if not isinstance(value, dict | list):
                 raise _wrong(path, key, value, "a list of tokens")
-            for i, each in enumerate(items):
+            for i, each in enumerate(value.values() if isinstance(value, dict) else value):
                 _check_token(path, f"{key}[{i}]", each)
         elif key in ("extra_ids", "offset") and (
             type(value) is not int or not 0 <= value <= _MOST_MADE

@@ -215,8 +215,8 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
         options["extra_ids"] = 0  # Sentinels are among the pieces.
     # Of a UMT5, transformers reads tokenizer.json alone.
     if (
-        not named and "model_type" not in config
-        or path.name == VOCABULARY and registered == "TokenizersBackend"
+        (not named and "model_type" not in config)
+        or (path.name == VOCABULARY and registered == "TokenizersBackend")
     ):  # fmt: skip
         return getattr(transformers, _guessed(path)).from_pretrained(path.parent, **options)
     if not config:
@@ -234,14 +234,13 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
 
 def _renamed(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     """The same where files have other names than transformers knows."""
+    known = {path.name: VOCABULARY} | {name: name for name in (_CONFIG, *BESIDE)}
+    known |= _NAMES if path.name in _NAMES else {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in (path.name, MERGES.get(path.name, ""), _CONFIG, *BESIDE):
-            file = path.with_name(name).absolute() if name else path
-            if name and file.is_file():
-                known = name == path.name and path.name not in MERGES
-                (Path(folder) / (VOCABULARY if known else _NAMES.get(name, name))).symlink_to(file)
-        name = _NAMES.get(path.name, VOCABULARY)
-        return _opened(Path(folder) / name, told, config)
+        for name in known:
+            if path.with_name(name).is_file():
+                (Path(folder) / known[name]).symlink_to(path.with_name(name).absolute())
+        return _opened(Path(folder) / known[path.name], told, config)
 
 
 def _guessed(path: Path) -> str:

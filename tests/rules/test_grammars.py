@@ -13,7 +13,8 @@ import pytest
 import specdec
 from specdec.rules import grammars
 from specdec.rules.base import RowStart, RuleTarget
-from specdec.text.vocabulary import cleaned_up
+
+transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 
 TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
 WARM = specdec.SamplingConfig(1.0)
@@ -34,6 +35,10 @@ SMALL = [
     b".",
     b"aba",
 ]
+
+
+def cleaned_up(text):
+    return transformers.PreTrainedTokenizerBase.clean_up_tokenization(None, text)
 
 
 class Small:

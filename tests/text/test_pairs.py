@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -239,3 +241,35 @@ def test_a_pair_with_its_files_continues_texts(tmp_path):
     for text, tokens in zip(out.texts, out.tokens, strict=True):
         kept = [t for t in tokens.tolist() if t != config.eos_id]
         assert text == pair.vocabulary.decode(kept)
+
+
+# What is imported
+
+CODE = """
+import sys, warnings
+import specdec
+from specdec.checkpoints import load_huggingface, save_t5x
+def told(where):
+    found = {name.split('.')[0] for name in sys.modules} & {'torch', 'transformers'}
+    assert not found, (where, found)
+told('import')
+for name in ('quickstart', 'quickstart_lm'):
+    words = specdec.load_pair(name).vocabulary
+    assert words.decode(words.encode('the house', add_eos=True)) == 'the house'
+    told(name)
+source = specdec.checkpoints.loading.bundled('quickstart') / 'target'
+save_t5x(sys.argv[1], *load_huggingface(source), 1)
+import shutil
+import subprocess
+import sys
+shutil.copy(source / 'spiece.model', sys.argv[1])
+pair = specdec.load_pair(target=sys.argv[1], draft=specdec.Copying())
+assert pair.vocabulary is not None and pair.vocabulary.pieces()
+told('a T5X checkpoint')
+"""
+
+
+def test_only_hugging_face_directories_need_transformers(tmp_path):
+    command = [sys.executable, "-c", CODE, str(tmp_path / "t5x")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -146,7 +146,8 @@ def _gpt(root: Path) -> None:
 
 def _bytes(root: Path) -> None:
     _save(root / "target", dataclasses.replace(TINY["v1.1"], vocab_size=384), 0)
-    ends = {"eos_token": {"content": "</s>"}, "pad_token": "<pad>", "extra_ids": 125}
+    end = {"content": "</s>", "__type": "AddedToken"}
+    ends = {"eos_token": end, "pad_token": "<pad>", "extra_ids": 125}
     write_json(
         root / "target" / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer", **ends}
     )

@@ -16,7 +16,6 @@ import numpy as np
 from specdec.checkpoints.generation_options import advice_on
 from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
-from specdec.data.vocabulary import Tokenizer, added_text
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, Block, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
@@ -38,6 +37,7 @@ from specdec.models.placing import agreed
 from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
 from specdec.streaming import End, Piece, pieces, within
+from specdec.text.base import Tokenizer, added_text
 from specdec.types import DecodeResult
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,7 +98,8 @@ class Pair:
         a batch with.
 
         Args:
-          texts: strings, or token ids with EOS at the end; any iterable of them.
+          texts: strings, or token ids as the model reads them: nothing is put around these, so an
+            encoder's end with EOS where its tokenizer ends texts so; any iterable of them.
           decoding: how to decode; the defaults of :class:`specdec.Decoding` if None.
           prefix: forced beginning of the outputs of an encoder-decoder, which its decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with

@@ -17,10 +17,11 @@ from specdec.checkpoints.loading import (
     resolve,
     translating,
 )
-from specdec.data.fast_tokenizer import check_languages, open_tokenizer
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
 from specdec.models.partitioning import DeviceMesh, check_mesh
+from specdec.text.base import check_languages
+from specdec.text.opening import open_tokenizer
 
 
 def load_pair(

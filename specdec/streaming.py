@@ -9,9 +9,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from specdec.data.vocabulary import Tokenizer
 from specdec.models.partitioning import Partitioning
 from specdec.models.placing import agreed
+from specdec.text.base import Tokenizer
 
 End = Literal["eos", "limit", "stop", "time"]
 R = TypeVar("R")

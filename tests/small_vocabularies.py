@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
-
-from specdec.checkpoints.languages import M2M100, NLLB
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
+from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB
 
 
 def train_pieces(directory: Path, lines: list[str], pieces: int) -> Path:
@@ -26,7 +26,7 @@ LINES = [
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def train_model(path: Path, kind: str = "unigram", size: int = 54, **ids: int) -> list[str]:
+def train_model(path: Path, kind: str = "unigram", size: int = 54, **ids: Any) -> list[str]:
     """A SentencePiece model of :data:`LINES`, with fairseq's ids unless told others; its pieces."""
     ids = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1} | ids
     with open(path, "wb") as file:
@@ -67,9 +67,10 @@ def write_m2m100(directory: Path) -> int:
     pieces = train_model(directory / "sentencepiece.bpe.model")[3:]
     names = ["<s>", "<pad>", "</s>", "<unk>", *pieces[::2], *pieces[1::4]]
     write_json(directory / "vocab.json", {name: i for i, name in enumerate(names)})
-    listed = {"additional_special_tokens": [f"__{code}__" for code in M2M100]}
+    codes = FAIRSEQ_LANGUAGE_CODES["m2m100"]
+    listed = {"additional_special_tokens": [f"__{code}__" for code in codes]}
     write_json(directory / "special_tokens_map.json", listed)
-    return len(names) + len(M2M100)
+    return len(names) + len(codes)
 
 
 def write_nllb(transformers: Any, directory: Path, **config: Any) -> int:

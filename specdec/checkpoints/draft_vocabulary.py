@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec.checkpoints.files import read_json
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core import files
+from specdec.core.checkpoint_files import read_json
 
 FILE_NAME = "draft_vocabulary.json"
 

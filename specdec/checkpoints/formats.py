@@ -12,11 +12,11 @@ from specdec.checkpoints import (
     hf_files,
     huggingface,
     t5x,
-    vocabulary_files,
 )
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.config import Config
 from specdec.rules.base import Rule
+from specdec.text.files import vocabulary_in
 
 
 def open_checkpoint(
@@ -72,8 +72,8 @@ def find_vocabulary(source: str | Path) -> Path | None:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     if not t5x.is_t5x(source):
-        return vocabulary_files.vocabulary_in(hf_files.local_directory(source))
+        return vocabulary_in(hf_files.local_directory(source))
     if t5x.is_remote(os.fspath(source)):
         return None
     path = Path(source).absolute()
-    return vocabulary_files.vocabulary_in(path, path.parent)
+    return vocabulary_in(path, path.parent)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.core.checkpoint_files import read_json
 from specdec.rules.base import Rule
 from specdec.rules.forbidden import Forbidden
 from specdec.rules.ngrams import NoRepeatNgram

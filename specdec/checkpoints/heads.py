@@ -16,9 +16,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
-from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import CONFIG, HEADS_TYPE, STORED_DTYPES, WEIGHTS, opened
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, cast, written_whole
+from specdec.core.checkpoint_files import read_json
 from specdec.core.files import write_json
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig

@@ -17,8 +17,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from specdec.checkpoints import vocabulary_files
-from specdec.checkpoints.files import check_whole, read_json
 from specdec.checkpoints.parameters import (
     DTYPES,
     CheckpointError,
@@ -27,7 +25,9 @@ from specdec.checkpoints.parameters import (
     cast,
     part_of,
 )
+from specdec.core.checkpoint_files import check_whole, read_json
 from specdec.core.files import write_json
+from specdec.text import files as vocabulary_files
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"

@@ -17,7 +17,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from specdec.checkpoints.families import MODEL_TYPES, SUPPORTED, family_of
 from specdec.checkpoints.families.base import weights_in
 from specdec.checkpoints.fields import Fields
-from specdec.checkpoints.files import read_json
 from specdec.checkpoints.hf_files import (
     ADAPTER,
     CONFIG,
@@ -32,15 +31,15 @@ from specdec.checkpoints.parameters import (
     check_parameters,
     written_whole,
 )
-from specdec.checkpoints.tokenizer_backends import MAX_EXTRA_IDS
-from specdec.checkpoints.tokenizer_checks import read_pieces
-from specdec.checkpoints.vocabulary_files import (
+from specdec.core.checkpoint_files import read_json
+from specdec.core.files import write_json
+from specdec.models.config import Config
+from specdec.text.files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     copy_vocabulary,
 )
-from specdec.core.files import write_json
-from specdec.models.config import Config
+from specdec.text.vocabulary import MAX_EXTRA_IDS, read_pieces
 
 _GENERATES = "ForConditionalGeneration"
 

@@ -24,9 +24,7 @@ from specdec.checkpoints.formats import (
     rules_of,
 )
 from specdec.checkpoints.heads import load_heads
-from specdec.checkpoints.languages import Languages
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
-from specdec.checkpoints.vocabulary_tokens import difference
 from specdec.core import platforms
 from specdec.drafters.base import MakeTree
 from specdec.drafters.eagle import EagleDrafter
@@ -42,6 +40,8 @@ from specdec.models.packed import PackedModel
 from specdec.models.partitioning import Partitioning
 from specdec.models.placing import replicate
 from specdec.rules.positions import ForcedFirst
+from specdec.text.base import Languages
+from specdec.text.opening import difference
 from specdec.topology import MOST_NODES
 from specdec.types import Params
 
@@ -97,7 +97,7 @@ def translating(loaded: LoadedModel, languages: Languages, code: str | None) -> 
         return loaded
     first: int | None = own[0].token if own else None
     if code is not None or not own:
-        first = languages.target_id(code)
+        first = languages.ids[languages.code("target_language", code)]
         if languages.starts_outputs:
             config = dataclasses.replace(model.config, decoder_start_id=first)
             model, first = dataclasses.replace(model, config=config), None

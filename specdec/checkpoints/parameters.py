@@ -14,18 +14,12 @@ from typing import Any
 import ml_dtypes  # Registers bfloat16 with numpy, which safetensors' numpy reader relies on.
 import numpy as np
 
+from specdec.core.checkpoint_files import CheckpointError
 from specdec.core.files import written
 from specdec.models.placing import Readable
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 Index = tuple[slice | int, ...] | EllipsisType
-
-
-class CheckpointError(ValueError):
-    """A checkpoint cannot be read or written; the message names what is wrong and what to do."""
-
-    def __init__(self, message: str):
-        super().__init__(" ".join(message.splitlines()))  # One line, whatever a file's names are.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

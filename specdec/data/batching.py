@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specdec.arguments import real, whole
-from specdec.data.vocabulary import EOS_ID, PAD_ID
+from specdec.text.base import EOS_ID, PAD_ID
 
 
 class TokenBatch(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.data.vocabulary import Tokenizer
 from specdec.models.base import LoadableModel
+from specdec.text.base import Tokenizer
 
 Text = str | Sequence[int]
 Prefix = Text | Sequence[Text]  # One for all texts, or one for each.

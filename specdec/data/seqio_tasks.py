@@ -22,7 +22,7 @@ from tensorflow_datasets.core.constants import DATA_DIR
 
 from specdec.data.tasks import Example, Metrics, Task
 from specdec.data.text import BadRow, stream_pairs, text_of
-from specdec.data.vocabulary import Vocabulary
+from specdec.text.vocabulary import Vocabulary
 
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
 EXTRA_IDS = 100  # Sentinels, which T5 puts after the vocabulary's own pieces.

@@ -12,7 +12,7 @@ from typing import TypeVar
 from specdec.arguments import whole
 from specdec.checkpoints.loading import bundled
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
-from specdec.data.vocabulary import Tokenizer
+from specdec.text.base import Tokenizer
 
 T = TypeVar("T")
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]

@@ -18,12 +18,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Literal
 
-from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.batches import Block
 from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.measure.decodes import Row
 from specdec.measure.progress import visible
 from specdec.streaming import Piece
+from specdec.text.base import Tokenizer
 
 Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note"]
 

@@ -4,7 +4,7 @@ An automaton over bytes, :mod:`specdec.rules.finders`, goes through a whole piec
 its table has the state behind each token, from each state.
 
 A string is found at the first token behind which the text shown so far has it. That is the text of
-the tokens so far as :func:`specdec.data.vocabulary.added_text` gives it, behind a prefix or a
+the tokens so far as :func:`specdec.text.base.added_text` gives it, behind a prefix or a
 prompt. It may end with what further tokens change, such as a space in front of a full stop.
 """
 

@@ -19,7 +19,7 @@ from specdec.checkpoints.architectures import (
     teacher_forced,
 )
 from specdec.checkpoints.parameters import written_whole
-from specdec.checkpoints.vocabulary_files import copy_vocabulary, vocabulary_in
+from specdec.text.files import copy_vocabulary, vocabulary_in
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 
 FORMATS = ("huggingface", "t5x", "orbax")

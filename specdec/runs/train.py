@@ -9,13 +9,13 @@ from pathlib import Path
 
 import gin
 
-from specdec.checkpoints.vocabulary_files import TOKENIZER, VOCABULARY
 from specdec.core.files import check_writable, write_text
-from specdec.data.vocabulary import train_vocabulary
-from specdec.data.word_pieces import train_word_pieces
 from specdec.measure.progress import say
 from specdec.runs import gin_files
 from specdec.runs.command_line import FAILURE, Given, told
+from specdec.text.files import TOKENIZER, VOCABULARY
+from specdec.text.vocabulary import train_vocabulary
+from specdec.text.word_pieces import train_word_pieces
 from specdec.training.train import Files
 
 

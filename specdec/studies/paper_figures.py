@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from specdec.core import theory
-from specdec.data.vocabulary import Tokenizer
 from specdec.measure import traces
 from specdec.measure.decodes import Row
 from specdec.studies import paper
 from specdec.studies.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW, saved
 from specdec.studies.measure.timeline import Event, Kind, Timeline
+from specdec.text.base import Tokenizer
 
 _COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE)
 _ALPHAS = np.linspace(0, 1, 201)

@@ -27,10 +27,10 @@ from specdec.checkpoints.hf_files import CONFIG
 from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import CheckpointError, as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
-from specdec.checkpoints.vocabulary_files import copy_vocabulary
 from specdec.core.files import read_object, write_json
-from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.vocabulary import Tokenizer
+from specdec.text.base import Tokenizer
+from specdec.text.files import copy_vocabulary
+from specdec.text.opening import open_tokenizer
 
 MODEL = "model.json"
 SETTINGS = "run.json"

@@ -26,8 +26,8 @@ import optax
 
 from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
-from specdec.checkpoints.vocabulary_files import copy_vocabulary
 from specdec.data.batching import BatchingOptions
+from specdec.text.files import copy_vocabulary
 from specdec.training.checkpointing import (
     load_params,
     load_vocabulary,

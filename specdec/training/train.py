@@ -19,7 +19,7 @@ from specdec.checkpoints import architectures
 from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.data.tasks import text_file
 from specdec.data.text import read_pairs
-from specdec.data.vocabulary import PAD_ID, Tokenizer
+from specdec.text.base import PAD_ID, Tokenizer
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer

@@ -8,10 +8,10 @@ import numpy as np
 import sacrebleu
 
 from specdec.checkpoints.architectures import Config, decode_model
-from specdec.data.vocabulary import Tokenizer
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.models.base import Model
+from specdec.text.base import Tokenizer
 from specdec.types import Encoded, Params, Prompt, SamplingConfig
 
 # (params, texts) -> texts

@@ -11,11 +11,11 @@ import pytest
 
 from specdec.checkpoints import save_huggingface
 from specdec.data.tasks import model_inputs, seqio_pairs_file, seqio_task
-from specdec.data.vocabulary import Vocabulary, train_vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 from specdec.runs import cli
 from specdec.runs.command_line import Given
+from specdec.text.vocabulary import Vocabulary, train_vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = ROOT / "specdec" / "bundled" / "quickstart" / "target" / "spiece.model"

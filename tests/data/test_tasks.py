@@ -6,7 +6,7 @@ import sentencepiece
 
 from specdec.data.tasks import Example, evenly, model_inputs, pairs_file
 from specdec.data.text import write_pairs
-from specdec.data.vocabulary import Vocabulary
+from specdec.text.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize(

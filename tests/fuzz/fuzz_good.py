@@ -26,7 +26,6 @@ from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
 from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
-from specdec.data.vocabulary import train_vocabulary
 from specdec.drafters.shape import Chain
 from specdec.measure import rows
 from specdec.measure.choice import Candidate, Choice, keep
@@ -36,6 +35,7 @@ from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.runs import cli
 from specdec.runs.command_line import Given
 from specdec.studies.runs.kept import kept_of
+from specdec.text.vocabulary import train_vocabulary
 from specdec.training import checkpointing
 from specdec.training.ngrams import count_ngrams
 from specdec.training.on_policy import OnPolicy, OnPolicyBatches
@@ -146,7 +146,8 @@ def _gpt(root: Path) -> None:
 
 def _bytes(root: Path) -> None:
     _save(root / "target", dataclasses.replace(TINY["v1.1"], vocab_size=384), 0)
-    ends = {"eos_token": {"content": "</s>"}, "pad_token": "<pad>", "extra_ids": 125}
+    end = {"content": "</s>", "__type": "AddedToken"}
+    ends = {"eos_token": end, "pad_token": "<pad>", "extra_ids": 125}
     write_json(
         root / "target" / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer", **ends}
     )

@@ -94,6 +94,7 @@ class _Worker:
 def _serve(connection: Connection, good: Mapping[str, Path]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     import fuzz_kinds
+    from transformers import AutoTokenizer  # noqa: F401  Before the time of a case begins.
 
     nothing = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

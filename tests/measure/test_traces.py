@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import tokenizers
 
-from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.vocabulary import EOS_ID, train_vocabulary
 from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
@@ -21,6 +19,8 @@ from specdec.measure import traces
 from specdec.measure.traces import Span
 from specdec.models.toy import ToyModel
 from specdec.streaming import Piece
+from specdec.text.opening import open_tokenizer
+from specdec.text.vocabulary import EOS_ID, train_vocabulary
 from specdec.topology import Topology
 from specdec.types import BlockInfo, SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec.data.vocabulary import CLEAN_UP
 from specdec.rules import grammars
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.spelling import Finish, Spelling
+from specdec.text.base import CLEAN_UP
+
+transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 
 TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
 WARM = specdec.SamplingConfig(1.0)
@@ -39,6 +41,10 @@ SMALL = [
     b"",
     b"",
 ]
+
+
+def cleaned_up(text):
+    return transformers.PreTrainedTokenizerBase.clean_up_tokenization(None, text)
 
 
 class Small:

@@ -18,17 +18,16 @@ from tokenizers import decoders, models, pre_tokenizers
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.data.byte_tokenizer import ByteTokenizer
-from specdec.data.fast_tokenizer import FastTokenizer
-from specdec.data.piece_tokenizer import PieceTokenizer
-from specdec.data.vocabulary import CLEAN_UP, added_text, train_vocabulary
-from specdec.data.word_pieces import train_word_pieces
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.forbidden import Forbidden
 from specdec.rules.grammars import Regex
 from specdec.rules.spelling import Finish, Spelling
 from specdec.rules.stops import cut_before
 from specdec.rules.texts import text_table
+from specdec.text.base import CLEAN_UP, added_text
+from specdec.text.hugging_face import HuggingFaceTokenizer
+from specdec.text.vocabulary import train_vocabulary
+from specdec.text.word_pieces import train_word_pieces
 
 CLEANS_UP = {"clean_up_tokenization_spaces": True}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -46,7 +45,7 @@ def settings(directory, **told):
 
 def byt5(directory, **told):
     path = settings(directory, tokenizer_class="ByT5Tokenizer", extra_ids=3, **told)
-    return ByteTokenizer(path, 270)
+    return HuggingFaceTokenizer(path, 270)
 
 
 def backend(directory, model, decoder, **told):
@@ -55,7 +54,7 @@ def backend(directory, model, decoder, **told):
     made.add_special_tokens(["</s>"])
     made.save(str(directory / "tokenizer.json"))
     settings(directory, eos_token="</s>", tokenizer_class="PreTrainedTokenizerFast", **told)
-    return FastTokenizer(directory / "tokenizer.json")
+    return HuggingFaceTokenizer(directory / "tokenizer.json")
 
 
 def by_fallback(directory, *steps):
@@ -82,13 +81,13 @@ def word_pieces(directory, **told):
     lines = ["Haus an ants' aunt's sun, us. Isn't it? We've!", "Ä ä haus un nn"] * 9
     train_word_pieces(lines, 42, directory / "tokenizer.json", lowercase=False)
     settings(directory, **told)
-    return FastTokenizer(directory / "tokenizer.json")
+    return HuggingFaceTokenizer(directory / "tokenizer.json")
 
 
 def marian(directory, **told):
     write_marian(directory)
     settings(directory, **told)
-    return PieceTokenizer(directory / "vocab.json")
+    return HuggingFaceTokenizer(directory / "vocab.json")
 
 
 def sentencepiece(directory):
@@ -98,7 +97,7 @@ def sentencepiece(directory):
 
 def t5(directory):
     sentencepiece(directory)
-    return FastTokenizer(directory / "spiece.model")
+    return HuggingFaceTokenizer(directory / "spiece.model")
 
 
 class Spelt:

@@ -9,7 +9,6 @@ from oracle_cases import CAUGHT, LOSSLESS, PROMPT
 from oracle_rules import COINS, LIMIT, PIECES, SAMPLED, STEEP, TARGET, TOY, cells_of, distributions
 
 import specdec
-from specdec.data.vocabulary import train_vocabulary
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
@@ -21,6 +20,7 @@ from specdec.rules.stops import Stops, cut_before, open_stops
 from specdec.rules.texts import text_table
 from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
 from specdec.testing.toys import reference_distribution
+from specdec.text.vocabulary import train_vocabulary
 from specdec.topology import Topology
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier

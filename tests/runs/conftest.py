@@ -7,9 +7,9 @@ import jax
 import pytest
 
 from specdec.checkpoints import save_huggingface
-from specdec.data.vocabulary import train_vocabulary
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
+from specdec.text.vocabulary import train_vocabulary
 
 TARGET = T5Config(
     vocab_size=320, d_model=16, num_encoder_layers=1, num_decoder_layers=1, num_heads=2,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec.data.vocabulary import Vocabulary
+from specdec.text.vocabulary import Vocabulary
 from specdec.training.ngrams import build
 from specdec.training.train import TextFiles
 from specdec.types import SamplingConfig

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from run_tiny import recipe
 
-from specdec.data.vocabulary import train_vocabulary
 from specdec.models.t5.config import T5Config
+from specdec.text.vocabulary import train_vocabulary
 from specdec.training import train
 
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]

@@ -10,11 +10,11 @@ import pytest
 from tiny import random_t5_params
 
 from specdec.data.text import read_pairs, write_pairs
-from specdec.data.vocabulary import Vocabulary
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.decoding.options import GREEDY
 from specdec.models.t5.model import T5Model
+from specdec.text.vocabulary import Vocabulary
 from specdec.training import generate
 from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles

@@ -11,11 +11,11 @@ import pytest
 from run_tiny import recipe
 
 from specdec.checkpoints import architectures
-from specdec.checkpoints.vocabulary_files import TOKENIZER
 from specdec.data.batching import Batches, BatchingOptions, TokenPair
 from specdec.data.text import read_pairs
-from specdec.data.word_pieces import START_ID, train_word_pieces
 from specdec.models.gpt.config import GPTConfig
+from specdec.text.files import TOKENIZER
+from specdec.text.word_pieces import START_ID, train_word_pieces
 from specdec.training import distill, mutual, ngrams, train, validation
 from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from run_tiny import recipe
 
-from specdec.data.vocabulary import Vocabulary
 from specdec.models.t5.network import init_params
+from specdec.text.vocabulary import Vocabulary
 from specdec.training import train
 from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions, learning_rate, make_optimizer

@@ -354,12 +354,6 @@ FAMILY = Family(
         "marian-SIZE": "marian_SIZE",
         "pegasus-SIZE*": "pegasus_SIZE",
     },
-    tokenizers={
-        "bart": "RobertaTokenizer",
-        "mbart": "MBartTokenizer",
-        "m2m_100": "NllbTokenizer",
-        "pegasus": "PegasusTokenizer",
-    },
     tokenizer_class=None,
     parse_config=parse_config,
     format_config=format_config,

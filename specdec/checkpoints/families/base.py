@@ -114,8 +114,6 @@ class Family:
       model_types: config.json's, and for each what public models of that type are called, too.
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.
-      tokenizers: for model types the class of transformers' tokenizer where no file names one; ""
-        for tokenizer.json as it is.
       tokenizer_class: what transformers has to be told; None where the model type tells it.
       parse_config: the network that config.json of a model type, and generation_config.json if
         there is one, describe. Raises CheckpointError for what is missing, wrong or unsupported.
@@ -132,7 +130,6 @@ class Family:
     model: type[PackedModel]
     model_types: Mapping[str, str]
     public: Mapping[str, str]
-    tokenizers: Mapping[str, str]
     tokenizer_class: str | None
     parse_config: Callable[[str, Fields, Fields | None], Any]
     format_config: Callable[[Any, str], dict[str, Any]]

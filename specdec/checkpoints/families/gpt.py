@@ -186,7 +186,6 @@ FAMILY = Family(
         "gpt2": "DistilGPT2",
     },
     public={"gpt2": "gpt2_small", "distilgpt2": "gpt2_distil", "gpt2-SIZE": "gpt2_SIZE"},
-    tokenizers={"gpt2": "GPT2Tokenizer"},
     tokenizer_class="GPT2TokenizerFast",
     parse_config=parse_config,
     format_config=format_config,

@@ -261,7 +261,6 @@ FAMILY = Family(
         "flan-t5-SIZE": "t5_1_1_SIZE",
         "t5-SIZE": "t5_1_0_SIZE",
     },
-    tokenizers={"t5": "T5Tokenizer", "mt5": "T5Tokenizer", "umt5": ""},
     tokenizer_class="T5Tokenizer",
     parse_config=parse_config,
     format_config=format_config,

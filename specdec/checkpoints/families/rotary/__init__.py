@@ -40,10 +40,6 @@ FAMILY = Family(
         "Qwen2.5-SIZE*": "qwen2_5_SIZE",
         "Qwen3-SIZE*": "qwen3_SIZE",
     },
-    tokenizers={
-        **dict.fromkeys(("gemma2", "gemma3_text", "t5gemma"), "GemmaTokenizer"),
-        **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
-    },
     tokenizer_class=None,
     parse_config=parse_config,
     format_config=format_config,

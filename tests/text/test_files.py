@@ -1,5 +1,6 @@
 """What is read beside a vocabulary goes with it, and what is damaged is one line."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -7,15 +8,16 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from small_vocabularies import train_pieces
+from small_vocabularies import train_model, train_pieces, write_json, write_m2m100, write_marian
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
-from specdec.data.fast_tokenizer import open_tokenizer
-from specdec.data.vocabulary import added_text
-from specdec.data.word_pieces import train_word_pieces
 from specdec.decoding.batches import make_batches
+from specdec.text.base import added_text
+from specdec.text.files import copy_vocabulary
+from specdec.text.opening import difference, open_tokenizer
+from specdec.text.word_pieces import train_word_pieces
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -23,10 +25,6 @@ LINES = ["The quick brown fox jumps over the lazy dog.", "Grüße an den Fuß, n
 PIECES, ROWS = 42, 160
 OWN = {"tokenizer_class": "T5Tokenizer", "extra_ids": 100}
 T5 = dataclasses.replace(TINY["v1.1"], vocab_size=ROWS)
-
-
-def write_json(path, value):
-    path.write_text(json.dumps(value))
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +166,120 @@ def test_the_same_tokens_in_another_file_are_the_same_vocabulary(pair):
     specdec.load_pair(target=pair[0], draft=pair[1])
 
 
+# Files
+
+
+@pytest.mark.parametrize("kind", ["marian", "m2m100", "pieces"])
+def test_all_files_go_with_a_vocabulary(tmp_path, kind):
+    made, copied = tmp_path / "made", tmp_path / "copied"
+    made.mkdir(), copied.mkdir()
+    if kind == "marian":
+        write_marian(made, apart=True)
+    elif kind == "m2m100":
+        write_m2m100(made)
+    else:
+        train_model(made / "sentencepiece.bpe.model")
+        write_json(made / "tokenizer_config.json", {"tokenizer_class": "MBart50Tokenizer"})
+    copy_vocabulary(find_vocabulary(made), copied)
+    assert {file.name for file in copied.iterdir()} == {file.name for file in made.iterdir()}
+    for name in ("vocab.json", "tokenizer_config.json"):
+        if (copied / name).is_file():  # Written otherwise, and the same.
+            content = json.loads((copied / name).read_text())
+            (copied / name).write_text(json.dumps(content, indent=1))
+    assert difference(find_vocabulary(made), find_vocabulary(copied)) is None
+
+
+def test_what_differs_between_two_marians(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_marian(tmp_path / name, apart=True)
+    path = tmp_path / "b/target_vocab.json"
+    ids = json.loads(path.read_text())
+    ids["▁new"] = len(ids)
+    write_json(path, ids)
+    told = difference(tmp_path / "a/vocab.json", tmp_path / "b/vocab.json")
+    assert (
+        told
+        == f"token '▁new of outputs' is not there in the former and {len(ids) - 1} in the latter"
+    )
+
+
+# Bad input
+
+
+def test_a_language_is_missing_or_unknown(tmp_path):
+    write_m2m100(tmp_path)
+    path = tmp_path / "vocab.json"
+    with pytest.raises(
+        ValueError, match=r"^source_language is missing: .* 100 languages: af, am, "
+    ):
+        open_tokenizer(path)
+    with pytest.raises(
+        ValueError, match=r"'eng' is no language .* has 100 languages: .*, \.\.\.\.$"
+    ):
+        open_tokenizer(path, source_language="eng")
+    write_json(tmp_path / "tokenizer_config.json", {"src_lang": "en", "language_codes": "wmt21"})
+    told = open_tokenizer(path)
+    assert told.start_ids == open_tokenizer(path, source_language="en").start_ids
+    assert set(told.languages.ids) == {"en", "ha", "is", "ja", "cs", "ru", "zh", "de"}
+    with pytest.raises(ValueError, match=r"has 8 languages: cs, de, en, ha, is, ja, ru, zh\.$"):
+        open_tokenizer(path, source_language="fr")
+
+
+def test_a_language_of_a_vocabulary_without_any(tmp_path):
+    write_marian(tmp_path)
+    with pytest.raises(ValueError, match=r"'fra', but the vocabulary has no languages.*>>fra<<"):
+        open_tokenizer(tmp_path / "vocab.json", source_language="fra")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("target.spm", None, r"vocab.json cannot be read without target.spm"),
+        ("target.spm", b"x", r"target.spm is not a SentencePiece model"),
+        ("target_vocab.json", None, r"vocab.json cannot be read without target_vocab.json"),
+        ("vocab.json", b'{"a": 0}', r"vocab.json cannot be read by .*<unk> token must be in"),
+        ("vocab.json", b"[1]", r"vocab.json"),
+        ("tokenizer_config.json", b'{"separate_vocabs": 3}', r"separate_vocabs is 3, not true or"),
+    ],
+)
+def test_damaged_files_of_marian(tmp_path, name, content, message):
+    write_marian(tmp_path, apart=True)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        open_tokenizer(tmp_path / "vocab.json", 100)
+
+
+def test_more_tokens_than_rows(tmp_path):
+    size = write_m2m100(tmp_path) - 100  # Languages may be beyond them.
+    with pytest.raises(ValueError, match=f"has {size} pieces, but the model's embedding only"):
+        open_tokenizer(tmp_path / "vocab.json", size - 1, source_language="en")
+
+
+def test_pieces_of_nobody(tmp_path):
+    train_model(tmp_path / "sentencepiece.bpe.model")
+    with pytest.raises(ValueError, match=r"tokenizer_class in .* one of M2M100Tokenizer, MBart"):
+        open_tokenizer(find_vocabulary(tmp_path))
+
+
+def test_codes_that_nobody_lists(tmp_path):
+    write_m2m100(tmp_path)
+    write_json(tmp_path / "tokenizer_config.json", {"language_codes": "all"})
+    with pytest.raises(ValueError, match=r"vocab.json cannot be read by transformers.*'all'"):
+        open_tokenizer(tmp_path / "vocab.json", source_language="en")
+
+
 # Damaged files
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 NESTED = "[" * 200_000 + "]" * 200_000
+
+
+def of_model(text):
+    return f'{{"added_tokens": [], "model": {text}}}'
 
 
 @pytest.mark.parametrize(
@@ -204,24 +312,26 @@ NESTED = "[" * 200_000 + "]" * 200_000
         ("tokenizer.json", POINTER, "is a Git LFS pointer"),
         ("tokenizer.json", '{"model": {', "is not valid JSON"),
         ("tokenizer.json", NESTED, "is not valid JSON .*recursion"),
-        ("tokenizer.json", '{"model": []}', "model is not an object"),
-        ("tokenizer.json", '{"model": {"vocab": 3}}', "model.vocab is not an object or a list"),
-        ("tokenizer.json", '{"model": {"vocab": [["a"]]}}', r"model.vocab.0. is not a piece and"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": 0, "b": 0}}}', "id 0 to both 'a' and 'b'"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": 9e9}}}', "vocab.'a'. is 9000000000.0, not"),
-        ("tokenizer.json", '{"model": {"vocab": {}, "merges": 3}}', "model.merges is not a list"),
-        ("tokenizer.json", '{"model": {"vocab": {}, "merges": [["a"]]}}', "is not two tokens"),
+        ("tokenizer.json", of_model("[]"), "model is .., not an object"),
+        ("tokenizer.json", of_model('{"vocab": 3}'), "model.vocab is 3, not an object or a list"),
+        ("tokenizer.json", of_model('{"vocab": [["a"]]}'), "model.vocab.0. is ..a.., not a piece"),
+        ("tokenizer.json", of_model('{"vocab": {"a": 0, "b": 0}}'), "id 0 to both 'a' and 'b'"),
+        ("tokenizer.json", of_model('{"vocab": {"a": 9e9}}'), "vocab.'a'. is 9000000000.0, not"),
+        ("tokenizer.json", of_model('{"vocab": {}, "merges": 3}'), "model.merges is 3, not a list"),
         (
-            "tokenizer.json", '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}',
-            "cannot be read as a tokenizer.json",
+            "tokenizer.json",
+            of_model('{"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}'),
+            "tokenizer.json cannot be read by transformers",
         ),
         (
             "tokenizer.json",
-            '{"model": {"type": "Unigram", "vocab": [["a", 0]], "unk_id": 0}, "normalizer": '
-            '{"type": "Precompiled", "precompiled_charsmap": "AAAA"}}',
-            "cannot be read as a tokenizer.json",
+            '{"added_tokens": [], "normalizer": {"type": "Precompiled", "precompiled_charsmap": '
+            '"AAAA"}, "model": {"type": "Unigram", "vocab": [["a", 0]], "unk_id": 0}}',
+            "tokenizer.json cannot be read by transformers",
         ),
         ("tokenizer.json", '{"model": {"vocab": {}}, "added_tokens": 3}', "added_tokens is 3, not"),
+        ("tokenizer_config.json", '{"extra_ids": 2000000000}', "extra_ids is 2000000000, not a n"),
+        ("tokenizer_config.json", '{"tokenizer_class": "AutoModel"}', "is 'AutoModel', not a cla"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_one_line(spiece, tmp_path, name, content, words):
@@ -241,7 +351,7 @@ def test_damaged_files_are_one_line(spiece, tmp_path, name, content, words):
     [
         ("vocab.json", '{"a": 0, "b": 0}', "gives id 0 to both 'a' and 'b'"),
         ("vocab.json", '{"a": true}', ".'a'. is True, not a token's id"),
-        ("merges.txt", "#version: 0.2\nun known\n", "cannot be read as a vocab.json .*un"),
+        ("merges.txt", "#version: 0.2\nun known\n", "cannot be read by transformers.* .un. out of"),
         ("merges.txt", POINTER, "merges.txt is a Git LFS pointer"),
     ],
 )
@@ -252,3 +362,18 @@ def test_damaged_files_of_gpt2(bpe, tmp_path, name, content, words):
     with pytest.raises(ValueError, match=words) as caught:
         open_tokenizer(tmp_path / "vocab.json")
     assert "\n" not in str(caught.value)
+
+
+def test_nothing_that_a_directory_names_is_run(bpe, tmp_path):
+    """Neither code of its own, nor another library's class."""
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(bpe / name, tmp_path)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass A: pass\n")
+    named = {"AutoConfig": "evil.A", "AutoTokenizer": ["evil.A", "evil.A"]}
+    for model_type in ("gpt2", "none"):
+        write_json(tmp_path / "config.json", {"model_type": model_type, "auto_map": named})
+        for told in ({}, {"tokenizer_class": "A"}, {"tokenizer_class": "ATokenizer"}):
+            write_json(tmp_path / "tokenizer_config.json", {"auto_map": named, **told})
+            with contextlib.suppress(ValueError):
+                open_tokenizer(tmp_path / "vocab.json")
+            assert not (tmp_path / "ran").exists()

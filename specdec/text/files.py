@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from specdec.checkpoints.files import read_json
+from specdec.core.checkpoint_files import read_json
 
-VOCABULARY, FAIRSEQ_PIECES = "spiece.model", "sentencepiece.bpe.model"
+# SentencePiece models: T5's and Pegasus', fairseq's, Llama's and Gemma's.
+VOCABULARY, FAIRSEQ_PIECES, LLAMA_PIECES = (
+    "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+)  # fmt: skip
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 ADDED_TOKENS, SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map.json"
 # Byte-level BPE as transformers and as OpenAI name its files: tokens and merges.
@@ -16,8 +19,8 @@ MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 # of outputs, or M2M100's one. Some Marians' outputs have ids of their own, in another file.
 PIECE_IDS, TARGET_PIECE_IDS = "vocab.json", "target_vocab.json"
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
-# The first that is there is read, as transformers does.
-VOCABULARIES = (TOKENIZER, VOCABULARY, FAIRSEQ_PIECES, *MERGES)
+# The first that is there is what a vocabulary is called by.
+VOCABULARIES = (TOKENIZER, VOCABULARY, FAIRSEQ_PIECES, *MERGES, LLAMA_PIECES)
 # What is read beside any of them.
 BESIDE = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
 _BESIDE_IDS = (SOURCE_PIECES, TARGET_PIECES, FAIRSEQ_PIECES, TARGET_PIECE_IDS)
@@ -56,7 +59,6 @@ def copy_vocabulary(file: Path, directory: Path) -> None:
     """Copies a vocabulary with all that is read beside it, under a name that is looked for."""
     own = file.name in (*VOCABULARIES, TOKENIZER_CONFIG)
     shutil.copyfile(file, directory / (file.name if own else VOCABULARY))
-    read = _BESIDE_IDS if has_piece_ids(file) else (MERGES.get(file.name, TOKENIZER_CONFIG),)
-    for name in {*BESIDE, *read} - {file.name}:
+    for name in {*BESIDE, *_BESIDE_IDS, *MERGES.values()} - {file.name}:
         if file.with_name(name).is_file():
             shutil.copyfile(file.with_name(name), directory / name)

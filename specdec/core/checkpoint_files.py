@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.files import read_object
 
 _POINTER = b"version https://git-lfs"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be read or written; the message names what is wrong and what to do."""
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.splitlines()))  # One line, whatever a file's names are.
 
 
 def check_whole(path: Path) -> None:

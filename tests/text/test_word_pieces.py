@@ -5,13 +5,13 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specdec.checkpoints import save_huggingface
-from specdec.data.fast_tokenizer import FastTokenizer
 from specdec.data.inputs import text_ids
-from specdec.data.word_pieces import START_ID, train_word_pieces
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.gpt.model import GPTModel
 from specdec.models.gpt.network import init_params
 from specdec.runs.train import word_pieces
+from specdec.text.opening import open_tokenizer
+from specdec.text.word_pieces import START_ID, train_word_pieces
 from specdec.training.train import TextFiles
 
 LINES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
@@ -35,7 +35,7 @@ def test_the_recipe_trains_one(tmp_path):
     """On both sides of input<TAB>target lines."""
     (tmp_path / "train.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
     word_pieces(str(tmp_path), files=TextFiles(str(tmp_path)), size=45)
-    ours = FastTokenizer(tmp_path / "tokenizer.json")
+    ours = open_tokenizer(tmp_path / "tokenizer.json")
     assert len(ours) == 45
     assert ours.decode(ours.encode(LINES[0])) == "the ants sang singing songs."
 
@@ -52,7 +52,7 @@ def test_transformers_reads_the_same_file(vocabulary):
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(vocabulary.path), unk_token="[UNK]")
     for text in (*LINES, "zebra's unseen 42"):
         assert theirs(text, add_special_tokens=False)["input_ids"] == vocabulary.encode(text)
-    again = FastTokenizer(vocabulary.path)
+    again = open_tokenizer(vocabulary.path)
     assert again.encode(LINES[0]) == vocabulary.encode(LINES[0])
 
 

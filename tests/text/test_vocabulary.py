@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.data.vocabulary import EOS_ID, PAD_ID, Vocabulary, train_vocabulary
+from specdec.text.base import EOS_ID, PAD_ID
+from specdec.text.vocabulary import Vocabulary, train_vocabulary
 
 LINES = ["Ein Hund bellt.", "A dog barks.", "Zwei Hunde bellen laut.", "Two dogs bark."] * 20
 

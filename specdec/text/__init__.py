@@ -1,0 +1,1 @@
+"""Text as tokens, and back: transformers' vocabularies, T5X's, and those that are trained here."""

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -54,21 +54,19 @@ STORED_DTYPES = {
 }  # fmt: skip
 
 
-class Parameter(Protocol):
+class Parameter(NamedTuple):
     """A parameter's path in our tree, joined by "/", its shape there, and in files."""
 
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]: ...
+    path: str
+    shape: tuple[int, ...]
+    stored_shape: tuple[int, ...]
+    is_transposed: bool  # In files; else it has another shape there, or none.
 
     def turned(self, array: np.ndarray) -> np.ndarray:
         """A file's array as our tree has it, or one of that as files have it."""
-        ...
+        if self.is_transposed:
+            return array.T
+        return array.reshape(self.stored_shape if array.shape == self.shape else self.shape)
 
 
 def local_directory(directory_or_hub_id: str | Path) -> Path:

@@ -29,6 +29,11 @@ _UNREAD = (
 )  # fmt: skip
 _MOST = 200  # Characters of another library's message.
 
+_TYPES = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a string",
+    "list": "a list", "dict": "an object", "NoneType": "null",
+}  # fmt: skip
+
 
 def config_fields(model_type: str, raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The fields of a config.json and, of those that it leaves out, the defaults of its class.
@@ -94,10 +99,11 @@ def told(path: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error.__cause__ or error).split())
+    found = error.__cause__ or error
+    text = " ".join(str(found.args[0] if isinstance(found, KeyError) else found).split())
     if field := re.match("Validation error for field '(.*)'", str(error)):
         if asked := re.findall(r"expected (\w+), got", text):
-            types = " or ".join(dict.fromkeys(asked)).replace("NoneType", "null")
+            types = " or ".join(dict.fromkeys(_TYPES.get(name, name) for name in asked))
             value = text.partition("value: ")[2].partition("); ")[0].removesuffix(")")
             return f"{field[1]} must be {types}, got {value[:_MOST]}."
         text = f"{field[1]}: {text}"

@@ -94,18 +94,14 @@ def test_truths(checkpoint, name, value):
 @pytest.mark.parametrize("name", ["scale_attn_weights", "add_cross_attention"])
 def test_truths_of_a_gpt(gpt, name):
     set_field(gpt / "config.json", name, "yes")
-    assert f"config.json: {name} must be bool, got 'yes'" in refusal(gpt)
+    assert f"config.json: {name} must be true or false, got 'yes'" in refusal(gpt)
 
 
 @pytest.mark.parametrize("value", [None, 3, ["relu"], {}, DEEP, "tanh", "a-b-c"])
 @pytest.mark.parametrize("name", ["feed_forward_proj", "dense_act_fn"])
 def test_activations(checkpoint, name, value):
-    path = checkpoint / "config.json"
-    raw = json.loads(path.read_text())
-    del raw["dense_act_fn"], raw["is_gated_act"]  # Else feed_forward_proj does not matter.
-    path.write_text(json.dumps(raw | {name: value}))
-    # A valid name that no T5 has is told as what transformers makes of it.
-    assert f"{'dense_act_fn' if value == 'tanh' else name}" in refusal(checkpoint)
+    set_field(checkpoint / "config.json", name, value)
+    assert name in refusal(checkpoint)
 
 
 @pytest.mark.parametrize("value", [3, ["t5"], {}, DEEP, True])

@@ -22,7 +22,12 @@ from specdec.models.t5 import network
 from specdec.models.t5.config import Activation, T5Config
 from specdec.models.t5.model import T5Model
 
-# "gelu" alone is the exact error function (unsupported).
+# "gated-gelu" is the tanh approximation, "gelu" on its own the exact error function (unsupported).
+FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
+    "relu": ("relu", False), "silu": ("silu", False), "gelu_new": ("gelu", False),
+    "gated-relu": ("relu", True), "gated-silu": ("silu", True),
+    "gated-gelu": ("gelu", True), "gated-gelu_new": ("gelu", True),
+}  # fmt: skip
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu", "silu": "silu", "swish": "silu", "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -31,7 +36,7 @@ ACTIVATIONS: dict[str, Activation] = {
 NAMES = {
     "vocab_size": "vocab_size", "d_model": "d_model", "num_heads": "num_heads", "d_ff": "d_ff",
     "head_dim": "d_kv", "num_encoder_layers": "num_layers",
-    "num_decoder_layers": "num_decoder_layers", "gated": "is_gated_act",
+    "num_decoder_layers": "num_decoder_layers",
     "relative_attention_num_buckets": "relative_attention_num_buckets",
     "relative_attention_max_distance": "relative_attention_max_distance",
     "layer_norm_epsilon": "layer_norm_epsilon", "dropout_rate": "dropout_rate",
@@ -52,9 +57,13 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
     """
     given = {ours: config[theirs] for ours, theirs in NAMES.items()}
     size = config.size("vocab_size")
+    activation, gated = config.choice("feed_forward_proj", FEED_FORWARDS)
+    if "dense_act_fn" in config:  # transformers has it from the former, unless the file tells it.
+        activation = config.choice("dense_act_fn", ACTIVATIONS)
     return T5Config(
         **given,
-        activation=config.choice("dense_act_fn", ACTIVATIONS),
+        activation=activation,
+        gated=config.get("is_gated_act", gated),
         tied_logits=model_type != "mt5" and config["scale_decoder_outputs"],
         relative_bias_in_every_layer=model_type == "umt5",
         encoding_width=config.get("encoding_width"),
@@ -66,14 +75,13 @@ def format_config(config: T5Config) -> dict[str, Any]:
     """See :class:`Family`; transformers 4 and 5 read it alike."""
     own = {} if config.encoding_width is None else {"encoding_width": config.encoding_width}
     model = "UMT5" if config.relative_bias_in_every_layer else "T5"
-    activation = "gelu_new" if config.activation == "gelu" else config.activation
+    kind = (config.activation, config.gated)
     return {
         "architectures": [f"{model}ForConditionalGeneration"],
         "model_type": model.lower(),
         "is_encoder_decoder": True,
         **{theirs: getattr(config, ours) for ours, theirs in NAMES.items()},
-        "feed_forward_proj": f"gated-{config.activation}" if config.gated else activation,
-        "dense_act_fn": activation,
+        "feed_forward_proj": next(name for name in FEED_FORWARDS if FEED_FORWARDS[name] == kind),
         "tie_word_embeddings": config.tied_logits,
         "scale_decoder_outputs": config.tied_logits,
         **own,
@@ -187,6 +195,7 @@ FAMILY = Family(
     tokenizer_class="T5Tokenizer",
     parse_config=parse_config,
     names=NAMES | {
+        "gated": "is_gated_act",
         "decoder_start_id": "decoder_start_token_id", "tied_logits": "scale_decoder_outputs",
     },
     format_config=format_config,

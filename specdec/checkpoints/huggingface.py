@@ -24,6 +24,7 @@ from specdec.checkpoints.hf_files import (
     GENERATION_CONFIG,
     HEADS_TYPE,
     local_directory,
+    task_of,
     write_weights,
 )
 from specdec.checkpoints.library import config_fields
@@ -79,7 +80,7 @@ def open_huggingface(
     wanted = None if dtype is None else as_dtype(dtype)
     directory = local_directory(directory_or_hub_id)
     config = read_config(directory)
-    opened = family_of(config).open_parameters(weights_in(directory, wanted), config)
+    opened = family_of(config).open_parameters(weights_in(directory, wanted, config), config)
     return opened[0], unflatten_dict(opened[1], sep="/")
 
 
@@ -92,10 +93,21 @@ def read_config(directory: Path) -> Config:
     if (directory / ADAPTER).exists():
         raise CheckpointError(
             f"{directory} holds an adapter ({ADAPTER}), such as LoRA's, which changes another "
-            "model's weights. Merge them first: peft.AutoPeftModelForSeq2SeqLM (for GPT-2 "
-            f"AutoPeftModelForCausalLM).from_pretrained({str(directory)!r}).merge_and_unload()"
+            f"model's weights. Merge them first: peft.AutoPeftModel{_adapted(directory)}"
+            f".from_pretrained({str(directory)!r}).merge_and_unload()"
             f".save_pretrained(another_directory). Where that is done, remove {ADAPTER}."
         )
+    return _parsed(directory)
+
+
+def _adapted(directory: Path) -> str:
+    """How peft's class ends for the model that an adapter changes."""
+    if (directory / CONFIG).exists():
+        return task_of(_parsed(directory).reads_prefix)
+    return task_of(read_json(directory / ADAPTER).get("task_type") != "SEQ_2_SEQ_LM")
+
+
+def _parsed(directory: Path) -> Config:
     path = directory / CONFIG
     raw = read_json(path)
     model_type = _model_type(raw)

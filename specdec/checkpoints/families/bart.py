@@ -89,6 +89,13 @@ BIAS_PATH = "decoder/logits_dense/bias"
 def parse_config(model_type: str, config: Fields, generation: Fields | None) -> BartConfig:
     """See :class:`Family`."""
     settings = dict(KINDS[model_type].settings)
+    if model_type != "m2m_100":  # Old files say so of the network.
+        config.check({
+            **dict.fromkeys(("normalize_before", "add_final_layer_norm"), settings["pre_norm"]),
+            "normalize_embedding": settings["embedding_norm"],
+            "static_position_embeddings": settings["positions"] == "sinusoidal",
+            **({"extra_pos_embeddings": 2} if settings["positions"] == "learned" else {}),
+        })  # fmt: skip
     for own, other in SAME.items():
         if config[own] != config[other]:
             config.refuse(own, f"{other}'s {config[other]}")

@@ -20,6 +20,7 @@ from specdec.checkpoints.hf_files import (
     STORED_DTYPES,
     Parameter,
     stored_array,
+    task_of,
     weight_files,
 )
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, check_names, read_as
@@ -128,9 +129,9 @@ class Weights:
             )
 
 
-def weights_in(directory: Path, dtype: np.dtype | None) -> Weights:
+def weights_in(directory: Path, dtype: np.dtype | None, config: Config) -> Weights:
     """Those of a checkpoint's directory; CheckpointError if there are none."""
-    found = weight_files(directory).items()
+    found = weight_files(directory, task_of(config.reads_prefix)).items()
     files = {name: (path, name, kind) for name, (path, kind) in found}
     return Weights(directory, files, dtype)
 

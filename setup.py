@@ -40,6 +40,7 @@ DOCS = [
 # Decodes are compiled by them for TPUs and GPUs that are not there. Each goes with one JAX, which
 # pip is told by constraints.txt, and specdec checks.
 COMPILERS = ["jax-cuda12-pjrt", "jax-cuda12-plugin", "libtpu", "nvidia-cuda-nvcc-cu12"]
+GGUF = ["accelerate>=1.1", "gguf>=0.10", "torch>=2.6"]  # What transformers reads them with.
 GRAMMARS = ["outlines-core>=0.2.14"]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
@@ -87,6 +88,7 @@ setup(
         "tensorstore>=0.1.71",
         "tokenizers>=0.20",
         "tqdm>=4.66",
+        "transformers>=5.24",  # Without torch.
     ],
     extras_require={
         "compilers": COMPILERS,
@@ -98,11 +100,12 @@ setup(
             "ctranslate2>=4.5",
             "matplotlib>=3.9",
             "torch>=2.6",
-            "transformers>=5.24",
         ],
+        "gguf": GGUF,
         "test": [
             *COMPILERS,
             *DOCS,
+            *GGUF,
             *GRAMMARS,
             *NOTEBOOKS,
             *SEQIO,
@@ -114,7 +117,6 @@ setup(
             "scipy>=1.13",
             "setuptools>=68",
             "torch>=2.6",
-            "transformers>=5.24",
         ],
     },
 )

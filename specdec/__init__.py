@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specdec.rules.forbidden import Forbidden
     from specdec.rules.grammars import JsonSchema, Regex
     from specdec.rules.ngrams import NoRepeatNgram
+    from specdec.rules.normalized import Renormalized
     from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
     from specdec.rules.positions import ForcedFirst, ForcedLast, MinLength, MinNewTokens, Suppressed
     from specdec.types import SamplingConfig
@@ -69,6 +70,7 @@ _HOMES = {
     "Random": "drafters.random",
     "RecursiveVerifier": "verifiers.recursive",
     "Regex": "rules.grammars",
+    "Renormalized": "rules.normalized",
     "RepetitionPenalty": "rules.penalties",
     "SamplingConfig": "types",
     "Suppressed": "rules.positions",
@@ -110,6 +112,7 @@ __all__ = [
     "Random",
     "RecursiveVerifier",
     "Regex",
+    "Renormalized",
     "RepetitionPenalty",
     "SamplingConfig",
     "Suppressed",

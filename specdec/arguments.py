@@ -39,7 +39,11 @@ def real(
     Raises:
       ValueError: it is no finite number, or not in least..most.
     """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    try:
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        number = float(value) if is_number else math.nan
+    except OverflowError:  # Of a large int.
+        number = math.inf
     if not math.isfinite(number) or not least <= number <= most:
         raise ValueError(f"{name} must be {meaning}, got {value!r}.")
     return number

@@ -13,6 +13,7 @@ from specdec.checkpoints.loading import (
     BUNDLED,
     DraftLoader,
     GenerationConfig,
+    check_generation_config,
     load_model,
     resolve,
     translating,
@@ -56,8 +57,9 @@ def load_pair(
         for one device. Tokens do not depend on it, except for rounding: a token differs only if two
         were about equally likely, or if a random number fell on the boundary between two.
       generation_config: "follow": rules for logits that the target's generation_config.json sets
-        are the pair's, unless ``generate`` is given others. "ignore": that file is not read for
-        options.
+        are the pair's, unless ``generate`` is given others. A dict: it is followed with these
+        options in place of its own, such as ``{"guidance_scale": None}``, None for none. "ignore":
+        that file is not read for options.
       source_language, target_language: codes of the texts' and the outputs' language, for a model
         whose vocabulary has languages: NLLB ("eng_Latn"), M2M100 ("en"), mBART ("en_XX"). None for
         ``src_lang`` and ``tgt_lang`` of its tokenizer_config.json; an output's may also be that
@@ -83,7 +85,7 @@ def load_pair(
     spec = draft_spec("draft", draft)
     choice("dtype", dtype, "float32", "bfloat16")
     choice("weights", weights, "int8", None)
-    choice("generation_config", generation_config, "follow", "ignore")
+    check_generation_config(generation_config)
     check_mesh(mesh)
     source = resolve(target, "target")
     vocabulary = find_vocabulary(source)

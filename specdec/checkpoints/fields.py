@@ -1,86 +1,52 @@
-"""The fields of config.json and generation_config.json, each checked when it is read."""
+"""The fields of config.json and generation_config.json; what is wrong is told with file and field.
+
+Types and ranges are checked where a network's config is made, whose fields have other names.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import contextlib
+import json
+import re
 import reprlib
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from specdec.arguments import MOST_SIZE
+from specdec.arguments import MOST_SIZE, whole
 from specdec.checkpoints.parameters import CheckpointError
 
 T = TypeVar("T")
+_SEAL = "specdec_checksum"
+_MOST_WORDS = 300  # Of a message, which may show a value.
 
 
-@dataclasses.dataclass(frozen=True)
-class Fields:
-    """What one file has; ``source`` is its path, for messages.
+class Fields(dict[str, Any]):
+    """What one file, or a part of it, has; ``source`` is its path, for messages.
 
-    Every method raises CheckpointError, in a line with file and field, for a value of another type
-    or out of range.
+    A field that is not there is a CheckpointError.
     """
 
-    raw: Mapping[str, Any]
-    source: str
+    def __init__(self, raw: Mapping[str, Any], source: str):
+        super().__init__(raw)
+        self.source = source
 
-    def has(self, name: str) -> bool:
-        """Whether there is a value, other than null."""
-        return self.raw.get(name) is not None
+    def __missing__(self, name: str) -> NoReturn:
+        raise CheckpointError(f"{self.source}: {name} is missing; add it.")
 
-    def whole(
-        self, name: str, least: int = 1, most: int = MOST_SIZE, default: int | None = None
-    ) -> int:
-        """A whole number in least..most; without a default it must be there."""
-        if name not in self.raw:
-            if default is None:
-                raise CheckpointError(f"{self.source}: {name} is missing; add it.")
-            return default
-        value = self.raw[name]
-        if not _is_whole(value) or not least <= value <= most:
-            self._refuse(name, f"a whole number in {least}..{most}")
-        return value
-
-    def fraction(self, name: str, default: float) -> float:
-        """A number in [0, 1)."""
-        value = self.raw.get(name, default)
-        if not (_is_whole(value) or isinstance(value, float)) or not 0 <= value < 1:
-            self._refuse(name, "a number in [0, 1)")
-        return float(value)
-
-    def positive(self, name: str, default: float | None = None) -> float:
-        """A number above 0; without a default it must be there."""
-        if name not in self.raw:
-            if default is None:
-                raise CheckpointError(f"{self.source}: {name} is missing; add it.")
-            return default
-        value = self.raw[name]
-        if not (_is_whole(value) or isinstance(value, float)) or not 0 < value < math.inf:
-            self._refuse(name, "a positive number")
-        return float(value)
+    def size(self, name: str) -> int:
+        """A number of things; ValueError for anything else."""
+        return whole(name, self[name], 1, MOST_SIZE)
 
     def inside(self, name: str) -> Fields:
         """The fields of an object in it."""
-        value = self.raw.get(name)
-        if not isinstance(value, dict):
-            if name not in self.raw:
-                raise CheckpointError(f"{self.source}: {name} is missing; add it.")
-            self._refuse(name, "an object")
-        return Fields(value, f"{self.source}: {name}")
+        if not isinstance(self[name], dict):
+            self.refuse(name, "an object")
+        return Fields(self[name], f"{self.source}: {name}")
 
-    def truth(self, name: str, default: bool) -> bool:
-        """True or false."""
-        value = self.raw.get(name, default)
-        if not isinstance(value, bool):
-            self._refuse(name, "true or false")
-        return value
-
-    def choice(self, name: str, known: Mapping[str, T], default: T) -> T:
+    def choice(self, name: str, known: Mapping[str, T]) -> T:
         """What a name means."""
-        if name not in self.raw:
-            return default
-        value = self.raw[name]
+        value = self[name]
         if not isinstance(value, str) or value not in known:
             raise CheckpointError(
                 f"{self.source}: {name} {reprlib.repr(value)} is not supported; it must be one of "
@@ -88,62 +54,99 @@ class Fields:
             )
         return known[value]
 
+    def check(self, wanted: Mapping[str, Any]) -> None:
+        """Raises CheckpointError for a variant that is not supported; null is as nothing."""
+        for name, value in wanted.items():
+            if self.get(name) not in (None, value):
+                self.refuse(name, str(value))
+
     def tokens(self, name: str, vocab_size: int, several: bool = False) -> list[int]:
-        """Token ids: one, or with ``several`` a list of them; none for null or nothing."""
-        value = self.raw.get(name)
-        if value is None:
+        """Token ids: one, or with ``several`` a list of them; none for null, nothing or no pad."""
+        value = self.get(name)
+        if value is None or (name == "pad_token_id" and value == -1):
             return []
         values = value if isinstance(value, list) else [value]
-        if not values or not all(map(_is_whole, values)) or (len(values) > 1 and not several):
-            self._refuse(name, "one token id, or a list of them" if several else "one token id")
+        whole = all(isinstance(each, int) and not isinstance(each, bool) for each in values)
+        if not values or not whole or (len(values) > 1 and not several):
+            self.refuse(name, "one token id, or a list of them" if several else "one token id")
         if not all(0 <= each < vocab_size for each in values):
-            self._refuse(name, f"in 0..{vocab_size - 1}")
+            self.refuse(name, f"in 0..{vocab_size - 1}")
         return values
 
-    def _refuse(self, name: str, asked: str) -> NoReturn:
-        found = reprlib.repr(self.raw[name])  # It may be nested deeply.
+    def refuse(self, name: str, asked: str) -> NoReturn:
+        """Raises CheckpointError for a value."""
+        found = reprlib.repr(self[name])  # It may be nested deeply.
         raise CheckpointError(f"{self.source}: {name} must be {asked}, got {found}.")
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+@contextlib.contextmanager
+def naming_fields(source: str, names: Mapping[str, str]) -> Iterator[None]:
+    """Tells what a network's config refuses as a CheckpointError that names the file's field.
+
+    Args:
+      names: of fields: for a config's the file's, if they differ.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        ours = re.compile(r"\b(?:\w*Config|Stack|Rope)\.(\w+)")
+        reason = ours.sub(lambda found: names.get(found[1], found[1]), str(error))
+        raise CheckpointError(f"{source}: {reason[:_MOST_WORDS]}") from None
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenFields:
+def special_tokens(
+    config: Fields, generation: Fields | None, vocab_size: int, *, encodes: bool = False
+) -> dict[str, Any]:
     """The special tokens of a checkpoint, as transformers' ``generate`` finds them.
 
-    Attributes:
-      config: config.json.
+    generation_config.json alone decides on the EOS where there is one: null in it, or no such
+    field, means that outputs end only at their limit, whatever config.json has.
+
+    Args:
+      config: with the defaults of what config.json leaves out.
       generation: generation_config.json, None where there is none.
       vocab_size: V; tokens are in 0..V-1.
+      encodes: whether it is of a T5 or a BART.
+
+    Returns:
+      fields of a network's config.
     """
+    ends = (config if generation is None else generation).tokens("eos_token_id", vocab_size, True)
 
-    config: Fields
-    generation: Fields | None
-    vocab_size: int
-
-    def ends(self, default: int | None) -> list[int]:
-        """The EOS ids; none where outputs end only at their limit.
-
-        generation_config.json alone decides where there is one: null in it, or no such field, means
-        none, whatever config.json has. Only a config.json that is alone and does not have the field
-        means the ``default``.
-        """
-        if self.generation is None and "eos_token_id" not in self.config.raw:
-            return [] if default is None else [default]
-        fields = self.generation or self.config
-        return fields.tokens("eos_token_id", self.vocab_size, several=True)
-
-    def first(self, *names: str) -> int | None:
-        """The first token that is given, by any of these names: in generation_config.json first."""
-        for fields in filter(None, (self.generation, self.config)):
+    def first(*names: str) -> int | None:
+        for fields in (config,) if generation is None else (generation, config):
             for name in names:
-                if found := fields.tokens(name, self.vocab_size):
+                if found := fields.tokens(name, vocab_size):
                     return found[0]
         return None
 
+    pad, start = first("pad_token_id"), first("decoder_start_token_id", "bos_token_id")
+    spare = ends[0] if ends and not encodes else 0
+    pad, other = (spare, spare) if pad is None else (pad, pad if encodes else spare)
+    return {
+        "pad_id": pad, "decoder_start_id" if encodes else "start_id": other if start is None else start,
+        "eos_id": ends[0] if ends else None, "more_eos_ids": tuple(ends[1:]),
+    }  # fmt: skip
 
-def format_ends(eos_id: int | None, more_eos_ids: tuple[int, ...]) -> int | list[int] | None:
-    """What eos_token_id is in both files; null where outputs end only at their limit."""
-    return eos_id if eos_id is None or not more_eos_ids else [eos_id, *more_eos_ids]
+
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What specdec writes as config.json, with a checksum: it is read without transformers."""
+    text = json.dumps(fields, sort_keys=True)
+    return {**fields, _SEAL: f"{zlib.crc32(text.encode()):08x}"}
+
+
+def is_sealed(raw: Mapping[str, Any]) -> bool:
+    """Whether specdec wrote these fields, and nobody changed them: each is there, and valid."""
+    return _SEAL in raw and raw == sealed({name: raw[name] for name in raw if name != _SEAL})
+
+
+def format_tokens(config: Any) -> dict[str, Any]:
+    """What both files say of a config's special tokens; null for no EOS."""
+    ends = [config.eos_id, *config.more_eos_ids]
+    start = "bos_token_id" if config.reads_prefix else "decoder_start_token_id"
+    return {
+        "pad_token_id": config.pad_id, "eos_token_id": ends if len(ends) > 1 else config.eos_id,
+        start: config.start_id,
+    }  # fmt: skip

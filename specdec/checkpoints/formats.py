@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from specdec.checkpoints import (
 )
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.config import Config
-from specdec.rules.base import Rule
 from specdec.text.files import vocabulary_in
 
 
@@ -36,25 +36,29 @@ def located(source: str | Path) -> str | Path:
     return source if t5x.is_t5x(source) else hf_files.local_directory(source)
 
 
-def rules_of(source: str | Path, config: Any) -> tuple[Rule, ...]:
-    """The rules for logits that a directory's files set, as transformers' ``generate`` has them.
+def options_of(
+    source: str | Path, config: Any, given: Mapping[str, Any] | None = None
+) -> generation_options.GenerationOptions:
+    """What a directory's files set for transformers' ``generate``.
 
     Warns of options that decoding has to be told. T5X's checkpoints have no such files.
 
     Args:
       config: its network's.
+      given: options in place of the files'.
 
     Raises:
-      CheckpointError: a file cannot be read, or asks for what cannot be done.
+      CheckpointError: a file cannot be read, or asks for what no method can do.
+      ValueError: what is given is no option.
     """
     if not os.path.isdir(source) or t5x.is_t5x(source):
-        return ()
-    options = generation_options.read_options(Path(source), config.reads_prefix)
-    if options.refused is not None:
-        raise CheckpointError(options.refused)
+        return generation_options.GenerationOptions()
+    options = generation_options.read_options(Path(source), config.reads_prefix, given)
+    if "" in options.refused:
+        raise CheckpointError(options.refused[""])
     if options.advice is not None:
         warnings.warn(options.advice, stacklevel=4)
-    return options.rules
+    return options
 
 
 def read_config(source: str | Path) -> Config:

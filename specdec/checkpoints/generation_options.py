@@ -1,9 +1,10 @@
 """Options of transformers' ``generate`` that a checkpoint sets, and what to do about each here.
 
-Rules for logits become the target's own. How to search or sample is for :class:`specdec.Decoding`
-to tell, so a line names what to pass. What cannot be done, and would change tokens, is refused.
+transformers' ``GenerationConfig`` reads the file. Rules for logits become the target's own. How to
+search or sample is for :class:`specdec.Decoding` to tell, so a line names what to pass. What cannot
+be done, and would change tokens, is refused by the methods whose tokens it would change.
 
-Source: ``GenerationConfig`` of transformers 5.24, with the defaults that ``generate`` takes.
+Source: ``generate`` of transformers 5.24, with the defaults that it takes.
 Special tokens are served; what only makes ``generate`` faster, or return more, changes no output.
 """
 
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG
+from specdec.checkpoints.library import generation_fields
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.checkpoint_files import read_json
 from specdec.rules.base import Rule
 from specdec.rules.forbidden import Forbidden
 from specdec.rules.ngrams import NoRepeatNgram
+from specdec.rules.normalized import Renormalized
 from specdec.rules.penalties import RepetitionPenalty
 from specdec.rules.positions import (
     ForcedFirst,
@@ -37,6 +40,8 @@ _SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 def _beams(found: Found) -> str:
+    if "do_sample" in found:
+        return "not supported with do_sample=True: beams are not sampled"
     names = ("num_beams", "length_penalty", "early_stopping")
     given = ", ".join(f"{name}={found[name]!r}" for name in names if name in found)
     return f'pass method="beam", beam=specdec.BeamConfig({given}, rule="huggingface")'
@@ -50,13 +55,20 @@ def _sampling(found: Found) -> str:
 
 
 def _returned(found: Found) -> str:
-    return f"pass num_return={reprlib.repr(found['num_return_sequences'])}"
+    beams = "num_beams" in found or "beam" in str(found.get("method"))
+    name = "num_return" if beams else "num_samples"
+    sampled = beams or "do_sample" in found or "sampling" in found
+    more = "" if sampled else " and sampling=specdec.SamplingConfig(1.0)"
+    return f"pass {name}={reprlib.repr(found['num_return_sequences'])}{more}"
 
 
 def _length(found: Found) -> str:
     if "max_new_tokens" in found:
         return f"pass max_decode_len={reprlib.repr(found['max_new_tokens'])}"
-    return "pass max_decode_len (max_length counts the start token or the prompt, too)"
+    length = found["max_length"]
+    if isinstance(length, int) and length > 1:
+        return f"pass max_decode_len={length - 1} (max_length counts the start token or prompt, too)"
+    return "pass max_decode_len"
 
 
 def _stops(found: Found) -> str:
@@ -76,7 +88,23 @@ def _rule(found: Found) -> str:
 
 
 def _unsupported(found: Found) -> str:
-    return "not supported: outputs differ from those of transformers' generate"
+    """For all methods."""
+    return _UNSUPPORTED
+
+
+def _not_sampled(found: Found) -> str:
+    """For sampled decoding alone."""
+    return _UNSUPPORTED
+
+
+def _not_searched(found: Found) -> str:
+    """For beams alone."""
+    return _UNSUPPORTED
+
+
+_UNSUPPORTED = "not supported: outputs differ from those of transformers' generate"
+# Of what the tokens would be others; see :attr:`specdec.models.base.LoadedModel.refused`.
+_REFUSED = {_unsupported: "", _not_sampled: "sampled", _not_searched: "beams"}
 
 
 def _bad_words(found: Found, eos_ids: tuple[int, ...]) -> Rule | None:
@@ -106,6 +134,7 @@ RULES: dict[str, Callable[[Found, tuple[int, ...]], Rule | None]] = {
     "forced_eos_token_id": _last,
     "suppress_tokens": lambda found, eos: Suppressed(found["suppress_tokens"]),
     "begin_suppress_tokens": _begin,
+    "renormalize_logits": lambda found, eos: Renormalized(),
 }
 
 
@@ -134,17 +163,16 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
     "bad_words_ids": (([],), _rule),
     "sequence_bias": (([], {}), _unsupported),
     "exponential_decay_length_penalty": ((), _unsupported),
-    "num_beam_groups": ((1,), _unsupported),
-    "diversity_penalty": ((0,), _unsupported),
-    "constraints": (([],), _unsupported),
-    "force_words_ids": (([],), _unsupported),
-    "renormalize_logits": ((False,), _unsupported),
-    "remove_invalid_values": ((False,), _unsupported),
+    "num_beam_groups": ((1,), _not_searched),
+    "diversity_penalty": ((0,), _not_searched),
+    "constraints": (([],), _not_searched),
+    "force_words_ids": (([],), _not_searched),
+    "renormalize_logits": ((False,), _rule),
     "typical_p": ((1,), _sampling),
     "min_p": ((0,), _sampling),
-    "top_h": ((), _unsupported),
-    "epsilon_cutoff": ((0,), _unsupported),
-    "eta_cutoff": ((0,), _unsupported),
+    "top_h": ((), _not_sampled),
+    "epsilon_cutoff": ((0,), _not_sampled),
+    "eta_cutoff": ((0,), _not_sampled),
     "penalty_alpha": ((0,), _unsupported),
     "guidance_scale": ((1,), _unsupported),
     "watermarking_config": ((), _unsupported),
@@ -155,7 +183,8 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
 }
 
 # What else transformers has there: special tokens, which are served, where the file is from, and
-# what changes no output: caches, compiling, what is returned beside tokens, and drafts.
+# what changes no output: caches, compiling, what is returned beside tokens, drafts, and what is
+# for logits that are not finite, which no checkpoint here has.
 OTHERS = {
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
     "transformers_version", "_from_model_config",
@@ -165,7 +194,7 @@ OTHERS = {
     "return_dict_in_generate", "is_assistant", "num_assistant_tokens",
     "num_assistant_tokens_schedule", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
     "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
-    "assistant_ensemble_weight", "speculation_type", "use_mtp",
+    "assistant_ensemble_weight", "speculation_type", "use_mtp", "remove_invalid_values",
 }  # fmt: skip
 
 
@@ -176,38 +205,40 @@ class GenerationOptions:
     Attributes:
       rules: its rules for logits, in transformers' order.
       advice: a line about what to pass to decode so; None if there is nothing to say.
-      refused: a line about what cannot be done; None if there is nothing.
+      refused: a line about what cannot be done, for "sampled" decoding, for "beams" and, by the
+        name "", for any.
     """
 
     rules: tuple[Rule, ...] = ()
     advice: str | None = None
-    refused: str | None = None
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def read_options(directory: Path, prompted: bool) -> GenerationOptions:
+def read_options(directory: Path, prompted: bool, given: Found | None = None) -> GenerationOptions:
     """Options that are not neutral: of generation_config.json, or of config.json where it is alone.
 
     Args:
       prompted: whether outputs continue their texts, as a decoder-only model's do.
+      given: options in place of the file's; None for none.
 
     Raises:
       CheckpointError: a file cannot be read, or a rule has no valid value.
+      ValueError: one of the given is no option.
     """
     config, path = read_json(directory / CONFIG), directory / GENERATION_CONFIG
     alone = not path.exists()
     file = directory / CONFIG if alone else path
-    raw = config if alone else read_json(path)
-    found = {
-        name: raw[name]
-        for name, (neutral, _) in OPTIONS.items()
-        if raw.get(name) is not None and raw[name] not in neutral
-    }
+    raw = (config if alone else read_json(path)) | (given or {})
+    for name in given or {}:
+        if name not in OPTIONS:
+            raise ValueError(f"generation_config has no option {name!r} of transformers' generate.")
+    _rules_of(file, _not_neutral(raw), raw.get(_EOS))  # Names the option that has no value of it.
+    read = raw if raw.keys() <= OTHERS else generation_fields(raw, file, alone=alone)
+    found = _not_neutral(read)
     if prompted:  # It forces a token behind a single first one: a prompt has more.
         found.pop("forced_bos_token_id", None)
-    advice = _lines(
-        {name: found[name] for name in found if OPTIONS[name][1] not in (_rule, _unsupported)},
-        found,
-    )
+    shown = {name: value for name, value in found.items() if _is_told(name, found)}
+    advice = _lines(shown, found)
     if not alone and _EOS not in raw and config.get(_EOS) is not None:
         advice.append(
             f"no {_EOS}: outputs end at their limit only, as with transformers, which does not "
@@ -215,19 +246,45 @@ def read_options(directory: Path, prompted: bool) -> GenerationOptions:
         )
     if not alone and (unknown := _unknown(raw)):
         advice.append(f"{', '.join(unknown)}: unknown to specdec, and not looked at")
-    refused = [name for name in found if OPTIONS[name][1] is _unsupported]
-    named = ", ".join(f"{name}={reprlib.repr(found[name])}" for name in refused)
     return GenerationOptions(
         _rules_of(file, found, raw.get(_EOS)),
         f"{file} has options for generating that specdec does not apply. {'; '.join(advice)}."
         if advice
         else None,
-        f"{file} has options for generating that specdec cannot apply, and without them outputs "
-        f"differ from those of transformers' generate: {named}. Remove them, or load the pair with "
-        'generation_config="ignore".'
-        if refused
-        else None,
+        _refused(file, found),
     )
+
+
+def _not_neutral(raw: Found) -> dict[str, Any]:
+    return {
+        name: raw[name]
+        for name, (neutral, _) in OPTIONS.items()
+        if raw.get(name) is not None and raw[name] not in neutral
+    }
+
+
+def _is_told(name: str, found: Found) -> bool:
+    """Whether an option is to be passed: those of beams and sampling alone do nothing."""
+    advice = OPTIONS[name][1]
+    if advice is _beams:
+        return "num_beams" in found
+    return advice not in (_rule, *_REFUSED) and (advice is not _sampling or "do_sample" in found)
+
+
+def _refused(file: Path, found: Found) -> dict[str, str]:
+    """See :class:`GenerationOptions`."""
+    lines = {}
+    for advice, methods in _REFUSED.items():
+        names = [name for name in found if OPTIONS[name][1] is advice]
+        if names:
+            named = ", ".join(f"{name}={reprlib.repr(found[name])}" for name in names)
+            lines[methods] = (
+                f"{file} has options for generating that specdec cannot apply, and without them "
+                f"outputs {'of ' if methods else ''}{methods and methods + ' '}differ from those of "
+                f"transformers' generate: {named}. Remove them, or load the pair with "
+                f"generation_config={dict.fromkeys(names)}, which keeps the other options."
+            )
+    return lines
 
 
 def _unknown(raw: Found) -> list[str]:

@@ -11,12 +11,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from specdec.checkpoints import gguf
 from specdec.checkpoints.parameters import (
     DTYPES,
     CheckpointError,
@@ -45,8 +46,10 @@ HUB_FILES = [
     CONFIG, GENERATION_CONFIG, ADAPTER, WEIGHTS, "model-*-of-*.safetensors", INDEX,
     *vocabulary_files.FILES,
 ]  # fmt: skip
-# A model's id, and behind @ a branch, a tag or a commit of it.
-HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@([A-Za-z0-9][\w./-]*))?")
+# A model's id, and behind @ a branch, a tag or a commit of it; with a GGUF file's name in it.
+HUB_ID = re.compile(
+    r"([A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@([A-Za-z0-9][\w./-]*?))?(?:/([\w.-]+\.gguf))?"
+)
 
 STORED_DTYPES = {
     "F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": DTYPES["float16"],
@@ -54,34 +57,43 @@ STORED_DTYPES = {
 }  # fmt: skip
 
 
-class Parameter(Protocol):
+class Parameter(NamedTuple):
     """A parameter's path in our tree, joined by "/", its shape there, and in files."""
 
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]: ...
+    path: str
+    shape: tuple[int, ...]
+    stored_shape: tuple[int, ...]
+    is_transposed: bool  # In files; else it has another shape there, or none.
 
     def turned(self, array: np.ndarray) -> np.ndarray:
         """A file's array as our tree has it, or one of that as files have it."""
-        ...
+        if self.is_transposed:
+            return array.T
+        return array.reshape(self.stored_shape if array.shape == self.shape else self.shape)
+
+
+def task_of(reads_prefix: bool) -> str:
+    """How transformers' classes for a decoder-only model end, or for an encoder-decoder."""
+    return "ForCausalLM" if reads_prefix else "ForSeq2SeqLM"
 
 
 def local_directory(directory_or_hub_id: str | Path) -> Path:
     """The directory itself, or the local snapshot of a hub id (downloaded if need be).
 
     Args:
-      directory_or_hub_id: behind a hub id may stand @ and a branch, a tag or a commit.
+      directory_or_hub_id: behind a hub id may stand @ and a branch, a tag or a commit. A GGUF
+        file's path, or its name behind a hub id and /, is the directory of what it holds.
 
     Raises:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
     """
     path, name = Path(directory_or_hub_id), str(directory_or_hub_id)
+    if path.suffix == gguf.SUFFIX and path.is_file():
+        return gguf.unpacked(path)
     if path.is_dir():
+        files = sorted(path.glob(f"*{gguf.SUFFIX}"))
+        if files and not (path / CONFIG).exists():
+            raise CheckpointError(f"{path} has GGUF files: pass the path of one, such as {files[0]}.")
         return path
     found = HUB_ID.fullmatch(name)
     if path.exists() or not found:
@@ -90,15 +102,20 @@ def local_directory(directory_or_hub_id: str | Path) -> Path:
             "or a model id of the Hugging Face Hub, such as google/flan-t5-small or "
             "google/flan-t5-small@main."
         )
-    repository, revision = found.groups()
+    repository, revision, file = found.groups()
     import huggingface_hub
 
     try:
+        if file is not None:
+            download = huggingface_hub.hf_hub_download
+            return gguf.unpacked(Path(download(repository, file, revision=revision)))
         return Path(
             huggingface_hub.snapshot_download(
                 repository, revision=revision, allow_patterns=HUB_FILES
             )
         )
+    except CheckpointError:
+        raise
     except Exception as error:  # The hub client raises its own, its HTTP library's and OS errors.
         reason = " ".join(str(error).split())
         raise CheckpointError(
@@ -122,8 +139,12 @@ def opened(path: Path) -> Iterator[safe_open]:
         ) from None
 
 
-def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
-    """For each tensor of a checkpoint, the file that holds it and what the file calls its dtype."""
+def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]:
+    """For each tensor of a checkpoint, the file that holds it and what the file calls its dtype.
+
+    Args:
+      task: :func:`task_of` the model, for a message.
+    """
     if (directory / WEIGHTS).exists():
         paths = [directory / WEIGHTS]
     elif (directory / INDEX).exists():
@@ -141,7 +162,7 @@ def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
                 )
         paths = [directory / name for name in sorted(set(weight_map.values()))]
     else:
-        raise CheckpointError(_without_weights(directory))
+        raise CheckpointError(_without_weights(directory, task))
     files = {}
     for path in paths:
         if not path.exists():
@@ -154,14 +175,14 @@ def weight_files(directory: Path) -> dict[str, tuple[Path, str]]:
     return files
 
 
-def _without_weights(directory: Path) -> str:
+def _without_weights(directory: Path, task: str) -> str:
     """What to do where there are no safetensors."""
     for pattern, (reader, argument) in _OTHER_WEIGHTS.items():
         for path in sorted(directory.glob(pattern)):
             return (
                 f"{directory} has {path.name}, but no {WEIGHTS}: convert it with {reader}, "
-                f"AutoModelForSeq2SeqLM.from_pretrained({str(directory)!r}{argument})"
-                ".save_pretrained(another_directory); for GPT-2 with AutoModelForCausalLM."
+                f"AutoModel{task}.from_pretrained({str(directory)!r}{argument})"
+                ".save_pretrained(another_directory)."
             )
     return (
         f"{directory} has neither {WEIGHTS} nor {INDEX}: copy or download them. Where a model of "

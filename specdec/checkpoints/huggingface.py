@@ -1,6 +1,6 @@
 """Checkpoints of Hugging Face transformers (safetensors) as parameter trees, and back.
 
-Reads and writes with numpy alone: neither torch nor transformers is needed.
+Weights are read and written with numpy alone; transformers reads config.json, without torch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints.families import MODEL_TYPES, SUPPORTED, family_of
 from specdec.checkpoints.families.base import weights_in
-from specdec.checkpoints.fields import Fields
+from specdec.checkpoints.fields import Fields, format_tokens, is_sealed, naming_fields, sealed
 from specdec.checkpoints.hf_files import (
     ADAPTER,
     CONFIG,
     GENERATION_CONFIG,
     HEADS_TYPE,
     local_directory,
+    task_of,
     write_weights,
 )
+from specdec.checkpoints.library import config_fields
 from specdec.checkpoints.parameters import (
     CheckpointError,
     as_dtype,
@@ -77,7 +79,7 @@ def open_huggingface(
     wanted = None if dtype is None else as_dtype(dtype)
     directory = local_directory(directory_or_hub_id)
     config = read_config(directory)
-    opened = family_of(config).open_parameters(weights_in(directory, wanted), config)
+    opened = family_of(config).open_parameters(weights_in(directory, wanted, config), config)
     return opened[0], unflatten_dict(opened[1], sep="/")
 
 
@@ -90,11 +92,23 @@ def read_config(directory: Path) -> Config:
     if (directory / ADAPTER).exists():
         raise CheckpointError(
             f"{directory} holds an adapter ({ADAPTER}), such as LoRA's, which changes another "
-            "model's weights. Merge them first: peft.AutoPeftModelForSeq2SeqLM (for GPT-2 "
-            f"AutoPeftModelForCausalLM).from_pretrained({str(directory)!r}).merge_and_unload()"
+            f"model's weights. Merge them first: peft.AutoPeftModel{_adapted(directory)}"
+            f".from_pretrained({str(directory)!r}).merge_and_unload()"
             f".save_pretrained(another_directory). Where that is done, remove {ADAPTER}."
         )
-    raw, source = read_json(directory / CONFIG), str(directory / CONFIG)
+    return _parsed(directory)
+
+
+def _adapted(directory: Path) -> str:
+    """How peft's class ends for the model that an adapter changes."""
+    if (directory / CONFIG).exists():
+        return task_of(_parsed(directory).reads_prefix)
+    return task_of(read_json(directory / ADAPTER).get("task_type") != "SEQ_2_SEQ_LM")
+
+
+def _parsed(directory: Path) -> Config:
+    path = directory / CONFIG
+    raw = read_json(path)
     model_type = _model_type(raw)
     if model_type == HEADS_TYPE:
         raise CheckpointError(
@@ -103,12 +117,14 @@ def read_config(directory: Path) -> Config:
         )
     if model_type not in MODEL_TYPES:
         raise CheckpointError(
-            f"{source}: model_type is {model_type!r}. Checkpoints that can be loaded are, by "
+            f"{path}: model_type is {model_type!r}. Checkpoints that can be loaded are, by "
             f"model_type: {SUPPORTED}."
         )
-    path = directory / GENERATION_CONFIG
-    generation = Fields(read_json(path), str(path)) if path.exists() else None
-    return MODEL_TYPES[model_type].parse_config(model_type, Fields(raw, source), generation)
+    family, beside = MODEL_TYPES[model_type], directory / GENERATION_CONFIG
+    generation = Fields(read_json(beside), str(beside)) if beside.exists() else None
+    complete = raw if is_sealed(raw) else config_fields(model_type, raw, path)
+    with naming_fields(str(path), family.names):
+        return family.parse_config(model_type, Fields(complete, str(path)), generation)
 
 
 def _model_type(raw: Mapping[str, Any]) -> str | None:
@@ -156,8 +172,10 @@ def save_huggingface(
     with written_whole(Path(directory).absolute()) as partial:
         table = family.all_parameters(config)
         write_weights(partial, table, arrays, stored_dtype, max_shard_bytes)
-        write_json(partial / CONFIG, family.format_config(config, dtype))
-        write_json(partial / GENERATION_CONFIG, family.format_generation_config(config))
+        tokens = format_tokens(config)
+        told = {**family.format_config(config), "torch_dtype": dtype, **tokens}
+        write_json(partial / CONFIG, sealed(told))
+        write_json(partial / GENERATION_CONFIG, tokens)
         if vocabulary_file is not None:
             copy_vocabulary(Path(vocabulary_file), partial)
             if tokenizer:

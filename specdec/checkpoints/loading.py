@@ -6,23 +6,25 @@ import dataclasses
 import importlib.resources
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.arguments import choice
 from specdec.checkpoints.architectures import Config, decode_model
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import (
     find_vocabulary,
     located,
     open_checkpoint,
-    rules_of,
+    options_of,
 )
+from specdec.checkpoints.generation_options import GenerationOptions
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.core import platforms
@@ -48,7 +50,14 @@ from specdec.types import Params
 BUNDLED = ("quickstart", "quickstart_lm")
 
 
-GenerationConfig = Literal["follow", "ignore"]
+# "follow", "ignore", or options in place of those of the file, which is followed.
+GenerationConfig = Literal["follow", "ignore"] | Mapping[str, Any]
+
+
+def check_generation_config(given: Any) -> None:
+    """Raises ValueError unless it is one."""
+    if not isinstance(given, Mapping):
+        choice("generation_config", given, "follow", "ignore")
 
 
 def load_packed(
@@ -149,15 +158,16 @@ def load_model(
 
     Raises:
       CheckpointError: it cannot be read, or its options cannot be followed.
-      ValueError: see :func:`load_packed`.
+      ValueError: see :func:`load_packed`; ``generation_config`` has what is no option.
     """
     place = located(source)
     config, params = open_checkpoint(place, None)
     config = dataclasses.replace(config, dtype=dtype)
-    generated, rules = None, ()
+    generated, options = None, GenerationOptions()
     if not as_draft:
-        if generation_config == "follow":
-            rules = rules_of(place, config)
+        if generation_config != "ignore":
+            given = None if generation_config == "follow" else generation_config
+            options = options_of(place, config, given)
     else:
         generated = load_draft_vocabulary(source, config.vocab_size)
         if vocab_size not in (None, config.vocab_size):
@@ -170,7 +180,7 @@ def load_model(
             generated = [token for token in generated or common if token in common]
             config = dataclasses.replace(config, vocab_size=vocab_size)
     loaded = load_packed(config, params, source, narrow, partitioning, generated, int8=int8)
-    return dataclasses.replace(loaded, rules=rules)
+    return dataclasses.replace(loaded, rules=options.rules, refused=options.refused)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
 from specdec.rules.base import Rule, Rules, RuleTarget
+from specdec.rules.normalized import Renormalized
 from specdec.rules.opening import opened
 from specdec.rules.positions import ForcedFirst
 from specdec.rules.stops import open_stops
@@ -43,9 +44,19 @@ def _opening(target: LoadedModel, decoding: Decoding) -> RuleTarget:
 
 
 def rules_of(target: LoadedModel, decoding: Decoding) -> tuple[Rule, ...]:
-    """The rules that are given, or the checkpoint's own, and the first token that is told."""
-    given = target.rules if decoding.rules is None else tuple(decoding.rules)
-    first = target.first_token
+    """The rules that are given, or the checkpoint's own, and the first token that is told.
+
+    Raises:
+      ValueError: the checkpoint's options cannot be followed in this way.
+    """
+    given, first = decoding.rules, target.first_token
+    if given is None:
+        kind = "beams" if decoding.searches else "greedy" if decoding.sampling.greedy else "sampled"
+        if kind in target.refused:
+            raise ValueError(target.refused[kind])
+        # Others' tokens do not depend on it.
+        given = [r for r in target.rules if decoding.searches or not isinstance(r, Renormalized)]
+    given = tuple(given)
     return given if first is None else (*given, ForcedFirst(first))
 
 

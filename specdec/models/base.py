@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 import jax
@@ -206,6 +207,7 @@ class LoadedModel:
       most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
       vocabulary: of a target; None where there is none.
       rules: those for logits that its checkpoint sets.
+      refused: why "sampled" decoding or "beams" cannot follow its checkpoint's other options.
       first_token: what each output begins with, such as its language, whatever the rules; None for
         what the model makes of it.
     """
@@ -219,6 +221,7 @@ class LoadedModel:
     most_tokens: int | None = None
     vocabulary: Words | None = None
     rules: tuple[Rule, ...] = ()
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     first_token: int | None = None
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:

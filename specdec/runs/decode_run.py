@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from specdec.api import Pair
 from specdec.arguments import choice, path_name, truth, whole
-from specdec.checkpoints.loading import GenerationConfig
+from specdec.checkpoints.loading import GenerationConfig, check_generation_config
 from specdec.data.inputs import Text
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -72,7 +72,7 @@ class DecodeRun:
         draft_spec("draft", self.draft)
         choice("dtype", self.dtype, "float32", "bfloat16")
         choice("weights", self.weights, "int8", None)
-        choice("generation_config", self.generation_config, "follow", "ignore")
+        check_generation_config(self.generation_config)
         check_mesh(self.mesh)
         choice("bad_rows", self.bad_rows, *get_args(BadRows))
         checked = {

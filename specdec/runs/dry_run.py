@@ -16,7 +16,7 @@ import gin
 from specdec.checkpoints import CheckpointError, is_t5x, ngrams, read_config
 from specdec.checkpoints.architectures import Config, count_parameters
 from specdec.checkpoints.families import FAMILIES
-from specdec.checkpoints.formats import rules_of
+from specdec.checkpoints.formats import options_of
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
@@ -132,8 +132,9 @@ def report(
     if isinstance(model, Hierarchical):
         model, tables = model.draft, model.inner
     names, found = [run.target], [find_config(resolve(run.target, "target"), root)]
-    if run.generation_config == "follow":
-        rules_of(resolve(run.target, "target"), found[0][0])  # What it cannot do is told now.
+    if run.generation_config != "ignore":  # What it cannot do is told now.
+        given = None if run.generation_config == "follow" else run.generation_config
+        options_of(resolve(run.target, "target"), found[0][0], given)
     source = model.of if isinstance(model, Quantized) else model
     if isinstance(source, str):
         names.append(str(model))

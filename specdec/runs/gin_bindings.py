@@ -25,6 +25,7 @@ from specdec.rules.automata import AllowedSequences, Automaton
 from specdec.rules.forbidden import Forbidden
 from specdec.rules.grammars import JsonSchema, Regex
 from specdec.rules.ngrams import NoRepeatNgram
+from specdec.rules.normalized import Renormalized
 from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from specdec.rules.positions import (
     ForcedFirst,
@@ -57,7 +58,7 @@ _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec.rules": (
         AllowedSequences, Automaton, Forbidden, ForcedFirst, ForcedLast, FrequencyPenalty,
         JsonSchema, MinLength, MinNewTokens, NoRepeatNgram, PresencePenalty, Regex,
-        RepetitionPenalty, Suppressed,
+        Renormalized, RepetitionPenalty, Suppressed,
     ),
     "specdec.trees": (Tree,),
     "specdec.verifiers": (

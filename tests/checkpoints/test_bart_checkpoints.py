@@ -57,7 +57,7 @@ CASES = {
     "marian": (
         "MarianMTModel",
         {**ODD, **LAST, "scale_embedding": True, "activation_function": "swish"},
-        {"bad_words_ids": [[52]]},
+        {"bad_words_ids": [[52]], "renormalize_logits": True, "forced_eos_token_id": 0},
     ),
     "marian_apart": (
         "MarianMTModel",
@@ -393,6 +393,30 @@ def test_files_of_other_versions(saved, tmp_path):
     )
 
 
+def test_sines_that_are_others(torch, saved, tmp_path):
+    """A Marian's are those of its file, as in transformers; rounded ones are computed."""
+    name = "model.{}.embed_positions.weight"
+    model, directory = saved("marian")
+    sines = model.model.encoder.embed_positions.weight.numpy()
+    tables = {name.format(stack): sines for stack in ("encoder", "decoder")}
+    other = {path: 0.5 * table for path, table in tables.items()}
+    found = rewritten(directory, tmp_path / "other", lambda tensors: tensors | other)
+    assert load_huggingface(found)[0].positions == "learned"
+    theirs = type(model).from_pretrained(found).eval()
+    assert torch.equal(theirs.model.decoder.embed_positions.weight, torch.tensor(0.5 * sines))
+    assert_same_logits(torch, theirs, found)
+    rounded = {path: table.astype("f2") for path, table in tables.items()}
+    near = rewritten(directory, tmp_path / "near", lambda tensors: tensors | rounded)
+    assert load_huggingface(near)[0] == load_huggingface(directory)[0]
+    one = {name.format("encoder"): 0.5 * sines}
+
+    def without(tensors):
+        return {n: a for n, a in tensors.items() if n not in tables} | one
+
+    with pytest.raises(CheckpointError, match=r"missing parameter model.decoder.embed_positions"):
+        load_huggingface(rewritten(directory, tmp_path / "one", without))
+
+
 def test_without_a_bias_of_the_logits_there_is_none(torch, saved, tmp_path):
     directory = rewritten(
         saved("bart")[1], tmp_path / "bart",
@@ -416,14 +440,14 @@ def test_a_head_that_is_not_the_embedding_though_the_config_ties_them(saved, tmp
         ("bart", {"activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
         ("bart", {"decoder_attention_heads": 2}, "decoder_attention_heads must be .* 4, got 2"),
         ("bart", {"decoder_ffn_dim": 40}, "decoder_ffn_dim must be .* 48, got 40"),
-        ("bart", {"normalize_before": True}, "normalize_before must be False in a bart model"),
+        ("bart", {"normalize_before": True}, "normalize_before must be False"),
         ("bart", {"normalize_embedding": False}, "normalize_embedding must be True"),
         ("bart", {"static_position_embeddings": True}, "static_position_embeddings must be False"),
-        ("mbart", {"extra_pos_embeddings": 1}, "extra_pos_embeddings must be 2 in a mbart model"),
+        ("mbart", {"extra_pos_embeddings": 1}, "extra_pos_embeddings must be 2"),
         ("mbart", {"add_final_layer_norm": False}, "add_final_layer_norm must be True"),
-        ("marian", {"static_position_embeddings": False}, "must be True in a marian model"),
+        ("marian", {"static_position_embeddings": False}, "static_position_embeddings must be True"),
         ("marian", {"encoder_layers": None}, "encoder_layers must be a whole number"),
-        ("pegasus", {"d_model": 31}, "num_heads must divide d_model"),
+        ("pegasus", {"d_model": 31}, "attention_heads must divide d_model"),
         ("pegasus", {"scale_embedding": "yes"}, "scale_embedding must be true or false"),
         ("m2m_100", {"model_type": "nllb-moe"}, "can be loaded are, .* m2m_100 .NLLB-200"),
     ],

@@ -23,6 +23,7 @@ from specdec.checkpoints.generation_options import (
 )
 from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.decoding.build import rules_of
 from specdec.runs import dry_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,8 +78,10 @@ def test_what_transformers_saves_by_default_is_neutral(checkpoint):
         ({"do_sample": True, "min_p": 0.1, "typical_p": 0.7},
          "specdec.SamplingConfig(temperature=1.0, top_k=50, top_p=1.0, min_p=0.1, typical_p=0.7)."),
         ({"max_new_tokens": 77}, "max_new_tokens=77: pass max_decode_len=77."),
-        ({"max_length": 200}, "max_length=200: pass max_decode_len (max_length counts"),
-        ({"num_return_sequences": 2}, "num_return_sequences=2: pass num_return=2."),
+        ({"max_length": 200}, "max_length=200: pass max_decode_len=199 (max_length counts"),
+        ({"num_return_sequences": 2, "num_beams": 2}, "num_return_sequences=2: pass num_return=2."),
+        ({"num_return_sequences": 2, "do_sample": True}, "sequences=2: pass num_samples=2."),
+        ({"num_beams": 4, "do_sample": True}, "num_beams=4: not supported with do_sample=True"),
         ({"bad_words_ids": [[5], [6, 7]], "max_new_tokens": 9},
          "max_new_tokens=9: pass max_decode_len=9."),
     ],
@@ -92,34 +95,146 @@ def test_each_option_is_named_with_what_to_do(checkpoint, options, told):
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_no_option_is_passed_over(checkpoint, name):
-    value = {"bad_words_ids": [[7]], "suppress_tokens": [7], "begin_suppress_tokens": [7]}.get(
-        name, 7
-    )
-    write(checkpoint, **{name: value})
-    found = read_options(checkpoint, False)
-    named = f"{name}={value}"
-    assert (len(found.rules) == 1) == (name in RULES)
-    assert (named in (found.refused or "")) != (named in (found.advice or "") or name in RULES)
-    for neutral in (None, *OPTIONS[name][0]):
-        write(checkpoint, **{name: neutral})
+# What goes with an option, where alone it does nothing or is no value.
+WITH = {
+    "num_beams": {"length_penalty": 7, "early_stopping": True, "num_return_sequences": 7},
+    "do_sample": dict.fromkeys(("temperature", "top_k", "top_p", "typical_p", "min_p"), 7),
+}
+VALUES = {
+    "bad_words_ids": [[7]], "suppress_tokens": [7], "begin_suppress_tokens": [7],
+    "early_stopping": True, "renormalize_logits": True, "do_sample": True,
+    "watermarking_config": {"bias": 1.5},
+}  # fmt: skip
+
+
+def test_no_option_is_passed_over(checkpoint):
+    for name in OPTIONS:
+        value = VALUES.get(name, 7)
+        beside = next((other for other, names in WITH.items() if name in names), None)
+        also = {} if beside is None else {beside: VALUES.get(beside, 7)}
+        write(checkpoint, **{name: value, **also})
+        found = read_options(checkpoint, False)
+        assert (len(found.rules) == 1) == (name in RULES)
+        told = f"{found.advice} {found.refused}"
+        assert (f"{name}=" in told) == (name not in RULES), name
+        for neutral in (None, *OPTIONS[name][0]):
+            write(checkpoint, **{name: neutral, **dict.fromkeys(also)})
+            assert read_options(checkpoint, False) == GenerationOptions(), name
+
+
+@pytest.mark.parametrize("options", [*WITH["num_beams"], *WITH["do_sample"]])
+def test_what_does_nothing_in_transformers_is_not_told(checkpoint, options):
+    """It decodes greedily where the file neither samples nor searches."""
+    if options != "num_return_sequences":
+        write(checkpoint, **{options: VALUES.get(options, 0.5)})
         assert read_options(checkpoint, False) == GenerationOptions()
+
+
+def test_what_transformers_refuses_is_told_in_a_line(checkpoint):
+    write(checkpoint, num_return_sequences=3)
+    with pytest.raises(CheckpointError, match=r"generation_config.json: .*num_return_sequences"):
+        read_options(checkpoint, False)
+    assert read_options(checkpoint, False, {"num_return_sequences": 1}) == GenerationOptions()
 
 
 def test_unknown_names(checkpoint):
     write(checkpoint, repetition_penalti=1.3, made_up=None, lang_to_id={"<de>": 7})
     found = read_options(checkpoint, False)
-    assert (found.rules, found.refused) == ((), None)
+    assert (found.rules, found.refused) == ((), {})
     assert "repetition_penalti (did you mean repetition_penalty?), lang_to_id: unknown" in (
         found.advice or ""
     )
     assert "made_up" not in (found.advice or "")
 
 
-def test_what_it_says_to_pass_can_be_passed():
-    specdec.BeamConfig(num_beams=3, length_penalty=0.6, early_stopping=True, rule="huggingface")
-    specdec.SamplingConfig(temperature=0.7, top_k=50, top_p=0.9)
+ASKED = [
+    {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True, "num_return_sequences": 2},
+    {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "num_return_sequences": 3},
+    {"max_new_tokens": 9, "max_time": 50.0}, {"max_length": 9},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", ASKED, ids=str)
+def test_what_a_file_is_told_can_be_passed(checkpoint, options):
+    write(checkpoint, **options)
+    with pytest.warns(UserWarning, match="has options for generating") as caught:
+        pair = specdec.load_pair(target=checkpoint, draft=checkpoint)
+    parts = re.findall(r": pass (.*?)(?: \(max_length.*)?(?:;|\.$)", str(caught[0].message))
+    assert len(parts) >= len({OPTIONS[name][1] for name in options})
+    given = eval(f"dict({', '.join(parts)})", {"specdec": specdec})
+    out = pair.generate([[3, 4, 1]], **{"max_decode_len": 4, **given})
+    found = out.beams or out.samples
+    assert len(found[0]) == options.get("num_return_sequences", 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_return_sequences": 3, "sampling": specdec.SamplingConfig(1.0)},
+        {"num_return_sequences": 3},
+        {"num_return_sequences": 3, "method": "beam"},
+        {"num_beams": 3}, {"top_k": 5}, {"max_new_tokens": 5}, {"max_length": 5}, {"max_time": 50.0},
+        {"no_repeat_ngram_size": 2}, {"suppress_tokens": [3]}, {"renormalize_logits": True},
+        {"forced_eos_token_id": 1}, {"repetition_penalty": 1.5}, {"min_new_tokens": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_generate_is_told_can_be_passed(checkpoint, options):
+    pair = specdec.load_pair(target=checkpoint, draft=checkpoint)
+    with pytest.raises(TypeError) as caught:
+        pair.generate([[3, 4, 1]], **options)
+    told = re.search(r": pass (.*?)(?: \(max_length.*)?$", str(caught.value))
+    known = {name: options[name] for name in ("method", "sampling") if name in options}
+    words = told[1].replace(" and ", ", ")
+    given = eval(f"dict({words})", {"specdec": specdec})
+    out = pair.generate([[3, 4, 1]], **{"max_decode_len": 4, **known, **given})
+    if "num_samples" in given:
+        assert len(out.samples[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [({"guidance_scale": 2.0}, ""), ({"epsilon_cutoff": 0.1}, "sampled"),
+     ({"num_beam_groups": 2, "diversity_penalty": 0.5}, "beams")],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_where_it_changes_tokens(checkpoint, options, refused):
+    """And the way out that is told keeps the other options."""
+    write(checkpoint, **options, bad_words_ids=[[5, 6]])
+    how = {
+        "sampled": {"sampling": specdec.SamplingConfig(1.0)}, "beams": {"method": "beam"},
+        "greedy": {},
+    }  # fmt: skip
+
+    def load(**given):
+        return specdec.load_pair(target=checkpoint, draft=checkpoint, **given)
+
+    if refused:
+        pair = load()
+        for kind, options in how.items():
+            if kind != refused:
+                pair.generate([[3, 4, 1]], max_decode_len=4, **options)
+        with pytest.raises(ValueError, match="cannot apply") as caught:
+            pair.generate([[3, 4, 1]], max_decode_len=4, **how[refused])
+    else:
+        with pytest.raises(CheckpointError, match="cannot apply") as caught:
+            load()
+    told = re.search(r"generation_config=({.*}), which keeps", str(caught.value))
+    pair = load(generation_config=eval(told[1]))
+    assert pair.target.rules == (specdec.Forbidden([[5, 6]]),)
+    for options in how.values():
+        pair.generate([[3, 4, 1]], max_decode_len=4, **options)
+    with pytest.raises(ValueError, match="no option 'no_such'"):
+        load(generation_config={"no_such": 1})
+
+
+def test_only_beams_are_normalised(checkpoint):
+    """A public Marian's options: the rules hold in every method."""
+    write(checkpoint, renormalize_logits=True, remove_invalid_values=True, bad_words_ids=[[5, 6]])
+    rules = specdec.Forbidden([[5, 6]]), specdec.Renormalized()
+    pair = specdec.load_pair(target=checkpoint, draft=checkpoint)
+    assert pair.target.rules == rules
+    assert rules_of(pair.target, specdec.Decoding()) == rules[:1]
+    assert rules_of(pair.target, specdec.Decoding(method="beam")) == rules
 
 
 def test_config_json_counts_only_where_it_is_alone(checkpoint):
@@ -137,7 +252,7 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
 
 def test_values_without_end_are_cut(checkpoint):
     write(checkpoint, sequence_bias=[[list(range(5000)), 1.0]], stop_strings="x" * 5000)
-    assert len(read_options(checkpoint, False).refused or "") < 500
+    assert len(read_options(checkpoint, False).refused[""]) < 500
 
 
 def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):

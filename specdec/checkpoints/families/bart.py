@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.families.base import Family, Opened, Weights
-from specdec.checkpoints.fields import Fields, TokenFields, format_ends
+from specdec.checkpoints.families.base import (
+    Family,
+    Opened,
+    Weights,
+    dense,
+    norm,
+    turned_kernels,
+)
+from specdec.checkpoints.fields import Fields, special_tokens
+from specdec.checkpoints.hf_files import Parameter
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.bart import network
 from specdec.models.bart.config import Activation, BartConfig
@@ -23,54 +30,35 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu",
     "silu": "silu", "swish": "silu",
 }  # fmt: skip
-SIZES = {
-    "vocab_size": "vocab_size",
-    "max_positions": "max_position_embeddings",
-    "d_model": "d_model",
-    "num_heads": "encoder_attention_heads",
-    "d_ff": "encoder_ffn_dim",
-}
+# Of BartConfig: what config.json calls it.
+NAMES = {
+    "vocab_size": "vocab_size", "max_positions": "max_position_embeddings", "d_model": "d_model",
+    "num_heads": "encoder_attention_heads", "d_ff": "encoder_ffn_dim",
+    "num_encoder_layers": "encoder_layers", "num_decoder_layers": "decoder_layers",
+    "scaled_embedding": "scale_embedding", "tied_logits": "tie_word_embeddings",
+    "dropout_rate": "dropout",
+}  # fmt: skip
 # What a decoder has of its own in config.json, and here has of the encoder's size.
 SAME = {
     "decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim",
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """What a model_type says by itself.
-
-    Attributes:
-      settings: the fields of a config that it fixes.
-      defaults: config.json's fields where it leaves them out.
-      flags: what old files say of it, which for another value would be another network.
-    """
+class Kind(NamedTuple):
+    """What a model_type says by itself: transformers' class, and fields of a config."""
 
     architecture: str
     settings: dict[str, Any]
-    defaults: dict[str, Any]
-    flags: dict[str, bool | int]
-
-
-def _flags(pre_norm: bool, embedding_norm: bool, static: bool, **more: int) -> dict[str, Any]:
-    return {
-        "normalize_before": pre_norm, "add_final_layer_norm": pre_norm,
-        "normalize_embedding": embedding_norm, "static_position_embeddings": static, **more,
-    }  # fmt: skip
 
 
 _LEARNED = {"positions": "learned", "position_offset": 2, "embedding_norm": True}
 _SINUSOIDAL = {"positions": "sinusoidal", "position_offset": 0, "embedding_norm": False}
-_BART = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 KINDS = {
     "bart": Kind(
-        "BartForConditionalGeneration", {**_LEARNED, "pre_norm": False, "logits_bias": True},
-        _BART, _flags(False, True, False, extra_pos_embeddings=2),
+        "BartForConditionalGeneration", {**_LEARNED, "pre_norm": False, "logits_bias": True}
     ),
     "mbart": Kind(
-        "MBartForConditionalGeneration", {**_LEARNED, "pre_norm": True, "logits_bias": True},
-        {**_BART, "decoder_start_token_id": 0},  # BOS, as in ``generate``.
-        _flags(True, True, False, extra_pos_embeddings=2),
+        "MBartForConditionalGeneration", {**_LEARNED, "pre_norm": True, "logits_bias": True}
     ),
     "m2m_100": Kind(
         "M2M100ForConditionalGeneration",
@@ -78,17 +66,10 @@ KINDS = {
             "positions": "tensor2tensor", "embedding_norm": False, "pre_norm": True,
             "logits_bias": False,
         },
-        {**_BART, "activation_function": "relu", "scale_embedding": True}, {},
     ),
-    "marian": Kind(
-        "MarianMTModel", {**_SINUSOIDAL, "pre_norm": False, "logits_bias": True},
-        {"pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
-        _flags(False, False, True),
-    ),
+    "marian": Kind("MarianMTModel", {**_SINUSOIDAL, "pre_norm": False, "logits_bias": True}),
     "pegasus": Kind(
-        "PegasusForConditionalGeneration", {**_SINUSOIDAL, "pre_norm": True, "logits_bias": True},
-        {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
-        _flags(True, False, True),
+        "PegasusForConditionalGeneration", {**_SINUSOIDAL, "pre_norm": True, "logits_bias": True}
     ),
 }  # fmt: skip
 
@@ -96,8 +77,8 @@ PREFIX, LAYERS = "model.", "decoder.layers."
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 ENCODER, DECODER = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
 BIAS = "final_logits_bias"
-# Ends of names of tables of sines that older versions of transformers saved, and of versions.
-UNUSED = (".embed_positions.weight", ".embed_positions.weights", "coder.version")
+# A table of sines, with the ends of its name; transformers reads the first.
+POSITIONS = "model.{}.embed_positions.weight"
 # Names a file may hold each stack's embedding under: its own first.
 ENCODER_NAMES = (ENCODER, SHARED, DECODER, HEAD)
 DECODER_NAMES = (DECODER, SHARED, HEAD, ENCODER)
@@ -106,96 +87,56 @@ BIAS_PATH = "decoder/logits_dense/bias"
 
 
 def parse_config(model_type: str, config: Fields, generation: Fields | None) -> BartConfig:
-    """The network that a config.json describes.
-
-    Args:
-      model_type: which of :data:`KINDS` it is.
-      generation: generation_config.json, None where there is none.
-
-    Raises:
-      CheckpointError: a field missing or wrong, or a variant that BartConfig cannot say.
-    """
-    kind = KINDS[model_type]
-    _check_flags(model_type, config)
-    sizes: dict[str, Any] = {ours: config.whole(name) for ours, name in SIZES.items()}
+    """See :class:`Family`."""
+    settings = dict(KINDS[model_type].settings)
+    if model_type != "m2m_100":  # Old files say so of the network.
+        config.check({
+            **dict.fromkeys(("normalize_before", "add_final_layer_norm"), settings["pre_norm"]),
+            "normalize_embedding": settings["embedding_norm"],
+            "static_position_embeddings": settings["positions"] == "sinusoidal",
+            **({"extra_pos_embeddings": 2} if settings["positions"] == "learned" else {}),
+        })  # fmt: skip
     for own, other in SAME.items():
-        if config.whole(own) != config.whole(other):
-            raise CheckpointError(
-                f"{config.source}: {own} must be {other}'s {config.raw[other]}, got "
-                f"{config.raw[own]}."
-            )
-    config = dataclasses.replace(config, raw={**kind.defaults, **config.raw})
-    activation: Activation = config.choice("activation_function", ACTIVATIONS, ACTIVATIONS["gelu"])
-    encoder_size = None
-    if model_type == "marian" and not config.truth("share_encoder_decoder_embeddings", True):
-        encoder_size = sizes["vocab_size"]
-        if config.has("decoder_vocab_size"):
-            sizes["vocab_size"] = config.whole("decoder_vocab_size")
-    tokens = TokenFields(config, generation, sizes["vocab_size"])
-    pad, ends = tokens.first("pad_token_id"), tokens.ends(kind.defaults["eos_token_id"])
-    start = tokens.first("decoder_start_token_id", "bos_token_id")
-    settings: dict[str, Any] = kind.settings
+        if config[own] != config[other]:
+            config.refuse(own, f"{other}'s {config[other]}")
+    given = {ours: config[theirs] for ours, theirs in NAMES.items()}
+    size = config.size("vocab_size")
+    if not config.get("share_encoder_decoder_embeddings", True):  # A Marian's.
+        settings["encoder_vocab_size"] = size
+        given["vocab_size"] = size = config.size("decoder_vocab_size")
     if settings["positions"] == "tensor2tensor":  # Behind the row of config.json's pad.
-        (row,) = config.tokens("pad_token_id", sizes["vocab_size"]) or (0,)
-        settings = settings | {"position_offset": row + 1}
-    try:
-        return BartConfig(
-            **sizes, **settings,
-            num_encoder_layers=config.whole("encoder_layers", 1, MOST_LAYERS),
-            num_decoder_layers=config.whole("decoder_layers", 1, MOST_LAYERS),
-            activation=activation,
-            scaled_embedding=config.truth("scale_embedding", False),
-            tied_logits=config.truth("tie_word_embeddings", True),
-            encoder_vocab_size=encoder_size,
-            dropout_rate=config.fraction("dropout", 0.1),
-            pad_id=pad or 0, decoder_start_id=pad or 0 if start is None else start,
-            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
-        )  # fmt: skip
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{config.source}: {error}") from None
+        pad = config["pad_token_id"]
+        settings["position_offset"] = 1 if pad is None else pad + 1
+    return BartConfig(
+        **given, **settings,
+        activation=config.choice("activation_function", ACTIVATIONS),
+        **special_tokens(config, generation, size, encodes=True),
+    )  # fmt: skip
 
 
-def _check_flags(model_type: str, config: Fields) -> None:
-    for name, value in KINDS[model_type].flags.items():
-        found = config.raw.get(name)
-        if found is not None and found != value:
-            raise CheckpointError(
-                f"{config.source}: {name} must be {value} in a {model_type} model, got {found!r}."
-            )
-
-
-def format_config(config: BartConfig, dtype: str) -> dict[str, Any]:
-    """The config.json with which transformers computes what ``config`` does.
+def format_config(config: BartConfig) -> dict[str, Any]:
+    """See :class:`Family`.
 
     Raises:
       CheckpointError: transformers has no such model.
     """
     model_type, kind = _kind_of(config)
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    sizes = {theirs: getattr(config, ours) for ours, theirs in SIZES.items()}
-    own: dict[str, Any] = {}
+    found = {theirs: getattr(config, ours) for ours, theirs in NAMES.items()}
     if config.encoder_vocab_size is not None and model_type == "marian":
-        own = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": config.vocab_size}
-        sizes["vocab_size"] = config.encoder_vocab_size
+        found |= {
+            "share_encoder_decoder_embeddings": False, "decoder_vocab_size": config.vocab_size,
+            "vocab_size": config.encoder_vocab_size,
+        }  # fmt: skip
     return {
         "architectures": [kind.architecture],
         "model_type": model_type,
         "is_encoder_decoder": True,
-        **sizes,
-        **{own: sizes[other] for own, other in SAME.items()},
-        "encoder_layers": config.num_encoder_layers,
-        "decoder_layers": config.num_decoder_layers,
+        **found,
+        **{own: found[other] for own, other in SAME.items()},
         "activation_function": activations[config.activation],
-        "scale_embedding": config.scaled_embedding,
-        "tie_word_embeddings": config.tied_logits,
-        "dropout": config.dropout_rate,
         **dict.fromkeys(("attention_dropout", "activation_dropout"), 0.0),
         **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), 0.0),
-        "torch_dtype": dtype,
-        **own,
-        **format_generation_config(config),
     }
 
 
@@ -216,35 +157,12 @@ def _kind_of(config: BartConfig) -> tuple[str, Kind]:
     )
 
 
-def format_generation_config(config: BartConfig) -> dict[str, Any]:
-    """The generation_config.json that goes with ``format_config``: the special tokens."""
-    return {
-        "pad_token_id": config.pad_id,
-        "eos_token_id": format_ends(config.eos_id, config.more_eos_ids),
-        "decoder_start_token_id": config.decoder_start_id,
-    }
-
-
-class Parameter(NamedTuple):
-    """A parameter's path in our tree, joined by "/", its shape there, and in files."""
-
-    path: str
-    shape: tuple[int, ...]
-    stored_shape: tuple[int, ...]
-
-    def turned(self, array: np.ndarray) -> np.ndarray:
-        """A file's array as our tree has it, or one of that as files have it."""
-        if self.path == BIAS_PATH:
-            return array.reshape(self.stored_shape if array.ndim == 1 else self.shape)
-        return array.T if self.path.endswith("/kernel") else array
-
-
 def all_parameters(config: BartConfig) -> dict[str, Parameter]:
     """Every parameter of a network, by Hugging Face's name."""
-    table = {}
-    for name, path, shape in _named(config):
-        stored = shape[::-1] if path.endswith("/kernel") else shape
-        table[name] = Parameter(path, shape, (1, *shape) if path == BIAS_PATH else stored)
+    table = turned_kernels(_named(config))
+    if BIAS in table:
+        size = (config.vocab_size,)
+        table[BIAS] = Parameter(BIAS_PATH, size, (1, *size), False)
     return table
 
 
@@ -262,7 +180,7 @@ def open_parameters(weights: Weights, config: BartConfig) -> Opened:
 
     def same(a: str, b: str) -> bool:
         size = (config.vocab_size, config.d_model)
-        table = Parameter(EMBEDDING_PATH, size, size)
+        table = Parameter(EMBEDDING_PATH, size, size, False)
         return a == b or np.array_equal(weights.stored(a, table), weights.stored(b, table))
 
     if config.encoder_vocab_size is None and not same(encoder, decoder):
@@ -271,10 +189,30 @@ def open_parameters(weights: Weights, config: BartConfig) -> Opened:
         config = dataclasses.replace(config, tied_logits=same(HEAD, decoder))
     if BIAS not in weights:  # transformers takes zeros then.
         config = dataclasses.replace(config, logits_bias=False)
+    if config.positions == "sinusoidal" and _has_other_positions(weights, config):
+        config = dataclasses.replace(config, positions="learned")
     found = {SHARED: decoder, DECODER: decoder, ENCODER: encoder}
     table = {found.get(name, name): each for name, each in all_parameters(config).items()}
-    weights.check(table, [*ENCODER_NAMES, *(name for name in weights if name.endswith(UNUSED))])
+    positions = [f"{POSITIONS.format(stack)}{s}" for stack in ("encoder", "decoder") for s in ("", "s")]
+    weights.check(table, [*ENCODER_NAMES, *positions])
     return config, {each.path: weights.stored(name, each) for name, each in table.items()}
+
+
+def _has_other_positions(weights: Weights, config: BartConfig) -> bool:
+    """Whether tables of sines in a file are others than the computed ones, but for their rounding.
+
+    transformers takes them from the file.
+    """
+    size = (config.max_positions, config.d_model)
+    table = Parameter("", size, size, False)
+    for name in map(POSITIONS.format, ("encoder", "decoder")):
+        if name in weights:
+            stored = weights.stored(name, table)
+            few_bits = weights.files[name][2] in ("F16", "BF16")
+            computed = network.sinusoids(config)
+            if not np.allclose(stored, computed, rtol=0, atol=0.01 if few_bits else 1e-4):
+                return True
+    return False
 
 
 def _named(config: BartConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -287,7 +225,7 @@ def _named(config: BartConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         if config.positions == "learned":
             shape = (config.position_offset + config.max_positions, width)
             path = f"{stack}_position_embedder/embedding"
-            yield f"model.{stack}.embed_positions.weight", path, shape
+            yield POSITIONS.format(stack), path, shape
         yield from _stack(config, stack)
     if not config.tied_logits:
         yield HEAD, HEAD_PATH, (width, config.vocab_size)
@@ -303,32 +241,20 @@ def _stack(config: BartConfig, stack: str) -> Iterator[tuple[str, str, tuple[int
         attentions.append(("encoder_attn", "encoder_decoder_attention", "cross_attention"))
         depth = config.num_decoder_layers
     if config.embedding_norm:
-        yield from _norm(f"model.{stack}.layernorm_embedding", f"{stack}/embedding_norm", width)
+        yield from norm(f"model.{stack}.layernorm_embedding", f"{stack}/embedding_norm", width)
     for i in range(depth):
         theirs, ours = f"model.{stack}.layers.{i}", f"{stack}/layers_{i}"
-        for name, part, norm in attentions:
+        for name, part, before in attentions:
             for letter, kernel in zip("qkv", ("query", "key", "value"), strict=True):
                 path = f"{ours}/{part}/{kernel}"
-                yield from _dense(f"{theirs}.{name}.{letter}_proj", path, width, width)
-            yield from _dense(f"{theirs}.{name}.out_proj", f"{ours}/{part}/out", width, width)
-            yield from _norm(f"{theirs}.{name}_layer_norm", f"{ours}/{norm}_layer_norm", width)
-        yield from _dense(f"{theirs}.fc1", f"{ours}/mlp/wi", width, inner)
-        yield from _dense(f"{theirs}.fc2", f"{ours}/mlp/wo", inner, width)
-        yield from _norm(f"{theirs}.final_layer_norm", f"{ours}/mlp_layer_norm", width)
+                yield from dense(f"{theirs}.{name}.{letter}_proj", path, width, (width,))
+            yield from dense(f"{theirs}.{name}.out_proj", f"{ours}/{part}/out", width, (width,))
+            yield from norm(f"{theirs}.{name}_layer_norm", f"{ours}/{before}_layer_norm", width)
+        yield from dense(f"{theirs}.fc1", f"{ours}/mlp/wi", width, (inner,))
+        yield from dense(f"{theirs}.fc2", f"{ours}/mlp/wo", inner, (width,))
+        yield from norm(f"{theirs}.final_layer_norm", f"{ours}/mlp_layer_norm", width)
     if config.pre_norm:
-        yield from _norm(f"model.{stack}.layer_norm", f"{stack}/{stack}_norm", width)
-
-
-def _norm(name: str, path: str, width: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    yield f"{name}.weight", f"{path}/scale", (width,)
-    yield f"{name}.bias", f"{path}/bias", (width,)
-
-
-def _dense(
-    name: str, path: str, size: int, features: int
-) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    yield f"{name}.weight", f"{path}/kernel", (size, features)
-    yield f"{name}.bias", f"{path}/bias", (features,)
+        yield from norm(f"model.{stack}.layer_norm", f"{stack}/{stack}_norm", width)
 
 
 FAMILY = Family(
@@ -356,8 +282,8 @@ FAMILY = Family(
     },
     tokenizer_class=None,
     parse_config=parse_config,
+    names=NAMES | {"decoder_start_id": "decoder_start_token_id"},
     format_config=format_config,
-    format_generation_config=format_generation_config,
     all_parameters=all_parameters,
     open_parameters=open_parameters,
 )

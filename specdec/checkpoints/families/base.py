@@ -20,6 +20,7 @@ from specdec.checkpoints.hf_files import (
     STORED_DTYPES,
     Parameter,
     stored_array,
+    task_of,
     weight_files,
 )
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, check_names, read_as
@@ -28,7 +29,36 @@ from specdec.models.packed import PackedModel
 
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
+# What older versions of transformers saved beside the weights: buffers that config.json determines
+# (angles of rotary positions, numbers of positions, masks of GPT-2, a factor of Gemma's), a bias
+# of T5 that nothing used, and BART's versions. Newer ones pass over it, too.
+_LEFTOVERS = re.compile(
+    r"rotary_emb(_local)?\.(\w*inv_freq|(cos|sin)_cached)$|(^|\.)position_ids$|\.embed_scale$"
+    r"|\.(attn|crossattention)\.(masked_)?bias$|(^|\.)(en|de)coder\.version$"
+    r"|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
+)
 Opened = tuple[Config, dict[str, StoredArray]]
+Named = Iterable[tuple[str, str, tuple[int, ...]]]  # Hugging Face's name, our path, our shape.
+
+
+def turned_kernels(named: Named) -> dict[str, Parameter]:
+    """Parameters by Hugging Face's name: files have all but embeddings transposed, [out, in]."""
+    found = {}
+    for name, path, shape in named:
+        is_kernel = not path.endswith("/embedding")
+        found[name] = Parameter(path, shape, shape[::-1] if is_kernel else shape, is_kernel)
+    return found
+
+
+def norm(name: str, path: str, width: int) -> Named:
+    """A LayerNorm's."""
+    return (f"{name}.weight", f"{path}/scale", (width,)), (f"{name}.bias", f"{path}/bias", (width,))
+
+
+def dense(name: str, path: str, size: int, features: tuple[int, ...]) -> Named:
+    """A product's with a bias."""
+    yield f"{name}.weight", f"{path}/kernel", (size, *features)
+    yield f"{name}.bias", f"{path}/bias", features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +93,12 @@ class Weights:
         return stored_array(path, theirs, parameter, self.dtype or as_stored, scale)
 
     def check(self, required: Iterable[str], optional: Iterable[str]) -> None:
-        """Raises CheckpointError for a parameter that is missing or unknown."""
-        check_names(self.directory, required, self, f"{CONFIG} and the weights", optional)
+        """Raises CheckpointError for a parameter that is missing or unknown.
+
+        Leftovers of older versions of transformers may be there.
+        """
+        left = filter(_LEFTOVERS.search, self)
+        check_names(self.directory, required, self, f"{CONFIG} and the weights", [*optional, *left])
 
     def check_decoder(self, part: str) -> None:
         """Raises CheckpointError for weights of a model that makes no tokens, and for other names.
@@ -95,9 +129,9 @@ class Weights:
             )
 
 
-def weights_in(directory: Path, dtype: np.dtype | None) -> Weights:
+def weights_in(directory: Path, dtype: np.dtype | None, config: Config) -> Weights:
     """Those of a checkpoint's directory; CheckpointError if there are none."""
-    found = weight_files(directory).items()
+    found = weight_files(directory, task_of(config.reads_prefix)).items()
     files = {name: (path, name, kind) for name, (path, kind) in found}
     return Weights(directory, files, dtype)
 
@@ -115,11 +149,12 @@ class Family:
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.
       tokenizer_class: what transformers has to be told; None where the model type tells it.
-      parse_config: the network that config.json of a model type, and generation_config.json if
-        there is one, describe. Raises CheckpointError for what is missing, wrong or unsupported.
-      format_config: the config.json with which transformers computes what a config does, whose
-        weights are stored in a dtype.
-      format_generation_config: the generation_config.json that goes with it: the special tokens.
+      parse_config: the network that a config.json of a model type, with the defaults of what it
+        leaves out, and generation_config.json, if there is one, describe. Raises CheckpointError or
+        ValueError for what is missing, wrong or unsupported.
+      names: config.json's, of the config's fields that have another there.
+      format_config: the config.json with which transformers computes what a config does, but for
+        special tokens and the weights' dtype. Every field that ``parse_config`` reads is in it.
       all_parameters: every parameter of a network, by Hugging Face's name.
       open_parameters: the parameters by their paths in our tree, and the config as the weights
         correct it: whether logits are tied shows in them alone.
@@ -132,8 +167,8 @@ class Family:
     public: Mapping[str, str]
     tokenizer_class: str | None
     parse_config: Callable[[str, Fields, Fields | None], Any]
-    format_config: Callable[[Any, str], dict[str, Any]]
-    format_generation_config: Callable[[Any], dict[str, Any]]
+    names: Mapping[str, str]
+    format_config: Callable[[Any], dict[str, Any]]
     all_parameters: Callable[[Any], Mapping[str, Parameter]]
     open_parameters: Callable[[Weights, Any], Opened]
 
@@ -158,7 +193,7 @@ class Family:
 
 def open_by_table(
     weights: Weights, config: Any, table: Mapping[str, Parameter], *, head: str, embedding: str,
-    unused: Iterable[str],
+    unused: Iterable[str] = (),
 ) -> Opened:  # fmt: skip
     """The parameters of a model whose logits are tied if the head is the embedding.
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.families.base import Family, Opened, Weights
-from specdec.checkpoints.fields import Fields, TokenFields, format_ends
+from specdec.checkpoints.families.base import Family, Opened, Weights, turned_kernels
+from specdec.checkpoints.fields import Fields, special_tokens
+from specdec.checkpoints.hf_files import Parameter
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.t5 import network
 from specdec.models.t5.config import Activation, T5Config
 from specdec.models.t5.model import T5Model
 
-DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
 # "gated-gelu" is the tanh approximation, "gelu" on its own the exact error function (unsupported).
 FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "relu": ("relu", False), "silu": ("silu", False), "gelu_new": ("gelu", False),
@@ -33,143 +32,74 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu", "silu": "silu", "swish": "silu", "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
 }  # fmt: skip
-# What T5Config has too: sizes, by both names, and what has a default.
-SIZES = {
-    "vocab_size": "vocab_size",
-    "d_model": "d_model",
-    "num_heads": "num_heads",
-    "head_dim": "d_kv",
-    "d_ff": "d_ff",
-}
-BIASES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-RATES = {"layer_norm_epsilon": 1e-6, "dropout_rate": 0.1}
+# Of T5Config: what config.json calls it.
+NAMES = {
+    "vocab_size": "vocab_size", "d_model": "d_model", "num_heads": "num_heads", "d_ff": "d_ff",
+    "head_dim": "d_kv", "num_encoder_layers": "num_layers",
+    "num_decoder_layers": "num_decoder_layers",
+    "relative_attention_num_buckets": "relative_attention_num_buckets",
+    "relative_attention_max_distance": "relative_attention_max_distance",
+    "layer_norm_epsilon": "layer_norm_epsilon", "dropout_rate": "dropout_rate",
+}  # fmt: skip
 
 EMBEDDING, EMBEDDING_PATH = "shared.weight", "token_embedder/embedding"
 HEAD, HEAD_PATH = "lm_head.weight", "decoder/logits_dense/kernel"
 # Names a file may hold the embedding under, in the order transformers falls back on them.
 EMBEDDING_NAMES = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD)
-# Written by old versions of transformers, used by none: cross-attention has no position bias.
-UNUSED_NAMES = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
 
 def parse_config(model_type: str, config: Fields, generation: Fields | None) -> T5Config:
-    """The network that a config.json describes.
+    """See :class:`Family`.
 
     ``tied_logits`` tells whether logits are scaled by d_model**-0.5. Those are tied to the
-    embedding in every public checkpoint, but whether they are is a matter of the weights.
-
-    Args:
-      generation: generation_config.json, None where there is none.
-
-    Raises:
-      CheckpointError: a field missing or wrong, or a variant that T5Config cannot say.
+    embedding in every public checkpoint, but whether they are is a matter of the weights. mT5's are
+    never scaled.
     """
-    proj = FEED_FORWARDS[DEFAULT_FEED_FORWARD[model_type]]
-    activation, gated = config.choice("feed_forward_proj", FEED_FORWARDS, proj)
-    least = 0 if config.has("encoding_width") else 1
-    sizes: dict[str, Any] = {ours: config.whole(name) for ours, name in SIZES.items()}
-    options: dict[str, Any] = {
-        name: config.whole(name, default=default) for name, default in BIASES.items()
-    }
-    options |= {name: config.fraction(name, default) for name, default in RATES.items()}
-    layers = config.whole("num_layers", least, MOST_LAYERS)
-    has_depth = config.has("num_decoder_layers")
-    tokens = TokenFields(config, generation, sizes["vocab_size"])
-    pad, ends = tokens.first("pad_token_id") or 0, tokens.ends(1)
-    start = tokens.first("decoder_start_token_id", "bos_token_id")
-    try:
-        return T5Config(
-            **sizes, **options,
-            num_encoder_layers=layers,
-            num_decoder_layers=(
-                config.whole("num_decoder_layers", 1, MOST_LAYERS) if has_depth else layers
-            ),
-            # transformers takes these two from the file, where it has them.
-            activation=config.choice("dense_act_fn", ACTIVATIONS, activation),
-            gated=config.truth("is_gated_act", gated),
-            tied_logits=model_type != "mt5" and _is_scaled(config),
-            relative_bias_in_every_layer=model_type == "umt5",
-            encoding_width=config.whole("encoding_width") if least == 0 else None,
-            pad_id=pad, decoder_start_id=pad if start is None else start,
-            eos_id=ends[0] if ends else None, more_eos_ids=tuple(ends[1:]),
-        )  # fmt: skip
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{config.source}: {error}") from None
+    given = {ours: config[theirs] for ours, theirs in NAMES.items()}
+    size = config.size("vocab_size")
+    activation, gated = config.choice("feed_forward_proj", FEED_FORWARDS)
+    if "dense_act_fn" in config:  # transformers has it from the former, unless the file tells it.
+        activation = config.choice("dense_act_fn", ACTIVATIONS)
+    return T5Config(
+        **given,
+        activation=activation,
+        gated=config.get("is_gated_act", gated),
+        tied_logits=model_type != "mt5" and config["scale_decoder_outputs"],
+        relative_bias_in_every_layer=model_type == "umt5",
+        encoding_width=config.get("encoding_width"),
+        **special_tokens(config, generation, size, encodes=True),
+    )
 
 
-def _is_scaled(config: Fields) -> bool:
-    """transformers 5 writes ``scale_decoder_outputs``; else ``tie_word_embeddings`` decides.
-
-    mT5 has neither: its logits are never scaled.
-    """
-    tied = config.truth("tie_word_embeddings", True)
-    return config.truth("scale_decoder_outputs", tied)
-
-
-def format_config(config: T5Config, dtype: str) -> dict[str, Any]:
-    """The config.json with which transformers computes what ``config`` does (4 and 5 alike).
-
-    ``dtype`` is the stored weights'; the config's, that of activations, has no counterpart.
-    """
-    kind = (config.activation, config.gated)
+def format_config(config: T5Config) -> dict[str, Any]:
+    """See :class:`Family`; transformers 4 and 5 read it alike."""
     own = {} if config.encoding_width is None else {"encoding_width": config.encoding_width}
     model = "UMT5" if config.relative_bias_in_every_layer else "T5"
+    kind = (config.activation, config.gated)
     return {
         "architectures": [f"{model}ForConditionalGeneration"],
         "model_type": model.lower(),
         "is_encoder_decoder": True,
-        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
-        **{name: getattr(config, name) for name in (*BIASES, *RATES)},
-        "num_layers": config.num_encoder_layers,
-        "num_decoder_layers": config.num_decoder_layers,
+        **{theirs: getattr(config, ours) for ours, theirs in NAMES.items()},
         "feed_forward_proj": next(name for name in FEED_FORWARDS if FEED_FORWARDS[name] == kind),
         "tie_word_embeddings": config.tied_logits,
         "scale_decoder_outputs": config.tied_logits,
-        "torch_dtype": dtype,
         **own,
-        **format_generation_config(config),
     }
-
-
-def format_generation_config(config: T5Config) -> dict[str, Any]:
-    """The generation_config.json that goes with ``format_config``: the special tokens."""
-    return {
-        "pad_token_id": config.pad_id,
-        "eos_token_id": format_ends(config.eos_id, config.more_eos_ids),
-        "decoder_start_token_id": config.decoder_start_id,
-    }
-
-
-class Parameter(NamedTuple):
-    """A parameter's path in T5X's tree, joined by "/", and its shape there.
-
-    Kernels are [in, out], position biases [heads, buckets] and the embedding [V, D].
-    """
-
-    path: str
-    shape: tuple[int, ...]
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Its shape in Hugging Face's files: transposed, but for the embedding."""
-        return self.shape if self.path == EMBEDDING_PATH else self.shape[::-1]
-
-    def turned(self, array: np.ndarray) -> np.ndarray:
-        """One library's array as the other has it."""
-        return array if self.path == EMBEDDING_PATH else array.T
 
 
 def all_parameters(config: T5Config) -> dict[str, Parameter]:
     """Every parameter of a network, by Hugging Face's name."""
+    return turned_kernels(_named(config))
+
+
+def _named(config: T5Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     size = (config.vocab_size, config.d_model)
-    table = {EMBEDDING: Parameter(EMBEDDING_PATH, size)}
+    yield EMBEDDING, EMBEDDING_PATH, size
     for stack in ("encoder", "decoder"):
-        table |= {name: Parameter(path, shape) for name, path, shape in _stack(config, stack)}
+        yield from _stack(config, stack)
     if not config.tied_logits:
-        table[HEAD] = Parameter(HEAD_PATH, size[::-1])
-    return table
+        yield HEAD, HEAD_PATH, size[::-1]
 
 
 def _stack(config: T5Config, stack: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -225,7 +155,7 @@ def open_parameters(weights: Weights, config: T5Config) -> Opened:
     weights.check_decoder("decoder.block.")
     found = [name for name in EMBEDDING_NAMES if name in weights]
     embedding_name = found[0] if found else EMBEDDING
-    weights.check([embedding_name, *layers], [*EMBEDDING_NAMES, *UNUSED_NAMES])
+    weights.check([embedding_name, *layers], EMBEDDING_NAMES)
     embedding = weights.stored(embedding_name, shared)
 
     def is_embedding(name: str) -> bool:
@@ -263,8 +193,11 @@ FAMILY = Family(
     },
     tokenizer_class="T5Tokenizer",
     parse_config=parse_config,
+    names=NAMES | {
+        "gated": "is_gated_act",
+        "decoder_start_id": "decoder_start_token_id", "tied_logits": "scale_decoder_outputs",
+    },
     format_config=format_config,
-    format_generation_config=format_generation_config,
     all_parameters=all_parameters,
     open_parameters=open_parameters,
 )

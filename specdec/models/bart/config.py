@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
-from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, whole
+from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, truth, whole
 
 Activation = Literal["relu", "gelu", "gelu_exact", "silu"]
 Positions = Literal["learned", "sinusoidal", "tensor2tensor"]
@@ -59,6 +59,8 @@ class BartConfig:
             whole("BartConfig.encoder_vocab_size", self.encoder_vocab_size, 1, MOST_SIZE)
         whole("BartConfig.position_offset", self.position_offset, 0, MOST_SIZE)
         real("BartConfig.dropout_rate", self.dropout_rate, "a number in [0, 1)", 0, 1 - 1e-12)
+        for name in ("pre_norm", "embedding_norm", "scaled_embedding", "logits_bias", "tied_logits"):
+            truth(f"BartConfig.{name}", getattr(self, name))
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"BartConfig.num_heads must divide d_model = {self.d_model}, got {self.num_heads}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, whole
+from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, truth, whole
 
 Activation = Literal["relu", "gelu", "gelu_exact"]
 
@@ -44,6 +44,7 @@ class GPTConfig:
             whole(f"GPTConfig.{name}", getattr(self, name), 1, most)
         for name in ("layer_norm_epsilon", "dropout_rate"):
             real(f"GPTConfig.{name}", getattr(self, name), "a number in [0, 1)", 0, 1 - 1e-12)
+        truth("GPTConfig.tied_logits", self.tied_logits)
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"GPTConfig.num_heads must divide d_model = {self.d_model}, got {self.num_heads}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, whole
+from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, truth, whole
 
 Activation = Literal["relu", "gelu", "silu"]
 
@@ -61,6 +61,8 @@ class T5Config:
             whole(f"T5Config.{name}", getattr(self, name), smallest, most)
         for name in ("layer_norm_epsilon", "dropout_rate"):
             real(f"T5Config.{name}", getattr(self, name), "a number in [0, 1)", 0, 1 - 1e-12)
+        for name in ("gated", "tied_logits", "relative_bias_in_every_layer"):
+            truth(f"T5Config.{name}", getattr(self, name))
         buckets = self.relative_attention_num_buckets
         distance = self.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or distance <= buckets // 2:

@@ -7,11 +7,7 @@ vision tower is not.
 """
 
 from specdec.checkpoints.families.base import Family
-from specdec.checkpoints.families.rotary.config_json import (
-    format_config,
-    format_generation_config,
-    parse_config,
-)
+from specdec.checkpoints.families.rotary.config_json import NAMES, format_config, parse_config
 from specdec.checkpoints.families.rotary.parameters import all_parameters, open_parameters
 from specdec.models.rotary import network
 from specdec.models.rotary.config import RotaryConfig
@@ -42,8 +38,14 @@ FAMILY = Family(
     },
     tokenizer_class=None,
     parse_config=parse_config,
+    names={
+        **NAMES, "tied_logits": "tie_word_embeddings", "trained_positions": "max_position_embeddings",
+        "query_scalar": "query_pre_attn_scalar", "attention_softcap": "attn_logit_softcapping",
+        "logits_softcap": "final_logit_softcapping", "window": "sliding_window",
+        "base": "rope_theta", "low": "low_freq_factor", "high": "high_freq_factor",
+        "original": "original_max_position_embeddings",
+    },
     format_config=format_config,
-    format_generation_config=format_generation_config,
     all_parameters=all_parameters,
     open_parameters=open_parameters,
 )

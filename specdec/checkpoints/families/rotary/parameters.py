@@ -4,32 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
 
-import numpy as np
-
-from specdec.checkpoints.families.base import Opened, Weights, open_by_table
+from specdec.checkpoints.families.base import Opened, Weights, open_by_table, turned_kernels
+from specdec.checkpoints.hf_files import Parameter
 from specdec.models.rotary.config import RotaryConfig, Stack
-
-
-class Parameter(NamedTuple):
-    """A parameter's path in our tree, joined by "/", and its shape there.
-
-    Kernels are [in, out], embeddings [V, D].
-    """
-
-    path: str
-    shape: tuple[int, ...]
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Its shape in Hugging Face's files: transposed, but for embeddings."""
-        return self.shape if self.path.endswith("/embedding") else self.shape[::-1]
-
-    def turned(self, array: np.ndarray) -> np.ndarray:
-        """One library's array as the other has it."""
-        return array if self.path.endswith("/embedding") else array.T
-
 
 _EMBEDDING_PATH, _HEAD_PATH = "token_embedder/embedding", "decoder/logits_dense/kernel"
 
@@ -55,7 +33,7 @@ def open_parameters(weights: Weights, config: RotaryConfig) -> Opened:
 
 def all_parameters(config: RotaryConfig) -> dict[str, Parameter]:
     """Every parameter of a network, by Hugging Face's name."""
-    return {name: Parameter(path, shape) for name, path, shape in _named(config)}
+    return turned_kernels(_named(config))
 
 
 def _named(config: RotaryConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:

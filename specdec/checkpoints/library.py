@@ -1,0 +1,145 @@
+"""What transformers makes of a checkpoint's files; it is imported where one is opened, torch not.
+
+Nothing that a file names is run: classes are chosen by model_type from those that transformers has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from specdec.arguments import MOST_LAYERS
+from specdec.checkpoints.parameters import CheckpointError
+
+# What is no matter of the network: the weights' files tell their dtype, and the rest is of
+# classifiers and images, or of the file's own quantization, which the weights show.
+_UNREAD = (
+    "dtype", "torch_dtype", "id2label", "label2id", "num_labels", "problem_type", "vision_config",
+    "quantization_config",
+)  # fmt: skip
+_MOST = 200  # Characters of another library's message.
+
+_TYPES = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a string",
+    "list": "a list", "dict": "an object", "NoneType": "null",
+}  # fmt: skip
+
+
+def config_fields(model_type: str, raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The fields of a config.json and, of those that it leaves out, the defaults of its class.
+
+    Raises:
+      CheckpointError: transformers does not take it, or it has more layers than any model.
+    """
+    if raw.get("per_layer_config") is not None:
+        raise CheckpointError(f"{path}: per_layer_config is not supported: layers must be alike.")
+    fields = _read(raw, path)
+    with told(path):
+        from transformers.models.auto.configuration_auto import AutoConfig
+
+        return AutoConfig.for_model(model_type, **fields).to_dict()
+
+
+def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dict[str, Any]:
+    """What ``generate`` is told by a generation_config.json, or by a config.json that is alone.
+
+    Raises:
+      CheckpointError: transformers does not take it.
+    """
+    with told(path):
+        from transformers.generation.configuration_utils import GenerationConfig
+
+        if alone:
+            return vars(GenerationConfig.from_model_config(dict(raw)))
+        return vars(GenerationConfig.from_dict(dict(raw)))
+
+
+def _read(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What is read of a file's fields, and of the parts in it."""
+    for name, value in raw.items():
+        # A list of layers is made before anything is compared with the weights.
+        if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > MOST_LAYERS:
+            raise CheckpointError(f"{path}: {name} must be in 1..{MOST_LAYERS}, got {value}.")
+    return {
+        name: _read(value, path) if isinstance(value, dict) else value
+        for name, value in raw.items()
+        if name not in (*_UNREAD, "model_type")
+    }
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Tells whatever transformers raises within as a CheckpointError of one line.
+
+    What it logs and warns of is not shown.
+    """
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _without_torch()
+            yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # It checks little, so what a bad value raises can be anything.
+        raise CheckpointError(f"{path}: {_reason(error)}") from None
+    finally:
+        logging.disable(disabled)
+
+
+def _reason(error: Exception) -> str:
+    found = error.__cause__ or error
+    text = " ".join(str(found.args[0] if isinstance(found, KeyError) else found).split())
+    if field := re.match("Validation error for field '(.*)'", str(error)):
+        if asked := re.findall(r"expected (\w+), got", text):
+            types = " or ".join(dict.fromkeys(_TYPES.get(name, name) for name in asked))
+            value = text.partition("value: ")[2].partition("); ")[0].removesuffix(")")
+            return f"{field[1]} must be {types}, got {value[:_MOST]}."
+        text = f"{field[1]}: {text}"
+    return (
+        f"transformers does not take it ({type(error).__name__}: {text[:_MOST]}); correct the "
+        "field, or copy or download the file again."
+    )
+
+
+class _Later:
+    """torch, imported when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+@functools.cache
+def _without_torch() -> None:
+    """Imports what reads files from transformers, without torch, which takes seconds more.
+
+    Two of these modules import torch if it is installed, though only models need it: they are told
+    that it is not, and get it when they use it.
+    """
+    with mock.patch.dict(os.environ, TRANSFORMERS_NO_ADVISORY_WARNINGS="1"):
+        from transformers import utils
+        from transformers.utils import import_utils
+    if "torch" in sys.modules or not import_utils.is_torch_available():
+        return
+    there = import_utils.is_torch_available
+    with (
+        mock.patch.object(utils, "is_torch_available", lambda: False),
+        mock.patch.object(import_utils, "is_torch_available", lambda: False),
+    ):
+        modules = map(importlib.import_module, _IMPORTING)
+        for module in modules:
+            vars(module).update(is_torch_available=there, torch=_Later())
+
+
+_IMPORTING = ("transformers.modeling_rope_utils", "transformers.utils.type_validators")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
-from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M100
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB
 
 
@@ -67,10 +67,9 @@ def write_m2m100(directory: Path) -> int:
     pieces = train_model(directory / "sentencepiece.bpe.model")[3:]
     names = ["<s>", "<pad>", "</s>", "<unk>", *pieces[::2], *pieces[1::4]]
     write_json(directory / "vocab.json", {name: i for i, name in enumerate(names)})
-    codes = FAIRSEQ_LANGUAGE_CODES["m2m100"]
-    listed = {"additional_special_tokens": [f"__{code}__" for code in codes]}
+    listed = {"additional_special_tokens": [f"__{code}__" for code in M2M100["m2m100"]]}
     write_json(directory / "special_tokens_map.json", listed)
-    return len(names) + len(codes)
+    return len(names) + len(M2M100["m2m100"])
 
 
 def write_nllb(transformers: Any, directory: Path, **config: Any) -> int:

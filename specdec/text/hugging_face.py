@@ -78,7 +78,7 @@ class HuggingFaceTokenizer:
             theirs.target_encoder if _apart(theirs) else theirs.get_vocab()
         )
         self._known = frozenset(self._tokens.values())
-        self._size = 1 + max(self._known)
+        self._size = 1 + max(self._known, default=-1)
         added = theirs.added_tokens_decoder.values()
         pieces = self._tokens.keys() - {token.content for token in added}
         check_rows(path, 1 + max((self._tokens[piece] for piece in pieces), default=-1), rows)
@@ -103,7 +103,8 @@ class HuggingFaceTokenizer:
         if self.languages is not None:
             theirs.src_lang = self.languages.code("source_language", source_language)
         ids, whole = self._ids("a"), self._ids("a", True)
-        before = next(i for i in range(len(whole)) if whole[i : i + len(ids)] == ids)
+        places = range(len(whole))
+        before = next((i for i in places if whole[i : i + len(ids)] == ids), 0)
         self.start_ids, self.end_ids = tuple(whole[:before]), tuple(whole[before + len(ids) :])
         config = path.with_name(_CONFIG)
         model_type = str(read_json(config).get("model_type") if config.is_file() else None)

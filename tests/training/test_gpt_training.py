@@ -164,7 +164,8 @@ def test_ngrams_count_passages(tmp_path, texts, model):
     ("change", "message"),
     [
         ({"eos_id": 4}, "eos_id is 4; with this vocabulary it needs 1"),
-        ({"pad_id": 4}, "pad_id is 4, which is a token of texts or their end"),
+        ({"pad_id": 2}, "pad_id is 2, which is a token of texts or their end"),  # [UNK]
+        ({"pad_id": 7}, "pad_id is 7, which is a token of texts or their end"),
         ({"pad_id": 1}, "pad_id is 1, which is a token of texts or their end"),
         ({"vocab_size": 20}, "has 40 pieces, the model only 20 rows"),
     ],

@@ -1,5 +1,7 @@
 """README and docs: the site builds, links lead somewhere, the Python of README runs."""
 
+import ast
+import builtins
 import os
 import re
 import subprocess
@@ -65,3 +67,25 @@ def test_the_python_of_readme_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(code, str(README), "exec"), {})
     assert "Wo ist der Bahnhof?" in capsys.readouterr().out
+
+
+BLOCKS = [
+    (page.name, code)
+    for page in PAGES
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    if "def result(self" not in code  # A protocol.
+]
+
+
+@pytest.mark.parametrize(("page", "code"), BLOCKS, ids=lambda part: part.strip().splitlines()[-1])
+def test_blocks_define_what_they_use(page, code):
+    """Each can be pasted alone."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known = {node.id for node in names if not isinstance(node.ctx, ast.Load)} | set(dir(builtins))
+    known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            known |= {(each.asname or each.name).split(".")[0] for each in node.names}
+    assert not {node.id for node in names} - known

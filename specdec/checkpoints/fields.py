@@ -125,8 +125,9 @@ def special_tokens(
     pad, start = first("pad_token_id"), first("decoder_start_token_id", "bos_token_id")
     spare = ends[0] if ends and not encodes else 0
     pad, other = (spare, spare) if pad is None else (pad, pad if encodes else spare)
+    name = "decoder_start_id" if encodes else "start_id"
     return {
-        "pad_id": pad, "decoder_start_id" if encodes else "start_id": other if start is None else start,
+        "pad_id": pad, name: other if start is None else start,
         "eos_id": ends[0] if ends else None, "more_eos_ids": tuple(ends[1:]),
     }  # fmt: skip
 

@@ -67,7 +67,9 @@ def _length(found: Found) -> str:
         return f"pass max_decode_len={reprlib.repr(found['max_new_tokens'])}"
     length = found["max_length"]
     if isinstance(length, int) and length > 1:
-        return f"pass max_decode_len={length - 1} (max_length counts the start token or prompt, too)"
+        return (
+            f"pass max_decode_len={length - 1} (max_length counts the start token or prompt, too)"
+        )
     return "pass max_decode_len"
 
 
@@ -228,7 +230,7 @@ def read_options(directory: Path, prompted: bool, given: Found | None = None) ->
     config, path = read_json(directory / CONFIG), directory / GENERATION_CONFIG
     alone = not path.exists()
     file = directory / CONFIG if alone else path
-    raw = (config if alone else read_json(path)) | (given or {})
+    raw = {**(config if alone else read_json(path)), **(given or {})}
     for name in given or {}:
         if name not in OPTIONS:
             raise ValueError(f"generation_config has no option {name!r} of transformers' generate.")
@@ -278,11 +280,11 @@ def _refused(file: Path, found: Found) -> dict[str, str]:
         names = [name for name in found if OPTIONS[name][1] is advice]
         if names:
             named = ", ".join(f"{name}={reprlib.repr(found[name])}" for name in names)
+            what = f"{methods or 'all'} outputs"
             lines[methods] = (
                 f"{file} has options for generating that specdec cannot apply, and without them "
-                f"outputs {'of ' if methods else ''}{methods and methods + ' '}differ from those of "
-                f"transformers' generate: {named}. Remove them, or load the pair with "
-                f"generation_config={dict.fromkeys(names)}, which keeps the other options."
+                f"{what} differ from those of transformers' generate: {named}. Remove them, or load "
+                f"the pair with generation_config={dict.fromkeys(names)}, which keeps the others."
             )
     return lines
 

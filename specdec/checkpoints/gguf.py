@@ -8,6 +8,7 @@ import importlib.util
 import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from specdec.checkpoints.library import told
 from specdec.checkpoints.parameters import CheckpointError
@@ -41,8 +42,10 @@ def unpacked(path: Path) -> Path:
 @functools.cache
 def _unpacked(path: Path, changed: int, size: int) -> tempfile.TemporaryDirectory:
     del changed, size  # With others it is another file.
-    place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    place["local_files_only"] = True
+    place: dict[str, Any] = {
+        "pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name,
+        "local_files_only": True,
+    }  # fmt: skip
     directory = tempfile.TemporaryDirectory(prefix="specdec_gguf_", ignore_cleanup_errors=True)
     # It shows progress there, whatever its settings.
     with told(path), contextlib.redirect_stderr(io.StringIO()):
@@ -53,7 +56,7 @@ def _unpacked(path: Path, changed: int, size: int) -> tempfile.TemporaryDirector
             AutoModelForSeq2SeqLM,
             AutoTokenizer,
         )
-        from transformers.integrations.gguf import read_gguf_metadata
+        from transformers.integrations.gguf.reader import read_gguf_metadata
 
         encodes = AutoConfig.from_pretrained(**place).is_encoder_decoder
         kind = AutoModelForSeq2SeqLM if encodes else AutoModelForCausalLM
@@ -64,6 +67,6 @@ def _unpacked(path: Path, changed: int, size: int) -> tempfile.TemporaryDirector
             # In the file they are the tokenizer's; the config has its class's.
             for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
                 setattr(model.generation_config, name, getattr(tokenizer, name))
-        model.hf_quantizer = None  # Weights are not in few bits any more.
+        vars(model)["hf_quantizer"] = None  # Weights are not in few bits any more.
         model.save_pretrained(directory.name)
     return directory

@@ -93,7 +93,9 @@ def local_directory(directory_or_hub_id: str | Path) -> Path:
     if path.is_dir():
         files = sorted(path.glob(f"*{gguf.SUFFIX}"))
         if files and not (path / CONFIG).exists():
-            raise CheckpointError(f"{path} has GGUF files: pass the path of one, such as {files[0]}.")
+            raise CheckpointError(
+                f"{path} has GGUF files: pass the path of one, such as {files[0]}."
+            )
         return path
     found = HUB_ID.fullmatch(name)
     if path.exists() or not found:

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from specdec.arguments import MOST_LAYERS
 from specdec.checkpoints.parameters import CheckpointError
@@ -103,7 +102,7 @@ def _reason(error: Exception) -> str:
     text = " ".join(str(found.args[0] if isinstance(found, KeyError) else found).split())
     if field := re.match("Validation error for field '(.*)'", str(error)):
         if asked := re.findall(r"expected (\w+), got", text):
-            types = " or ".join(dict.fromkeys(_TYPES.get(name, name) for name in asked))
+            types = " or ".join(dict.fromkeys(str(_TYPES.get(name, name)) for name in asked))
             value = text.partition("value: ")[2].partition("); ")[0].removesuffix(")")
             return f"{field[1]} must be {types}, got {value[:_MOST]}."
         text = f"{field[1]}: {text}"
@@ -125,21 +124,22 @@ def _without_torch() -> None:
     """Imports what reads files from transformers, without torch, which takes seconds more.
 
     Two of these modules import torch if it is installed, though only models need it: they are told
-    that it is not, and get it when they use it.
+    that it is not, and get it when they use it. (Where it is not, transformers would say so.)
     """
-    with mock.patch.dict(os.environ, TRANSFORMERS_NO_ADVISORY_WARNINGS="1"):
-        from transformers import utils
-        from transformers.utils import import_utils
-    if "torch" in sys.modules or not import_utils.is_torch_available():
-        return
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import utils
+    from transformers.utils import import_utils
+
     there = import_utils.is_torch_available
-    with (
-        mock.patch.object(utils, "is_torch_available", lambda: False),
-        mock.patch.object(import_utils, "is_torch_available", lambda: False),
-    ):
-        modules = map(importlib.import_module, _IMPORTING)
-        for module in modules:
-            vars(module).update(is_torch_available=there, torch=_Later())
+    if "torch" in sys.modules or not there():
+        return
+    try:
+        utils.is_torch_available = import_utils.is_torch_available = lambda: False
+        modules = [importlib.import_module(f"transformers.{name}") for name in _IMPORTING]
+    finally:
+        utils.is_torch_available = import_utils.is_torch_available = there
+    for module in modules:
+        vars(module).update(is_torch_available=there, torch=_Later())
 
 
-_IMPORTING = ("transformers.modeling_rope_utils", "transformers.utils.type_validators")
+_IMPORTING = ("modeling_rope_utils", "utils.type_validators")

@@ -445,7 +445,11 @@ def test_a_head_that_is_not_the_embedding_though_the_config_ties_them(saved, tmp
         ("bart", {"static_position_embeddings": True}, "static_position_embeddings must be False"),
         ("mbart", {"extra_pos_embeddings": 1}, "extra_pos_embeddings must be 2"),
         ("mbart", {"add_final_layer_norm": False}, "add_final_layer_norm must be True"),
-        ("marian", {"static_position_embeddings": False}, "static_position_embeddings must be True"),
+        (
+            "marian",
+            {"static_position_embeddings": False},
+            "static_position_embeddings must be True",
+        ),
         ("marian", {"encoder_layers": None}, "encoder_layers must be a whole number"),
         ("pegasus", {"d_model": 31}, "attention_heads must divide d_model"),
         ("pegasus", {"scale_embedding": "yes"}, "scale_embedding must be true or false"),

@@ -47,7 +47,9 @@ def write(path, name, kind="F32", tokens=True):
             f"blk.{i}.attn_k": (kv, D), f"blk.{i}.attn_v": (kv, D), f"blk.{i}.attn_output": (D, D),
             f"blk.{i}.ffn_gate": (F, D), f"blk.{i}.ffn_up": (F, D), f"blk.{i}.ffn_down": (D, F),
         }  # fmt: skip
-    biases = {f"blk.{i}.attn_{x}.bias": (D if x == "q" else kv,) for i in range(LAYERS) for x in "qkv"}
+    biases = {
+        f"blk.{i}.attn_{x}.bias": (D if x == "q" else kv,) for i in range(LAYERS) for x in "qkv"
+    }
     named = {f"{part}.weight": shape for part, shape in shapes.items()}
     for tensor, shape in (named | (biases if name == "qwen2" else {})).items():
         values = random.normal(0, 0.3, shape).astype("f4") + (len(shape) == 1)
@@ -69,9 +71,7 @@ def test_log_probs_of_transformers(torch, tmp_path, name, kind):
     from transformers import AutoModelForCausalLM
 
     path = write(tmp_path / "it.gguf", name, kind, tokens=False)
-    model = AutoModelForCausalLM.from_pretrained(
-        tmp_path, gguf_file="it.gguf", dtype=torch.float32
-    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="it.gguf", dtype=torch.float32)
     assert model.config.num_key_value_heads == G
     assert_same_log_probs(model.eval(), path, (1, 24))
 

@@ -183,9 +183,7 @@ def test_size_missing_from_config(checkpoint):
 
 def test_impossible_size_in_config(checkpoint):
     edit_config(checkpoint, num_heads=0)
-    assert "config.json: num_heads must be in 1..16777216, got 0" in refusal(
-        checkpoint
-    )
+    assert "config.json: num_heads must be in 1..16777216, got 0" in refusal(checkpoint)
 
 
 @pytest.mark.parametrize("feed_forward", ["gelu", "gated-tanh"])

@@ -31,7 +31,10 @@ FILES = {
         "Llama", {}, ("rope_parameters",),
         {"rope_scaling": LLAMA_3, "rope_theta": 500.0, "original_max_position_embeddings": 32},
     ),
-    "qwen2": ("Qwen2", {"num_key_value_heads": 8}, ("layer_types", "rope_parameters"), {"rope_theta": 500.0}),
+    "qwen2": (
+        "Qwen2", {"num_key_value_heads": 8}, ("layer_types", "rope_parameters"),
+        {"rope_theta": 500.0},
+    ),
     "qwen3, no head_dim": ("Qwen3", {"num_key_value_heads": 8}, ("head_dim",), {}),
     "gemma2, no head_dim": (
         "Gemma2", {}, ("head_dim", "num_key_value_heads", "layer_types", "eos_token_id"),
@@ -91,9 +94,13 @@ LEFT = {
     "GPT2": ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"],
 }
 OWN = {"Qwen2": {"num_key_value_heads": 8}, "Qwen3": {"num_key_value_heads": 8}}
-OWN["GPT2"] = {"vocab_size": 61, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 64} | dict.fromkeys(
-    ("bos_token_id", "eos_token_id"), 1
-)
+OWN["GPT2"] = {
+    "vocab_size": 61,
+    "n_embd": 24,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+} | dict.fromkeys(("bos_token_id", "eos_token_id"), 1)
 
 
 @pytest.mark.parametrize("kind", [kind if kind != "Qwen2" else slow(kind) for kind in LEFT])
@@ -105,7 +112,7 @@ def test_leftovers_are_passed_over(made, kind):
     assert config == before[0]
     assert jax_equal(params, before[1])
     add(directory, ["model.layers.0.self_attn.rotary_emb.weight"])
-    with pytest.raises(CheckpointError, match="unexpected parameter model.layers.0.self_attn.rot"):
+    with pytest.raises(CheckpointError, match="unexpected parameter model"):
         load_huggingface(directory)
 
 

@@ -193,7 +193,9 @@ def open_parameters(weights: Weights, config: BartConfig) -> Opened:
         config = dataclasses.replace(config, positions="learned")
     found = {SHARED: decoder, DECODER: decoder, ENCODER: encoder}
     table = {found.get(name, name): each for name, each in all_parameters(config).items()}
-    positions = [f"{POSITIONS.format(stack)}{s}" for stack in ("encoder", "decoder") for s in ("", "s")]
+    positions = [
+        f"{POSITIONS.format(stack)}{s}" for stack in ("encoder", "decoder") for s in ("", "s")
+    ]
     weights.check(table, [*ENCODER_NAMES, *positions])
     return config, {each.path: weights.stored(name, each) for name, each in table.items()}
 

@@ -193,9 +193,11 @@ FAMILY = Family(
     },
     tokenizer_class="T5Tokenizer",
     parse_config=parse_config,
-    names=NAMES | {
+    names=NAMES
+    | {
         "gated": "is_gated_act",
-        "decoder_start_id": "decoder_start_token_id", "tied_logits": "scale_decoder_outputs",
+        "decoder_start_id": "decoder_start_token_id",
+        "tied_logits": "scale_decoder_outputs",
     },
     format_config=format_config,
     all_parameters=all_parameters,

@@ -59,7 +59,13 @@ class BartConfig:
             whole("BartConfig.encoder_vocab_size", self.encoder_vocab_size, 1, MOST_SIZE)
         whole("BartConfig.position_offset", self.position_offset, 0, MOST_SIZE)
         real("BartConfig.dropout_rate", self.dropout_rate, "a number in [0, 1)", 0, 1 - 1e-12)
-        for name in ("pre_norm", "embedding_norm", "scaled_embedding", "logits_bias", "tied_logits"):
+        for name in (
+            "pre_norm",
+            "embedding_norm",
+            "scaled_embedding",
+            "logits_bias",
+            "tied_logits",
+        ):
             truth(f"BartConfig.{name}", getattr(self, name))
         if self.d_model % self.num_heads:
             raise ValueError(

@@ -80,16 +80,17 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
             images = tuple(-1 if fields[name] is None else fields[name] for name, fields in places)
             encoder = encoder.inside("text_config")
     told = {name: value for name, value in config.items() if value is not None}
+    size, both = own.size("vocab_size"), Fields({**own, **told}, config.source)
     return RotaryConfig(
         **_stack(kind, own, None), **kind.whole,
-        vocab_size=own.size("vocab_size"),
+        vocab_size=size,
         trained_positions=own["max_position_embeddings"],
         tied_logits=config["tie_word_embeddings"],
         logits_softcap=own["final_logit_softcapping"] if kind.gemma else None,
         encoder=None if encoder is None else Stack(**_stack(kind, encoder, model_type)),
         dropout_rate=config.get("dropout_rate", 0.0),
         image_ids=images if max(images, default=-1) >= 0 else (),
-        **special_tokens(Fields({**own, **told}, config.source), generation, own.size("vocab_size")),
+        **special_tokens(both, generation, size),
     )  # fmt: skip
 
 
@@ -111,9 +112,7 @@ def _stack(kind: Kind, config: Fields, encoder: str | None) -> dict[str, Any]:
     }
     if any(sliding):
         found["window"] = _window(config.size("sliding_window"), encoder)
-        found["sliding_rope"] = (
-            _rope(kind, config, "sliding_attention") if kind.two_ropes else None
-        )
+        found["sliding_rope"] = _rope(kind, config, "sliding_attention") if kind.two_ropes else None
     if kind.gemma:
         found["query_scalar"] = config["query_pre_attn_scalar"]
     if kind.capped:  # The others' code does nothing with the field.

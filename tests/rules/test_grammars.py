@@ -373,7 +373,7 @@ def test_what_cannot_be_for_a_target(rule, told):
 def test_braces_that_repeat_nothing():
     """They are letters, and so are the numbers in them."""
     with pytest.raises(ValueError, match="leaves no token"):
-        specdec.Regex(r"\{10001\}").open(RuleTarget(16, EOS, False, 8, Small("nothing")))
+        specdec.Regex(r"\{10001}").open(RuleTarget(16, EOS, False, 8, Small("nothing")))
 
 
 def test_targets_that_have_no_text_or_no_end():

@@ -203,7 +203,7 @@ def test_what_a_method_raised_is_chained(method):
     with pytest.raises(ValueError, match=f"Mine.{method} fails") as caught:
         opening.opened(own(**{method: fails}), TARGET)
     assert isinstance(caught.value.__cause__, KeyError)
-    with pytest.raises(ValueError, match="Foreign.open fails") as caught:
+    with pytest.raises(ValueError, match=r"Foreign\.open fails") as caught:
         opening.opened(Foreign(fails), TARGET)
     assert isinstance(caught.value.__cause__, KeyError)
 

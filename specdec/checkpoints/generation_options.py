@@ -283,8 +283,8 @@ def _refused(file: Path, found: Found) -> dict[str, str]:
             what = f"{methods or 'all'} outputs"
             lines[methods] = (
                 f"{file} has options for generating that specdec cannot apply, and without them "
-                f"{what} differ from those of transformers' generate: {named}. Remove them, or load "
-                f"the pair with generation_config={dict.fromkeys(names)}, which keeps the others."
+                f"{what} differ from those of transformers' generate: {named}. Remove them, or "
+                f"load the pair with generation_config={dict.fromkeys(names)}, which keeps others."
             )
     return lines
 

@@ -175,7 +175,8 @@ def test_what_a_file_is_told_can_be_passed(checkpoint, options):
         {"num_return_sequences": 3, "method": "beam"},
         {"num_beams": 3}, {"top_k": 5}, {"max_new_tokens": 5}, {"max_length": 5},
         {"max_time": 50.0}, {"no_repeat_ngram_size": 2}, {"suppress_tokens": [3]},
-        {"renormalize_logits": True}, {"forced_eos_token_id": 1}, {"repetition_penalty": 1.5}, {"min_new_tokens": 2},
+        {"renormalize_logits": True},
+        {"forced_eos_token_id": 1}, {"repetition_penalty": 1.5}, {"min_new_tokens": 2},
     ],
     ids=str,
 )  # fmt: skip

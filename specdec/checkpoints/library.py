@@ -127,9 +127,8 @@ def _without_torch() -> None:
     that it is not, and get it when they use it. (Where it is not, transformers would say so.)
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import utils
-    from transformers.utils import import_utils
-
+    names = ("transformers.utils", "transformers.utils.import_utils")
+    utils, import_utils = map(importlib.import_module, names)
     there = import_utils.is_torch_available
     if "torch" in sys.modules or not there():
         return

@@ -128,7 +128,8 @@ def _without_torch() -> None:
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     names = ("transformers.utils", "transformers.utils.import_utils")
-    utils, import_utils = map(importlib.import_module, names)
+    libraries: list[Any] = [*map(importlib.import_module, names)]
+    utils, import_utils = libraries
     there = import_utils.is_torch_available
     if "torch" in sys.modules or not there():
         return

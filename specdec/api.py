@@ -36,7 +36,7 @@ from specdec.models.base import LoadedModel
 from specdec.models.placing import agreed
 from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
-from specdec.streaming import End, Piece, pieces, within
+from specdec.streaming import End, Piece, pieces, sure, within
 from specdec.text.base import Tokenizer, added_text
 from specdec.types import DecodeResult
 
@@ -164,6 +164,9 @@ class Pair:
         prefixes = self.prefix_ids(prefix, 1, **sizes)
         (batch,) = make_batches(ids, 1, self.target.model, prefixes)
 
+        def shown_of(tokens: Sequence[int] | np.ndarray) -> str:
+            return self.text(np.asarray(tokens), batch, 0, decoding.stop) or ""
+
         def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
             seen = count = accepted = 0
             found = self.decoder(decoding).parts(batch, _PART, trace=True)
@@ -177,8 +180,11 @@ class Pair:
                     accepted += len(block.accepted)
                     count += len(block.accepted) + (block.correction is not None)
                     tokens = sample.tokens[:count]
-                    shown = self.text(tokens, batch, 0, decoding.stop) or ""
                     last = number == len(sample.blocks) and (finished[0] or over)
+                    if last or self.vocabulary is None:
+                        shown = shown_of(tokens)
+                    else:
+                        shown = sure(shown_of, tokens.tolist(), self.vocabulary)
                     yield tokens, accepted, shown, sample.ended if last else None
                 seen = len(sample.blocks)
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
 
 from specdec.models.partitioning import Partitioning
 from specdec.models.placing import agreed
-from specdec.text.base import Tokenizer
+from specdec.text.base import Tokenizer, common
 
 End = Literal["eos", "limit", "stop", "time"]
 R = TypeVar("R")
 _UNKNOWN = "\ufffd"  # Stands for bytes that are no character yet.
+_TORN = "<0xC3>"  # How vocabularies with pieces of bytes write one that is no character by itself.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,20 @@ def within(
         yield result, finished, over and not np.all(finished)
         if over:
             return
+
+
+def sure(
+    text_of: Callable[[Sequence[int]], str], tokens: Sequence[int], vocabulary: Tokenizer
+) -> str:
+    """The beginning of a text that no byte behind its tokens changes.
+
+    Where one byte of a run is no character, some decoders show all of the run as U+FFFD.
+
+    Args:
+      text_of: the text of token ids.
+    """
+    text, torn = text_of(tokens), vocabulary.tokens().get(_TORN)
+    return text if torn is None else text[: common(text, text_of([*tokens, torn]))]
 
 
 def settled(text: str, vocabulary: Tokenizer, stop: Sequence[str | int]) -> str:

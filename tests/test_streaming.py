@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 import specdec
 from specdec.decoding import loop
 from specdec.rules.spelling import Finish
-from specdec.streaming import Piece, pieces, settled, within
+from specdec.streaming import Piece, pieces, settled, sure, within
+from specdec.text.hugging_face import HuggingFaceTokenizer
 
 TEXT = "The house is old, and the garden is large. Where is the station?"
 WARM = specdec.SamplingConfig(1.0)
@@ -80,6 +83,31 @@ def test_a_character_comes_whole():
     assert [piece.text for piece in found] == ["", "ä", "b"]
     assert [piece.accepted for piece in found] == [0, 1, 0]
     assert isinstance(found[0], Piece)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_that_are_torn_later(tmp_path, seed):
+    """What was shown stays, though a byte may turn all bytes before it into U+FFFD."""
+    names = ["</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "▁b"]
+    made = tokenizers.Tokenizer(
+        models.BPE({name: i for i, name in enumerate(names)}, [], byte_fallback=True)
+    )
+    first = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence(first)
+    made.save(str(tmp_path / "tokenizer.json"))
+    words = HuggingFaceTokenizer(tmp_path / "tokenizer.json")
+    generator = np.random.default_rng(seed)
+    some = [names.index(name) for name in ("<0x41>", "<0xC3>", "<0xA4>", "a", "▁b")]
+    tokens = generator.choice(some, 12)
+
+    def part(count):
+        row = tokens[:count].tolist()
+        if count == len(tokens):
+            return tokens, 0, words.decode(row), "limit"
+        return tokens[:count], 0, sure(words.decode, row, words), None
+
+    found = pieces((part(count + 1) for count in range(len(tokens))), words, ())
+    assert "".join(piece.text for piece in found) == words.decode(tokens.tolist())
 
 
 def test_time_that_is_over(pair):

@@ -134,11 +134,11 @@ def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int])
     known = vocabulary.joined(before)
     # Without the bytes of a character that is not whole, more of the text may be the same.
     shorter = (vocabulary.joined(before[:-count]) for count in (1, 2, 3) if count <= len(before))
-    same = max(_same(whole, each) for each in (known, *shorter))
+    same = max(common(whole, each) for each in (known, *shorter))
     return vocabulary.finish(whole[same:], behind=bool(vocabulary.finish(known)))
 
 
-def _same(text: str, other: str) -> int:
+def common(text: str, other: str) -> int:
     """With how many characters in common two texts begin."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int8
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.arguments import positive, real, whole
 from specdec.pytrees import pytree, static_field
@@ -348,7 +348,7 @@ class DecodeState:
     num_tokens: Int[Array, " b"]
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
-    nan: Int8[Array, " b"]
+    nan: Int[Array, " b"]
     stuck: Bool[Array, " b"] | None
     stop: Int[Array, " b"] | None
     stopped: Bool[Array, " b"] | None
@@ -381,7 +381,7 @@ class DecodeResult:
 
     tokens: Int[Array, "b l"]
     num_tokens: Int[Array, " b"]
-    nan: Int8[Array, " b"]
+    nan: Int[Array, " b"]
     stuck: Bool[Array, " b"] | None
     stopped: Bool[Array, " b"] | None
     log_probs: LogProbs | None

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int8
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
@@ -48,7 +48,7 @@ class BeamResult:
     log_probs: Float[Array, "b w"]
     told: Float[Array, "b w l 2"] | None
     steps: Int[Array, " b"]
-    nan: Int8[Array, " b"]
+    nan: Int[Array, " b"]
 
     def row(self, index: int, count: int) -> list[Hypothesis]:
         """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
@@ -105,7 +105,7 @@ class SearchState:
     last_token: Int[Array, "b w"]  # Of each live hypothesis; not yet in the cache.
     encoded: Encoded
     cache: Cache
-    nan: Int8[Array, " b"]
+    nan: Int[Array, " b"]
 
 
 def follow(model: Model, cache: Cache, parents: Int[Array, "b w"]) -> Cache:
@@ -145,7 +145,7 @@ class BeamLoop:
             jnp.broadcast_to(start.last_token[:, None], (batch, width)),
             start.encoded,
             target.select(start.cache, jnp.zeros((batch, width), jnp.int32)),
-            jnp.zeros((batch,), jnp.int8),
+            jnp.zeros((batch,), jnp.int32),
         )
 
     def block(self, params: tuple[BeamRules, Params], state: SearchState) -> SearchState:
@@ -184,7 +184,7 @@ class BeamLoop:
 
 
 def result_of(
-    rules: BeamRules, beams: BeamState, nan: Int8[Array, " b"], size: int, pad_id: int
+    rules: BeamRules, beams: BeamState, nan: Int[Array, " b"], size: int, pad_id: int
 ) -> BeamResult:
     """The n-best lists of a search."""
     tokens, lengths, scores, log_probs, told = beam_rules.best_hypotheses(rules, beams)

@@ -18,7 +18,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int8, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.core.residuals import one_of
 from specdec.decoding import beam_rules
@@ -284,7 +284,7 @@ class BeamEngine:
     def replay(
         self, rules: BeamRules, beams: BeamState, live: Live, guesses: Guesses,
         logits: Float[Array, "b n v"],
-    ) -> tuple[BeamState, Live, BeamBlock, Int8[Array, " b"]]:  # fmt: skip
+    ) -> tuple[BeamState, Live, BeamBlock, Int[Array, " b"]]:  # fmt: skip
         """The rules' own steps, level by level, and whose logits were NaN."""
         eos_ids, (batch, wide) = self.target.eos_ids, live.tokens.shape
         here = jnp.broadcast_to(jnp.arange(wide), (batch, wide))
@@ -327,7 +327,7 @@ class BeamEngine:
             new = dataclasses.replace(new, finished=finished)
             return index, new, live, block, going, jnp.maximum(nan, bad)
 
-        carry = here, beams, live, block, ~beams.finished, jnp.zeros((batch,), jnp.int8)
+        carry = here, beams, live, block, ~beams.finished, jnp.zeros((batch,), jnp.int32)
         carry = jax.lax.while_loop(lambda carry: jnp.any(carry[4]), take_level, carry)
         _, beams, live, block, _, nan = carry
         return beams, live, block, nan

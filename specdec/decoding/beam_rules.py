@@ -33,7 +33,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int8, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.arguments import real, whole
 from specdec.core.reductions import max_last, sum_last
@@ -256,7 +256,7 @@ def continuations(
     return Continuations(tokens.astype(jnp.int32), log_probs, log_probs, None)
 
 
-def nan_of(best: Continuations, state: BeamState) -> Int8[Array, " b"]:
+def nan_of(best: Continuations, state: BeamState) -> Int[Array, " b"]:
     """0, or whose logits were NaN: :data:`NAN_OF_MODELS`, or :data:`NAN_OF_RULES` of a hypothesis
     that is live.
     """
@@ -265,7 +265,7 @@ def nan_of(best: Continuations, state: BeamState) -> Int8[Array, " b"]:
         live = state.live_log_probs > -jnp.inf
         of_rules = jnp.where(jnp.any(best.broken & live, axis=1), NAN_OF_RULES, 0)
     models = jnp.any(jnp.isnan(best.log_probs), axis=(1, 2))
-    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int8)
+    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int32)
 
 
 def step(

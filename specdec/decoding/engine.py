@@ -19,7 +19,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int8
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.arguments import whole
 from specdec.core.randomness import BlockRandom
@@ -341,14 +341,14 @@ class Engine:
         return found if self.samples == 1 else by_text(found, self.samples)
 
 
-def _nan(scored: Scored, verdict: Verdict) -> Int8[Array, " b"]:
+def _nan(scored: Scored, verdict: Verdict) -> Int[Array, " b"]:
     """Whose logits were NaN; see :class:`DecodeState`."""
     # A draft's NaN, too, is in what of it is accepted.
     models = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
     of_rules = 0
     if scored.broken is not None:
         of_rules = jnp.where(_any_emitted(scored.broken, verdict), NAN_OF_RULES, 0)
-    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int8)
+    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int32)
 
 
 def _any_emitted(nodes: Bool[Array, "b n1"], verdict: Verdict) -> Bool[Array, " b"]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int8
+from jaxtyping import Array, Bool, Int
 
 from specdec.core.residuals import write_at
 from specdec.core.theory_beams import levels_per_call
@@ -108,7 +108,7 @@ class SearchState:
     encoded: tuple[Encoded, Encoded]
     caches: tuple[Cache, Cache]
     stats: BeamStats
-    nan: Int8[Array, " b"]
+    nan: Int[Array, " b"]
     trace: BeamBlock | None
 
 
@@ -144,9 +144,7 @@ class SpeculativeBeamLoop:
         )  # fmt: skip
         prompt = jax.tree.map(jnp.asarray, prompt)
         blocks = _no_blocks(engine, batch, output_bucket) if trace else None
-        return SearchState(
-            beams, live, prompt, encoded, caches, stats, none.astype(jnp.int8), blocks
-        )
+        return SearchState(beams, live, prompt, encoded, caches, stats, none, blocks)
 
     def block(self, params: _Parameters, state: SearchState) -> SearchState:
         """Guesses, a target call, and the levels that it is good for."""
@@ -161,7 +159,7 @@ class SpeculativeBeamLoop:
             logits, cache = engine.score(target, encoded, prompt, beams, live, cache, guesses)
         with jax.named_scope("verify"):
             after, live, block, nan = engine.replay(rules, beams, live, guesses, logits)
-        nan = jnp.where(odd & ~beams.finished, NAN_OF_MODELS, nan).astype(jnp.int8)
+        nan = jnp.where(odd & ~beams.finished, NAN_OF_MODELS, nan)
         trace = state.trace
         if trace is not None:
             at = state.stats.target_calls  # Finished rows write behind their last one.

@@ -11,7 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Int8
+from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
 from specdec.core.residuals import guess_counts, one_of, take_position, write_at
@@ -63,7 +63,7 @@ def initial_state(
         last_token=start.last_token,
         finished=(row_ids < 0) | (limit <= 0),
         block=zeros,
-        nan=jnp.zeros((batch,), jnp.int8),
+        nan=jnp.zeros((batch,), jnp.int32),
         stuck=jnp.zeros((batch,), bool) if rules else None,
         stop=stop,
         stopped=None if stop is None else jnp.zeros((batch,), bool),
@@ -161,7 +161,7 @@ def count_block(stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], draft
 
 def advance(
     state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
-    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, nan: Int8[Array, " b"],
+    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, nan: Int[Array, " b"],
     stuck: Bool[Array, " b"] | None, eos_ids: tuple[int, ...],
     stop: tuple[Int[Array, "b d1"], Bool[Array, "b d1"]] | None = None,
 ) -> DecodeState:  # fmt: skip
@@ -188,7 +188,7 @@ def advance(
         stop_state = jnp.where(active, behind, state.stop)
         stopped = stopped | (active & ends)
     num_tokens = state.num_tokens + emitted
-    nan = jnp.where(active, nan, 0).astype(jnp.int8)
+    nan = jnp.where(active, nan, 0)
     failed = nan > 0
     if stuck is not None:
         assert state.stuck is not None

@@ -133,11 +133,14 @@ def _without_torch() -> None:
     there = import_utils.is_torch_available
     if "torch" in sys.modules or not there():
         return
+    asked = vars(utils), vars(import_utils)
+    for names in asked:
+        names["is_torch_available"] = lambda: False
     try:
-        utils.is_torch_available = import_utils.is_torch_available = lambda: False
         modules = [importlib.import_module(f"transformers.{name}") for name in _IMPORTING]
     finally:
-        utils.is_torch_available = import_utils.is_torch_available = there
+        for names in asked:
+            names["is_torch_available"] = there
     for module in modules:
         vars(module).update(is_torch_available=there, torch=_Later())
 

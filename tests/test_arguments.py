@@ -105,7 +105,7 @@ def test_one_clear_error(pair, option, message):
         ({"max_new_tokens": 20}, r"no keyword max_new_tokens \(got 20\): pass max_decode_len=20"),
         ({"num_beams": 4}, r'no keyword num_beams .*: pass method="beam", beam=specdec.BeamConfig'),
         ({"temperature": 0.7}, r"no keyword temperature .*: pass sampling=specdec.SamplingConfig"),
-        ({"num_return_sequences": 2}, "pass num_return=2"),
+        ({"num_return_sequences": 2}, "pass num_samples=2 and sampling=specdec.SamplingConfig"),
         ({"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
          r"pass rules=\(specdec.RepetitionPenalty\(penalty=1.2\), specdec.NoRepeatNgram\("),
         ({"repetition_penalty": "x"}, r"pass rules=\(\.\.\.\)"),

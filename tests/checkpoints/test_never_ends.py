@@ -106,7 +106,7 @@ def test_no_field_in_config_json_alone_is_the_model_types_default(endless, tmp_p
     if "t5" in str(directory.parent.name):
         assert load_huggingface(tmp_path / "target")[0].eos_id == 1
     else:  # That of GPT-2's own vocabulary.
-        with pytest.raises(CheckpointError, match=r"eos_id must be in .*, got 50256"):
+        with pytest.raises(CheckpointError, match=r"eos_token_id must be in .*, got 50256"):
             load_huggingface(tmp_path / "target")
 
 

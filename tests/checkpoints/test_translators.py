@@ -216,7 +216,7 @@ def test_languages_that_files_tell(made, tmp_path, where):
     if where == "tokenizer_config":
         tell(where, tgt_lang="fi_FI")
     elif where == "generation_config":
-        tell(where, forced_bos_token_id=code)
+        tell(where, forced_bos_token_id=code, suppress_tokens=None)  # It is among these.
     else:
         tell("generation_config", decoder_start_token_id=code)
         tell("config", decoder_start_token_id=code)

@@ -218,7 +218,7 @@ def check_vocabulary(model: architectures.Config, vocabulary: Tokenizer) -> None
             f"{vocabulary.eos_id}."
         )
     in_texts = model.pad_id < len(vocabulary) and vocabulary.pieces()[model.pad_id]
-    in_texts = in_texts or model.pad_id in vocabulary.encode("\U0010fffd")  # Unknown.
+    in_texts = in_texts or model.pad_id in vocabulary.encode("\U00010000")  # Unknown: Linear B.
     if in_texts or model.pad_id == model.eos_id:
         raise ValueError(
             f"The model's pad_id is {model.pad_id}, which is a token of texts or their end, so it "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG
-from specdec.checkpoints.library import generation_fields
+from specdec.checkpoints.hf_library import generation_fields
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.checkpoint_files import read_json
 from specdec.rules.base import Rule

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints.library import told
+from specdec.checkpoints.hf_library import told
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.checkpoint_files import check_whole
 

@@ -26,7 +26,7 @@ from specdec.checkpoints.hf_files import (
     task_of,
     write_weights,
 )
-from specdec.checkpoints.library import config_fields
+from specdec.checkpoints.hf_library import config_fields
 from specdec.checkpoints.parameters import (
     CheckpointError,
     as_dtype,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints.hf_files import CONFIG, GENERATION_CONFIG
-from specdec.checkpoints.hf_library import generation_fields
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.checkpoint_files import read_json
 from specdec.rules.base import Rule
@@ -33,6 +32,7 @@ from specdec.rules.positions import (
     MinNewTokens,
     Suppressed,
 )
+from specdec.text.hf_library import generation_fields
 
 Found = Mapping[str, Any]  # Options that are not neutral, with their values.
 _EOS = "eos_token_id"

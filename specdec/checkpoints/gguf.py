@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints.hf_library import told
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.core.checkpoint_files import check_whole
+from specdec.text.hf_library import library_errors
 
 SUFFIX = ".gguf"
 _NEEDED = ("accelerate", "gguf", "torch")  # By transformers.
@@ -48,7 +48,7 @@ def _unpacked(path: Path, changed: int, size: int) -> tempfile.TemporaryDirector
     }  # fmt: skip
     directory = tempfile.TemporaryDirectory(prefix="specdec_gguf_", ignore_cleanup_errors=True)
     # It shows progress there, whatever its settings.
-    with told(path), contextlib.redirect_stderr(io.StringIO()):
+    with library_errors(path), contextlib.redirect_stderr(io.StringIO()):
         import torch
         from transformers import (
             AutoConfig,

@@ -26,7 +26,6 @@ from specdec.checkpoints.hf_files import (
     task_of,
     write_weights,
 )
-from specdec.checkpoints.hf_library import config_fields
 from specdec.checkpoints.parameters import (
     CheckpointError,
     as_dtype,
@@ -41,6 +40,7 @@ from specdec.text.files import (
     TOKENIZER_CONFIG,
     copy_vocabulary,
 )
+from specdec.text.hf_library import config_fields
 from specdec.text.vocabulary import MAX_EXTRA_IDS, read_pieces
 
 _GENERATES = "ForConditionalGeneration"

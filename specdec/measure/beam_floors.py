@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from specdec.checkpoints.architectures import Config
-from specdec.checkpoints.share import DeviceShare
 from specdec.core.roofline import Hardware
 from specdec.core.theory_beams import beam_speedup
+from specdec.measure.device_share import DeviceShare
 from specdec.models.partitioning import DeviceMesh
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from specdec.checkpoints.architectures import Config, decode_model
-from specdec.checkpoints.share import Beyond, DeviceShare, FewBits
 from specdec.core.roofline import Collective, Hardware, Load
 from specdec.drafters.shape import Tree
+from specdec.measure.device_share import Beyond, DeviceShare, FewBits
 from specdec.models.partitioning import DeviceMesh
 
 _PENDING = 2  # Tokens that the first draft call of a block always feeds.

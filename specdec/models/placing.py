@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
@@ -45,7 +44,8 @@ def place(array: Any, axes: Axes, partitioning: Partitioning | None) -> jax.Arra
       partitioning: None for the default device.
     """
     if partitioning is None:
-        return jnp.asarray(array)
+        # A put compiles nothing; jnp.asarray does, for each shape.
+        return array if isinstance(array, jax.Array) else jax.device_put(np.asarray(array))
     sharding = partitioning.sharding(axes)
     if isinstance(array, jax.Array):
         if array.is_fully_addressable == sharding.is_fully_addressable:

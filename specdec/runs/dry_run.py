@@ -18,7 +18,6 @@ from specdec.checkpoints.architectures import Config, count_parameters
 from specdec.checkpoints.families import FAMILIES
 from specdec.checkpoints.formats import options_of
 from specdec.checkpoints.loading import BUNDLED, resolve
-from specdec.checkpoints.share import FewBits
 from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket, input_bucket
@@ -30,6 +29,7 @@ from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.shape import Tree
 from specdec.measure.beam_floors import BeamFloors
+from specdec.measure.device_share import FewBits
 from specdec.measure.floors import BlockPart, BlockPlan, floor
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh

@@ -5,14 +5,11 @@ It reads files alone: nothing is downloaded, and nothing that a file names is ex
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import re
 import tempfile
 import textwrap
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from specdec.text.files import (
     VOCABULARY,
     has_piece_ids,
 )
+from specdec.text.hf_library import config_object, library_errors
 from specdec.text.pieces import spelling_of
 
 _CONFIG = "config.json"
@@ -217,7 +215,7 @@ def opened(path: Path) -> Any:
     beside = (path.with_name(name) for name in (TOKENIZER_CONFIG, _CONFIG))
     told, config = (read_json(file) if file.is_file() else {} for file in beside)
     check_files(path, told)
-    with _reading(path):
+    with library_errors(path, functools.partial(_reason, path)):
         if path.name in (*VOCABULARIES, TOKENIZER_CONFIG) and path.name not in _NAMES:
             theirs = _opened(path, told, config)
         else:
@@ -231,10 +229,12 @@ def opened(path: Path) -> Any:
 
 def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    registered = TOKENIZER_MAPPING_NAMES.get(str(config.get("model_type")))
+    model_type = str(config.get("model_type"))
+    registered = TOKENIZER_MAPPING_NAMES.get(model_type)
     named = told.get("tokenizer_class") or config.get("tokenizer_class")
     if path.name == VOCABULARY and "extra_ids" not in told and b"<extra_id_0>" in path.read_bytes():
         options["extra_ids"] = 0  # Sentinels are among the pieces.
@@ -246,6 +246,9 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
         return getattr(transformers, _guessed(path)).from_pretrained(path.parent, **options)
     if not config:
         options["config"] = transformers.PreTrainedConfig()
+    elif model_type in CONFIG_MAPPING_NAMES:
+        options["config"] = config_object(model_type, config, path.with_name(_CONFIG))
+        options["config"].name_or_path = str(path.parent)
     theirs = transformers.AutoTokenizer.from_pretrained(path.parent, **options)
     if type(theirs).__name__ == "NllbTokenizer" and not _codes(theirs):
         # SentencePiece's model has none. They follow its pieces, and <mask> is last, as in models.
@@ -305,27 +308,11 @@ def _spell_unknown(theirs: Any) -> None:
         backend.decoder = decoders.Sequence([decoders.ByteFallback(), backend.decoder])
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever a library raises, Rust's panics too, as a CheckpointError that names the file.
-
-    What it logs and warns of is left out.
-    """
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (CheckpointError, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        if path.with_name(TOKENIZER).is_file():
-            check_content(path.with_name(TOKENIZER))
-        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 250)
-        raise CheckpointError(
-            f"{path} cannot be read by transformers, with the files beside it ({reason}); copy or "
-            "download them again."
-        ) from None
-    finally:
-        logging.disable(disabled)
+def _reason(path: Path, error: BaseException) -> str:
+    if path.with_name(TOKENIZER).is_file():
+        check_content(path.with_name(TOKENIZER))
+    reason = textwrap.shorten(f"{type(error).__name__}: {error}", 250)
+    return (
+        f" cannot be read by transformers, with the files beside it ({reason}); copy or download "
+        "them again."
+    )

@@ -22,7 +22,7 @@ from run_families_on_meshes import (
 )
 from simulated import on_eight_devices
 
-from specdec.checkpoints.share import DeviceShare
+from specdec.measure.device_share import DeviceShare
 
 # Minutes; test_meshes.py has the same of T5s.
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from run_on_meshes import (
 from simulated import on_eight_devices
 from slow import slow
 
-from specdec.checkpoints.share import DeviceShare
+from specdec.measure.device_share import DeviceShare
 from specdec.measure.floors import BlockPlan
 
 # What cannot be cut by heads, hidden width or vocabulary: norms.

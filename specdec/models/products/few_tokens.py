@@ -46,6 +46,7 @@ def joined(kernels: Sequence[Float[Array, "i o"]], ways: int) -> Float[Array, "i
     return jnp.concatenate(kernels, axis=1)
 
 
+@jax.jit  # One program for each shape when a checkpoint is read.
 def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
     """A kernel as :func:`product` reads it."""
     size = len(kernel)

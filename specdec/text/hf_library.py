@@ -13,12 +13,12 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from specdec.arguments import MOST_LAYERS
-from specdec.checkpoints.parameters import CheckpointError
+from specdec.core.checkpoint_files import CheckpointError
 
 # What is no matter of the network: the weights' files tell their dtype, and the rest is of
 # classifiers and images, or of the file's own quantization, which the weights show.
@@ -42,11 +42,19 @@ def config_fields(model_type: str, raw: Mapping[str, Any], path: Path) -> dict[s
     """
     if raw.get("per_layer_config") is not None:
         raise CheckpointError(f"{path}: per_layer_config is not supported: layers must be alike.")
-    fields = _read(raw, path)
-    with told(path):
-        from transformers.models.auto.configuration_auto import AutoConfig
+    with library_errors(path):
+        return config_object(model_type, raw, path).to_dict()
 
-        return AutoConfig.for_model(model_type, **fields).to_dict()
+
+def config_object(model_type: str, raw: Mapping[str, Any], path: Path) -> Any:
+    """The configuration object of transformers that a config.json describes.
+
+    It is made from the fields and not from the file, whose dtype would import torch.
+    """
+    fields = _read(raw, path)
+    from transformers.models.auto.configuration_auto import AutoConfig
+
+    return AutoConfig.for_model(model_type, **fields)
 
 
 def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dic
     Raises:
       CheckpointError: transformers does not take it.
     """
-    with told(path):
+    with library_errors(path):
         from transformers.generation.configuration_utils import GenerationConfig
 
         if alone:
@@ -76,11 +84,26 @@ def _read(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Tells whatever transformers raises within as a CheckpointError of one line.
+def _reason(error: BaseException) -> str:
+    found = error.__cause__ or error
+    text = " ".join(str(found.args[0] if isinstance(found, KeyError) else found).split())
+    if field := re.match("Validation error for field '(.*)'", str(error)):
+        if asked := re.findall(r"expected (\w+), got", text):
+            types = " or ".join(dict.fromkeys(str(_TYPES.get(name, name)) for name in asked))
+            value = text.partition("value: ")[2].partition("); ")[0].removesuffix(")")
+            return f": {field[1]} must be {types}, got {value[:_MOST]}."
+        text = f"{field[1]}: {text}"
+    return (
+        f": transformers does not take it ({type(error).__name__}: {text[:_MOST]}); correct the "
+        "field, or copy or download the file again."
+    )
 
-    What it logs and warns of is not shown.
+
+@contextlib.contextmanager
+def library_errors(path: Path, reason: Callable[[BaseException], str] = _reason) -> Iterator[None]:
+    """Makes whatever transformers raises within a CheckpointError of one line: path, then reason.
+
+    Rust's panics are among it, which are no Exceptions. What is logged or warned of is not shown.
     """
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -89,27 +112,12 @@ def told(path: Path) -> Iterator[None]:
             warnings.simplefilter("ignore")
             _without_torch()
             yield
-    except CheckpointError:
+    except (CheckpointError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # It checks little, so what a bad value raises can be anything.
-        raise CheckpointError(f"{path}: {_reason(error)}") from None
+    except BaseException as error:  # It checks little: what a bad value raises can be anything.
+        raise CheckpointError(f"{path}{reason(error)}") from None
     finally:
         logging.disable(disabled)
-
-
-def _reason(error: Exception) -> str:
-    found = error.__cause__ or error
-    text = " ".join(str(found.args[0] if isinstance(found, KeyError) else found).split())
-    if field := re.match("Validation error for field '(.*)'", str(error)):
-        if asked := re.findall(r"expected (\w+), got", text):
-            types = " or ".join(dict.fromkeys(str(_TYPES.get(name, name)) for name in asked))
-            value = text.partition("value: ")[2].partition("); ")[0].removesuffix(")")
-            return f"{field[1]} must be {types}, got {value[:_MOST]}."
-        text = f"{field[1]}: {text}"
-    return (
-        f"transformers does not take it ({type(error).__name__}: {text[:_MOST]}); correct the "
-        "field, or copy or download the file again."
-    )
 
 
 class _Later:

@@ -9,7 +9,7 @@ from slow import slow
 from tiny import EVERY, TINY_BART, TINY_ROTARY, TINY_T5, prompt_of
 
 from specdec.checkpoints.architectures import decode_model, init_params
-from specdec.checkpoints.share import DeviceShare
+from specdec.measure.device_share import DeviceShare
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config

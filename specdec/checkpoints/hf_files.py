@@ -82,7 +82,8 @@ def local_directory(directory_or_hub_id: str | Path) -> Path:
 
     Args:
       directory_or_hub_id: behind a hub id may stand @ and a branch, a tag or a commit. A GGUF
-        file's path, or its name behind a hub id and /, is the directory of what it holds.
+        file's path, that of a directory with one, or its name behind a hub id and /, is the
+        directory of what it holds.
 
     Raises:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
@@ -91,12 +92,12 @@ def local_directory(directory_or_hub_id: str | Path) -> Path:
     if path.suffix == gguf.SUFFIX and path.is_file():
         return gguf.unpacked(path)
     if path.is_dir():
-        files = sorted(path.glob(f"*{gguf.SUFFIX}"))
-        if files and not (path / CONFIG).exists():
+        files = [] if (path / CONFIG).exists() else sorted(path.glob(f"*{gguf.SUFFIX}"))
+        if len(files) > 1:
             raise CheckpointError(
-                f"{path} has GGUF files: pass the path of one, such as {files[0]}."
+                f"{path} has several GGUF files: pass the path of one, such as {files[0]}."
             )
-        return path
+        return gguf.unpacked(files[0]) if files else path
     found = HUB_ID.fullmatch(name)
     if path.exists() or not found:
         raise CheckpointError(

@@ -85,6 +85,8 @@ def test_its_tokenizer_and_its_end(torch, tmp_path):
     plain = pair.generate(["a b"], method="autoregressive", max_decode_len=8)
     fast = pair.generate(["a b"], gamma=3, max_decode_len=8)
     assert plain.texts == fast.texts
+    assert load_huggingface(tmp_path)[0].eos_id == 2  # The only one in its directory.
+    write(tmp_path / "that.gguf", "llama")
     with pytest.raises(CheckpointError, match=r"pass the path of one, such as .*it\.gguf"):
         specdec.load_pair(target=tmp_path, draft=specdec.Quantized())
 

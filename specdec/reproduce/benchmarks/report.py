@@ -1,0 +1,163 @@
+"""A benchmark's numbers as JSON and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.measure.speed import Speed, predict
+from specdec.measure.tables import aligned
+from specdec.measure.timing import Spread
+from specdec.reproduce.benchmarks.harness import Measurement
+from specdec.reproduce.benchmarks.systems import SYSTEMS
+from specdec.reproduce.benchmarks.workload import Workload
+
+_SETTINGS = ("batch_size", "gamma", "stop_below", "temperature", "dtype")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderSpeed:
+    """The decoder's own numbers, without encoders: medians of a run without other systems."""
+
+    alpha: float  # Mean of sum min(p, q), or the forced one.
+    block_efficiency: float
+    cost_ratio: float
+    verify_ratio: float
+    predicted_speedup: float  # From alpha, c and v.
+    counted_speedup: float  # From the blocks as they were counted, c and v.
+    measured_speedup: float
+
+    @classmethod
+    def of(cls, found: Speed) -> DecoderSpeed:
+        """The numbers of a speculative run."""
+        blocks = found.blocks
+        ratios = found.cost_ratio, found.verify_ratio, found.measured_speedup_decoder
+        assert blocks is not None
+        assert blocks.alpha is not None
+        c, v, measured = (ratio.median for ratio in ratios if ratio is not None)
+        predicted = predict(blocks, found)
+        return cls(
+            blocks.alpha, blocks.emitted / blocks.target_calls, c, v, predicted.decoder,
+            predicted.counted, measured,
+        )  # fmt: skip
+
+
+def numbers(
+    workload: Workload, measurements: Sequence[Measurement], decoder: DecoderSpeed | None
+) -> dict[str, Any]:
+    """One workload's part of ``results.json``."""
+
+    def system(m: Measurement) -> dict[str, Any]:
+        if m.absent is not None:
+            return {"system": m.system, "absent": m.absent}
+        per_token, batches = m.ms_per_token(), len(workload.batches())
+        first = Spread.of(1e3 * seconds / batches for seconds in m.first_token_seconds)
+        return dataclasses.asdict(m) | {
+            "ms_per_token": dataclasses.asdict(per_token),
+            "tokens_per_second": 1e3 / per_token.median,
+            "first_token_ms": dataclasses.asdict(first),
+            "speedup": dataclasses.asdict(m.speedup_over(measurements[0])),
+        }
+
+    return {
+        "workload": workload.name, "label": workload.label, "forced_alpha": workload.forced_alpha,
+        "beam": workload.beam and dataclasses.asdict(workload.beam),
+        "num_rows": len(workload.inputs), "input_tokens": sum(map(len, workload.inputs)),
+        **{name: getattr(workload, name) for name in _SETTINGS},
+        "systems": [system(m) for m in measurements],
+        "breakdown": decoder and dataclasses.asdict(decoder),
+    }  # fmt: skip
+
+
+# The columns of a system's table, by formats of its numbers and of ``same``.
+_CELLS = (
+    ("system", "{system}"), ("ms per token", "{ms_per_token[median]:.3f}"),
+    ("(range)", "{ms_per_token[low]:.3f} to {ms_per_token[high]:.3f}"),
+    ("tokens/s", "{tokens_per_second:.0f}"), ("first token, ms", "{first_token_ms[median]:.1f}"),
+    ("speedup", "{speedup[median]:.2f}"),
+    ("(range)", "{speedup[low]:.2f} to {speedup[high]:.2f}"),
+    ("load, s", "{load_seconds:.1f}"), ("compile, s", "{compile_seconds:.1f}"),
+    ("memory, MB", "{megabytes:.0f}"), ("same rows", "{same}"),
+)  # fmt: skip
+COLUMNS = [title for title, _ in _CELLS]
+
+
+def rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of one workload's table, a row a system, in the order of COLUMNS."""
+    comparable = result["temperature"] == 0 and result["forced_alpha"] is None
+    table = []
+    for s in result["systems"]:
+        if s.get("absent") is not None:
+            table.append([s["system"], f"absent: {s['absent']}", *[""] * (len(COLUMNS) - 2)])
+            continue
+        same = f"{s['same_rows']}/{result['num_rows']}" if comparable else "–"
+        megabytes = s["memory_bytes"] / 1e6
+        table.append([form.format(**s, same=same, megabytes=megabytes) for _, form in _CELLS])
+    return table
+
+
+def guesses(result: Mapping[str, Any]) -> bool:
+    """Whether a workload's systems include one that guesses."""
+    return any(SYSTEMS[each["system"]].guesses for each in result["systems"])
+
+
+SWEEP_COLUMNS = (
+    "workload", "gamma", "alpha", "c", "v", "tokens a block", "plain, ms per token",
+    "speculative, ms per token", "speedup", "decoder: predicted", "from blocks", "measured",
+)  # fmt: skip
+
+
+def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line a workload, under ``SWEEP_COLUMNS``: specdec's two methods, c and v."""
+    table = []
+    for w in workloads:
+        plain = next(s for s in w["systems"] if s["system"] == "specdec autoregressive")
+        # That whose decoder was timed alone.
+        fast = next(s for s in w["systems"] if SYSTEMS[s["system"]].guesses)
+        b = w["breakdown"]
+        whole_blocks = not w["stop_below"]  # Equation 1 is of gamma guesses.
+        stop = f", stops below {w['stop_below']:g}" if w["stop_below"] else ""
+        warm = "" if w["temperature"] == 0 else f", temperature {w['temperature']:g}"
+        numbers = [
+            b["alpha"], b["cost_ratio"], b["verify_ratio"], b["block_efficiency"],
+            plain["ms_per_token"]["median"], fast["ms_per_token"]["median"],
+            fast["speedup"]["median"], b["predicted_speedup"] if whole_blocks else None,
+            b["counted_speedup"], b["measured_speedup"],
+        ]  # fmt: skip
+        cells = ["" if n is None else f"{n:.3f}" if n < 0.1 else f"{n:.2f}" for n in numbers]
+        table.append([f"{w['label']}{warm}", f"{w['gamma']}{stop}", *cells])
+    return table
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """One workload for a terminal."""
+    lines = [title(result), ""]
+    # What an absent system has instead of numbers is no column's width.
+    cells = [row[:2] if row[1].startswith("absent") else row for row in rows(result)]
+    lines += aligned([COLUMNS, *cells])
+    if result["breakdown"] is not None:
+        lines += ["", decoder_line(result["breakdown"])]
+    return "\n".join(lines)
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What was run."""
+    how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
+    if result.get("beam"):  # Not in results of before there were beams.
+        how = f"{result['beam']['num_beams']} beams"
+    stop = f" stopping below {result['stop_below']:g}" if result["stop_below"] else ""
+    return (
+        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}{stop}, "
+        f"batch size {result['batch_size']}, {result['dtype']}"
+    )
+
+
+def decoder_line(b: Mapping[str, Any]) -> str:
+    """The decoder alone, and whether it pays."""
+    pays = "" if b["predicted_speedup"] >= 1 else " Plain decoding is faster here."
+    return (
+        f"c {b['cost_ratio']:.3f}, v {b['verify_ratio']:.2f}, alpha {b['alpha']:.3f}; decoder "
+        f"speedup predicted {b['predicted_speedup']:.2f}, from counted blocks "
+        f"{b['counted_speedup']:.2f}, measured {b['measured_speedup']:.2f}.{pays}"
+    )

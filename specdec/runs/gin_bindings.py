@@ -1,4 +1,4 @@
-"""What decoding configurations can name. The library meets gin's registry here and in reproduce."""
+"""Names for gin files of decoding. The library meets gin's registry here and in reproduce/runs."""
 
 from __future__ import annotations
 

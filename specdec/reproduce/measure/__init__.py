@@ -1,1 +1,1 @@
-"""Measurements for studies only; no decode of a user needs them."""
+"""Measurements for the paper's figures and for benchmarks; no decode of a user needs them."""

@@ -17,10 +17,7 @@ _MEASURED = {
     "quickstart": "the bundled pair, its own α",
 }  # fmt: skip
 # README's row of a TPU.
-_ON_TPU = {
-    "chip": "v4", "target": "T5-XXL", "draft": "T5-small", "gamma": 7, "tree": None,
-    "temperature": 0.0, "dtype": "bfloat16", "batch_size": 1,
-}  # fmt: skip
+_ON_TPU = {"chip": "v4", "target": "T5-XXL", "draft": "T5-small", "gamma": 7, "temperature": 0.0}
 _TASKS = {"ende": "EnDe", "cnndm": "CNNDM"}
 
 

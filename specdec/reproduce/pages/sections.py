@@ -13,7 +13,7 @@ from specdec.reproduce import paper_tables
 from specdec.reproduce.benchmarks import report
 from specdec.reproduce.pages import compiled_pages
 from specdec.reproduce.pages.files import Result
-from specdec.reproduce.pages.tables import SUMMARY, Section, Table, grid, render
+from specdec.reproduce.pages.tables import MADE_BY, SOURCE, Section, Table, grid, render
 
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
@@ -77,7 +77,7 @@ def _benchmark_table(results: Result) -> str:
 def benchmark(name: str) -> Section:
     """results/benchmark_NAME: its table and its command."""
     source = f"[results/benchmark_{name}](../{{path}}): {{device}}, {{threads}} threads, "
-    source += "{repetitions} repetitions. `{command}`"
+    source += f"{{repetitions}} repetitions; {MADE_BY}."
     return Section([f"results/benchmark_{name}/results.json"], [_benchmark_table, source])
 
 
@@ -104,7 +104,7 @@ PAPER = Section(
     [f"results/reproduction_{name}/summary.json" for name in REPRODUCTIONS],
     [
         *paper_tables.SHORT, "## Figures", _pictures(),
-        lambda *all_of_them: "\n\n".join(map(SUMMARY.format_map, all_of_them)),
+        lambda *all_of_them: "\n\n".join(map(SOURCE.format_map, all_of_them)),
     ],
 )  # fmt: skip
 

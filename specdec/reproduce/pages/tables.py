@@ -13,8 +13,8 @@ from specdec.measure.tables import Columns, Formatter, table
 from specdec.reproduce.pages.files import Result, read_json
 
 # Where a page in ``docs`` has its numbers from: a format of a results file.
-SOURCE = "[{path}](../{path}): {device}. `{command}`"
-SUMMARY = "[summary.json](../{path}): {device}. `{command}`"
+MADE_BY = "[command and commit](../results/README.md)"
+SOURCE = f"[{{path}}](../{{path}}): {{device}}; {MADE_BY}."
 Part = str | Callable[..., str]
 Rows = str | Callable[..., Iterable[Any]]
 

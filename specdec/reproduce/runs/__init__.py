@@ -1,1 +1,1 @@
-"""Runs of studies: what gin binds, and what each keeps on disk."""
+"""What gin binds: reproductions, benchmarks, and the pieces of both."""

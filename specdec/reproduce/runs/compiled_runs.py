@@ -28,21 +28,19 @@ class Compiled:
 
     chip: str
     target: str
-    draft: str | None
-    gamma: int | None = None
-    tree: tuple[int, ...] | None = None
+    draft: str
+    gamma: int
     temperature: float = 0.0
-    batch_size: int = 1
     input_len: int = 64
     output_len: int = 128
     dtype: str = "bfloat16"
 
     def report(self, shapes: Mapping[str, Config]) -> CompileReport:
         """Raises as :func:`specdec.compile_report`; plain decoding is compiled once a process."""
-        key = dataclasses.replace(self, draft=None, gamma=None, tree=None)
+        key = dataclasses.replace(self, draft="", gamma=0)
         report = compile_report(
-            shapes[self.target], self.draft and shapes[self.draft], chip=self.chip,
-            gamma=self.gamma, tree=self.tree, batch_size=self.batch_size,
+            shapes[self.target], shapes[self.draft], chip=self.chip,
+            gamma=self.gamma,
             max_input_len=self.input_len, max_decode_len=self.output_len,
             sampling=SamplingConfig(self.temperature), dtype=self.dtype,
             names=(self.target, self.draft), plain=_PLAIN.get(key),
@@ -72,9 +70,7 @@ class CompiledPiece:
 
     def do(self, directory: Path) -> Done:
         """Compiles, unless the report is there; that it does not fit is a result, too."""
-        settings = dataclasses.asdict(self.case)
-        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
-        return kept(directory / RESULT, settings, self._made)
+        return kept(directory / RESULT, dataclasses.asdict(self.case), self._made)
 
     def _made(self) -> dict[str, Any]:
         try:

@@ -33,6 +33,7 @@ from specdec.runs.command_line import Given, told
 from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
+from specdec.runs.gin_bindings import configured
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.lenient import LenientVerifier
@@ -215,6 +216,11 @@ class Reproduction:
         return content
 
 
+# Names for gin files, beside those of specdec/runs/gin_bindings.py.
+gin.external_configurable(Study, module="specdec")
+gin.external_configurable(Reproduction, "reproduce", module="specdec")
+
+
 def _draw_decodes(study: Study, directory: Path) -> None:
     """Figures 1 and 5, of the first study's first row."""
     piece = study.timed(study.rows[0])
@@ -238,8 +244,6 @@ def main(given: Given, root: Path, *, dry_run: bool = False) -> int:
 
     ``dry_run`` only prints what :meth:`Reproduction.plan` prints.
     """
-    from specdec.reproduce.bindings import configured  # Which names the classes above.
-
     directory = given.directory("reproduce")
     try:
         gin_files.parse(given.gin_files, given.bindings, root)

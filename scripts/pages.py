@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from specdec.reproduce.pages import files as page_files
 from specdec.reproduce.pages import sections as pages
+from specdec.reproduce.pages.compiled_pages import draw_devices
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -26,13 +27,15 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--check", action="store_true", help="only compare; write nothing")
     args = parser.parse_args(argv)
     stale: list[str] = []
-    known = pages.sections(root, draw=not args.check)
+    known = pages.sections(root)
     try:
         for name in args.pages or known:
             if name not in known:
                 raise page_files.PageError(f"No page {name}; there are {', '.join(known)}.")
             if page_files.rewrite(root / name, known[name], check=args.check):
                 stale.append(name)
+            if name == "README.md" and not args.check:
+                draw_devices(root)
     except page_files.PageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

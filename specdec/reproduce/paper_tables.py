@@ -14,8 +14,6 @@ from specdec.reproduce.pages.tables import Part, Table, grid, joined, leaves
 
 Content = Mapping[str, Any]
 HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
-# What is known of single guesses, which a tree's nodes are not.
-_OF_CHAINS = ("alpha", "predicted_speedup_thm38", "predicted_speedup")
 _DECODES = "table_2/*/*/*"
 # What was measured along the targets' own texts, by study, temperature and draft.
 _ALPHAS = "alpha/*/drafts/{drafter}"
@@ -27,8 +25,8 @@ def _decodes(*contents: Content) -> Iterator[Content]:
     for content in contents:
         alphas = {pair(a): a["alpha"] for a in leaves(content, "studies/*/" + _ALPHAS)}
         for row in leaves(content, "studies/*/" + _DECODES):
-            row |= {"alpha": alphas.get(pair(row)), "shape": row["tree"] or row["gamma"]}
-            yield row | (dict.fromkeys(_OF_CHAINS) if row["tree"] else {})
+            if not row["tree"]:  # Which the paper has not, but older results.
+                yield row | {"alpha": alphas.get(pair(row))}
 
 
 def _fastest(*contents: Content) -> Iterator[Content]:
@@ -43,22 +41,10 @@ def _fastest(*contents: Content) -> Iterator[Content]:
 
 
 def _lenient(content: Content) -> Iterator[Content]:
-    """What was measured along the target's own texts and in decodes, by lenience."""
-    nothing = {"acceptance_rate": None, "block_efficiency": None, "quality": None}
-    form = "LenientVerifier(lenience={!r})"
-    for study in content["studies"].values():
-        lenient = list(leaves(study, "lenience/*/*/*/*"))
-        decodes = {(r["drafter"], r["temperature"], r["verifier"]): r for r in lenient}
-        for r in leaves(study, _DECODES):
-            if not r["tree"] and any(r["gamma"] == other["gamma"] for other in lenient):
-                decodes[r["drafter"], r["temperature"], form.format(1.0)] = r
-        drafters = list(dict.fromkeys(r["drafter"] for r in lenient))
-        measured = [a for a in leaves(study, _ALPHAS) if a["drafter"] in drafters]
-        for a in sorted(measured, key=lambda a: drafters.index(a["drafter"])):
-            for lenience, b in a["lenience"].items():
-                setting = a["drafter"], a["temperature"], form.format(float(lenience))
-                decode = decodes.get(setting, nothing)
-                yield {**a, **decode, **b, "lenience": float(lenience)}
+    """Alphas at the temperature of Table 5, by lenience."""
+    for row in leaves(content, "studies/*/alpha/t1/drafts/{drafter}"):
+        for lenience, found in row["lenience"].items():
+            yield {**row, **found, "lenience": float(lenience)}
 
 
 def _drafts(*contents: Content) -> Iterator[Content]:
@@ -71,43 +57,35 @@ def _drafts(*contents: Content) -> Iterator[Content]:
     yield from found.values()
 
 
-def _scores(row: Content) -> str:
-    return ", ".join(f"{name} {score:.1f}" for name, score in (row["quality"] or {}).items())
-
-
-_TASK, _TEMPERATURE, _QUALITY = ("task", "{name}"), ("T", "{temperature:g}"), ("quality", _scores)
+_TASK, _TEMPERATURE = ("task", "{name}"), ("T", "{temperature:g}")
 _PAIR = (_TASK, ("draft", "{drafter}"), _TEMPERATURE)
-_COUNTED = (
-    ("accepted / examined", "{acceptance_rate:.2f}"),
-    ("tokens / call", "{block_efficiency:.2f}"),
-)
+_EXAMINED = ("accepted / examined", "{acceptance_rate:.2f}")
+_EMITTED = ("tokens / call", "{block_efficiency:.2f}")
+_SHAPE = (("γ", "{gamma}"), ("α", "{alpha:.2f}"))
+_COSTS = (("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"))
+_PREDICTED = (("Thm 3.8", "{predicted_speedup_thm38:.2f}"), ("with v", "{predicted_speedup:.2f}"))
+_DECODER = ("decoder", "**{measured_speedup_decoder:.2f}**")
 _RANGE = "{%[low]:.2f} to {%[high]:.2f}".replace("%", "spread[measured_speedup_decoder]")
 # Predicted beside measured speedups, of the decoder alone but for "whole".
 TABLE_2 = Table(_decodes, [
-    *_PAIR, ("γ or tree", "{shape}"), ("α", "{alpha:.2f}"), *_COUNTED,
-    ("c", "{cost_ratio:.3f}"), ("v", "{verify_ratio:.2f}"),
-    ("Thm 3.8", "{predicted_speedup_thm38:.2f}"), ("with v", "{predicted_speedup:.2f}"),
-    ("counted", "{predicted_speedup_counted:.2f}"),
-    ("decoder", "**{measured_speedup_decoder:.2f}**"), ("(range)", _RANGE),
+    *_PAIR, *_SHAPE, _EXAMINED, _EMITTED, *_COSTS, *_PREDICTED,
+    ("counted", "{predicted_speedup_counted:.2f}"), _DECODER, ("(range)", _RANGE),
     ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
     ("plain", "{ms_per_token[autoregressive]:.3f}"),
 ], numbers=False, missing="")  # fmt: skip
 FASTEST = Table(_fastest, [
-    *_PAIR, ("γ or tree", "{shape}"), ("α", "{alpha:.2f}"),
-    ("tokens / call", "{block_efficiency:.2f}"), ("c", "{cost_ratio:.3f}"),
-    ("v", "{verify_ratio:.2f}"), ("Thm 3.8", "{predicted_speedup_thm38:.2f}"),
-    ("with v", "{predicted_speedup:.2f}"), ("decoder", "**{measured_speedup_decoder:.2f}**"),
+    *_PAIR, *_SHAPE, _EMITTED, *_COSTS, *_PREDICTED, _DECODER,
     ("whole", "{measured_speedup:.2f}"),
 ], numbers=False, missing="")  # fmt: skip
 TABLE_3 = Table(_drafts, [
     _TASK, ("draft", "{drafter}"), ("α, T = 0", "{t0[alpha]:.3f}"),
     ("α, T = 1", "{t1[alpha]:.3f}"),
 ], numbers=False)  # fmt: skip
-# Alpha, distance from the target's distribution, and quality.
+# Alpha, and the distance from the target's distribution.
 TABLE_5 = Table(_lenient, [
     *_PAIR, ("lenience", "{lenience:g}"), ("α", "{alpha:.2f}"),
-    ("distance from p a token", "{total_variation:.3f}"), *_COUNTED, _QUALITY,
-], numbers=False, missing="")  # fmt: skip
+    ("distance from p a token", "{total_variation:.3f}"),
+], numbers=False)  # fmt: skip
 # As printed.
 PAPER_TABLE_2 = table([
     ("task", "{task}"), ("draft", "{draft}"), _TEMPERATURE, ("γ", "{gamma}"),
@@ -128,9 +106,8 @@ PAPER_TABLE_5 = grid(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A printed number and its calculation."""
+    """A printed number, and the factor of "operations" or "speed" that theory gives for it."""
 
-    # What it is of, in words; "operations" or "speed", as factors.
     setting: str
     quantity: str
     paper: float

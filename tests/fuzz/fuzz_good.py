@@ -53,9 +53,9 @@ HEADS = {
 }  # fmt: skip
 # A page, and a directory of results that it shows.
 PAGES = {
-    "docs/trees.md": "results/trees", "docs/drafts.md": "results/drafts",
-    "docs/beams.md": "results/benchmark_beams", "docs/distillation.md": "results/distillation",
-    "docs/performance.md": "results/benchmark_quickstart", "README.md": "results/accelerators",
+    "docs/beams.md": "results/benchmark_beams", "docs/families.md": "results/benchmark_translators",
+    "docs/performance.md": "results/benchmark_quickstart",
+    "docs/reproduction.md": "results/reproduction_lm", "README.md": "results/accelerators",
 }  # fmt: skip
 
 

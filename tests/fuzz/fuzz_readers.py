@@ -252,7 +252,7 @@ def choice(name: str) -> Callable[[Path], Check]:
 
 def page(name: str) -> Callable[[Path], Check]:
     def read(root: Path) -> Check:
-        section = pages.sections(root, dict, draw=False)[name]
+        section = pages.sections(root)[name]
         changed = page_files.rewrite(root / name, section, check=True)
         return lambda: changed
 

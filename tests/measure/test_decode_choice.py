@@ -26,7 +26,7 @@ from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Timed
 from specdec.measure.decode_choice import DecodeKind, acceptance_by_rank
-from specdec.reproduce.measure.forced import ForcedAcceptance
+from specdec.testing.forced import ForcedAcceptance
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier

@@ -35,14 +35,10 @@ class Measurement:
     seconds: tuple[float, ...] = ()  # Of each repetition, all rows, encoders included.
     first_token_seconds: tuple[float, ...] = ()  # Of each repetition, decodes of one token a row.
     num_tokens: int = 0  # Emitted in one repetition.
-    # Rows with the reference's tokens but for the last, which some cannot let be EOS.
-    same_rows: int = 0
+    same_rows: int = 0  # With the reference's tokens but the last, which need not be EOS.
     load_seconds: float = 0.0  # To read the weights, with what the library converts or packs.
-    # What the first run took longer than the median of the later ones.
-    compile_seconds: float = 0.0
-    # Most that was in use beyond the imported libraries, loading included; of the accelerator where
-    # there is one.
-    memory_bytes: int = 0
+    compile_seconds: float = 0.0  # Of the first run, over the median of the later ones.
+    memory_bytes: int = 0  # Most in use, loading included; on CPU beyond the imported libraries.
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # Of what ran.
 
     def ms_per_token(self) -> Spread:
@@ -72,14 +68,10 @@ def check_systems(workload: Workload, systems: Sequence[str]) -> None:
     if other is None:
         return
     workload.require(workload.temperature <= 0, f"{other} is compared greedily only")
-    workload.require(
-        workload.lengths is not None or workload.batch_size == 1,
-        "rows that end by themselves are compared one at a time",
-    )
-    workload.require(
-        isinstance(workload.target, str) and isinstance(workload.draft, str),
-        f"{other} needs a checkpoint of the random weights; export them first",
-    )
+    alone = workload.lengths is not None or workload.batch_size == 1
+    workload.require(alone, "rows that end by themselves are compared one at a time")
+    stored = isinstance(workload.target, str) and isinstance(workload.draft, str)
+    workload.require(stored, f"{other} needs a checkpoint of the random weights")
 
 
 def measure(

@@ -13,40 +13,27 @@ from specdec.reproduce.benchmarks.harness import Measurement
 from specdec.reproduce.benchmarks.systems import SYSTEMS
 from specdec.reproduce.benchmarks.workload import Workload
 
-_SETTINGS = ("batch_size", "gamma", "stop_below", "temperature", "dtype")
+_SETTINGS = ("batch_size", "gamma", "temperature", "dtype")
 
 
-@dataclasses.dataclass(frozen=True)
-class DecoderSpeed:
+def decoder_speed(found: Speed) -> dict[str, float | None]:
     """The decoder's own numbers, without encoders: medians of a run without other systems."""
-
-    alpha: float  # Mean of sum min(p, q), or the forced one.
-    block_efficiency: float
-    cost_ratio: float
-    verify_ratio: float
-    predicted_speedup: float  # From alpha, c and v.
-    counted_speedup: float  # From the blocks as they were counted, c and v.
-    measured_speedup: float
-
-    @classmethod
-    def of(cls, found: Speed) -> DecoderSpeed:
-        """The numbers of a speculative run."""
-        blocks = found.blocks
-        ratios = found.cost_ratio, found.verify_ratio, found.measured_speedup_decoder
-        assert blocks is not None
-        assert blocks.alpha is not None
-        c, v, measured = (ratio.median for ratio in ratios if ratio is not None)
-        predicted = predict(blocks, found)
-        return cls(
-            blocks.alpha, blocks.emitted / blocks.target_calls, c, v, predicted.decoder,
-            predicted.counted, measured,
-        )  # fmt: skip
+    blocks = found.blocks
+    ratios = found.cost_ratio, found.verify_ratio, found.measured_speedup_decoder
+    assert blocks is not None
+    c, v, measured = (ratio.median for ratio in ratios if ratio is not None)
+    predicted = predict(blocks, found)
+    return {
+        "alpha": blocks.alpha, "block_efficiency": blocks.block_efficiency, "cost_ratio": c,
+        "verify_ratio": v, "predicted_speedup": predicted.decoder,
+        "counted_speedup": predicted.counted, "measured_speedup": measured,
+    }  # fmt: skip
 
 
 def numbers(
-    workload: Workload, measurements: Sequence[Measurement], decoder: DecoderSpeed | None
+    workload: Workload, measurements: Sequence[Measurement], decoder: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """One workload's part of ``results.json``."""
+    """One workload's part of ``results.json``; ``decoder`` is of :func:`decoder_speed`."""
 
     def system(m: Measurement) -> dict[str, Any]:
         if m.absent is not None:
@@ -66,7 +53,7 @@ def numbers(
         "num_rows": len(workload.inputs), "input_tokens": sum(map(len, workload.inputs)),
         **{name: getattr(workload, name) for name in _SETTINGS},
         "systems": [system(m) for m in measurements],
-        "breakdown": decoder and dataclasses.asdict(decoder),
+        "breakdown": decoder,
     }  # fmt: skip
 
 
@@ -102,34 +89,6 @@ def guesses(result: Mapping[str, Any]) -> bool:
     return any(SYSTEMS[each["system"]].guesses for each in result["systems"])
 
 
-SWEEP_COLUMNS = (
-    "workload", "gamma", "alpha", "c", "v", "tokens a block", "plain, ms per token",
-    "speculative, ms per token", "speedup", "decoder: predicted", "from blocks", "measured",
-)  # fmt: skip
-
-
-def sweep_rows(workloads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line a workload, under ``SWEEP_COLUMNS``: specdec's two methods, c and v."""
-    table = []
-    for w in workloads:
-        plain = next(s for s in w["systems"] if s["system"] == "specdec autoregressive")
-        # That whose decoder was timed alone.
-        fast = next(s for s in w["systems"] if SYSTEMS[s["system"]].guesses)
-        b = w["breakdown"]
-        whole_blocks = not w["stop_below"]  # Equation 1 is of gamma guesses.
-        stop = f", stops below {w['stop_below']:g}" if w["stop_below"] else ""
-        warm = "" if w["temperature"] == 0 else f", temperature {w['temperature']:g}"
-        numbers = [
-            b["alpha"], b["cost_ratio"], b["verify_ratio"], b["block_efficiency"],
-            plain["ms_per_token"]["median"], fast["ms_per_token"]["median"],
-            fast["speedup"]["median"], b["predicted_speedup"] if whole_blocks else None,
-            b["counted_speedup"], b["measured_speedup"],
-        ]  # fmt: skip
-        cells = ["" if n is None else f"{n:.3f}" if n < 0.1 else f"{n:.2f}" for n in numbers]
-        table.append([f"{w['label']}{warm}", f"{w['gamma']}{stop}", *cells])
-    return table
-
-
 def text(result: Mapping[str, Any]) -> str:
     """One workload for a terminal."""
     lines = [title(result), ""]
@@ -146,9 +105,8 @@ def title(result: Mapping[str, Any]) -> str:
     how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
     if result.get("beam"):  # Not in results of before there were beams.
         how = f"{result['beam']['num_beams']} beams"
-    stop = f" stopping below {result['stop_below']:g}" if result["stop_below"] else ""
     return (
-        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}{stop}, "
+        f"{result['label']}: {result['num_rows']} rows, {how}, gamma {result['gamma']}, "
         f"batch size {result['batch_size']}, {result['dtype']}"
     )
 

@@ -43,7 +43,6 @@ class Workload:
     max_decode_len: int  # No row is longer.
     batch_size: int = 1  # Rows decoded together; divides the number of rows.
     gamma: int = 4  # Guesses a block.
-    stop_below: float = 0.0  # See `ModelDrafter`; specdec's own systems only.
     temperature: float = 0.0  # 0 for greedy.
     # Of weights and arithmetic, where a system's method does not say its own.
     dtype: str = "float32"
@@ -55,20 +54,13 @@ class Workload:
     seed: int = 0  # Of random weights and of sampling.
 
     def __post_init__(self):
-        size, limit, count = self.batch_size, self.max_decode_len, len(self.inputs)
-        gamma, stop = self.gamma, self.stop_below
+        size, count = self.batch_size, len(self.inputs)
         self.require(count > 0, "there is no row")
         whole = size > 0 and count % size == 0
         self.require(whole, f"{count} rows do not make whole batches of {size}")
-        self.require(1 <= gamma < limit, f"gamma must be in [1, {limit - 1}], got {gamma}")
-        self.require(0 <= stop <= 1, f"stop_below must be in [0, 1], got {stop}")
         if self.beam is not None:
             plain = self.lengths is None and self.forced_alpha is None and self.temperature == 0
             self.require(plain, "beams end by themselves, and neither sample nor are forced")
-        if self.lengths is not None:
-            self.require(len(self.lengths) == count, "each row needs a length")
-            in_range = all(1 <= length <= limit for length in self.lengths)
-            self.require(in_range, f"lengths must be in [1, {limit}]")
         self.require(
             all(len({len(self.inputs[row]) for row in rows}) == 1 for rows in self.batches()),
             "the rows of a batch must be equally long; systems differ in how they pad",
@@ -94,7 +86,7 @@ class Workload:
 
 def text(
     task: Task, pair: str = "quickstart", num_examples: int = 32, max_decode_len: int = 64,
-    gamma: int = 3, stop_below: float = 0.0, temperature: float = 0.0,
+    gamma: int = 3, temperature: float = 0.0,
     beam: BeamConfig | None = None,
 ) -> list[Workload]:  # fmt: skip
     """A bundled pair on ``num_examples`` texts of a task, evenly spread, a row at a time.
@@ -108,7 +100,7 @@ def text(
     return [Workload(
         f"{pair} on {task.name}{searched}", resolve(pair, "target"), resolve(pair, "draft"),
         tuple(tuple(map(int, row)) for row in ids), None, max_decode_len, gamma=gamma,
-        stop_below=stop_below, temperature=temperature, beam=beam,
+        temperature=temperature, beam=beam,
     )]  # fmt: skip
 
 

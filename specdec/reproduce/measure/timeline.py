@@ -8,7 +8,6 @@ from typing import Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
 
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
@@ -90,9 +89,9 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         started = jax.block_until_ready(_start_target(*inputs, **options))
         timed("draft_encoder", _init_drafter, *inputs, started, **options)
     while not state.finished.item():
-        numbers = _numbers(state.row_keys, state.block)
+        numbers = _call(BlockRandom.of, state.row_keys, state.block)
         if engine.drafter:
-            draft, state = timed("draft", _propose, engine, params, state, numbers)
+            draft, state = timed("draft", _call, engine.propose, params, state, numbers)
         else:
             draft, state = engine.propose(params, state, numbers)
         state, info = timed("target", _target_call, engine, params, state, draft, numbers)
@@ -101,9 +100,9 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
     return Timeline(engine.depth, tuple(events), tokens)
 
 
-@decode_jit(static_argnames="engine")
-def _propose(engine: Engine, params: EngineParams, state: DecodeState, random: BlockRandom):
-    return engine.propose(params, state, random)
+@decode_jit(static_argnames="function")
+def _call(function, *args):
+    return function(*args)
 
 
 @decode_jit(static_argnames="engine")
@@ -113,11 +112,6 @@ def _target_call(
     scored = engine.score(params, state, draft)
     verdict = engine.verify(scored, draft, random)
     return engine.commit(params, state, draft, scored, verdict)
-
-
-@decode_jit()
-def _numbers(keys: Array, block: Int[Array, " b"]) -> BlockRandom:
-    return BlockRandom.of(keys, block)
 
 
 @decode_jit(static_argnames=("engine", "output_bucket"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from specdec.core.theory import expected_tokens
 from specdec.reproduce.measure import figures
-from specdec.reproduce.pages.files import Result
+from specdec.reproduce.pages.files import Result, read_json
 from specdec.reproduce.pages.tables import SOURCE, Section, Table, leaves
 
 _ALPHA = "0.75"  # The paper's of T5-small under T5-XXL, English to German, greedy.
@@ -18,6 +18,7 @@ _MEASURED = {
 }  # fmt: skip
 # README's row of a TPU.
 _ON_TPU = {"chip": "v4", "target": "T5-XXL", "draft": "T5-small", "gamma": 7, "temperature": 0.0}
+PICTURE = "docs/images/devices.svg"
 _TASKS = {"ende": "EnDe", "cnndm": "CNNDM"}
 
 
@@ -60,13 +61,9 @@ def _devices(compiled: Result, *measured: Result) -> list[dict[str, Any]]:
     return rows
 
 
-def _draw(*contents: Any) -> None:
-    *results, path = contents
-    draw_devices(_devices(*results), path)
-
-
-def draw_devices(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw_devices(root: Path) -> None:
     """Speedups by device, the first on top; what is estimated is hatched."""
+    rows, path = _devices(*(read_json(root, each) for each in DEVICES.sources)), root / PICTURE
     with figures.saved(path.parent, path.stem, (7.0, 0.8 + 0.5 * len(rows)), ["svg"]) as figure:
         axes = figure.subplots()
         for index, row in enumerate(reversed(rows)):
@@ -93,7 +90,6 @@ DEVICES = Section(
         ("speculative", lambda row: _ms(row["speculative"])),
         ("speedup", "**{speedup:.2f}×**"), ("", "{how}"),
     ])],
-    "devices", _draw,
 )  # fmt: skip
 TABLE_2 = Section(_ACCELERATORS, [Table(_table_2, [
     ("task", "{task}"), ("draft", "{report[draft]}"), ("temperature", "{temperature}"),

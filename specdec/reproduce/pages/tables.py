@@ -16,7 +16,6 @@ from specdec.reproduce.pages.files import Result, read_json
 MADE_BY = "[command and commit](../results/README.md)"
 SOURCE = f"[{{path}}](../{{path}}): {{device}}; {MADE_BY}."
 Part = str | Callable[..., str]
-Rows = str | Callable[..., Iterable[Any]]
 
 
 def leaves(content: Result, pattern: str) -> Iterator[dict[str, Any]]:
@@ -42,33 +41,23 @@ def _items(each: Result) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table, or lines of text, of results files.
+    """A table of results files.
 
     Attributes:
-      rows: a pattern of :func:`leaves` of the files, or a function of them. Without any there is no
-        table.
-      columns: see :func:`.measure.tables.table`; or what makes them of the files; or the format of
-        a line. Headings are formats of the first file.
-      across, numbers, missing: as of :func:`.measure.tables.table`.
+      rows: a function of the files; without any there is no table.
+      columns, across, numbers, missing: see :func:`.measure.tables.table`.
     """
 
-    rows: Rows
-    columns: Columns | str
+    rows: Callable[..., Iterable[Any]]
+    columns: Columns
     across: bool = False
     numbers: bool = True
     missing: str = "–"
 
     def __call__(self, *contents: Result) -> str:
-        columns, form = self.columns, Formatter().of
-        if isinstance(self.rows, str):
-            rows = [row for each in contents for row in leaves(each, self.rows)]
-        else:
-            rows = list(self.rows(*contents))
-        if isinstance(columns, str):
-            return "\n".join(form(columns, row) for row in rows)
-        headed = [(form(heading, contents[0]), cell) for heading, cell in columns]
+        rows = list(self.rows(*contents))
         how = {"numbers": self.numbers, "across": self.across, "missing": self.missing}
-        return table(headed, rows, **how) if rows else ""
+        return table(self.columns, rows, **how) if rows else ""
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
@@ -84,13 +73,10 @@ class Section:
     Attributes:
       sources: results files.
       parts: tables, and texts as formats of the first file, or functions of all of them.
-      draw: draws ``docs/images/PICTURE.svg`` from the files.
     """
 
     sources: Sequence[str]
     parts: Sequence[Part]
-    picture: str = ""
-    draw: Callable[..., None] | None = None
 
 
 def joined(parts: Sequence[Part], *contents: Result) -> str:
@@ -99,13 +85,11 @@ def joined(parts: Sequence[Part], *contents: Result) -> str:
     return "\n\n".join(text for text in made if text)
 
 
-def render(root: Path, section: Section, *, draw: bool = False) -> str:
-    """A section's text; draws its picture if it is to.
+def render(root: Path, section: Section) -> str:
+    """A section's text.
 
     Raises:
       PageError: a results file is missing or damaged.
     """
     contents = [read_json(root, name) for name in section.sources]
-    if draw and section.draw is not None:
-        section.draw(*contents, root / "docs" / "images" / f"{section.picture}.svg")
     return joined(section.parts, *contents)

@@ -119,20 +119,15 @@ class AlphaRun:
         return {r.id: r.tokens for r in measure_rows(directory / TEXTS, batches, Text, decode)}
 
     def _measure(
-        self,
-        path: Path,
-        pair: Pair,
-        batches: Sequence[Batch],
-        texts: dict[int, list[int]],
+        self, path: Path, pair: Pair, batches: Sequence[Batch], texts: Mapping[int, list[int]],
         fresh: list[int],
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """A draft's results, of rows that are kept in a file."""
         decoder = pair.decoder(self._decoding)
 
         def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
             fresh.extend(wanted)
-            given = {index: texts[row] for row, index in wanted.items()}
-            found = alpha.replayed(decoder, batch, given)
+            found = alpha.replayed(decoder, batch, {i: texts[row] for row, i in wanted.items()})
             for row, index in wanted.items():
                 yield alpha.RowAcceptance.of(found, index, row, len(texts[row]))
 

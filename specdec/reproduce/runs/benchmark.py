@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from specdec.measure import results, speed
 from specdec.measure.progress import say
 from specdec.reproduce.benchmarks import harness, report
 from specdec.reproduce.benchmarks.systems import SYSTEMS
-from specdec.reproduce.benchmarks.systems.specdec_loop import VARIANTS, Variant, decoder_of, pair_of
+from specdec.reproduce.benchmarks.systems.specdec_loop import VARIANTS, decoder_of, pair_of
 from specdec.reproduce.benchmarks.workload import Workload, exported
 from specdec.reproduce.pieces import Done, carry_out, kept, slug
 from specdec.runs import gin_files
@@ -30,12 +31,9 @@ RESULTS, CONFIG, WORKLOAD = "results.json", "operative_config.gin", "workload.js
 
 @dataclasses.dataclass(frozen=True)
 class WorkloadPiece:
-    """A workload and the systems that do it, as a piece.
+    """A workload and the systems that do it, as a piece; other fields are arguments of :func:`run`.
 
     Attributes:
-      path: see :class:`specdec.reproduce.pieces.Piece`.
-      options: of systems, see :func:`specdec.reproduce.benchmarks.harness.measure`.
-      speed_repetitions: of c, v and the decoder alone; 0 leaves them out.
       checkpoints: a folder for random weights that other systems read.
       source: versions, machine and commit, see :func:`specdec.measure.results.provenance`.
     """
@@ -57,6 +55,8 @@ class WorkloadPiece:
         same = {key: self.source[key] for key in ("versions", "device", "git_sha")}
         if str(same["git_sha"]).endswith("-dirty"):
             same["began"] = time.time()
+        needs = {package for name in self.systems for package in SYSTEMS[name].needs}
+        same["installed"] = sorted(filter(importlib.util.find_spec, needs))
         how = (self.systems, self.repetitions, self.speed_repetitions, self.options)
         settings = {"workload": repr(self.workload), "how": repr(how), **same}
         done = kept(directory / WORKLOAD, settings, self._made)
@@ -76,8 +76,7 @@ class WorkloadPiece:
         guessing = [name for name in self.systems if SYSTEMS[name].guesses]
         if self.speed_repetitions and guessing:
             say(f"Timing the decoder of {guessing[0]}, {self.speed_repetitions} repetitions")
-            variant = VARIANTS[SYSTEMS[guessing[0]].method]
-            decoder = _speed(workload, variant, self.speed_repetitions)
+            decoder = _speed(workload, SYSTEMS[guessing[0]].method, self.speed_repetitions)
         return report.numbers(workload, measurements, decoder)
 
 
@@ -123,14 +122,14 @@ def run(
     return content
 
 
-def _speed(workload: Workload, variant: Variant, repetitions: int) -> report.DecoderSpeed:
-    pair = pair_of(workload, variant)
+def _speed(workload: Workload, method: str, repetitions: int) -> dict[str, float | None]:
+    pair = pair_of(workload, VARIANTS[method])
     ids = [np.asarray(row) for row in workload.inputs]
     timings = speed.measure(
         decoder_of(workload, pair, "autoregressive"), decoder_of(workload, pair, "speculative"),
         list(make_batches(ids, workload.batch_size, pair.target.model)), repetitions,
     )  # fmt: skip
-    return report.DecoderSpeed.of(speed.summarize(timings))
+    return report.decoder_speed(speed.summarize(timings))
 
 
 def main(given: Given, root: Path, t5x_path: str | None) -> int:

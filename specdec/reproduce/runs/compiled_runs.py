@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.accelerators.programs import DoesNotFitError
-from specdec.accelerators.report import CompileReport, ProgramReport
+from specdec.accelerators.report import ProgramReport
 from specdec.checkpoints.architectures import Config
 from specdec.compiling import compile_report
 from specdec.core.theory import expected_tokens
@@ -17,15 +17,21 @@ from specdec.reproduce.pieces import Done, Piece, kept, slug
 from specdec.types import SamplingConfig
 
 RESULT = "compiled.json"
+_SETTINGS = ("chip", "target", "draft", "gamma", "temperature", "input_len", "output_len")
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
-    """A decode and what it is compiled for; see :func:`specdec.compile_report`.
+class CompiledDecode:
+    """A decode to compile, as a piece; see :func:`specdec.compile_report`.
 
-    ``target`` and ``draft`` are names of the study's shapes.
+    Attributes:
+      path: see :class:`specdec.reproduce.pieces.Piece`.
+      shapes: models by the names that ``target`` and ``draft`` are of.
+      row: of the paper's Table 2, whose alpha gives a speedup; None for no row.
     """
 
+    path: tuple[str, ...]
+    shapes: Mapping[str, Config]
     chip: str
     target: str
     draft: str
@@ -33,50 +39,25 @@ class Compiled:
     temperature: float = 0.0
     input_len: int = 64
     output_len: int = 128
-    dtype: str = "bfloat16"
-
-    def report(self, shapes: Mapping[str, Config]) -> CompileReport:
-        """Raises as :func:`specdec.compile_report`; plain decoding is compiled once a process."""
-        key = dataclasses.replace(self, draft="", gamma=0)
-        report = compile_report(
-            shapes[self.target], shapes[self.draft], chip=self.chip,
-            gamma=self.gamma,
-            max_input_len=self.input_len, max_decode_len=self.output_len,
-            sampling=SamplingConfig(self.temperature), dtype=self.dtype,
-            names=(self.target, self.draft), plain=_PLAIN.get(key),
-        )  # fmt: skip
-        _PLAIN[key] = report.plain
-        return report
-
-    @property
-    def slug(self) -> str:
-        """All settings that differ from the defaults, for a directory's name."""
-        changed = (
-            f"{field.name}{getattr(self, field.name)}"
-            for field in dataclasses.fields(self)
-            if field.name not in ("chip", "target") and getattr(self, field.name) != field.default
-        )
-        return slug("-".join([self.chip, self.target, *changed]))
-
-
-@dataclasses.dataclass(frozen=True)
-class CompiledPiece:
-    """A decode to compile; of a row of the paper's Table 2 with its speedup at the row's alpha."""
-
-    path: tuple[str, ...]
-    case: Compiled
-    shapes: Mapping[str, Config]
     row: paper.Table4Row | None = None
 
     def do(self, directory: Path) -> Done:
         """Compiles, unless the report is there; that it does not fit is a result, too."""
-        return kept(directory / RESULT, dataclasses.asdict(self.case), self._made)
+        settings = {key: getattr(self, key) for key in _SETTINGS}
+        return kept(directory / RESULT, settings, self._made)
 
     def _made(self) -> dict[str, Any]:
+        plain = (self.chip, self.target, self.temperature, self.input_len, self.output_len)
         try:
-            report = self.case.report(self.shapes)
+            report = compile_report(
+                self.shapes[self.target], self.shapes[self.draft], chip=self.chip,
+                gamma=self.gamma, max_input_len=self.input_len, max_decode_len=self.output_len,
+                sampling=SamplingConfig(self.temperature), dtype="bfloat16",
+                names=(self.target, self.draft), plain=_PLAIN.get(plain),
+            )  # fmt: skip
         except DoesNotFitError as error:
             return {"does_not_fit": str(error)}
+        _PLAIN[plain] = report.plain
         if self.row is None:
             return report.json()
         return {
@@ -93,7 +74,7 @@ class CompiledDecodes:
     Attributes:
       name: short, for tables and directories.
       shapes: models by name; those of the paper's rows by the paper's names.
-      decodes: each as the fields of :class:`Compiled`.
+      decodes: each as the fields of :class:`CompiledDecode` that it does not have by default.
       paper_chip: of Table 2; None leaves it out.
       paper_inputs: tokens of its inputs, by task.
     """
@@ -106,19 +87,17 @@ class CompiledDecodes:
 
     def pieces(self) -> Iterator[Piece]:
         """All decodes."""
+        name = slug(self.name)
         for fields in self.decodes:
-            case = Compiled(**fields)
-            yield CompiledPiece((slug(self.name), "compiled", case.slug), case, self.shapes)
-        if self.paper_chip is None:
-            return
-        for row in paper.TABLE_4:
-            index = (slug(row.task), slug(row.draft), f"t{row.temperature:g}")
-            case = Compiled(
-                self.paper_chip, "T5-XXL", row.draft, row.gamma, temperature=row.temperature,
-                input_len=self.paper_inputs[row.task],
+            case = slug("-".join(f"{key}{value}" for key, value in fields.items()))
+            yield CompiledDecode((name, "compiled", case), self.shapes, **fields)
+        for row in paper.TABLE_4 if self.paper_chip else ():
+            yield CompiledDecode(
+                (name, "table_2", slug(row.task), slug(row.draft), f"t{row.temperature:g}"),
+                self.shapes, self.paper_chip or "", "T5-XXL", row.draft, row.gamma,
+                row.temperature, self.paper_inputs[row.task], row=row,
             )  # fmt: skip
-            yield CompiledPiece((slug(self.name), "table_2", *index), case, self.shapes, row)
 
 
-# Of this process.
-_PLAIN: dict[Compiled, ProgramReport] = {}
+# Plain decoding is compiled once a process.
+_PLAIN: dict[tuple[Any, ...], ProgramReport] = {}

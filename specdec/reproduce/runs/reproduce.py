@@ -20,7 +20,7 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
-from specdec.drafters.shape import Chain, Tree
+from specdec.drafters.shape import Chain
 from specdec.measure import results
 from specdec.measure.progress import say
 from specdec.reproduce import paper_figures, paper_tables
@@ -35,19 +35,13 @@ from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured
 from specdec.types import SamplingConfig
-from specdec.verifiers.base import Verifier
-from specdec.verifiers.lenient import LenientVerifier
 
 SUMMARY, TABLES, FIGURES = "summary.json", "tables.md", "figures"
 FIGURE_5_GAMMAS = (7, 3, 0)
-LENIENCES = (0.5, 0.3, 0.1)
-_BATCH = 16  # Rows a batch where nothing is timed.
-_LENIENT_GAMMA, _LENIENT_TEMPERATURE = 3, 1.0  # The temperature is Table 5's.
 _FIGURE_1_TOKENS = 38
 
 DraftName = str | DraftSpec
-Shape = int | Sequence[int]  # gamma, or a tree's branching.
-StudyRow = tuple[DraftName, float, Shape]
+StudyRow = tuple[DraftName, float, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +65,9 @@ class Study:
     Attributes:
       name: short, for tables and directories.
       task: opens inputs with references, once.
-      rows: Table 2's: (draft, temperature, gamma or a tree's branching).
+      rows: Table 2's: (draft, temperature, gamma).
       alpha_drafts, alpha_examples: drafts whose alpha is measured beside those of ``rows``, and
         rows for it; the paper has 10,000 tokens.
-      lenient_drafts, lenient_examples: those of Table 5, decoded with less and less lenience.
       decode_examples, timing_examples, timing_repetitions: rows decoded and timed for Table 2.
       All else: see :class:`specdec.runs.decode_run.DecodeRun`.
     """
@@ -87,11 +80,9 @@ class Study:
     max_decode_len: int
     alpha_examples: int
     decode_examples: int
-    lenient_examples: int
     timing_examples: int
     timing_repetitions: int
     alpha_drafts: Sequence[DraftName] = ()
-    lenient_drafts: Sequence[DraftName] = ()
     dtype: str = "float32"
     seed: int = 0
 
@@ -111,11 +102,9 @@ class Study:
             dtype=self.dtype, seed=self.seed,
         )  # fmt: skip
 
-    def decode_run(
-        self, draft: DraftName, temperature: float, shape: Shape, examples: int, *,
-        verifier: Verifier | None = None, timed: bool = False,
-    ) -> DecodeRun:  # fmt: skip
-        """A decode of rows spread over the task (not opened for none); timed ones one at a time."""
+    def decode_run(self, row: StudyRow, examples: int) -> DecodeRun:
+        """A decode of rows spread over the task (not opened for none), one at a time."""
+        draft, temperature, gamma = row
         task = Task.of(self.name, ())
         if examples:
             chosen = evenly(self.opened.examples, examples)
@@ -123,39 +112,25 @@ class Study:
         return DecodeRun(
             task=task, target=self.target, draft=draft, dtype=self.dtype,
             decoding=Decoding(
-                gamma=shape if isinstance(shape, int) else None,
-                tree=None if isinstance(shape, int) else Tree(tuple(shape)),
-                verifier=verifier, sampling=SamplingConfig(temperature),
-                max_input_len=self.max_input_len, max_decode_len=self.max_decode_len,
-                seed=self.seed, batch_size=1 if timed else _BATCH,
+                gamma=gamma,
+                sampling=SamplingConfig(temperature), max_input_len=self.max_input_len,
+                max_decode_len=self.max_decode_len, seed=self.seed, batch_size=1,
             ),
-            num_examples=None, timing_examples=self.timing_examples if timed else 0,
+            num_examples=None, timing_examples=self.timing_examples,
             timing_repetitions=self.timing_repetitions,
         )  # fmt: skip
 
     def timed(self, row: StudyRow) -> DecodedRows:
         """Table 2's decode of a row."""
-        return DecodedRows(
-            self._path("table_2", *row), self.decode_run(*row, self.decode_examples, timed=True)
-        )
-
-    def _path(
-        self, part: str, draft: DraftName, temperature: float, shape: Shape
-    ) -> tuple[str, ...]:
-        last = f"gamma{shape}" if isinstance(shape, int) else f"tree-{'-'.join(map(str, shape))}"
-        return slug(self.name), part, slug(str(draft)), f"t{temperature:g}", last
+        draft, temperature, gamma = row
+        path = slug(self.name), "table_2", slug(str(draft)), f"t{temperature:g}", f"gamma{gamma}"
+        return DecodedRows(path, self.decode_run(row, self.decode_examples))
 
     def pieces(self) -> Iterator[Piece]:
         """All of the study."""
         for temperature in sorted({temperature for _, temperature, _ in self.rows}):
             yield self.alpha_run(temperature)
         yield from map(self.timed, self.rows)
-        for draft in self.lenient_drafts:
-            row = draft, _LENIENT_TEMPERATURE, _LENIENT_GAMMA
-            for lenience in LENIENCES:
-                lenient = LenientVerifier(lenience)
-                run = self.decode_run(*row, self.lenient_examples, verifier=lenient)
-                yield DecodedRows((*self._path("lenience", *row), f"l{lenience:g}"), run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,12 +145,12 @@ class Reproduction:
             raise ValueError("There is nothing to reproduce: studies is empty.")
 
     def plan(self, root: Path) -> str:
-        """What each row of Table 2 takes: its decode's ``--dry_run``, with nothing opened.
+        """The ``--dry_run`` of each row's decode in Table 2, with nothing opened.
 
         ``root`` is where ``configs/`` is; raises what :func:`specdec.runs.dry_run.report` does.
         """
         return "\n\n".join(
-            f"{study.name}: {report(study.decode_run(*row, 0, timed=True), root)}".rstrip()
+            f"{study.name}: {report(study.decode_run(row, 0), root)}".rstrip()
             for study in self.studies
             for row in study.rows
         )

@@ -175,7 +175,7 @@ def test_systems_that_cannot_do_it(natural, systems, changes, message):
 
 
 def test_random_weights_must_be_exported_for_others(tiny_workload):
-    with pytest.raises(WorkloadError, match="export them first"):
+    with pytest.raises(WorkloadError, match="needs a checkpoint of the random weights"):
         check_systems(tiny_workload, (PLAIN, CT2))
 
 

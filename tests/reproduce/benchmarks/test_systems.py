@@ -16,7 +16,6 @@ from specdec.decoding.beam_rules import BeamConfig
 from specdec.reproduce.benchmarks.systems import (
     SYSTEMS,
     huggingface,
-    specdec_beams,
     specdec_loop,
     t5x,
 )
@@ -137,7 +136,7 @@ def test_the_same_beams(name, workload, request):
     rule = {"early_stopping": True} if entry.beams == ("huggingface",) else {}
     beam = BeamConfig(3, entry.beams[0], **rule)
     workload = dataclasses.replace(workload, lengths=None, batch_size=1, beam=beam)
-    reference = specdec_beams.System(workload, "autoregressive", {})
+    reference = specdec_loop.System(workload, "autoregressive", {})
     module = importlib.import_module(f"specdec.reproduce.benchmarks.systems.{entry.module}")
     system = module.System(workload, entry.method, {"threads": 1, "t5x_path": path})
     for row in ([0], [1]):
@@ -155,7 +154,7 @@ def test_the_same_beams_of_ctranslate2():
     task = given_texts(["Where is the station?", "The house is old, but I like it."])
     beam = BeamConfig(4, "huggingface", early_stopping=True)
     (workload,) = text(task, num_examples=2, max_decode_len=24, beam=beam)
-    reference = specdec_beams.System(workload, "autoregressive", {})
+    reference = specdec_loop.System(workload, "autoregressive", {})
     system = ct2.System(workload, "float32", {"threads": 1})
     for row in ([0], [1]):
         assert system.decode(row, None) == reference.decode(row, None)

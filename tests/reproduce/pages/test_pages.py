@@ -154,7 +154,7 @@ def _results(*workloads):
 
 
 def test_benchmarks(tmp_path):
-    larger = copy.deepcopy(WORKLOAD) | {"batch_size": 2, "stop_below": 0.2}
+    larger = copy.deepcopy(WORKLOAD) | {"batch_size": 2}
     for name, others in (("one", []), ("sweep", [larger])):
         write(tmp_path, f"results/benchmark_{name}/results.json", _results(WORKLOAD, *others))
     one, sweep = (render(tmp_path, pages.benchmark(name)) for name in ("one", "sweep"))
@@ -162,9 +162,7 @@ def test_benchmarks(tmp_path):
     assert "| T5X | absent: give --t5x_path |" in one
     assert "c 0.070, v 1.10, alpha 0.800; decoder speedup predicted 2.00" in one
     row = "3 | 0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 | 2.00 | 1.95 | 1.90 |"
-    assert f"| tiny | {row}" in sweep
-    row = "0.80 | 0.070 | 1.10 | 2.50 | 2.00 | 1.00 | 2.00 |  | 1.95 | 1.90 |"
-    assert f"| tiny | 3, stops below 0.2 | {row}" in sweep
+    assert sweep.count(f"| tiny | {row}") == 2
 
 
 @pytest.fixture

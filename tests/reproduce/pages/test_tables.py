@@ -5,17 +5,13 @@ import pytest
 from specdec.measure.tables import table
 from specdec.reproduce.pages.tables import leaves
 
-ROW = {"time": {"median": 0.00125}, "bytes": 2.5e9, "share": 0.125, "by_depth": [0.5], "none": None}
+ROW = {"time": {"median": 1.25}, "share": 0.125, "none": None}
 
 
 @pytest.mark.parametrize(
     ("form", "cell"),
     [
-        ("{time[median]:.2fm} ms", "1.25 ms"),
-        ("{bytes:.1fG} or {bytes:,.0fM}", "2.5 or 2,500"),
-        ("{share:.1 %}, {share:.2f}", "12.5 %, 0.12"),
-        ("{by_depth[0]:.2f}", "0.50"),
-        ("{by_depth[1]:.2f}", "–"),
+        ("{time[median]:.2f} ms", "1.25 ms"),
         ("{share} of {none[any][thing]:.2f}", "–"),
         ("{none:.2f}", "–"),
         (lambda row: str(row["share"]), "0.125"),

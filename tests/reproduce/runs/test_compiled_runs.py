@@ -8,7 +8,7 @@ from specdec.accelerators.programs import DoesNotFitError
 from specdec.core.theory import expected_tokens
 from specdec.reproduce import paper
 from specdec.reproduce.runs import compiled_runs
-from specdec.reproduce.runs.compiled_runs import Compiled, CompiledDecodes
+from specdec.reproduce.runs.compiled_runs import CompiledDecodes
 
 SHAPES = {"T5-XXL": "target", **{row.draft: row.draft for row in paper.TABLE_4}}
 ONE = {"chip": "v4", "target": "T5-XXL", "draft": "T5-small", "gamma": 7}
@@ -44,12 +44,12 @@ def compiled(monkeypatch):
 
 def test_a_decode_is_compiled_once(compiled, tmp_path):
     (piece,) = CompiledDecodes("steps", SHAPES, [ONE]).pieces()
-    assert piece.path == ("steps", "compiled", "v4_t5_xxl_draftt5_small_gamma7")
+    assert piece.path == ("steps", "compiled", "chipv4_targett5_xxl_draftt5_small_gamma7")
     first, again = piece.do(tmp_path), piece.do(tmp_path)
     assert (first.measured, again.measured) == (True, False)
     assert first.result == again.result
     assert first.result["chip"] == "v4"
-    assert first.result["settings"] == dataclasses.asdict(Compiled(**ONE))
+    assert first.result["settings"].items() >= ONE.items()
     (other,) = CompiledDecodes("steps", SHAPES, [ONE | {"gamma": 5}]).pieces()
     assert other.do(tmp_path).result["gamma"] == 5
     # Plain decoding of both is the same program.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,11 +25,10 @@ toy/Study.task = @toy/pairs_file
 toy/Study.target = {target!r}
 toy/Study.max_input_len = 16
 toy/Study.max_decode_len = 12
-toy/Study.rows = [({draft!r}, 1.0, 2), ({draft!r}, 1.0, (2, 1))]
+toy/Study.rows = [({draft!r}, 1.0, 2), ({draft!r}, 1.0, 1)]
 toy/Study.alpha_drafts = [@Copying()]
 toy/Study.alpha_examples = 4
 toy/Study.decode_examples = 3
-toy/Study.lenient_examples = 3
 toy/Study.timing_examples = 2
 toy/Study.timing_repetitions = 2
 toy/pairs_file.name = "toy"
@@ -75,24 +73,12 @@ def whole(config, tmp_path_factory):
 def test_tables_are_written(whole, capsys):
     text = (whole / "tables.md").read_text()
     for part in (
-        "Table 1", "Table 2", "Table 5", "| Toy |", "copying", "| tree 2-1 |",
+        "Table 1", "Table 2", "Table 5", "| Toy |", "copying",
     ):  # fmt: skip
         assert part in text
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["studies"]["toy"]["name"] == "Toy"
     assert {"device", "versions", "git_sha", "command"} <= set(summary)
-
-
-@pytest.mark.slow
-def test_lenience_is_added(config, whole, tiny, tmp_path):
-    """To what a study without it has on disk."""
-    directory = shutil.copytree(whole, tmp_path / "more")
-    assert reproduce(config, directory, f"toy/Study.lenient_drafts=[{str(tiny.draft)!r}]") == 0
-    assert "Table 5" in (directory / "tables.md").read_text()
-    summary = json.loads((directory / "summary.json").read_text())
-    (by_temperature,) = summary["studies"]["toy"]["lenience"].values()
-    assert [r["lossless"] for r in by_temperature["t1"]["gamma3"].values()] == [False] * 3
-    assert numbers(directory) == numbers(whole)
 
 
 @pytest.mark.slow

@@ -62,11 +62,11 @@ SYSTEMS = {
     "CTranslate2 int8": Entry("ct2", "int8", _CT2, exact=False),
     "CTranslate2 int8_float32": Entry("ct2", "int8_float32", _CT2, exact=False),
     "T5X": Entry("t5x", "greedy"),
-    "specdec beams": Entry("specdec_beams", "autoregressive", own=True, beams=_RULES),
+    "specdec beams": Entry("specdec_loop", "autoregressive", own=True, beams=_RULES),
     "specdec beams, float32":
-        Entry("specdec_beams", "autoregressive_float32", own=True, beams=_RULES),
+        Entry("specdec_loop", "autoregressive_float32", own=True, beams=_RULES),
     "specdec speculative beams":
-        Entry("specdec_beams", "speculative", own=True, beams=_RULES),
+        Entry("specdec_loop", "speculative", own=True, beams=_RULES),
     "transformers beams": Entry("huggingface", "beams", _HUGGINGFACE, beams=("huggingface",)),
     "CTranslate2 beams, float32": Entry("ct2", "float32", _CT2, beams=("huggingface",)),
     "T5X beams": Entry("t5x", "beams", beams=("t5x",)),

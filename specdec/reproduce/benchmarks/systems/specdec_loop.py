@@ -25,7 +25,7 @@ from specdec.models.base import LoadedModel
 from specdec.models.packed import PackedModel
 from specdec.models.products.quantized import GROUP
 from specdec.reproduce.benchmarks.workload import Workload
-from specdec.reproduce.measure.forced import ForcedAcceptance
+from specdec.testing.forced import ForcedAcceptance
 from specdec.types import Params, SamplingConfig
 
 
@@ -39,12 +39,11 @@ class Variant:
     quantized: bool = False  # The draft is the target's own copy in 8 bits.
 
 
-AS_STORED = Variant("speculative")
 VARIANTS = {
     "autoregressive": Variant("autoregressive"),
     "autoregressive_float32": Variant("autoregressive", "float32"),
     "autoregressive_int8": Variant("autoregressive", "int8"),
-    "speculative": AS_STORED,
+    "speculative": Variant("speculative"),
     "speculative_quantized": Variant("speculative", quantized=True),
     "speculative_int8": Variant("speculative", "int8"),
 }
@@ -85,9 +84,7 @@ def _random_packed(model: PackedModel, seed: int, narrow: str | None) -> Params:
     return jax.tree.unflatten(tree, arrays)
 
 
-def random_pair(
-    target: Config, draft: Config, dtype: str, seed: int, variant: Variant = AS_STORED
-) -> Pair:
+def random_pair(target: Config, draft: Config, dtype: str, seed: int, variant: Variant) -> Pair:
     """A pair of endless models."""
 
     def load(config: Config, seed: int, narrow: str | None = None) -> LoadedModel:
@@ -101,7 +98,7 @@ def random_pair(
     return Pair(first, model_draft(drafted), None, "random")
 
 
-def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
+def pair_of(workload: Workload, variant: Variant) -> Pair:
     """The workload's pair; one that never ends by itself where lengths are prescribed.
 
     A target in 8 bits is another model: it is told the full weights' lengths, as other libraries'
@@ -146,26 +143,36 @@ def decoder_of(workload: Workload, pair: Pair, method: Method) -> BatchDecoder:
     forced = workload.forced_alpha
     return pair.decoder(
         method=method, gamma=workload.gamma, max_decode_len=workload.max_decode_len,
-        sampling=SamplingConfig(temperature=workload.temperature), stop_below=workload.stop_below,
+        sampling=SamplingConfig(temperature=workload.temperature),
         verifier=None if forced is None else ForcedAcceptance(forced), seed=workload.seed,
     )  # fmt: skip
 
 
 class System:
-    """Plain or speculative decoding; ``method`` is of :data:`VARIANTS`."""
+    """Plain or speculative decoding or beams; ``method`` is of :data:`VARIANTS`."""
 
     def __init__(self, workload: Workload, method: str, options: Mapping[str, Any]):
         del options  # The process has its threads already.
         variant = VARIANTS[method]
+        pair = pair_of(workload, variant)
         self.inputs = [np.asarray(ids) for ids in workload.inputs]
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
         self.is_told_lengths = _is_told_lengths(workload, variant)
-        self.decoder = decoder_of(workload, pair_of(workload, variant), variant.method)
+        if workload.beam is None:
+            self.decoder = decoder_of(workload, pair, variant.method)
+            return
+        guesses = variant.method == "speculative"
+        self.decoder = pair.searcher(
+            method="speculative_beam" if guesses else "beam", beam=workload.beam,
+            gamma=workload.gamma if guesses else None, max_decode_len=workload.max_decode_len,
+        )  # fmt: skip
 
     def decode(self, rows: Sequence[int], lengths: Sequence[int] | None) -> list[list[int]]:
-        (batch,) = make_batches(
-            [self.inputs[row] for row in rows], len(rows), self.decoder.target.model
-        )
+        inputs = [self.inputs[row] for row in rows]
+        (batch,) = make_batches(inputs, len(rows), self.decoder.target.model)
+        if not isinstance(self.decoder, BatchDecoder):  # The best hypothesis of each row.
+            result = self.decoder.decode(batch, limit=max(lengths) if lengths else None)
+            return [result.row(index, 1)[0].tokens.tolist() for index in range(len(rows))]
         batch = dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32))
         # Rows that end by themselves need no other limit; users do not know it.
         limit = None
@@ -173,6 +180,6 @@ class System:
             limit = max(lengths)
         result = self.decoder.decode(batch, limit=limit)
         return [
-            [int(t) for t in tokens[:count]]
+            tokens[:count].tolist()
             for tokens, count in zip(result.tokens, result.num_tokens, strict=True)
         ]

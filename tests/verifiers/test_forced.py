@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec.core.randomness import BlockRandom, row_keys
-from specdec.reproduce.measure.forced import ForcedAcceptance
+from specdec.testing.forced import ForcedAcceptance
 from specdec.topology import Topology
 from specdec.types import Draft, PointMass
 from specdec.verifiers.token import TokenVerifier

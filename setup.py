@@ -29,7 +29,7 @@ def version() -> str:
     return match.group(1)
 
 
-COMMANDS = {"runs": ("decode", "train", "convert"), "studies": ("benchmark", "reproduce")}
+COMMANDS = {"runs": ("decode", "train", "convert"), "reproduce": ("benchmark", "reproduce")}
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
 DOCS = [
     "mkdocs>=1.6,<2",  # 2 takes no plugins.

@@ -1,11 +1,11 @@
-"""The command ``specdec-benchmark`` from a checkout; see specdec/studies/commands.py."""
+"""The command ``specdec-benchmark`` from a checkout; see specdec/reproduce/commands.py."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec.studies.commands import benchmark
+from specdec.reproduce.commands import benchmark
 
 if __name__ == "__main__":
     benchmark()

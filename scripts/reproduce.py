@@ -1,11 +1,11 @@
-"""The command ``specdec-reproduce`` from a checkout; see specdec/studies/commands.py."""
+"""The command ``specdec-reproduce`` from a checkout; see specdec/reproduce/commands.py."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec.studies.commands import reproduce
+from specdec.reproduce.commands import reproduce
 
 if __name__ == "__main__":
     reproduce()

@@ -3,14 +3,14 @@
 #
 #   bash scripts/test.sh [arguments of pytest, such as tests/core -k residual]
 #   bash scripts/test.sh --core       # the tests that prove decoding lossless, and no others
-#   bash scripts/test.sh --studies    # the tests of specdec/studies, and no others
+#   bash scripts/test.sh --reproduce  # the tests of specdec/reproduce, and no others
 #   bash scripts/test.sh -m slow tests # those that a plain run leaves out
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
 # By purpose: the core (oracle, verifiers, loops; contracts and drafters), the rest of the package,
-# and tests/studies.
+# and tests/reproduce.
 oracle=(
   tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/verifiers tests/core
   tests/decoding/test_loops.py tests/decoding/test_sizes.py tests/decoding/test_chi_square.py
@@ -57,8 +57,8 @@ run_quickly() {
 if [ "${1:-}" = --core ]; then
   run_quickly 1 "${oracle[@]}" "${@:2}"
   run_quickly 0 "${contracts[@]}" "${@:2}"
-elif [ "${1:-}" = --studies ]; then
-  run_quickly 0 tests/studies "${@:2}"
+elif [ "${1:-}" = --reproduce ]; then
+  run_quickly 0 tests/reproduce "${@:2}"
 elif [ $# -gt 0 ]; then
   run "$@"
 else

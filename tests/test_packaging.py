@@ -67,7 +67,7 @@ def test_the_wheel_holds_the_configurations_and_the_commands(wheel):
     (entries,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     lines = wheel.read(entries).decode().splitlines()
     for script in {path.stem for path in SCRIPTS} - {"pages"}:
-        room = "studies" if script in ("benchmark", "reproduce") else "runs"
+        room = "reproduce" if script in ("benchmark", "reproduce") else "runs"
         assert f"specdec-{script} = specdec.{room}.commands:{script}" in lines
 
 

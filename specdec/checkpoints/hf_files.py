@@ -194,20 +194,6 @@ def _without_weights(directory: Path, task: str) -> str:
     )
 
 
-def stored_parameters(directory: Path) -> int:
-    """How many numbers the weights of a checkpoint have.
-
-    Raises:
-      CheckpointError: they cannot be read.
-    """
-    total = 0
-    for path in sorted({path for path, _ in weight_files(directory).values()}):
-        with opened(path) as file:
-            names = file.keys()
-            total += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-    return total
-
-
 def stored_array(
     path: Path, name: str, parameter: Parameter, dtype: np.dtype, scale: float
 ) -> StoredArray:

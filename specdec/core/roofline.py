@@ -32,11 +32,6 @@ class Hardware:
                     f"Hardware.{field} must be set to a positive number, got {value!r}."
                 )
 
-    @property
-    def ridge(self) -> float:
-        """Operations for each byte read above which arithmetic takes longer than reading."""
-        return self.peak / self.bandwidth
-
 
 @dataclasses.dataclass(frozen=True)
 class Collective:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -30,20 +30,17 @@ from specdec.types import (
     Draft,
     DrafterState,
     Params,
-    PointMass,
     Prompt,
     RandomSource,
     RuleStates,
     Seed,
     Stats,
-    Verdict,
 )
 from specdec.verifiers.point_mass import PointMassVerifier
 
 STEPS = 128
 PER_STEP = 1 / STEPS  # Of a repetition's time.
 _WARM_UP = 32  # Steps that run unmeasured before each repetition.
-_ALL = ("draft", "target", "verify", "commit")
 
 Loop = Callable[[int], object]
 
@@ -57,30 +54,25 @@ def start(
     return engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
 
 
-@decode_jit(static_argnames=("engine", "phases"))
+@decode_jit(static_argnames="engine")
 def blocks(
     engine: Engine,
     params: EngineParams,
     state: DecodeState,
     steps: Int[Array, ""],
-    *,
-    phases: Sequence[str] = _ALL,
 ) -> tuple[Array, Array, Array, Stats]:
     """What a number of blocks leave, each of which waits for the one before.
 
     Args:
       steps: the number; not static, as the length of a decode is not.
-      phases: of :meth:`Engine.step`; "verify" and "commit" may be left out.
     """
-
-    verify = engine.verify if "verify" in phases else _unverified
-    commit = engine.commit if "commit" in phases else _uncommitted
 
     def block(_, state):
         random = BlockRandom.of(state.row_keys, state.block)
         draft, state = engine.propose(params, state, random)
         scored = engine.score(params, state, draft)
-        after, _ = commit(params, state, draft, scored, verify(scored, draft, random))
+        verdict = engine.verify(scored, draft, random)
+        after, _ = engine.commit(params, state, draft, scored, verdict)
         # Rows that ended go on, so that no drafter leaves them out.
         running = jnp.zeros_like(after.finished)
         return dataclasses.replace(after, finished=running, num_tokens=state.num_tokens)
@@ -88,26 +80,6 @@ def blocks(
     after = jax.lax.fori_loop(0, steps, block, state)
     # All that a decode keeps: the compiler leaves out what nobody asks for.
     return after.last_token, after.tokens, after.nan, after.stats
-
-
-def _unverified(scored, draft, random) -> Verdict:
-    """One token that cannot be known before all distributions are."""
-    del random
-    kept = jax.lax.optimization_barrier(scored.distribution)
-    token = kept.tokens[:, -1] if isinstance(kept, PointMass) else kept[:, -1, 0] > 0
-    ones = jnp.ones((len(draft.tokens),), jnp.int32)
-    depth = draft.topology.depth
-    tokens = jnp.pad(token.astype(jnp.int32)[:, None], ((0, 0), (0, depth)))
-    probs = jnp.zeros((len(tokens), depth))
-    return Verdict(tokens, ones, 0 * ones, jnp.zeros_like(tokens), probs, ones)
-
-
-def _uncommitted(params, state, draft, scored, verdict):
-    """The next block follows the verdict's first token, with nothing rolled back or counted."""
-    del params, draft
-    return dataclasses.replace(
-        state, last_token=verdict.tokens[:, 0], cache=scored.cache, block=state.block + 1
-    ), None
 
 
 class _FreePointMasses(RandomDrafter):
@@ -137,14 +109,12 @@ def without_draft(fast: BatchDecoder, shape: Topology | None = None) -> BatchDec
     return dataclasses.replace(fast, engine=engine, params=params)
 
 
-def loop(decoder: BatchDecoder, batch: Batch, phases: Sequence[str] = _ALL) -> Loop:
+def loop(decoder: BatchDecoder, batch: Batch) -> Loop:
     """Blocks on a batch, to be timed: a function of their number."""
     bucket = decoder.output_bucket
     state = start(decoder.engine, *decoder.arguments(batch), output_bucket=bucket)
     jax.block_until_ready(state)
-    return lambda steps: blocks(
-        decoder.engine, decoder.params, state, jnp.int32(steps), phases=tuple(phases)
-    )
+    return lambda steps: blocks(decoder.engine, decoder.params, state, jnp.int32(steps))
 
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
@@ -199,9 +169,7 @@ def start_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) ->
     ]  # fmt: skip
 
 
-def start_seconds(
-    seconds: dict[str, float], num_batches: int, *, block: str = "block"
-) -> dict[str, float]:
+def start_seconds(seconds: dict[str, float], num_batches: int) -> dict[str, float]:
     """One repetition of :func:`start_works` and of loops "plain" and "block" as seconds.
 
     A decode of one block less a block of the loop: it includes what the first block takes longer
@@ -210,7 +178,6 @@ def start_seconds(
     Args:
       num_batches: of whose decodes ``seconds`` are the sums. The loops are of one batch, of the
         commonest shape; other batches' blocks are taken to cost as much.
-      block: the name of the loop of the drafter's blocks.
 
     Returns:
       "target_encode", of plain decoding, and "draft_encode", what a drafter adds to it.
@@ -221,5 +188,5 @@ def start_seconds(
 
     found = {"target_encode": start("plain_first", "plain")}
     if "fast_first" in seconds:
-        found["draft_encode"] = start("fast_first", block) - found["target_encode"]
+        found["draft_encode"] = start("fast_first", "block") - found["target_encode"]
     return found

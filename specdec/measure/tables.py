@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,38 +10,20 @@ Cell = str | Callable[[Any], str]
 Columns = Iterable[tuple[str, Cell]]
 
 
-_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
-_IN_UNITS = re.compile(r"(.*[fg])([mkMG])")
-
-
 class _MissingError(Exception):
     pass
 
 
 class Formatter(string.Formatter):
-    """Formats of a row's items, such as "{time[median]:.2f}".
-
-    Behind a number's format may stand its unit ("{bytes:.1fG}" of 2e9 is "2.0"). "{share:.1 %}" is
-    a percentage. A list's index may be past its end, and values may be None: these are missing.
-    """
+    """Formats of a row's items, such as "{time[median]:.2f}"; None is a missing value."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         found = kwargs
         for key in field_name.replace("]", "").split("["):
-            if isinstance(found, Sequence):
-                found = dict(enumerate(found)).get(int(key))
-            else:
-                found = found[key]
+            found = found[key]
             if found is None:
                 raise _MissingError
         return found, field_name
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec.endswith(" %"):
-            return f"{100 * value:{format_spec[:-2]}f} %"
-        if unit := _IN_UNITS.fullmatch(format_spec):
-            return format(value / _UNITS[unit[2]], unit[1])
-        return format(value, format_spec)
 
     def of(self, form: str | Callable[[Any], str], row: Any, missing: str = "–") -> str:
         """A format of a row's items, or a function of the row; ``missing`` if a value is."""

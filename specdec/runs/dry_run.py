@@ -19,7 +19,7 @@ from specdec.checkpoints.families import FAMILIES
 from specdec.checkpoints.formats import options_of
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.core.roofline import Hardware
-from specdec.core.theory import break_even_alpha, expected_tokens, speedup
+from specdec.core.theory import break_even_alpha
 from specdec.decoding.batches import bucket, input_bucket
 from specdec.decoding.build import DRAFT_BEAMS
 from specdec.decoding.hierarchical import Hierarchical
@@ -36,7 +36,6 @@ from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
 from specdec.runs import compile_run, gin_files
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.published import TABLE_4, ReportedRun, Table4Row
 
 SHAPES = "configs/shapes"
 _BEAMS_ON_MESHES = "Collectives and times of beams are not planned for a mesh."
@@ -84,44 +83,27 @@ def _few_bits(draft: Any) -> FewBits | None:
     return FewBits(draft.bits, draft.group or GROUP, what)
 
 
-def _find_row(task_and_draft: tuple[str, str], temperature: float) -> Table4Row | None:
-    rows = {(row.task, row.draft, row.temperature): row for row in TABLE_4}
-    known = sorted({row[:2] for row in rows})
-    if task_and_draft not in known:
-        raise ValueError(f"PAPER_ROW must be one of {known}, got {task_and_draft!r}.")
-    return rows.get((*task_and_draft, temperature))
-
-
 def report(
-    run: DecodeRun, root: Path, paper_row: tuple[str, str] | None = None,
-    hardware: Hardware | None = None, reported: ReportedRun | None = None,
-    compile_for: str | None = None, folder: Path | None = None, *, distributed: bool = False,
+    run: DecodeRun, root: Path, hardware: Hardware | None = None, compile_for: str | None = None,
+    folder: Path | None = None, *, distributed: bool = False,
 ) -> str:  # fmt: skip
     """What ``--dry_run`` prints.
 
     Args:
-      paper_row: task and draft of the paper's Table 4 that the run repeats.
       hardware: what the devices of the run's mesh are, or the one device it has without.
-      reported: a run of others, with which the plan is compared.
       compile_for: a chip or a slice of several (:func:`specdec.accelerators.chips.find`), for which
         the run is compiled.
       folder: where ``compile.json`` is written then; None for nowhere.
       distributed: whether several processes are to do the run.
 
     Raises:
-      ValueError: a shape is not known or damaged (CheckpointError), there is no such row, the
-        mesh does not divide a model or the batch, the draft merges several ones, or the
-        hardware or the reported run is invalid.
+      ValueError: a shape is not known or damaged (CheckpointError), the mesh does not divide a
+        model or the batch, the draft merges several ones, or the hardware is invalid.
     """
     if not isinstance(hardware, Hardware | None):
         example = "--gin_file=configs/hardware/tpu_v4.gin"
         raise ValueError(f"HARDWARE must be a device's figures, as in {example}, got {hardware!r}.")
-    if not isinstance(reported, ReportedRun | None):
-        raise ValueError(f"REPORTED must be @ReportedRun() or None, got {reported!r}.")
     how = run.decoding
-    row = None if paper_row is None else _find_row(paper_row, how.sampling.temperature)
-    if how.tree is not None:
-        row = None  # The paper's alpha is that of one guess for a position.
     tree = how.tree if isinstance(how.tree, Tree) else None
     # Shapes are those of plain decoding then, and of beams, whose caches hold each of them.
     chosen = bool(how.to_choose) or how.searches
@@ -172,17 +154,16 @@ def report(
     if draft:
         lines.append(f"target and draft together {_amount(alone.needed)}")
         if plan.gamma:
-            lines += _speed_lines(alone.step_ratio, plan.gamma, row)
+            ratio = f"{alone.step_ratio:.3f} or more"
+            lines.append(f"c is {ratio}: the ratio of what decode steps read")
     lines += _window_lines(names, alone, beams)
-    if reported is not None:
-        lines += ["", *_reported_lines(reported, alone, hardware)]
     if run.mesh is not None:
         lines += ["", *_device_lines(plan)]
     if distributed:
         lines += ["", f"{what_processes_do(run.mesh)}."]
     if hardware is not None:
         lines += ["", *_fitting_lines(plan, hardware)]
-    lines += _times(run, plan, hardware, row)
+    lines += _times(run, plan, hardware)
     if compile_for is not None:
         target, *_ = found[0]
         shape = compile_run.compiled(
@@ -193,9 +174,7 @@ def report(
     return "\n".join(lines)
 
 
-def _times(
-    run: DecodeRun, plan: BlockPlan, hardware: Hardware | None, row: Table4Row | None
-) -> list[str]:
+def _times(run: DecodeRun, plan: BlockPlan, hardware: Hardware | None) -> list[str]:
     """Collectives on a mesh, and floors on known hardware."""
     if run.mesh is None and hardware is None:
         return []
@@ -214,7 +193,7 @@ def _times(
     if run.mesh is not None:
         lines += ["", *_collective_lines(plan, run.decoding.stop_below)]
     if hardware is not None:
-        lines += ["", *_time_lines(plan, hardware, row)]
+        lines += ["", *_time_lines(plan, hardware)]
     return lines
 
 
@@ -254,30 +233,6 @@ def _tables_file(path: str) -> Path:
     if not file.is_file():
         raise CheckpointError(f"No n-gram tables at {file}.")
     return file
-
-
-def _speed_lines(ratio: float, gamma: int, row: Table4Row | None) -> list[str]:
-    """What theory and the paper say; ``ratio`` is c if a step takes the time to read weights."""
-    if row is None:
-        return [f"c is {ratio:.3f} or more: the ratio of what decode steps read"]
-    cases = ((row.cost_ratio, "the paper's"), (ratio, "the ratio of what decode steps read"))
-    return [
-        f"speedup by Theorem 3.8 at the paper's alpha for {row.task}, T5-XXL and {row.draft}, "
-        f"{row.alpha:.2f}:",
-        *(f"  {speedup(row.alpha, gamma, c):.2f}  at c = {c:.3f}, {which}" for c, which in cases),
-        f"in the paper, at gamma {row.gamma}: {row.expected} expected, {row.empirical} measured",
-    ]
-
-
-def _reported_lines(reported: ReportedRun, plan: BlockPlan, hardware: Hardware | None) -> list[str]:
-    """A run of others, and how fast its blocks would be at the plan's own ratios."""
-    ratios = {}
-    if plan.draft is not None and plan.gamma:
-        ratios["the ratio of what decode steps read"] = (plan.step_ratio, 1.0)
-        if hardware is not None:
-            where = f"at best on {hardware.name}"
-            ratios[where] = plan.cost_ratio(hardware), plan.verify_ratio(hardware)
-    return reported.lines(ratios)
 
 
 def what_processes_do(mesh: DeviceMesh | None) -> str:
@@ -351,7 +306,7 @@ def _beam_lines(how: Decoding, plan: BlockPlan, hardware: Hardware) -> list[str]
     return lines
 
 
-def _time_lines(plan: BlockPlan, hardware: Hardware, row: Table4Row | None) -> list[str]:
+def _time_lines(plan: BlockPlan, hardware: Hardware) -> list[str]:
     def ms(*parts: BlockPart) -> str:
         return f"{floor(parts, hardware) * 1e3:.3f}"
 
@@ -382,13 +337,5 @@ def _time_lines(plan: BlockPlan, hardware: Hardware, row: Table4Row | None) -> l
         lines.append(
             "latency comes on top: each microsecond that a collective waits adds "
             f"{waits[0] / 1e3:.3f} ms to a token, {waits[1] / 1e3:.3f} ms to a block"
-        )
-    if row is not None:
-        lines.append(
-            f"at the paper's alpha {row.alpha:.2f}: "
-            f"{expected_tokens(row.alpha, plan.gamma):.2f} tokens a block (Equation 1), "
-            f"{speedup(row.alpha, plan.gamma, c, v):.2f} times faster; by Theorem 3.8 (v = 1) "
-            f"{speedup(row.alpha, plan.gamma, c):.2f} at this c, "
-            f"{speedup(row.alpha, plan.gamma, row.cost_ratio):.2f} at the paper's c"
         )
     return lines

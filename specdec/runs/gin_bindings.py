@@ -1,4 +1,4 @@
-"""What decoding configurations can name. The library meets gin's registry here and in studies."""
+"""Names for gin files of decoding. The library meets gin's registry here and in reproduce/runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from specdec.rules.positions import (
 )
 from specdec.runs import dry_run
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.published import ReportedRun
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -51,7 +50,7 @@ T = TypeVar("T")
 
 _NAMED: dict[str, tuple[Any, ...]] = {
     "specdec": (
-        Decoding, DecodeRun, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
+        Decoding, DecodeRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),

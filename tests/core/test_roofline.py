@@ -22,7 +22,6 @@ def test_the_floor_is_the_slower_of_reading_and_computing_and_then_sending():
     assert Load(read=200, operations=1200).floor(DEVICE) == 3
     assert Load(200, 1200, (REDUCE, GATHER)).floor(DEVICE) == 3 + (60 + 30) / 10
     assert Load(200, 1200, (REDUCE, GATHER)).num_collectives == 10
-    assert DEVICE.ridge == 4
 
 
 def test_what_bounds_it():

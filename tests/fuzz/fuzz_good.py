@@ -32,9 +32,9 @@ from specdec.measure.choice import Candidate, Choice, keep
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
+from specdec.reproduce.pieces import kept
 from specdec.runs import cli
 from specdec.runs.command_line import Given
-from specdec.studies.runs.kept import kept_of
 from specdec.text.vocabulary import train_vocabulary
 from specdec.training import checkpointing
 from specdec.training.ngrams import count_ngrams
@@ -53,9 +53,9 @@ HEADS = {
 }  # fmt: skip
 # A page, and a directory of results that it shows.
 PAGES = {
-    "docs/trees.md": "results/trees", "docs/drafts.md": "results/drafts",
-    "docs/beams.md": "results/benchmark_beams", "docs/distillation.md": "results/distillation",
-    "docs/performance.md": "results/benchmark_quickstart", "README.md": "results/accelerators",
+    "docs/beams.md": "results/benchmark_beams", "docs/families.md": "results/benchmark_translators",
+    "docs/performance.md": "results/benchmark_quickstart",
+    "docs/reproduction.md": "results/reproduction_lm", "README.md": "results/accelerators",
 }  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def _measured(root: Path) -> None:
     """What runs keep to go on: rows, a study, choices."""
     lines = [rows.line_of(Measured(i, [i, 2 * i], 0.5 * i)) for i in range(4)]
     (root / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
-    kept_of(root / "study.json", {"seed": 3, "names": ["a", "b"]}, lambda: {"alpha": [0.5, 0.25]})
+    kept(root / "study.json", {"seed": 3, "names": ["a", "b"]}, lambda: {"alpha": [0.5, 0.25]})
     for name, choice in CHOICES.items():
         keep(root / name, "key", choice)
     scores(root / "scores")

@@ -37,9 +37,9 @@ from specdec.drafters.ngram_tables import distribution
 from specdec.measure import rows
 from specdec.measure.choice import keep, remembered
 from specdec.models.toy import ToyModel
-from specdec.studies.pages import files as page_files
-from specdec.studies.pages import sections as pages
-from specdec.studies.runs.kept import kept_of
+from specdec.reproduce.pages import files as page_files
+from specdec.reproduce.pages import sections as pages
+from specdec.reproduce.pieces import kept
 from specdec.training import checkpointing
 
 Check = Callable[[], Any]
@@ -223,7 +223,7 @@ def training_outputs(root: Path) -> Check:
 
 def study(root: Path) -> Check:
     settings = {"seed": 3, "names": ["a", "b"]}
-    found = kept_of(root / "study.json", settings, lambda: {"alpha": [0.5, 0.25]})
+    found = kept(root / "study.json", settings, lambda: {"alpha": [0.5, 0.25]})
 
     def check() -> None:
         if not {"alpha", "settings"} <= found.keys():
@@ -252,7 +252,7 @@ def choice(name: str) -> Callable[[Path], Check]:
 
 def page(name: str) -> Callable[[Path], Check]:
     def read(root: Path) -> Check:
-        section = pages.sections(root, dict, draw=False)[name]
+        section = pages.sections(root)[name]
         changed = page_files.rewrite(root / name, section, check=True)
         return lambda: changed
 

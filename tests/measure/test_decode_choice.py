@@ -26,7 +26,7 @@ from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Timed
 from specdec.measure.decode_choice import DecodeKind, acceptance_by_rank
-from specdec.studies.measure.forced import ForcedAcceptance
+from specdec.testing.forced import ForcedAcceptance
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -435,11 +435,10 @@ def test_nothing_in_it_is_a_cpus(models, seconds):
 @pytest.mark.parametrize(
     "options",
     [
-        {"verifier": ForcedAcceptance(1.0)},
         {"verifier": KSeqVerifier(), "sampling": SamplingConfig(1.0)},
         {"verifier": RecursiveVerifier(), "sampling": SamplingConfig(1.0)},
     ],
-    ids=["forced", "kseq", "recursive"],
+    ids=["kseq", "recursive"],
 )
 def test_trees_with_the_real_loops(pair, monkeypatch, tmp_path, options):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))

@@ -12,15 +12,12 @@ from tiny import EVERY, TINY, TINY_BART, TINY_ROTARY, random_params, random_t5_p
 
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.architectures import count_parameters, decode_model
-from specdec.core.theory import speedup
 from specdec.runs import cli, dry_run
 from specdec.runs.command_line import Given
-from specdec.runs.published import TABLE_4
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "configs" / "experiments"
 CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
-FAMILIES = ("t5_xxl", "t5_1_0", "flan")
 DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))
 TREES = ROOT / "configs" / "trees"
 QUICKSTART = EXPERIMENTS / "quickstart_ende.gin"
@@ -67,8 +64,6 @@ def test_every_experiment(path, capsys):
     assert all(0 < read <= whole for read, whole in zip(
         cells(output, "of them read"), cells(output, "parameters"), strict=True
     ))  # fmt: skip
-    if path.parent.name in FAMILIES:
-        assert "in the paper, at gamma" in output
     if path.parent.name == "plans":
         assert "Fits: " in output
         assert "At least, on " in output
@@ -78,28 +73,6 @@ def test_every_experiment(path, capsys):
 def test_every_drafter(path, capsys):
     output = shown(capsys, [QUICKSTART, path])
     assert len(cells(output, "parameters")) in (1, 2)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_twelve_rows_are_all_there(family, capsys):
-    found = []
-    for path in sorted((EXPERIMENTS / family).glob("*.gin")):
-        output = shown(capsys, [path])
-        task, size = re.search(r"alpha for (\w+), T5-XXL and (\S+),", output).groups()
-        setting = re.search(r": speculative, gamma (\d+), temperature (\d),", output)
-        gamma, temperature = map(int, setting.groups())
-        (row,) = (
-            row
-            for row in TABLE_4
-            if (row.task, row.draft, row.temperature) == (task, size, temperature)
-        )
-        assert row.gamma == gamma
-        assert f"{row.expected} expected, {row.empirical} measured" in output
-        speed = speedup(row.alpha, row.gamma, row.cost_ratio)
-        assert f"  {speed:.2f}  at c = {row.cost_ratio:.3f}, the paper's" in output
-        assert f"{size.removeprefix('T5-')}_g{gamma}_t{temperature}" in path.stem
-        found.append(row)
-    assert sorted(map(repr, found)) == sorted(map(repr, TABLE_4))
 
 
 # Millions of parameters, all and of a decode step; T5 v1.1 XXL has 11,135.3 and 5,567.7.
@@ -196,7 +169,6 @@ def test_bytes_and_times_of_a_tree(capsys):
         [4 * 16 * 32128 * 4 / 1e6, 4 * 6 * 32128 * 4 / 1e6], abs=0.01
     )
     assert "c is 0.007 or more" in output
-    assert "paper" not in output, "the paper's alpha is of one guess for a position"
     times = shown(capsys, [XXL, TREES / "branching.gin", HARDWARE / "tpu_v4.gin"])
     parts = re.findall(r"^(draft|target), (\d+) tokens? +(\d+) ", times, re.MULTILINE)
     assert parts == [
@@ -219,7 +191,7 @@ def test_a_tree_that_is_to_be_chosen_and_drafts_that_are_merged(capsys):
 
 
 def test_the_bandwidth_floor_of_c(capsys):
-    assert "  3.43  at c = 0.007, the ratio of what decode steps read" in shown(capsys, [XXL])
+    assert "c is 0.007 or more: the ratio of what decode steps read" in shown(capsys, [XXL])
     quickstart = shown(capsys, [QUICKSTART])
     assert "c is 0.070 or more" in quickstart
     assert cells(quickstart, "parameters") == [21.8, 1.8]  # Logits are tied.
@@ -303,8 +275,6 @@ def test_the_floor_by_hand(capsys):
     assert "latency" not in output
     c, v = map(float, re.search(r"c = ([\d.]+), v = ([\d.]+)", times).groups())
     assert (c, v) == (pytest.approx(0.007, abs=1e-3), pytest.approx(1, abs=1e-3))
-    assert "at the paper's alpha 0.75: 3.60 tokens a block (Equation 1), 3.4" in times
-    assert "3.16 at the paper's c" in times
 
 
 def test_a_replicated_draft_costs_the_more_the_more_devices(capsys):
@@ -331,7 +301,7 @@ def test_a_plan_without_guesses(capsys):
         output = shown(capsys, files + more, *([] if more else ["GAMMA='auto'"]))
         assert "a token of plain decoding: " in output
         assert "a block: " not in output
-    copying = shown(capsys, [*files, ROOT / "configs/drafters/copying.gin"], "PAPER_ROW=None")
+    copying = shown(capsys, [*files, ROOT / "configs/drafters/copying.gin"])
     assert "c = 0.000" in copying
     assert "speculation pays from alpha 0.0" in copying
 
@@ -343,11 +313,9 @@ def test_a_directorys_config_json_comes_first(tiny, capsys):
 
 
 def test_other_gammas_and_temperatures(capsys):
-    assert "at gamma 7: 3.2 expected" in shown(capsys, [XXL], "GAMMA=4")
-    assert "in the paper" not in shown(capsys, [XXL], "TEMPERATURE=0.5")
     plain = shown(capsys, [XXL, ROOT / "configs/methods/autoregressive.gin"])
     assert cells(plain, "logits of one call")[0] == pytest.approx(0.13)
-    assert "at c =" not in plain
+    assert "c is" not in plain
     assert "gamma auto" in shown(capsys, [XXL], "GAMMA='auto'")
 
 
@@ -370,7 +338,7 @@ def test_weights_of_few_bits(capsys):
     kernels = count_parameters(config)[1]  # And a few norms.
 
     for bits, ours in ((8, 1), (4, 0.5 + 2 / 16)):
-        output = shown(capsys, [XXL, quantized], f"Quantized.bits={bits}", "PAPER_ROW=None")
+        output = shown(capsys, [XXL, quantized], f"Quantized.bits={bits}")
         assert f"target in int{bits}" in output
         held = cells(output, "all parameters")
         assert held[1] == pytest.approx(kernels * ours / 1e6, rel=0.01)
@@ -396,8 +364,6 @@ def test_weights_of_few_bits_on_a_mesh(capsys):
     [
         ("TARGET='nowhere/at/all'", "nowhere/at/all is neither a directory nor named as a public"),
         ("DRAFT='google/t5-v1_1-huge'", "has no t5_1_1_huge, only t5_1_1_110b, t5_1_1_base"),
-        ("PAPER_ROW=('EnDe', 'T5-tiny')", "PAPER_ROW must be one of"),
-        ("PAPER_ROW=3", "PAPER_ROW must be one of [('CNNDM', 'T5-base'), "),
         ("GAMMA=0", "gamma must be in"),
         ("GAMA=3", "Did you mean GAMMA?"),
         ("DTYPE='int8'", "dtype must be 'float32' or 'bfloat16'"),
@@ -455,50 +421,3 @@ def test_meshes_and_figures_that_do_not_fit(capsys, bindings, message):
     assert told.err.startswith("error: ")
     assert told.err.count("\n") == 1
     assert message in told.err
-
-
-TURING = EXPERIMENTS / "gpt2_xl_turing.gin"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"t_draft_ms": 5.0}, {"t_target_ms": 50.0}, {"accepted_share": 0.6}, {"gamma": 2}],
-    ids=str,
-)
-def test_a_run_that_others_reported(capsys, changes):
-    """Their arithmetic on their numbers, and ours; a plan's own ratios beside it."""
-    bindings = [f"ReportedRun.{name}={value}" for name, value in changes.items()]
-    output = shown(capsys, [TURING], *bindings)
-    figures = {"t_target_ms": 73.3, "t_draft_ms": 11.9, "accepted_share": 0.8125, "gamma": 4}
-    target, draft, share, gamma = (figures | changes).values()
-    tokens, c = share * (gamma + 1), draft / target
-    predicted = tokens * target / (gamma * draft + target)
-    assert f"= {predicted:.2f} times faster predicted, 2.12 measured" in output
-    assert (f"{predicted:.2f}" == "2.46") == (not changes)
-    alpha = float(re.search(rf"= {tokens:.4f}, c = .* = {c:.3f}; by .* alpha = (\S+)", output)[1])
-    assert (1 - alpha ** (gamma + 1)) / (1 - alpha) == pytest.approx(tokens, abs=5e-3)
-    theorem, v = map(float, re.search(r"\(v = 1\): (\S+); what .* v = (\S+)", output).groups())
-    assert theorem == pytest.approx(predicted, abs=5e-3)
-    assert tokens / (gamma * c + v) == pytest.approx(2.12, abs=0.02)
-    read = float(re.search(r"^c is (\S+) or more", output, re.MULTILINE)[1])
-    ours = float(re.search(r"v = 1.000, the ratio of what .* read: (\S+)", output)[1])
-    assert ours == pytest.approx(tokens / (gamma * read + 1), abs=0.01)
-
-
-def test_a_reported_run_beside_a_devices_floors(capsys):
-    output = shown(capsys, [TURING, ROOT / "configs/hardware/h200.gin"])
-    c, v = re.search(r"a block: .* c = (\S+), v = (\S+)$", output, re.MULTILINE).groups()
-    assert f"at c = {c}, v = {v}, at best on " in output
-
-
-@pytest.mark.parametrize(
-    ("binding", "message"),
-    [
-        ("ReportedRun.t_draft_ms=0", "ReportedRun.t_draft_ms must be a positive number, got 0"),
-        ("ReportedRun.accepted_share=4.06", "accepted_share must be in [1 / (gamma + 1), 1]"),
-        ("REPORTED='post'", "REPORTED must be @ReportedRun() or None, got 'post'"),
-    ],
-)
-def test_a_reported_run_of_wrong_figures(capsys, binding, message):
-    assert planned([TURING], [binding]) == 2
-    assert message in capsys.readouterr().err

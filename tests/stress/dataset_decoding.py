@@ -32,7 +32,7 @@ from specdec.measure import results
 from specdec.measure.progress import say
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
-from specdec.studies.measure import figures
+from specdec.reproduce.measure import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = ROOT / "specdec" / "bundled" / "quickstart" / "target" / "spiece.model"

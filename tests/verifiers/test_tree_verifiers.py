@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.studies.measure.forced import ForcedAcceptance
 from specdec.topology import Topology, TracedTopology
-from specdec.types import Draft, PointMass, Purpose
+from specdec.types import Draft, Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier
@@ -140,18 +139,6 @@ def test_filler_is_no_guess(verifier):
     assert int(found.examined[0]) == 0
     distribution = np.cumsum(target[0, 0])
     assert int(found.tokens[0, 0]) == int(np.searchsorted(distribution, 0.5, side="right"))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("greedy", [False, True])
-def test_forced_acceptance_of_a_tree(alpha, greedy):
-    target, draft = block(2, Topology.branching((2, 2, 1)), GRID)
-    if greedy:
-        target = PointMass(jnp.argmax(target, axis=-1))
-    numbers = Numbers(jax.random.uniform(jax.random.key(0), (GRID, 3)))
-    found = ForcedAcceptance(alpha)(numbers, target, draft)
-    expected = sum(alpha**i for i in (1, 2, 3))
-    assert float(jnp.mean(found.num_accepted)) == pytest.approx(expected, abs=0.08)
 
 
 def test_a_draw_is_no_point_mass():

@@ -1,0 +1,218 @@
+"""Runs systems side by side: a process each, repetitions interleaved, all results compared."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.measure.progress import Progress, say
+from specdec.measure.timing import Spread
+from specdec.reproduce.benchmarks.systems import SYSTEMS
+from specdec.reproduce.benchmarks.workload import Workload, WorkloadError
+
+# OpenMP's threads go on spinning for a while, 0.2 s by some libraries' default.
+REST_SECONDS = 0.3
+SAME_WEIGHTS = 0.9  # Of the rows, an exact system must begin like the reference.
+
+Answer = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What one system did with one workload; of an absent one only the first two say something."""
+
+    system: str  # Its name.
+    absent: str | None = None  # Why it did not run; None if it did.
+    seconds: tuple[float, ...] = ()  # Of each repetition, all rows, encoders included.
+    first_token_seconds: tuple[float, ...] = ()  # Of each repetition, decodes of one token a row.
+    num_tokens: int = 0  # Emitted in one repetition.
+    same_rows: int = 0  # With the reference's tokens but the last, which need not be EOS.
+    load_seconds: float = 0.0  # To read the weights, with what the library converts or packs.
+    compile_seconds: float = 0.0  # Of the first run, over the median of the later ones.
+    memory_bytes: int = 0  # Most in use, loading included; on CPU beyond the imported libraries.
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # Of what ran.
+
+    def ms_per_token(self) -> Spread:
+        """Whole decodes, over the repetitions."""
+        return Spread.of(1e3 * seconds / self.num_tokens for seconds in self.seconds)
+
+    def speedup_over(self, other: Measurement) -> Spread:
+        """How many times less a token takes than with ``other``, repetition by repetition."""
+        ratio = self.num_tokens / other.num_tokens
+        return Spread.of(
+            theirs / ours * ratio for ours, theirs in zip(self.seconds, other.seconds, strict=True)
+        )
+
+
+def check_systems(workload: Workload, systems: Sequence[str]) -> None:
+    """Raises WorkloadError for systems that are unknown or cannot do the workload."""
+    unknown = [name for name in systems if name not in SYSTEMS]
+    if unknown:
+        raise WorkloadError(f"Unknown system {unknown[0]!r}; there are {', '.join(SYSTEMS)}.")
+    first = "specdec beams" if workload.beam else "specdec autoregressive"
+    if not systems or systems[0] != first:
+        raise WorkloadError(f'The first system must be "{first}": the others are compared with it.')
+    other = next((name for name in systems if bool(SYSTEMS[name].beams) != bool(workload.beam)), "")
+    searches = "beams" if workload.beam else "no beams"
+    workload.require(not other, f"it searches {searches}, which {other} is not for")
+    other = next((name for name in systems if not SYSTEMS[name].own), None)
+    if other is None:
+        return
+    workload.require(workload.temperature <= 0, f"{other} is compared greedily only")
+    alone = workload.lengths is not None or workload.batch_size == 1
+    workload.require(alone, "rows that end by themselves are compared one at a time")
+    stored = isinstance(workload.target, str) and isinstance(workload.draft, str)
+    workload.require(stored, f"{other} needs a checkpoint of the random weights")
+
+
+def measure(
+    workload: Workload, systems: Sequence[str], repetitions: int, options: Mapping[str, Any]
+) -> list[Measurement]:
+    """Measures each system on a workload.
+
+    Only one system works at a time. Every other repetition is in reverse order. Each system runs
+    everything once before.
+
+    Args:
+      systems: names in ``systems.SYSTEMS``, specdec's plain decoding first.
+      options: "threads", and what a system needs of its own.
+
+    Raises:
+      WorkloadError: see :func:`check_systems`; or a system emitted a wrong number of tokens, or
+        clearly decodes other weights.
+      RuntimeError: a system failed.
+    """
+    check_systems(workload, systems)
+    if repetitions < 1:
+        raise WorkloadError(f"There must be at least one repetition, got {repetitions}.")
+    processes: dict[str, _Process] = {}
+    loaded: dict[str, Answer] = {}
+    with contextlib.ExitStack() as stack:
+        for index, name in enumerate(systems, start=1):
+            say(f"Loading {name}, {index} of {len(systems)} systems")
+            process = _Process(name, options["threads"])
+            processes[name] = stack.enter_context(contextlib.closing(process))
+            if workload.beam and workload.beam.rule not in SYSTEMS[name].beams:
+                loaded[name] = {"absent": f"its rule is not {workload.beam.rule}'s"}
+                continue
+            loaded[name] = process.ask({"workload": workload, "options": options})
+        return _measure(workload, processes, loaded, repetitions)
+
+
+def _measure(
+    workload: Workload, processes: Mapping[str, _Process], loaded: Mapping[str, Answer],
+    repetitions: int,
+) -> list[Measurement]:  # fmt: skip
+    present = [name for name in processes if "absent" not in loaded[name]]
+    lengths: Sequence[int] | None = workload.lengths
+    reference: list[list[int]] = []
+    # A system's answers in order; the first whole decode compiles.
+    decodes: dict[str, list[Answer]] = {}
+    first_tokens: dict[str, list[Answer]] = {}
+
+    def run(name: str, *, first_token: bool = False) -> Answer:
+        answer = processes[name].ask({"lengths": lengths, "first_token": first_token})
+        time.sleep(REST_SECONDS)
+        return answer
+
+    for name in present:
+        say(f"First run of {name}, which compiles")
+        decodes[name] = [run(name)]
+        tokens = decodes[name][0]["tokens"]
+        reference = reference or tokens
+        _check(name, workload, tokens, reference)
+        if workload.beam is None:
+            lengths = [len(row) for row in reference]
+        first_tokens[name] = [run(name, first_token=True)]
+    with Progress(repetitions * len(present), "runs") as progress:
+        for number in range(repetitions):
+            for name in present if number % 2 == 0 else reversed(present):
+                progress.set_description(f"{name}, repetition {number + 1} of {repetitions}")
+                decodes[name].append(run(name))
+                first_tokens[name].append(run(name, first_token=True))
+                progress.add()
+
+    def measurement(name: str) -> Measurement:
+        if name not in present:
+            return Measurement(name, loaded[name]["absent"])
+        first, *rest = decodes[name]
+        seconds = tuple(answer["seconds"] for answer in rest)
+        same = (a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True))
+        return Measurement(
+            name, seconds=seconds,
+            first_token_seconds=tuple(answer["seconds"] for answer in first_tokens[name][1:]),
+            num_tokens=sum(map(len, first["tokens"])), same_rows=sum(same),
+            load_seconds=loaded[name]["load_seconds"],
+            compile_seconds=max(0.0, first["seconds"] - statistics.median(seconds)),
+            memory_bytes=first_tokens[name][-1]["memory_bytes"],
+            versions=loaded[name]["versions"],
+        )  # fmt: skip
+
+    return [measurement(name) for name in processes]
+
+
+def _check(
+    name: str, workload: Workload, tokens: list[list[int]], reference: list[list[int]]
+) -> None:
+    """Raises WorkloadError if a system did something else than the reference."""
+    if workload.temperature > 0:
+        return
+    pairs = list(zip(tokens, reference, strict=True))
+    for row, (ours, theirs) in enumerate(pairs):
+        workload.require(
+            len(ours) == len(theirs) or workload.beam is not None,
+            f"{name} emitted {len(ours)} tokens for row {row} where {len(theirs)} were asked of it",
+        )
+    if SYSTEMS[name].exact and workload.forced_alpha is None:
+        begun = sum(ours[0] == theirs[0] for ours, theirs in pairs)
+        workload.require(
+            begun >= SAME_WEIGHTS * len(pairs),
+            f"only {begun} of {len(pairs)} rows of {name} begin with the reference's token; it "
+            "does not decode the same weights",
+        )
+
+
+class _Process:
+    """A running ``worker``, which answers each pickled object with one."""
+
+    def __init__(self, name: str, threads: int):
+        self._name = name
+        environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "specdec.reproduce.benchmarks.worker", name, str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+            env=os.environ | environment,
+        )  # fmt: skip
+
+    def ask(self, question: Mapping[str, Any]) -> Answer:
+        """Sends a question and waits; RuntimeError, with its last line, if the process failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump(question, self._process.stdin)
+            self._process.stdin.flush()
+            answer = pickle.load(self._process.stdout)
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
+            self._process.wait()
+            self._said.seek(0)
+            last = self._said.read().strip().splitlines()[-1:]
+            raise RuntimeError(": ".join([self._name, "its process ended", *last])) from None
+        if "error" in answer:
+            raise RuntimeError(f"{self._name}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()

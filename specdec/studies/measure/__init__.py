@@ -1,1 +1,0 @@
-"""Measurements for studies only; no decode of a user needs them."""

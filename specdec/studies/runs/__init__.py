@@ -1,1 +1,0 @@
-"""Runs of studies: what gin binds, and what each keeps on disk."""

@@ -1,0 +1,200 @@
+"""The harness: what it computes, what it refuses, and that real processes answer it."""
+
+import dataclasses
+import functools
+import re
+
+import pytest
+
+from specdec.decoding.beam_rules import BeamConfig
+from specdec.measure.progress import say
+from specdec.reproduce.benchmarks import harness
+from specdec.reproduce.benchmarks.harness import Measurement, check_systems, measure
+from specdec.reproduce.benchmarks.workload import WorkloadError
+
+PLAIN, SPECULATIVE = "specdec autoregressive", "specdec speculative"
+BEAMS = "specdec beams"
+CT2, INT8, T5X = "CTranslate2 float32", "CTranslate2 int8", "T5X"
+
+
+@pytest.fixture
+def natural(tiny_workload):
+    """Two rows that end by themselves, one at a time, from checkpoints."""
+    return dataclasses.replace(
+        tiny_workload, lengths=None, batch_size=1, forced_alpha=None,
+        target="target", draft="draft",
+    )  # fmt: skip
+
+
+class Answers:
+    """What each system answers in place of a process, and who was asked what in which order."""
+
+    def __init__(self, tokens, absent=(), seconds=None):
+        self.tokens, self.absent, self.seconds, self.asked = tokens, absent, seconds or {}, []
+
+    def __call__(self, name, question):
+        if "workload" in question:
+            if name in self.absent:
+                return {"absent": "not installed"}
+            return {"load_seconds": 2.0, "versions": {"x": "1"}}
+        first_time = all(name != asked for asked, *_ in self.asked)
+        self.asked.append((name, question["first_token"], question["lengths"]))
+        return {
+            "seconds": 10.0 if first_time else self.seconds.get(name, 1.0),
+            "tokens": self.tokens[name],
+            "memory_bytes": 250,
+        }
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    def use(*args, **kwargs):
+        answers = Answers(*args, **kwargs)
+
+        class Process:
+            def __init__(self, name, threads):
+                self.ask = functools.partial(answers, name)
+
+            def close(self):
+                pass
+
+        monkeypatch.setattr(harness, "_Process", Process)
+        monkeypatch.setattr(harness, "REST_SECONDS", 0.0)
+        return answers
+
+    return use
+
+
+TOKENS = [[5, 6, 1], [7, 1]]
+
+
+def test_ratios_memory_and_compile_time(natural, answer):
+    answer({PLAIN: TOKENS, SPECULATIVE: TOKENS}, seconds={PLAIN: 3.0, SPECULATIVE: 1.5})
+    plain, speculative = measure(natural, (PLAIN, SPECULATIVE), 3, {"threads": 1})
+    assert plain.ms_per_token().median == 1e3 * 3.0 / 5
+    assert speculative.speedup_over(plain).median == 2.0
+    assert plain.compile_seconds == 7.0
+    assert plain.memory_bytes == 250
+    assert plain.same_rows == 2
+    assert plain.load_seconds == 2.0
+
+
+def test_it_says_what_it_does(natural, answer, capsys, monkeypatch):
+    monkeypatch.setattr(harness.Progress, "display", lambda bar, **_: say(str(bar)))
+    answer({PLAIN: TOKENS, SPECULATIVE: TOKENS})
+    measure(natural, (PLAIN, SPECULATIVE), 2, {"threads": 1})
+    said = capsys.readouterr().err
+    assert f"Loading {SPECULATIVE}, 2 of 2 systems" in said
+    assert f"First run of {PLAIN}, which compiles" in said
+    assert re.search(rf"{SPECULATIVE}, repetition 2 of 2: 2 of 4 runs, .*runs/s, \d+ s left", said)
+    assert "4 of 4 runs" in said.splitlines()[-1]
+
+
+def test_a_token_is_compared_with_a_token():
+    fast = Measurement("a", seconds=(1.0, 2.0), num_tokens=10)
+    slow = Measurement("b", seconds=(4.0, 4.0), num_tokens=20)
+    assert fast.speedup_over(slow).low == 1.0
+    assert fast.speedup_over(slow).high == 2.0
+
+
+def test_the_reference_sets_the_lengths_of_the_others(natural, answer):
+    answers = answer({PLAIN: TOKENS, CT2: TOKENS})
+    measure(natural, (PLAIN, CT2), 2, {"threads": 1})
+    assert answers.asked[0] == (PLAIN, False, None)
+    assert all(lengths == [3, 2] for name, _, lengths in answers.asked if name == CT2)
+
+
+def test_beams_end_by_themselves(natural, answer):
+    """No length is told, other lengths are no error, and another rule's system is absent."""
+    found = {BEAMS: TOKENS, "T5X beams": [[5, 6, 1], [7, 7, 1]]}
+    answers = answer(found)
+    workload = dataclasses.replace(natural, beam=BeamConfig(2))
+    systems = (BEAMS, "T5X beams", "transformers beams")
+    _, t5x, transformers = measure(workload, systems, 1, {"threads": 1})
+    assert {lengths for _, first, lengths in answers.asked if not first} == {None}
+    assert t5x.same_rows == 1
+    assert t5x.num_tokens == 6
+    assert transformers.absent == "its rule is not t5x's"
+    found["T5X beams"][1][0] = 8
+    with pytest.raises(WorkloadError, match=r"only 1 of 2 rows .* not decode the same weights"):
+        measure(workload, systems, 1, {"threads": 1})
+
+
+def test_every_other_repetition_goes_the_other_way_round(natural, answer):
+    answers = answer({PLAIN: TOKENS, CT2: TOKENS})
+    measure(natural, (PLAIN, CT2), 2, {"threads": 1})
+    timed = [name for name, first, _ in answers.asked if not first][2:]
+    assert timed == [PLAIN, CT2, CT2, PLAIN]
+
+
+def test_an_absent_system_is_listed(natural, answer):
+    answer({PLAIN: TOKENS, T5X: TOKENS}, absent=(T5X,))
+    measurements = measure(natural, (PLAIN, T5X), 1, {"threads": 1})
+    assert measurements[1] == Measurement(T5X, absent="not installed")
+
+
+def test_another_length_is_refused(natural, answer):
+    answer({PLAIN: TOKENS, INT8: [[5, 6, 1], [7, 7, 1]]})
+    with pytest.raises(WorkloadError, match="int8 emitted 3 tokens for row 1 where 2 were asked"):
+        measure(natural, (PLAIN, INT8), 1, {"threads": 1})
+
+
+def test_other_weights_are_refused(natural, answer):
+    answer({PLAIN: TOKENS, CT2: [[5, 6, 1], [8, 1]]})
+    with pytest.raises(WorkloadError, match=r"only 1 of 2 rows .* not decode the same weights"):
+        measure(natural, (PLAIN, CT2), 1, {"threads": 1})
+
+
+def test_int8_may_say_something_else(natural, answer):
+    answer({PLAIN: TOKENS, INT8: [[9, 6, 1], [8, 1]]})
+    assert measure(natural, (PLAIN, INT8), 1, {"threads": 1})[1].same_rows == 0
+
+
+def test_forced_acceptance_says_something_else(tiny_workload, answer):
+    twelve = [[3] * 12, [4] * 12]
+    answer({PLAIN: twelve, SPECULATIVE: [[9] * 12, [9] * 12]})
+    measure(tiny_workload, (PLAIN, SPECULATIVE), 1, {"threads": 1})
+
+
+@pytest.mark.parametrize(
+    ("systems", "changes", "message"),
+    [
+        ((PLAIN, "vLLM"), {}, "Unknown system 'vLLM'"),
+        ((SPECULATIVE,), {}, "first system must be"),
+        ((), {}, "first system must be"),
+        ((PLAIN, CT2), {"temperature": 1.0}, "compared greedily only"),
+        ((PLAIN, CT2), {"batch_size": 2}, "one at a time"),
+        ((PLAIN,), {"beam": BeamConfig(2)}, 'first system must be "specdec beams"'),
+        ((BEAMS, CT2), {"beam": BeamConfig(2)}, "it searches beams, which CTranslate2 float32 is"),
+        ((PLAIN, "T5X beams"), {}, "it searches no beams, which T5X beams is not for"),
+    ],
+)
+def test_systems_that_cannot_do_it(natural, systems, changes, message):
+    with pytest.raises(WorkloadError, match=message):
+        check_systems(dataclasses.replace(natural, **changes), systems)
+
+
+def test_random_weights_must_be_exported_for_others(tiny_workload):
+    with pytest.raises(WorkloadError, match="needs a checkpoint of the random weights"):
+        check_systems(tiny_workload, (PLAIN, CT2))
+
+
+def test_no_repetition(natural):
+    with pytest.raises(WorkloadError, match="at least one repetition, got 0"):
+        measure(natural, (PLAIN,), 0, {"threads": 1})
+
+
+@pytest.mark.slow
+def test_real_processes(tiny_workload):
+    plain, speculative = measure(tiny_workload, (PLAIN, SPECULATIVE), 2, {"threads": 1})
+    for measurement in (plain, speculative):
+        assert measurement.num_tokens == 24
+        assert len(measurement.seconds) == 2
+        assert measurement.compile_seconds > 0
+        assert measurement.memory_bytes > 0
+        assert "jax" in measurement.versions
+
+
+def test_a_process_that_fails_says_why(natural):
+    with pytest.raises(RuntimeError, match=r"specdec autoregressive: CheckpointError: .*target"):
+        measure(natural, (PLAIN,), 1, {"threads": 1})

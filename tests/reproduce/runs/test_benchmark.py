@@ -1,0 +1,95 @@
+"""Benchmark configurations: all of them are complete, and one runs from file to table."""
+
+import json
+from pathlib import Path
+
+import gin
+import pytest
+
+from specdec.reproduce.benchmarks.harness import check_systems
+from specdec.reproduce.runs.benchmark import main
+from specdec.runs import gin_files
+from specdec.runs.command_line import Given
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIGS = sorted((ROOT / "configs" / "benchmarks").glob("*.gin"))
+TINY = {
+    "vocab_size": 19, "d_model": 16, "num_heads": 2, "head_dim": 8, "d_ff": 24,
+    "num_encoder_layers": 1, "num_decoder_layers": 2,
+}  # fmt: skip
+WORKLOAD = "workload.random_weights"
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    (tmp_path / "test.tsv").write_text("Hello there.\tHallo.\n" * 64)
+    return [f"DATA_DIR = '{tmp_path}'"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_configurations_are_complete(config, pairs, tmp_path):
+    needs_data = "DATA_DIR" in config.read_text()
+    gin_files.parse([str(config)], pairs if needs_data else [], ROOT)
+    systems = gin.query_parameter("benchmark.run.systems")
+    drafts = any("speculative" in name or "assisted" in name for name in systems)
+    for reference in gin.query_parameter("benchmark.run.workloads"):
+        for workload in reference.scoped_configurable_fn():
+            random = not isinstance(workload.target, str)
+            assert workload.forced_alpha is not None or not (random and drafts)
+            if len(systems) == 2 or isinstance(workload.target, str):
+                check_systems(workload, systems)
+    assert config.read_text().startswith("# ")
+    assert f"configs/benchmarks/{config.name}" in config.read_text()
+
+
+def _main(tmp_path, config, *bindings):
+    files = [str(ROOT / "configs" / "benchmarks" / config)]
+    return main(Given(files, bindings, str(tmp_path / "out"), "test"), ROOT, t5x_path=None)
+
+
+@pytest.mark.slow
+def test_the_gpu_configuration_runs_with_small_shapes(tmp_path, capsys):
+    shapes = [
+        f"t5_1_1_{size}/config.T5Config.{name} = {value}"
+        for size in ("small", "xxl")
+        for name, value in TINY.items()
+    ]
+    code = _main(
+        tmp_path, "gpu.gin", *shapes, f"benchmark.run.workloads = (@xxl/{WORKLOAD},)",
+        f"{WORKLOAD}.output_lens = (12,)", f"{WORKLOAD}.input_lens = (6,)",
+        f"{WORKLOAD}.forced_alphas = (0.75,)", "benchmark.run.repetitions = 1",
+        "benchmark.run.speed_repetitions = 1",
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert "FORCED acceptance 0.75" in shown
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (workload,) = results["workloads"]
+    assert workload["dtype"] == "bfloat16"
+    assert [s["system"] for s in workload["systems"]] == [
+        "specdec autoregressive", "specdec speculative",
+    ]  # fmt: skip
+    assert workload["breakdown"]["alpha"] == 0.75
+    assert workload["breakdown"]["bandwidth"] > 0
+    assert results["threads"] >= 1
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "operative_config.gin", "results.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "bindings", "message"),
+    [
+        ("gqu.gin", (), "No config file"),
+        ("gpu.gin", ("benchmark.run.threads = 1000",), "threads must be in"),
+        ("gpu.gin", (f"{WORKLOAD}.gamma = 0",), "gamma must be in"),
+        ("gpu.gin", ('benchmark.run.systems = ("vLLM",)',), "Unknown system 'vLLM'"),
+        ("ende_tatoeba_test.gin", (), "DATA_DIR must be set"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path, capsys, config, bindings, message):
+    assert _main(tmp_path, config, *bindings) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert told[-1].startswith("error: ")
+    assert message in told[-1]
+    assert not (tmp_path / "out" / "results.json").exists()

@@ -51,7 +51,7 @@ SEQIO = [
 ]
 
 setup(
-    name="specdec",
+    name="specdec-jax",  # The name specdec is taken on PyPI; the import stays specdec.
     version=version(),
     description="Faster sampling from large Transformers with the same output distribution.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),

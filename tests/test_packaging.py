@@ -51,9 +51,10 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_the_code_and_nothing_else(wheel):
     names = set(wheel.namelist())
+    metadata = f"specdec_jax-{specdec.__version__}.dist-info/"
     code = {p.relative_to(REPO).as_posix() for p in (REPO / "specdec").rglob("*.py")}
     assert code <= names
-    assert all(name.startswith(("specdec/", "specdec-")) for name in names)
+    assert all(name.startswith(("specdec/", metadata)) for name in names)
 
 
 def test_the_wheel_holds_the_bundled_files(wheel):

@@ -25,7 +25,7 @@ _TPU_VARIABLES = {
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 _CUDA = "12"
-_INSTALL = 'Install what compiles for it: pip install "specdec[compilers]".'
+_INSTALL = 'Install what compiles for it: pip install "specdec-jax[compilers]".'
 
 
 def _version(package: str) -> str | None:

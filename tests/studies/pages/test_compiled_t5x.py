@@ -104,7 +104,7 @@ def text(layer):
 
 def needs_compiler():
     if importlib.util.find_spec("libtpu") is None:
-        pytest.skip('the TPU compiler is not installed: pip install "specdec[compilers]"')
+        pytest.skip('the TPU compiler is not installed: pip install "specdec-jax[compilers]"')
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
-import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,20 +39,7 @@ from specdec.streaming import End, Piece, pieces, sure, within
 from specdec.text.base import Tokenizer, added_text
 from specdec.types import DecodeResult
 
-F = TypeVar("F", bound=Callable[..., Any])
 _PART = 0.1  # Seconds between looks at what there is, unless a block takes longer.
-
-
-def _showing_options(method: F) -> F:
-    """The method, whose signature shows :class:`specdec.Decoding`'s fields: for help and Tab."""
-    given = inspect.signature(method)
-    named = [p for p in given.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for p in inspect.signature(Decoding).parameters.values()
-    ]
-    vars(method)["__signature__"] = given.replace(parameters=[*named, *options])
-    return method
 
 
 class Pair:
@@ -82,7 +68,6 @@ class Pair:
         rules = ", ".join(map(str, self.target.rules))
         return f"{self.name}: {self.target.source}" + (f", rules: {rules}" if rules else "")
 
-    @_showing_options
     def generate(
         self,
         texts: Iterable[Text],
@@ -106,7 +91,10 @@ class Pair:
             one for each. It is not part of the output and has at most max_input_len tokens.
           trace: return the blocks of every row.
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
-            ``decoding``.
+            ``decoding``: method, gamma, stop_below, tree, beam, num_samples, num_return,
+            draft_beams, verifier, rules, draft_follows_rules, stop, time_limit, log_probs,
+            top_log_probs, sampling, draft_sampling, max_input_len, truncate, max_decode_len, seed,
+            batch_size.
 
         Raises:
           ValueError: an option out of range; an empty text, or one longer than max_input_len; a
@@ -132,7 +120,6 @@ class Pair:
             found = self._decoded(len(ids), batches, decoding, trace)
         return dataclasses.replace(found, choice=choice)
 
-    @_showing_options
     def stream(
         self, text: Text, decoding: Decoding | None = None, *, prefix: Prefix | None = None,
         **options: Any,

@@ -15,7 +15,7 @@ import numpy as np
 from specdec.checkpoints.generation_options import advice_on
 from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
-from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batch_decoder import BatchDecoder, within
 from specdec.decoding.batches import Batch, Block, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
 from specdec.decoding.build import build_decoder, build_search
@@ -28,15 +28,15 @@ from specdec.decoding.speculative_beam import (
     SpeculativeBeamResult,
     searched_blocks,
 )
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
-from specdec.models.base import LoadedModel
 from specdec.models.placing import agreed
 from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
-from specdec.streaming import End, Piece, pieces, sure, within
 from specdec.text.base import Tokenizer, added_text
+from specdec.text.streaming import End, Piece, pieces, sure
 from specdec.types import DecodeResult
 
 _PART = 0.1  # Seconds between looks at what there is, unless a block takes longer.
@@ -54,7 +54,7 @@ class Pair:
 
     def __init__(
         self,
-        target: LoadedModel,
+        target: LoadedTarget,
         draft: OpenDraft,
         vocabulary: Tokenizer | None,
         name: str = "custom",
@@ -378,4 +378,4 @@ def refuse_unknown(
         )
 
 
-__all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair"]
+__all__ = ["Block", "GenerateOutput", "LoadedTarget", "Pair"]

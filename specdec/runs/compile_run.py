@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specdec.accelerators import chips
-from specdec.accelerators.programs import DoesNotFitError
-from specdec.accelerators.report import CompileReport
 from specdec.checkpoints.architectures import Config
-from specdec.compiling import compile_report
+from specdec.compile import chips
+from specdec.compile.compiling import compile_report
+from specdec.compile.programs import DoesNotFitError
+from specdec.compile.report import CompileReport
 from specdec.measure.floors import BlockPlan
 from specdec.runs.decode_run import DecodeRun
 
@@ -22,11 +22,11 @@ def compiled(
       target: its shape.
       config_of: the shape of a model that its draft names.
       plan: of its models, for what mesh they would fit on.
-      chip: see :func:`specdec.accelerators.chips.find`.
+      chip: see :func:`specdec.compile.chips.find`.
 
     Raises:
       ValueError: gamma or the tree are to be chosen, or its draft has no shape without weights; see
-        also :func:`specdec.compiling.compile_report`.
+        also :func:`specdec.compile.compiling.compile_report`.
     """
     how = run.decoding
     if how.to_choose:

@@ -23,8 +23,8 @@ from specdec.core.roofline import Hardware
 from specdec.core.theory import break_even_alpha, expected_tokens, speedup
 from specdec.decoding.batches import bucket, input_bucket
 from specdec.decoding.build import DRAFT_BEAMS
-from specdec.decoding.hierarchical import Hierarchical
 from specdec.decoding.options import Decoding
+from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
@@ -103,7 +103,7 @@ def report(
       paper_row: task and draft of the paper's Table 4 that the run repeats.
       hardware: what the devices of the run's mesh are, or the one device it has without.
       reported: a run of others, with which the plan is compared.
-      compile_for: a chip or a slice of several (:func:`specdec.accelerators.chips.find`), for which
+      compile_for: a chip or a slice of several (:func:`specdec.compile.chips.find`), for which
         the run is compiled.
       folder: where ``compile.json`` is written then; None for nowhere.
       distributed: whether several processes are to do the run.

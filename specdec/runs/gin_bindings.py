@@ -11,10 +11,10 @@ from specdec.checkpoints.loading import checkpoint
 from specdec.core.roofline import Hardware
 from specdec.data import tasks
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.decoding.hierarchical import Hierarchical
 from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
 from specdec.drafters.heads import Heads
+from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from specdec.arguments import real, whole
+from specdec.core.arguments import real, whole
 from specdec.core.theory import alpha_of_blocks, block_speedup, speedup
 
 # c against T5-XXL (appendix A.3).

@@ -13,7 +13,7 @@ from tiny import EVERY, TINY, TINY_BART, TINY_ROTARY, random_params, random_t5_p
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.architectures import count_parameters, decode_model
 from specdec.core.theory import speedup
-from specdec.runs import cli, dry_run
+from specdec.runs import dry_run, main
 from specdec.runs.command_line import Given
 from specdec.runs.published import TABLE_4
 
@@ -29,7 +29,7 @@ XXL = EXPERIMENTS / "t5_xxl" / "ende_xxl_small_g7_t0.gin"
 
 def planned(files, bindings):
     given = Given([str(file) for file in files], bindings, None, "test")
-    return cli.decode(given, ROOT, dry_run=True)
+    return main.decode(given, ROOT, dry_run=True)
 
 
 def shown(capsys, files, *bindings):
@@ -52,7 +52,7 @@ def nothing_is_loaded(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("loaded or allocated")
 
-    monkeypatch.setattr("specdec.runs.decode.load_pair", refuse)
+    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", refuse)
     monkeypatch.setattr("specdec.checkpoints.loading.open_checkpoint", refuse)
     monkeypatch.setattr("specdec.data.tasks._seqio_tasks", refuse)
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from tiny import TINY
 
-from specdec.accelerators import chips, hlo
+from specdec.compile import chips, hlo
 from specdec.studies import compiled_t5x
 from specdec.studies.compiled_t5x import OneToken, Product
 from specdec.studies.runs.accelerator_runs import CompiledT5X

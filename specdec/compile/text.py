@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec.accelerators.findings import Findings
+from specdec.compile.findings import Findings
 from specdec.core.theory import alpha_of_blocks
 
 if TYPE_CHECKING:
-    from specdec.accelerators.report import CompileReport, Part, ProgramReport
+    from specdec.compile.report import CompileReport, Part, ProgramReport
 
 _ESTIMATED = (
     "estimated by the TPU compiler, not measured. Prefetches, collectives and launches have no "

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from specdec.accelerators.hlo import Computation, Instruction, Module
+from specdec.compile.hlo import Computation, Instruction, Module
 
 # Nothing is done for these: names, and the second end of a copy under way.
 _FREE = {

@@ -17,6 +17,7 @@ from specdec.checkpoints.loading import resolve
 from specdec.core import files
 from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
+from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
 from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch
@@ -26,13 +27,12 @@ from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.load import load_pair
 from specdec.measure import alpha, beam_speed, results, speed, traces
-from specdec.measure.decodes import Row, read_rows
-from specdec.measure.progress import Progress, say
+from specdec.measure.kept_rows import Row, read_rows
 from specdec.measure.rows import LineWriter, append_missing
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.decoded_rows import decoded_rows
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
+from specdec.runs.written_rows import decoded_rows
 from specdec.verifiers.base import described
 
 CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"

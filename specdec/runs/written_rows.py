@@ -23,7 +23,7 @@ from specdec.decoding.speculative_beam import (
     searched_blocks,
 )
 from specdec.measure import lossless
-from specdec.measure.decodes import Row
+from specdec.measure.kept_rows import Row
 from specdec.rules.base import Rules
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import Item

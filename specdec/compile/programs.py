@@ -17,10 +17,10 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from specdec.accelerators import thunks as launches
-from specdec.accelerators.chips import Slice
-from specdec.accelerators.compilers import devices
-from specdec.accelerators.thunks import Thunks
+from specdec.compile import thunks as launches
+from specdec.compile.chips import Slice
+from specdec.compile.compilers import devices
+from specdec.compile.thunks import Thunks
 from specdec.core import platforms
 from specdec.core.compilation import OPTIONS
 from specdec.models.partitioning import DeviceMesh, Partitioning, laid_over

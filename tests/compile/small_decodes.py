@@ -7,18 +7,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from specdec.accelerators import chips
-from specdec.accelerators.decodes import compile_decode
-from specdec.accelerators.programs import Place
-from specdec.accelerators.report import ProgramReport
+from specdec.compile import chips
+from specdec.compile.compiling import compile_decode
+from specdec.compile.programs import Place
+from specdec.compile.report import ProgramReport
+from specdec.compile.shapes import shaped_decoder
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.decoding.hierarchical import Hierarchical
 from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftParams, OpenDraft, chain
 from specdec.drafters.copying import Copying
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
+from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import NgramDrafter
@@ -33,7 +34,6 @@ from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead import model as look_ahead
 from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config
-from specdec.shapes import shaped_decoder
 from specdec.testing.toys import dyadic_ngrams
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier

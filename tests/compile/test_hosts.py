@@ -6,10 +6,10 @@ import pytest
 from slow import slow
 from small_decodes import DRAFT, GAMMA, TARGET, decoder_of, devices_of
 
-from specdec.accelerators import chips, compilers
-from specdec.accelerators.decodes import compile_decode
-from specdec.accelerators.programs import Place
-from specdec.accelerators.report import ProgramReport
+from specdec.compile import chips, compilers
+from specdec.compile.compiling import compile_decode
+from specdec.compile.programs import Place
+from specdec.compile.report import ProgramReport
 from specdec.measure.floors import BlockPlan
 from specdec.models.partitioning import DeviceMesh
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from specdec.core.theory import expected_tokens
-from specdec.runs import cli
+from specdec.runs import main
 from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ def nothing_is_loaded(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("specdec.runs.decode.load_pair", refuse)
+    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", refuse)
     monkeypatch.setattr("specdec.checkpoints.loading.open_checkpoint", refuse)
     arrays = len(jax.live_arrays())
     yield
@@ -35,7 +35,7 @@ def nothing_is_loaded(monkeypatch):
 
 def run(files, *bindings, folder=None):
     given = Given([str(file) for file in files], bindings, folder and str(folder), "test")
-    return cli.decode(given, ROOT, dry_run=True)
+    return main.decode(given, ROOT, dry_run=True)
 
 
 def compiled(capsys, tmp_path, files, *bindings):

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from specdec.accelerators.chips import Slice
+from specdec.compile.chips import Slice
 
 # What the TPU compiler asks of a machine that it takes for a TPU's host; unless it is one.
 _TPU_VARIABLES = {
@@ -85,7 +85,7 @@ def devices(where: Slice) -> Sequence[Any]:
 
 def _gpus(name: str) -> Sequence[Any]:
     """One GPU, described by a file of this package."""
-    file = importlib.resources.files("specdec.accelerators") / f"{name}.txtpb"
+    file = importlib.resources.files("specdec.compile") / f"{name}.txtpb"
     options = {"platform": "cuda", "target_config": file.read_text(), "topology": "1x1x1"}
     jax.local_devices()  # JAX's own are found first, so that none is looked for below.
     try:

@@ -7,21 +7,27 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from specdec.accelerators import chips
-from specdec.accelerators.decodes import compile_decode
-from specdec.accelerators.phases import Branch
-from specdec.accelerators.programs import Place
-from specdec.accelerators.report import CompileReport, ProgramReport
+import jax
+import numpy as np
+
 from specdec.api import Pair
 from specdec.checkpoints import read_config
 from specdec.checkpoints.architectures import Config
 from specdec.checkpoints.loading import resolve
+from specdec.compile import chips
+from specdec.compile.phases import Branch
+from specdec.compile.programs import Place, Program, compile_program
+from specdec.compile.report import CompileReport, ProgramReport
+from specdec.compile.shapes import Decoder, shaped_decoder
+from specdec.core.randomness import seed_words
+from specdec.decoding import loop
+from specdec.decoding.batches import input_bucket
 from specdec.decoding.options import Decoding, decoding_of
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.models.packed import PackedModel
 from specdec.models.partitioning import DeviceMesh
-from specdec.shapes import shaped_decoder
+from specdec.types import Prompt
 
 
 def compile_report(
@@ -64,7 +70,7 @@ def compile_report(
     Raises:
       ValueError: an unknown chip; gamma or a tree that is "auto"; wheels that are missing or of
         another JAX; a draft without shape; a mesh that the slice cannot hold (see
-        :class:`specdec.accelerators.programs.Place`); see also :meth:`specdec.Pair.decoder`.
+        :class:`specdec.compile.programs.Place`); see also :meth:`specdec.Pair.decoder`.
       DoesNotFitError: a program needs more memory than the chip has.
     """
     place = Place(chips.find(chip), mesh)
@@ -136,3 +142,49 @@ def _name(source: Any, role: str) -> str:
     if isinstance(source, str | os.PathLike | DraftSpec):
         return str(source)
     return role
+
+
+def compile_decode(
+    place: Place, decoder: Decoder, *, batch_size: int = 1, input_len: int = 64,
+    options: dict[str, Any] | None = None,
+) -> Program:  # fmt: skip
+    """The program that decodes or searches a batch, compiled for a chip or a mesh.
+
+    Args:
+      decoder: its models must be made for the place: inside of :meth:`Place.tracing`, and on a
+        mesh with :attr:`Place.target` and :attr:`Place.draft`. Parameters may be shapes; those of
+        a mesh say by their shardings how they lie, and what has none is whole on each chip.
+      input_len: tokens of each text, which the usual bucket is made of.
+      options: see :func:`specdec.compile.programs.compile_program`.
+
+    Raises:
+      ValueError: the mesh cannot cut the batch into equal parts.
+      DoesNotFitError: see :func:`specdec.compile.programs.compile_program`.
+    """
+    decoder.target.check_batch_size(batch_size)
+    prompt, row_ids = _rows(place, decoder, batch_size, input_bucket(input_len))
+
+    whole: Any = decoder.loop
+
+    def decode(params, prompt, row_ids, limit, seed):
+        return loop.decode.function(
+            whole, params, prompt, row_ids, limit, seed,
+            output_bucket=decoder.output_bucket,
+        )  # fmt: skip
+
+    limit, seed = np.int32(decoder.max_decode_len), seed_words(decoder.seed)
+    args = (decoder.loop_params, prompt, row_ids, limit, seed)
+    return compile_program(place, decode, *args, options=options)
+
+
+def _rows(place: Place, decoder: Decoder, batch_size: int, input_len: int) -> tuple[Prompt, Any]:
+    """A prompt and its rows' ids, as shapes on the chips that decode them."""
+    tokens = np.zeros((batch_size, input_len), np.int32)
+    prompt = decoder.target.model.prompt(tokens, np.full(batch_size, input_len, np.int32))
+    rows = place.target.sharding(("batch",)) if place.target else place.whole
+
+    def shape(array: Any) -> jax.ShapeDtypeStruct:
+        array = np.asarray(array)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+
+    return jax.tree.map(shape, (prompt, np.arange(batch_size, dtype=np.int32)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from specdec.accelerators.hlo import Computation, Instruction, Module
+from specdec.compile.hlo import Computation, Instruction, Module
 
 # What only hands on or moves an array. Starts and dones are the two ends of a copy under way.
 _MOVES = {

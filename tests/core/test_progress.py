@@ -8,8 +8,8 @@ import sys
 import pytest
 import tqdm.std
 
-from specdec.measure import progress
-from specdec.measure.progress import Progress, say
+from specdec.core import progress
+from specdec.core.progress import Progress, say
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_terminal_has_a_bar_and_lines_above_it(clock, monkeypatch):
 
 def test_bars_that_are_switched_off():
     code = """
-from specdec.measure.progress import Progress, say
+from specdec.core.progress import Progress, say
 with Progress(4, "rows") as shown:
     shown.begin("something")
     shown.add(2, kind="short", tokens=3)

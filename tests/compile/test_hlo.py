@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec.accelerators import hlo, thunks
-from specdec.accelerators.costs import bytes_of
-from specdec.accelerators.flow import Flow
-from specdec.accelerators.phases import OTHER, STEPS, Reader
+from specdec.compile import hlo, thunks
+from specdec.compile.costs import bytes_of
+from specdec.compile.flow import Flow
+from specdec.compile.phases import OTHER, STEPS, Reader
 
 # A decode: the start widens the kernel; a block drafts in a loop of three steps, and scores.
 TEXT = (Path(__file__).parent / "decode.hlo").read_text()

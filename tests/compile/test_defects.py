@@ -8,8 +8,8 @@ import pytest
 from slow import slow
 from small_decodes import one_chip, report_of
 
-from specdec.accelerators import chips, findings, hlo
-from specdec.accelerators.programs import Place, compile_program
+from specdec.compile import chips, findings, hlo
+from specdec.compile.programs import Place, compile_program
 
 NONE = {
     "weight_copy_bytes": 0, "weight_widened_bytes": 0, "row_loops": 0,

@@ -11,13 +11,13 @@ from collections import Counter
 import pytest
 from small_decodes import TARGET
 
-from specdec.accelerators import chips, hlo, phases
-from specdec.accelerators.decodes import compile_decode
-from specdec.accelerators.programs import Place
+from specdec.compile import chips, hlo, phases
+from specdec.compile.compiling import compile_decode
+from specdec.compile.programs import Place
+from specdec.compile.shapes import shaped_decoder
 from specdec.core import platforms
 from specdec.decoding.options import Decoding
 from specdec.drafters.shape import Chain
-from specdec.shapes import shaped_decoder
 
 
 def compiled(gamma, dtype="bfloat16", platform=platforms.TPU):

@@ -7,7 +7,7 @@ of T5-large 502 kernels, one of T5-XXL on a v4 6.8 times as long as its bytes ta
 import pytest
 
 from specdec import compile_report
-from specdec.accelerators import chips
+from specdec.compile import chips
 from specdec.models.t5.config import T5Config
 
 SIZES = {

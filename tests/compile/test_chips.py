@@ -8,8 +8,8 @@ import jax
 import pytest
 from small_decodes import devices_of
 
-from specdec.accelerators import chips, compilers
-from specdec.accelerators.programs import DoesNotFitError, Place, compile_program
+from specdec.compile import chips, compilers
+from specdec.compile.programs import DoesNotFitError, Place, compile_program
 from specdec.models.partitioning import DeviceMesh
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.accelerators import findings, hlo, text
-from specdec.accelerators.chips import Chip, Slice
-from specdec.accelerators.costs import Cost
-from specdec.accelerators.findings import Findings
-from specdec.accelerators.phases import STEPS, Branch, Phases, Reader
-from specdec.accelerators.programs import Program
+from specdec.compile import findings, hlo, text
+from specdec.compile.chips import Chip, Slice
+from specdec.compile.costs import Cost
+from specdec.compile.findings import Findings
+from specdec.compile.phases import STEPS, Branch, Phases, Reader
+from specdec.compile.programs import Program
 from specdec.core.theory import expected_tokens
 
 FILE = "compile.json"
@@ -68,7 +68,7 @@ class ProgramReport:
       phases: of one block.
       block: one pass of the loop; of plain decoding one step.
       draft, draft_step: all guesses of a block, and one; None without a draft.
-      graphs, loops_outside: see :class:`specdec.accelerators.thunks.Thunks`; None of a TPU.
+      graphs, loops_outside: see :class:`specdec.compile.thunks.Thunks`; None of a TPU.
     """
 
     start: Part

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import gin
 
+from specdec.core.progress import say
 from specdec.measure import traces
-from specdec.measure.progress import say
 from specdec.measure.run_table import format_table
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, told
-from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report, what_processes_do
 from specdec.runs.gin_bindings import configured
+from specdec.runs.prepared_run import PreparedRun
 from specdec.runs.processes import ALONE, Processes
 
 SHOWN_ROWS = 3
@@ -39,7 +39,7 @@ def decode(
 
     Returns:
       the exit code: 0, or 2 for a mistake of the user, with one line on stderr. A run that is
-      stopped raises SystemExit, see :meth:`specdec.runs.decode.PreparedRun.execute`.
+      stopped raises SystemExit, see :meth:`specdec.runs.prepared_run.PreparedRun.execute`.
     """
     try:
         with processes.together():

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
+from specdec.core.topology import MOST_NODES
 from specdec.decoding.engine import Engine, EngineParams, Scored
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import (
@@ -29,8 +31,6 @@ from specdec.drafters.pending import Pending, newest_of
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
 from specdec.models.base import Model
-from specdec.pytrees import pytree
-from specdec.topology import MOST_NODES
 from specdec.types import (
     DecodeState,
     Draft,

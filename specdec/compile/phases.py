@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from specdec.accelerators.costs import Cost, cost_of
-from specdec.accelerators.flow import Flow
-from specdec.accelerators.hlo import Computation, Instruction, Module
+from specdec.compile.costs import Cost, cost_of
+from specdec.compile.flow import Flow
+from specdec.compile.hlo import Computation, Instruction, Module
 
 # The engine's, in its ``jax.named_scope``s; of a draft also the loop of its steps after the first
 # call, which a compiler may have unrolled.

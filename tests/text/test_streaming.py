@@ -7,9 +7,10 @@ from tokenizers import decoders, models
 
 import specdec
 from specdec.decoding import loop
+from specdec.decoding.batch_decoder import within
 from specdec.rules.spelling import Finish
-from specdec.streaming import Piece, pieces, settled, sure, within
 from specdec.text.hugging_face import HuggingFaceTokenizer
+from specdec.text.streaming import Piece, pieces, settled, sure
 
 TEXT = "The house is old, and the garden is large. Where is the station?"
 WARM = specdec.SamplingConfig(1.0)

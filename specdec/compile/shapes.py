@@ -23,6 +23,7 @@ from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import build_decoder, build_search
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import DraftSpec, MakeTree, OpenDraft
 from specdec.drafters.model import model_draft
 from specdec.drafters.ngram_tables import NgramTables
@@ -32,19 +33,6 @@ from specdec.models.partitioning import Partitioning
 from specdec.types import Params
 
 Decoder = BatchDecoder | BeamDecoder | SpeculativeBeamDecoder
-
-
-def shaped_model(
-    config: Config, partitioning: Partitioning | None = None, *, int8: bool = False,
-    source: str = "target",
-) -> LoadedModel:  # fmt: skip
-    """A model of this shape, packed for :func:`specdec.core.platforms.current`.
-
-    Its parameters are shapes in ``config.dtype``, on a mesh with their shardings.
-    """
-    model = decode_model(config, platforms.current().layout, partitioning)
-    params = jax.eval_shape(lambda: _packed(config, int8=int8))
-    return as_loaded(model, _laid_out(model, params), source)
 
 
 def _packed(
@@ -96,7 +84,7 @@ class _ShapeLoader:
 
 def _traced(
     config: Config, partitioning: Partitioning | None, source: str, **packing: Any
-) -> LoadedModel:
+) -> LoadedTarget:
     """A model whose weights are traced; see :func:`_packed`."""
     model = decode_model(config, platforms.current().layout, partitioning)
     return as_loaded(model, _packed(config, **packing), source)

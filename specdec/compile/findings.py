@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from specdec.accelerators.flow import Flow
-from specdec.accelerators.hlo import Computation, Instruction, Module, Shape
-from specdec.accelerators.phases import decode_loop, executed, within
+from specdec.compile.flow import Flow
+from specdec.compile.hlo import Computation, Instruction, Module, Shape
+from specdec.compile.phases import decode_loop, executed, within
 
 _PRODUCTS = {"dot", "convolution", "custom-call"}
 _SORTS = ("TopK", "__cub$DeviceRadixSort", "ApproxTopK")

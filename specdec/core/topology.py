@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from specdec.pytrees import pytree, static_field
+from specdec.core.pytrees import pytree, static_field
 
 MOST_NODES = 1024  # Guesses of a block: its masks have the square of it.
 

@@ -7,9 +7,17 @@ import math
 import re
 
 from specdec.core.platforms import GPU, TPU, Platform
-from specdec.core.roofline import Hardware
 
 _GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """A device's public figures."""
+
+    name: str
+    memory: float  # Bytes it has.
+    bandwidth: float  # Bytes of it that can be read, a second.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +44,19 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        # https://docs.cloud.google.com/tpu/docs/v4, and configs/hardware/tpu_v4.gin. The clock is
-        # that at which 2 x 4 matrix units of 128 x 128 reach the peak.
-        Chip("v4", TPU, Hardware("TPU v4", 32 * _GIB, 1.2e12, 275e12, 300e9), 1.05e9, 2, 3),
+        # https://docs.cloud.google.com/tpu/docs/v4. The clock is that at which 2 x 4
+        # matrix units of 128 x 128 reach the peak.
+        Chip("v4", TPU, Hardware("TPU v4", 32 * _GIB, 1.2e12), 1.05e9, 2, 3),
         # https://docs.cloud.google.com/tpu/docs/v5e. The clock: as above, of 4 matrix units.
-        Chip("v5e", TPU, Hardware("TPU v5e", 16 * _GIB, 819e9, 197e12, 200e9), 1.5e9, 1, 2),
+        Chip("v5e", TPU, Hardware("TPU v5e", 16 * _GIB, 819e9), 1.5e9, 1, 2),
         # https://docs.cloud.google.com/tpu/docs/v5p. The clock: as above, of 2 x 4.
-        Chip("v5p", TPU, Hardware("TPU v5p", 95 * _GIB, 2.765e12, 459e12, 600e9), 1.75e9, 2, 3),
+        Chip("v5p", TPU, Hardware("TPU v5p", 95 * _GIB, 2.765e12), 1.75e9, 2, 3),
         # https://docs.cloud.google.com/tpu/docs/v6e. The clock is not confirmed.
-        Chip("v6e", TPU, Hardware("TPU v6e", 32 * _GIB, 1.6e12, 918e12, 400e9), 1.75e9, 1, 2),
-        # https://www.nvidia.com/en-us/data-center/h100, SXM: bfloat16 without sparsity.
-        Chip("h100", GPU, Hardware("H100", 80e9, 3.35e12, 989.5e12, 450e9)),
+        Chip("v6e", TPU, Hardware("TPU v6e", 32 * _GIB, 1.6e12), 1.75e9, 1, 2),
+        # https://www.nvidia.com/en-us/data-center/h100, SXM.
+        Chip("h100", GPU, Hardware("H100", 80e9, 3.35e12)),
         # https://www.nvidia.com/en-us/data-center/h200, SXM.
-        Chip("h200", GPU, Hardware("H200", 141e9, 4.8e12, 989.5e12, 450e9)),
+        Chip("h200", GPU, Hardware("H200", 141e9, 4.8e12)),
     )
 }
 # Chips of a slice to how they stand. Whole hosts, of 4 chips; a slice of 8 in a plane is one host.
@@ -118,7 +126,7 @@ def find(name: str) -> Slice:
         if each.dimensions
     )
     raise ValueError(
-        f"There is nothing called {name!r} to compile for. One chip: {', '.join(CHIPS)}. Slices "
+        f"No chip or slice is called {name!r}. One chip: {', '.join(CHIPS)}. Slices "
         f"of several: {', '.join(slices)} (of v4 and v5p the number counts TensorCores, of which "
         "each chip has two)."
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec.compile.findings import Findings
 from specdec.core.theory import alpha_of_blocks
 
 if TYPE_CHECKING:
-    from specdec.compile.report import CompileReport, Part, ProgramReport
+    from specdec.compile.report import CompileReport, Part
 
 _ESTIMATED = (
     "estimated by the TPU compiler, not measured. Prefetches, collectives and launches have no "
@@ -20,14 +19,6 @@ _COUNTED = (
 )
 _GB = 1e9
 _FEW = 1e6  # Bytes that say nothing of how a part stands to its floor.
-_FOUND = {
-    "weight_copy_bytes": "bytes of weights copied into another layout",
-    "weight_widened_bytes": "bytes of weights written once more in more bits",
-    "row_loops": "loops over rows that the compiler made of one operation",
-    "one_token_vector_products": "products of weights off the matrix unit",
-    "stacked_copies": "copies of kernels stacked along an axis of their own",
-    "sorts": "sorts",
-}
 
 
 def lines(report: CompileReport) -> list[str]:
@@ -50,8 +41,6 @@ def lines(report: CompileReport) -> list[str]:
         f"{has / _GB:,.2f} GB of each device. Compiled in {main.compile_seconds:.0f} s.",
         *_table(rows, chip.hardware.bandwidth),
         *_ratios(report),
-        *_found("plain decoding", report.plain),
-        *(_found("the block", report.speculative) if report.speculative else []),
     ]
 
 
@@ -100,13 +89,3 @@ def _ratios(report: CompileReport) -> list[str]:
             + ", ".join(speeds[1::2])
         )
     return found
-
-
-def _found(what: str, program: ProgramReport) -> list[str]:
-    counts = {name: getattr(program.findings, name) for name in Findings.__dataclass_fields__}
-    found = [f"{counts[name]:,} {words}" for name, words in _FOUND.items() if counts[name]]
-    shown = [f"Found in {what}: {'; '.join(found) if found else 'nothing amiss'}."]
-    if program.graphs is not None:
-        loops = f", {program.loops_outside} loops outside of them" if program.loops_outside else ""
-        shown.append(f"  graphs: {program.graphs}{loops}")
-    return shown

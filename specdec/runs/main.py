@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,14 +44,19 @@ def decode(
     """
     try:
         with processes.together():
-            task = ["TASK = None"] if dry_run else _given_task(texts, input_file)
+            task = _given_task(texts, input_file)
             check = ["CHECK = False"] if input_file else []  # The command line's own may follow.
             gin_files.parse(given.gin_files, [*check, *given.bindings, *task], root)
+            rows = _unread_task() if dry_run else ""
             run = configured(DecodeRun)
             config = gin.operative_config_str()
         if dry_run:
             folder = Path(given.output_dir) if given.output_dir else None
-            print(gin.get_configurable(report)(run, root, folder=folder, distributed=distributed))
+            print(
+                gin.get_configurable(report)(
+                    run, root, folder=folder, task=rows, distributed=distributed
+                )
+            )
             return 0
         processes.check_same(config)
         if processes.count > 1 and not processes.index:
@@ -73,6 +79,19 @@ def decode(
     print(format_table(results), end="\n\n")
     print(f"Written to {directory}: results.json, decodes.jsonl, trace.html, operative_config.gin")
     return 0
+
+
+def _unread_task() -> str:
+    """Takes the task out of the configuration, for it may read data; returns it in words."""
+    task = gin.query_parameter("TASK/macro.value")
+    with gin.unlock_config():
+        gin.bind_parameter("TASK/macro.value", None)
+    if not isinstance(task, gin.config.ConfigurableReference):
+        return ""
+    with gin.config_scope(task.config_key[0] or None):
+        settings = gin.get_bindings(task.selector)
+    words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+    return textwrap.shorten(f"{task.selector.rpartition('.')[2]}: {words}".rstrip(": "), 200)
 
 
 def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:

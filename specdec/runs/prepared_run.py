@@ -42,6 +42,12 @@ AGREEMENT_ROWS = 256  # At most, that rounded weights are compared with full one
 _END = "# ---\n"  # Of the provenance above a configuration.
 
 
+def written_files(run: DecodeRun) -> list[str]:
+    """The files that a run writes into its directory."""
+    skipped = [SKIPPED] if run.bad_rows == "skip" else []
+    return [CONFIG, *skipped, DECODES, RESULTS, TRACE]
+
+
 class PreparedRun:
     """A run whose inputs, models and output directory were checked; nothing is written yet.
 

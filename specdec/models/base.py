@@ -151,10 +151,6 @@ class LoadableModel(Model, Protocol):
         """
         ...
 
-    def step_bytes(self, params: Params) -> int:
-        """Bytes of the weights that a decode step reads."""
-        ...
-
     def quantized(
         self, params: Params, bits: int, group: int, *, of_target: bool
     ) -> tuple[LoadableModel, Params]:
@@ -217,11 +213,6 @@ class LoadedModel:
         """A draft in few bits; see :meth:`LoadableModel.quantized`."""
         model, params = self.model.quantized(self.params, bits, group, of_target=of_target)
         return dataclasses.replace(self, model=model, params=params)
-
-    @property
-    def step_bytes(self) -> int:
-        """See :meth:`LoadableModel.step_bytes`."""
-        return self.model.step_bytes(self.params)
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raises ValueError for a batch that the mesh cannot cut into equal parts."""

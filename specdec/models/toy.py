@@ -118,9 +118,6 @@ class ToyModel:
     def select(self, cache: ToyCache, rows: Int[Array, "g n"]) -> ToyCache:
         return ToyCache(rows_of(cache.tokens, rows), rows_of(cache.length, rows))
 
-    def step_bytes(self, params: Float[Array, "c v"]) -> int:
-        return params.nbytes
-
     def quantized(
         self, params: Float[Array, "c v"], bits: int, group: int, *, of_target: bool
     ) -> tuple[ToyModel, Float[Array, "c v"]]:

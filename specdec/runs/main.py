@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gin
+from gin.config import ConfigurableReference
 
 from specdec.core.progress import say
 from specdec.measure import traces
@@ -86,7 +87,7 @@ def _unread_task() -> str:
     task = gin.query_parameter("TASK/macro.value")
     with gin.unlock_config():
         gin.bind_parameter("TASK/macro.value", None)
-    if not isinstance(task, gin.config.ConfigurableReference):
+    if not isinstance(task, ConfigurableReference):
         return ""
     with gin.config_scope(task.config_key[0] or None):
         settings = gin.get_bindings(task.selector)

@@ -151,8 +151,8 @@ def decode() -> None:
     texts = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
     file = flags.DEFINE_string("input_file", None, "A file to decode instead, one text per line.")
     sizes = (
-        "Only print parameters, bytes and the expected speedup, with COMPILE_FOR also what a "
-        "chip's compiler says; load nothing."
+        "Only print whether it fits, what it will read and what it would write, with COMPILE_FOR "
+        "also what a chip's compiler says; load nothing."
     )
     dry_run = flags.DEFINE_bool("dry_run", False, sizes)
     found = "One of several processes, which JAX finds."

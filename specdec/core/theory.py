@@ -10,7 +10,6 @@ Everything raises ValueError for alpha outside [0, 1], a negative gamma or negat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -51,15 +50,6 @@ def block_speedup(tokens: float, guesses: float, cost_ratio: float, verify_ratio
     return tokens / time
 
 
-def break_even_alpha(gamma: int, cost_ratio: float, verify_ratio: float = 1.0) -> float:
-    """The alpha from which blocks of gamma guesses are faster than plain decoding.
-
-    Where :func:`speedup` is 1, by bisection; 0 if it is never below, infinite if never above.
-    """
-
-    return _alpha_from(lambda alpha: speedup(alpha, gamma, cost_ratio, verify_ratio) >= 1)
-
-
 def alpha_of_blocks(tokens: float, gamma: int) -> float:
     """The alpha at which blocks of gamma guesses emit ``tokens`` on average.
 
@@ -68,19 +58,13 @@ def alpha_of_blocks(tokens: float, gamma: int) -> float:
     """
     if not 1 <= tokens <= expected_tokens(1, gamma):
         raise ValueError(f"tokens must be in [1, gamma + 1] = [1, {gamma + 1}], got {tokens}.")
-    return _alpha_from(lambda alpha: expected_tokens(alpha, gamma) >= tokens)
-
-
-def _alpha_from(enough: Callable[[float], bool]) -> float:
-    """The least alpha that is enough, by bisection; infinite if none is."""
     low, high = 0.0, 1.0
-    if enough(low):
+    if expected_tokens(low, gamma) >= tokens:
         return low
-    if not enough(high):
-        return math.inf
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        enough = expected_tokens(middle, gamma) >= tokens
+        low, high = (low, middle) if enough else (middle, high)
     return high
 
 

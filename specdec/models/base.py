@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.topology import CHAIN, Order
 from specdec.models.partitioning import Partitioning
 from specdec.models.placing import place
-from specdec.rules.base import Rule, Words
-from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
 T = TypeVar("T")
@@ -153,10 +151,6 @@ class LoadableModel(Model, Protocol):
         """
         ...
 
-    def step_bytes(self, params: Params) -> int:
-        """Bytes of the weights that a decode step reads."""
-        ...
-
     def quantized(
         self, params: Params, bits: int, group: int, *, of_target: bool
     ) -> tuple[LoadableModel, Params]:
@@ -205,11 +199,6 @@ class LoadedModel:
       reads_encoding: width of the target's encoding that it starts from; None for a model that
         needs none, as each target does.
       most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
-      vocabulary: of a target; None where there is none.
-      rules: those for logits that its checkpoint sets.
-      refused: why "sampled" decoding or "beams" cannot follow its checkpoint's other options.
-      first_token: what each output begins with, such as its language, whatever the rules; None for
-        what the model makes of it.
     """
 
     model: LoadableModel
@@ -219,20 +208,11 @@ class LoadedModel:
     encoding_width: int | None = None
     reads_encoding: int | None = None
     most_tokens: int | None = None
-    vocabulary: Words | None = None
-    rules: tuple[Rule, ...] = ()
-    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    first_token: int | None = None
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
         """A draft in few bits; see :meth:`LoadableModel.quantized`."""
         model, params = self.model.quantized(self.params, bits, group, of_target=of_target)
         return dataclasses.replace(self, model=model, params=params)
-
-    @property
-    def step_bytes(self) -> int:
-        """See :meth:`LoadableModel.step_bytes`."""
-        return self.model.step_bytes(self.params)
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raises ValueError for a batch that the mesh cannot cut into equal parts."""

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
+from specdec.core.topology import CHAIN, Order
 from specdec.models.base import continued
 from specdec.models.cache import block_mask, rows_of, slot_positions
 from specdec.models.products.quantized import to_int8
-from specdec.pytrees import pytree
-from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Distribution, Encoded, Prompt, Start
 
 
@@ -117,9 +117,6 @@ class ToyModel:
 
     def select(self, cache: ToyCache, rows: Int[Array, "g n"]) -> ToyCache:
         return ToyCache(rows_of(cache.tokens, rows), rows_of(cache.length, rows))
-
-    def step_bytes(self, params: Float[Array, "c v"]) -> int:
-        return params.nbytes
 
     def quantized(
         self, params: Float[Array, "c v"], bits: int, group: int, *, of_target: bool

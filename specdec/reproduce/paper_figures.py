@@ -14,7 +14,7 @@ import numpy as np
 
 from specdec.core import theory
 from specdec.measure import traces
-from specdec.measure.decodes import Row
+from specdec.measure.kept_rows import Row
 from specdec.reproduce import paper
 from specdec.reproduce.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW, saved
 from specdec.reproduce.measure.timeline import Event, Kind, Timeline

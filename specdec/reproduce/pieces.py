@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 
 from specdec.core import files
-from specdec.measure.progress import Progress
+from specdec.core.progress import Progress
 
 Result = dict[str, Any]
 

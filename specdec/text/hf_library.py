@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.arguments import MOST_LAYERS
+from specdec.core.arguments import MOST_LAYERS
 from specdec.core.checkpoint_files import CheckpointError
 
 # What is no matter of the network: the weights' files tell their dtype, and the rest is of

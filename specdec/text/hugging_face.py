@@ -229,7 +229,7 @@ def opened(path: Path) -> Any:
 
 def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -246,7 +246,7 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
         return getattr(transformers, _guessed(path)).from_pretrained(path.parent, **options)
     if not config:
         options["config"] = transformers.PreTrainedConfig()
-    elif model_type in CONFIG_MAPPING_NAMES:
+    elif model_type in CONFIG_MAPPING:
         options["config"] = config_object(model_type, config, path.with_name(_CONFIG))
         options["config"].name_or_path = str(path.parent)
     theirs = transformers.AutoTokenizer.from_pretrained(path.parent, **options)

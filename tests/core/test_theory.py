@@ -153,23 +153,6 @@ def test_refuses(call, message):
         call()
 
 
-@pytest.mark.parametrize("gamma", [1, 3, 7])
-@pytest.mark.parametrize(("c", "v"), [(0.05, 1.0), (0.1, 1.3), (0.3, 1.6)])
-def test_break_even_alpha_is_where_the_speedup_is_one(gamma, c, v):
-    alpha = theory.break_even_alpha(gamma, c, v)
-    if math.isinf(alpha):
-        assert theory.speedup(1.0, gamma, c, v) < 1
-    else:
-        assert theory.speedup(alpha, gamma, c, v) == pytest.approx(1)
-        assert theory.speedup(alpha + 0.01, gamma, c, v) > 1
-
-
-def test_break_even_alpha_at_its_ends():
-    assert theory.break_even_alpha(1, 0.25) == pytest.approx(0.25)  # (1 + alpha) / (1 + c)
-    assert theory.break_even_alpha(4, 0.0, 1.0) == 0
-    assert theory.break_even_alpha(4, 0.0, 5.01) == math.inf
-
-
 @pytest.mark.parametrize("gamma", [1, 4, 9])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.896, 1.0])
 def test_the_alpha_of_blocks_is_equation_1_the_other_way(alpha, gamma):

@@ -1,22 +1,17 @@
 """Decodes on meshes of 8 simulated devices: the same tokens, and no waiting where none is due."""
 
-import collections
 import json
 import re
 
 import pytest
 from compiled_text import collectives, decode_loop, part, read_program
 from run_on_meshes import (
-    BATCH,
     BEAMS,
     CONFIGS,
     CUT,
     DECODES,
     FEW,
-    GAMMA,
-    INPUT_BUCKET,
     MESHES,
-    OUTPUT_BUCKET,
     PROGRAMS,
     TREES,
 )
@@ -24,7 +19,6 @@ from simulated import on_eight_devices
 from slow import slow
 
 from specdec.measure.device_share import DeviceShare
-from specdec.measure.floors import BlockPlan
 
 # What cannot be cut by heads, hidden width or vocabulary: norms.
 WHOLE = re.compile("norm")
@@ -131,34 +125,6 @@ def test_groups_of_devices_decode_apart(program):
     (ended,) = collectives(decode_loop(program("8x1")))
     assert ended.opcode.startswith("all-reduce")
     assert "cond" in ended.scope
-
-
-@pytest.mark.parametrize(
-    "mesh",
-    [pytest.param(each, marks=[pytest.mark.slow] * (PROGRAMS[each] != "few")) for each in PROGRAMS],
-)
-def test_the_plan_counts_the_collectives_that_are_compiled(program, mesh):
-    """Kind, bytes, devices and number of each, in the draft's calls, the target's and elsewhere."""
-    plan = BlockPlan(
-        CONFIGS["target"], CONFIGS["draft"], MESHES[mesh], BATCH, GAMMA,
-        input_len=INPUT_BUCKET, output_len=OUTPUT_BUCKET,
-    )  # fmt: skip
-    planned = collections.Counter()
-    for part_ in plan.block():
-        for each in part_.work.collectives:
-            # The draft's steps of one token are a loop, so they are in the program once.
-            where = part_.name.split(",")[0]
-            planned[where, each.kind, each.size, each.devices] += each.count
-    # XLA puts what is read of the embedding together as it is stored: on CPU, a draft in 16 bits.
-    for where, kind, size, devices in list(planned):
-        if where == "draft" and kind == "all-reduce":
-            planned[where, kind, size, devices] -= 1
-            planned[where, kind, size // 2, devices] += 1
-    compiled = collections.Counter()
-    for each in collectives(decode_loop(program(mesh))):
-        where = next((s for s in ("draft", "target") if s in each.scope), "have all rows ended")
-        compiled[where, each.opcode, each.size, each.devices] += 1
-    assert compiled == planned
 
 
 @pytest.mark.parametrize("mesh", CUT)

@@ -15,9 +15,9 @@ import numpy as np
 
 from specdec.core import files
 from specdec.core.machine import num_cores
+from specdec.core.progress import say
 from specdec.decoding.batches import make_batches
 from specdec.measure import results, speed
-from specdec.measure.progress import say
 from specdec.reproduce.benchmarks import harness, report
 from specdec.reproduce.benchmarks.systems import SYSTEMS
 from specdec.reproduce.benchmarks.systems.specdec_loop import VARIANTS, decoder_of, pair_of

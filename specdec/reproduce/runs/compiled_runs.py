@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.accelerators.programs import DoesNotFitError
-from specdec.accelerators.report import ProgramReport
 from specdec.checkpoints.architectures import Config
-from specdec.compiling import compile_report
+from specdec.compile.compiling import compile_report
+from specdec.compile.programs import DoesNotFitError
+from specdec.compile.report import ProgramReport
 from specdec.core.theory import expected_tokens
 from specdec.reproduce import paper
 from specdec.reproduce.pieces import Done, Piece, kept, slug

@@ -16,13 +16,13 @@ from typing import Any
 import gin
 
 from specdec.core import files
+from specdec.core.progress import say
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.shape import Chain
 from specdec.measure import results
-from specdec.measure.progress import say
 from specdec.reproduce import paper_figures, paper_tables
 from specdec.reproduce.measure import timeline
 from specdec.reproduce.pieces import Done, Piece, carry_out, slug
@@ -30,10 +30,10 @@ from specdec.reproduce.runs.alpha_run import AlphaRun
 from specdec.reproduce.runs.compiled_runs import CompiledDecodes
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, told
-from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured
+from specdec.runs.prepared_run import PreparedRun
 from specdec.types import SamplingConfig
 
 SUMMARY, TABLES, FIGURES = "summary.json", "tables.md", "figures"
@@ -161,7 +161,7 @@ class Reproduction:
         Of studies it also writes the paper's tables and figures.
 
         Raises:
-          OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
+          OSError, ValueError: as :class:`specdec.runs.prepared_run.PreparedRun` and
             :meth:`specdec.reproduce.runs.alpha_run.AlphaRun.do`; pieces that were done are kept.
         """
         if self.studies and importlib.util.find_spec("matplotlib") is None:

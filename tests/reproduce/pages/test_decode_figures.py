@@ -12,7 +12,7 @@ from specdec.decoding.batches import Block
 from specdec.reproduce import paper_figures
 from specdec.reproduce.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW
 from specdec.reproduce.measure.timeline import Event, Timeline
-from tests.measure.test_decodes import ROW
+from tests.measure.test_kept_rows import ROW
 
 TIMELINES = [
     Timeline(

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from specdec.accelerators.programs import DoesNotFitError
+from specdec.compile.programs import DoesNotFitError
 from specdec.core.theory import expected_tokens
 from specdec.reproduce import paper
 from specdec.reproduce.runs import compiled_runs

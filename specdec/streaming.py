@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
-from specdec.models.partitioning import Partitioning
-from specdec.models.placing import agreed
 from specdec.text.base import Tokenizer, common
 
 End = Literal["eos", "limit", "stop", "time"]
-R = TypeVar("R")
 _UNKNOWN = "\ufffd"  # Stands for bytes that are no character yet.
 _TORN = "<0xC3>"  # How vocabularies with pieces of bytes write one that is no character by itself.
 
@@ -38,24 +34,6 @@ class Piece:
 
     def __str__(self) -> str:
         return self.text
-
-
-def within(
-    parts: Iterator[tuple[R, np.ndarray]], seconds: float | None,
-    partitioning: Partitioning | None = None,
-) -> Iterator[tuple[R, np.ndarray, bool]]:  # fmt: skip
-    """Parts of a decode until the time is over; each with whether it is the last one for that.
-
-    Args:
-      seconds: from now on; None for any time. At least one part is given.
-      partitioning: of the target; processes that share it end with the same part.
-    """
-    begun = time.monotonic()
-    for result, finished in parts:
-        over = seconds is not None and agreed(partitioning, time.monotonic() - begun >= seconds)
-        yield result, finished, over and not np.all(finished)
-        if over:
-            return
 
 
 def sure(

@@ -220,7 +220,7 @@ class _Piece:
             for name, (tokens, lengths) in outputs.items():
                 for index, row in enumerate(batch.row_ids):
                     if row >= 0:
-                        text = self.pair.text(tokens[index, : lengths[index]], batch, index)
+                        text = self.pair.texts.of(tokens[index, : lengths[index]], batch, index)
                         assert text is not None
                         scored[name].add(text, str(examples[row].reference))
         return {

@@ -1,21 +1,64 @@
-"""What :meth:`specdec.api.Pair.generate` returns."""
+"""What :meth:`specdec.api.Pair.generate` returns: what a loop has come to, as rows with texts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from specdec.core.stats import RunStats
-from specdec.decoding.batches import Block, blocks_of
-from specdec.decoding.beam import Hypothesis
-from specdec.decoding.speculative_beam import BeamCounts, SearchedBlock
+from specdec.decoding.batch_decoder import Pause
+from specdec.decoding.batches import Batch, Block, blocks_of
+from specdec.decoding.beam import BeamResult, Hypothesis
+from specdec.decoding.options import Decoding
+from specdec.decoding.samples import rows_of, samples_of
+from specdec.decoding.speculative_beam import (
+    BeamCounts,
+    SearchedBlock,
+    SpeculativeBeamResult,
+    searched_blocks,
+)
 from specdec.measure.choice import Choice
-from specdec.text.streaming import End
+from specdec.models.base import LoadableModel
+from specdec.rules.stops import cut_before
+from specdec.text.base import Tokenizer, added_text
+from specdec.text.streaming import End, Piece, pieces, sure
 from specdec.types import DecodeResult
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Makes the texts of outputs.
+
+    Attributes:
+      model: whose outputs they are.
+      vocabulary: None where there is none, and then no texts.
+    """
+
+    model: LoadableModel
+    vocabulary: Tokenizer | None
+
+    def of(
+        self, tokens: np.ndarray, batch: Batch, index: int, stop: Sequence[str | int] = ()
+    ) -> str | None:
+        """What an output adds to the text that a batch's row begins with.
+
+        The EOS that ends it has no text.
+
+        Args:
+          stop: the text ends before the first of these strings.
+        """
+        if self.vocabulary is None:
+            return None
+        prompt = batch.prompt
+        start = 0 if self.model.reads_prefix else 1  # The start token is no text.
+        before = prompt.prefix[index, start : prompt.prefix_lengths[index]].tolist()
+        is_ended = len(tokens) and tokens[-1] in self.model.eos_ids
+        text = added_text(self.vocabulary, before, tokens[: -1 if is_ended else None].tolist())
+        return cut_before(text, stop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +154,70 @@ class GenerateOutput:
     searched: BeamCounts | None = None
 
     @classmethod
+    def of_results(
+        cls, texts: Texts, decoding: Decoding, num_rows: int,
+        results: Iterable[tuple[Batch, DecodeResult]],
+    ) -> GenerateOutput:  # fmt: skip
+        """The output of batches that a draft or plain decoding has decoded.
+
+        Args:
+          num_rows: of all batches, of which the last ones may be missing: there was no time.
+        """
+        samples: list[list[Sample]] = [[] for _ in range(num_rows)]
+        count, stats, nothing = decoding.num_samples, [], None
+        for batch, result in results:
+            stats.append(rows_of(result.stats))
+            for index, row in enumerate(batch.row_ids):
+                if row >= 0:
+                    rows = samples_of(result, index, count)
+                    samples[row] = [sample_of(texts, decoding, r, batch, index) for r in rows]
+                    nothing = nothing or (jax.tree.map(np.zeros_like, rows[0]), batch, index)
+        for row, found in enumerate(samples):
+            if not found:
+                assert nothing is not None
+                samples[row] = [sample_of(texts, decoding, *nothing)] * count
+        total = RunStats.total(stats, num_rows * count, decoding.depth)
+        return cls.of_samples(samples, total)
+
+    @classmethod
+    def of_beams(
+        cls, texts: Texts, decoding: Decoding, num_rows: int,
+        results: Iterable[tuple[Batch, BeamResult | SpeculativeBeamResult]],
+    ) -> GenerateOutput:  # fmt: skip
+        """The output of batches that were searched; see :meth:`of_results`."""
+        beam, num_return = decoding.beam, decoding.num_return
+        assert beam is not None
+        assert num_return is not None
+        beams: list[list[Hypothesis]] = [[] for _ in range(num_rows)]
+        traces: list[list[SearchedBlock]] = [[] for _ in range(num_rows)]
+        stats, counts, traced = [], [], False
+        for batch, result in results:
+            stats.append(result.stats)
+            trace = None
+            if isinstance(result, SpeculativeBeamResult):
+                counts.append(result.counts)
+                trace = result.trace
+            for index, row in enumerate(batch.row_ids):
+                if row >= 0:
+                    beams[row] = with_texts(texts, result.row(index, num_return), batch, index)
+                    if trace is not None:
+                        traced = True
+                        traces[row] = searched_blocks(trace, index, beam.num_beams)
+        given: dict[str, Any] = {}
+        if decoding.log_probs:
+            names = ("log_probs", "adjusted_log_probs")
+            given = {name: [getattr(row[0], name) for row in beams] for name in names}
+        return cls(
+            None if texts.vocabulary is None else [row[0].text or "" for row in beams],
+            [row[0].tokens for row in beams],
+            RunStats.total(stats, num_rows, decoding.depth),
+            traces if traced else None,
+            beams=beams,
+            searched=BeamCounts.total(counts) if counts else None,
+            **given,
+        )
+
+    @classmethod
     def of_samples(cls, samples: list[list[Sample]], stats: RunStats) -> GenerateOutput:
         """The output with these samples of each row."""
 
@@ -124,3 +231,49 @@ class GenerateOutput:
             first("text"), stats=stats, traces=first("blocks"), samples=samples,
             **{name: first(name) for name in names},
         )  # fmt: skip
+
+
+def sample_of(
+    texts: Texts, decoding: Decoding, row: DecodeResult, batch: Batch, index: int
+) -> Sample:
+    """A row of a result, an output of a batch's row, with its text."""
+    sample = Sample.of(row, texts.model.eos_ids, decoding.max_decode_len)
+    text = texts.of(sample.tokens, batch, index, decoding.stop)
+    return dataclasses.replace(sample, text=text)
+
+
+def with_texts(
+    texts: Texts, beams: Sequence[Hypothesis], batch: Batch, index: int
+) -> list[Hypothesis]:
+    """The hypotheses of a batch's row with their texts, where there is a vocabulary."""
+    return [dataclasses.replace(each, text=texts.of(each.tokens, batch, index)) for each in beams]
+
+
+def pieces_of(
+    texts: Texts, decoding: Decoding, batch: Batch, pauses: Iterable[Pause[DecodeResult]]
+) -> Iterator[Piece]:
+    """What each block adds to the output of a batch of one row, whose blocks are traced."""
+    vocabulary = texts.vocabulary
+
+    def shown_of(tokens: Sequence[int] | np.ndarray) -> str:
+        return texts.of(np.asarray(tokens), batch, 0, decoding.stop) or ""
+
+    def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
+        seen = count = accepted = 0
+        for pause in pauses:
+            (row,) = samples_of(pause.result, 0, 1)
+            sample = Sample.of(row, texts.model.eos_ids, decoding.max_decode_len)
+            assert sample.blocks is not None
+            for number, block in enumerate(sample.blocks[seen:], start=seen + 1):
+                accepted += len(block.accepted)
+                count += len(block.accepted) + (block.correction is not None)
+                tokens = sample.tokens[:count]
+                last = number == len(sample.blocks) and (pause.finished[0] or pause.over)
+                if last or vocabulary is None:
+                    shown = shown_of(tokens)
+                else:
+                    shown = sure(shown_of, tokens.tolist(), vocabulary)
+                yield tokens, accepted, shown, sample.ended if last else None
+            seen = len(sample.blocks)
+
+    return pieces(parts(), vocabulary, decoding.stop)

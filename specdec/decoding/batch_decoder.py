@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 import dataclasses
 import itertools
 import time
@@ -20,13 +21,30 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import Loop
 from specdec.decoding.refilling import Refilled
 from specdec.models.base import LoadedModel
-from specdec.models.partitioning import Partitioning, ways
+from specdec.models.partitioning import ways
 from specdec.models.placing import agreed, to_host
 from specdec.rules.base import Rule
 from specdec.types import AnyArray, DecodeResult, Params, Prompt
 
 R = TypeVar("R")
+T = TypeVar("T")
+_PAUSE = 0.1  # Seconds between pauses for the host to look, unless a block takes longer.
 Arguments = tuple[Params, Prompt, AnyArray, int, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pause(Generic[R]):
+    """A loop that the host looks at.
+
+    Attributes:
+      result: what its rows have come to so far, of NumPy arrays.
+      finished: [B] which of them have ended.
+      over: whether nothing follows because the time is over.
+    """
+
+    result: R
+    finished: Bool[np.ndarray, " b"]
+    over: bool
 
 
 class LoopDecoder(abc.ABC, Generic[R]):
@@ -92,54 +110,53 @@ class LoopDecoder(abc.ABC, Generic[R]):
           ValueError: the mesh cannot cut the batch into equal parts; logits are NaN (it names the
             row).
         """
-        loop, (params, prompt, row_ids, most, seed) = self.loop, self.arguments(batch)
-        given = params, prompt, row_ids, most if limit is None else limit, seed
-        size, capacity = self.output_bucket, self.first_bucket
-        state, status, result = loops.begin(
-            loop, *given, output_bucket=capacity, size=size, trace=trace
-        )
-        while not np.all((status := to_host(status)).finished):
-            capacity = loops.capacity(status)
-            state = loops.resized(
-                loop, params, state, *given[1:], output_bucket=capacity, trace=trace
-            )
-            state, status, result = loops.resume(
-                loop, params, state, output_bucket=capacity, size=size
-            )
-        result = to_host(result)
-        self.check_result(batch, result)
-        return result
+        return _last(self.pauses(batch, limit=limit, trace=trace)).result
 
-    def parts(
-        self, batch: Batch, seconds: float, *, trace: bool = False
-    ) -> Iterator[tuple[R, Bool[np.ndarray, " b"]]]:
-        """Decodes a batch, and gives what it has come to so far, again and again.
+    def pauses(
+        self, batch: Batch, *, often: bool = False, seconds: float | None = None,
+        limit: int | None = None, trace: bool = False,
+    ) -> Iterator[Pause[R]]:  # fmt: skip
+        """Decodes a batch, and gives what it has come to whenever the loop pauses.
 
-        Who asks for no more ends it. The first part is one block, others have as many as take
-        ``seconds``: a call takes time by itself, which a short block would wait for.
+        The loop pauses where its rows need larger arrays. Who asks for no more ends it.
 
-        Yields:
-          the result so far, as NumPy arrays, and which rows have ended.
+        Args:
+          often: whether it also pauses for the host to look: behind the first block, and then about
+            each tenth of a second, for a call takes time by itself.
+          seconds: from now on, when it ends; None for any time. There is one pause at least.
+          limit: as in :meth:`decode`.
 
         Raises:
           ValueError: see :meth:`decode`.
         """
-        loop, (params, prompt, row_ids, limit, seed) = self.loop, self.arguments(batch)
-        given = prompt, row_ids, limit, seed
+        begun, where, loop = time.monotonic(), self.target.partitioning, self.loop
+        params, prompt, row_ids, most, seed = self.arguments(batch)
+        given = prompt, row_ids, most if limit is None else limit, seed
         size, capacity, blocks = self.output_bucket, self.first_bucket, 1
-        state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
+        found = None
+        if often or seconds is not None:
+            state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
+        else:
+            found = loops.begin(
+                loop, params, *given, output_bucket=capacity, size=size, trace=trace
+            )
+            blocks = None
         while True:
-            begun = time.perf_counter()
-            state, status, result = loops.resume(
+            before = time.perf_counter()
+            state, status, result = found or loops.resume(
                 loop, params, state, blocks, output_bucket=capacity, size=size
             )
-            result, status = to_host((result, status))
-            took = agreed(self.target.partitioning, time.perf_counter() - begun)
-            blocks = max(1, min(2 * blocks, int(seconds / took * blocks)))
+            found = None
+            status, result = to_host((status, result))
             self.check_result(batch, result)
-            yield result, np.asarray(status.finished)
-            if np.all(status.finished):
+            done = bool(np.all(status.finished))
+            over = seconds is not None and agreed(where, time.monotonic() - begun >= seconds)
+            yield Pause(result, status.finished, over and not done)
+            if done or over:
                 return
+            if blocks is not None:
+                took = agreed(where, time.perf_counter() - before)
+                blocks = max(1, min(2 * blocks, int(_PAUSE / took * blocks)))
             needed = loops.capacity(status)
             if needed > capacity:
                 capacity = needed
@@ -148,17 +165,24 @@ class LoopDecoder(abc.ABC, Generic[R]):
                 )
 
     def decode_all(
-        self, batches: Iterable[Batch], *, trace: bool = False
+        self, batches: Iterable[Batch], *, trace: bool = False, seconds: float | None = None
     ) -> Iterator[tuple[Batch, R]]:
         """Decodes batches of as many rows each, in their order.
 
         While rows go on, others of the next batches take the places of those that have ended. Rows
         do not depend on it.
 
+        Args:
+          seconds: from now on, when it ends; None for any time. What the batch under way has come
+            to by then is given, and nothing of those behind it.
+
         Raises:
           ValueError: see :meth:`decode`.
         """
         batches = iter(batches)
+        if seconds is not None:
+            yield from self._in_time(batches, seconds, trace)
+            return
         some = list(itertools.islice(batches, 2))
         size = len(some[0].row_ids) if some else 0
         every = itertools.chain(some, batches)
@@ -170,23 +194,21 @@ class LoopDecoder(abc.ABC, Generic[R]):
             self.check_result(batch, result)
             yield batch, result
 
+    def _in_time(
+        self, batches: Iterable[Batch], seconds: float, trace: bool
+    ) -> Iterator[tuple[Batch, R]]:
+        end, left = time.monotonic() + seconds, seconds
+        for number, batch in enumerate(batches):
+            if number:
+                left = agreed(self.target.partitioning, end - time.monotonic())
+                if left <= 0:
+                    return
+            yield batch, _last(self.pauses(batch, seconds=left, trace=trace)).result
 
-def within(
-    parts: Iterator[tuple[R, np.ndarray]], seconds: float | None,
-    partitioning: Partitioning | None = None,
-) -> Iterator[tuple[R, np.ndarray, bool]]:  # fmt: skip
-    """Parts of a decode until the time is over; each with whether it is the last one for that.
 
-    Args:
-      seconds: from now on; None for any time. At least one part is given.
-      partitioning: of the target; processes that share it end with the same part.
-    """
-    begun = time.monotonic()
-    for result, finished in parts:
-        over = seconds is not None and agreed(partitioning, time.monotonic() - begun >= seconds)
-        yield result, finished, over and not np.all(finished)
-        if over:
-            return
+def _last(items: Iterable[T]) -> T:
+    (item,) = collections.deque(items, maxlen=1)
+    return item
 
 
 @dataclasses.dataclass(frozen=True)

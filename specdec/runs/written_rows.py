@@ -24,6 +24,7 @@ from specdec.decoding.speculative_beam import (
 )
 from specdec.measure import lossless
 from specdec.measure.kept_rows import Row
+from specdec.outputs import with_texts
 from specdec.rules.base import Rules
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import Item
@@ -83,7 +84,7 @@ def _row(
 ) -> Row:  # fmt: skip
     given = {"input": item.example.input, "reference": item.example.reference}
     row = Row.of(result, index, id=item.id, **given)
-    output = pair.text(np.asarray(row.tokens), batch, index, decoding.stop)
+    output = pair.texts.of(np.asarray(row.tokens), batch, index, decoding.stop)
     found = {
         name: lossless.compare(
             pair.target,
@@ -110,7 +111,7 @@ def _searched_row(
         searched = searched_blocks(result.trace, index, beam.num_beams)
     beams = result.row(index, beam.num_beams)
     row = Row.of_beams(
-        pair.with_text(beams[: decoding.num_return], batch, index), result.stats, index,
+        with_texts(pair.texts, beams[: decoding.num_return], batch, index), result.stats, index,
         id=item.id, input=item.example.input, reference=item.example.reference, searched=searched,
     )  # fmt: skip
     found = {

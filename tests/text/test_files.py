@@ -96,7 +96,7 @@ def test_a_text_ends_at_the_models_eos_alone(bpe, tmp_path, own):
     (batch,) = make_batches([np.array([40, 41], np.int32)], 1, pair.target.model)
     the, fox = (pair.vocabulary.encode(text) for text in ("The", " fox"))
     assert pair.vocabulary.eos_id == 0
-    assert pair.text(np.array([*the, 0, *fox, 5]), batch, 0) == "The fox"
+    assert pair.texts.of(np.array([*the, 0, *fox, 5]), batch, 0) == "The fox"
 
 
 # Texts of outputs

@@ -7,7 +7,7 @@ from tokenizers import decoders, models
 
 import specdec
 from specdec.decoding import loop
-from specdec.decoding.batch_decoder import within
+from specdec.decoding.batches import make_batches
 from specdec.rules.spelling import Finish
 from specdec.text.hugging_face import HuggingFaceTokenizer
 from specdec.text.streaming import Piece, pieces, settled, sure
@@ -112,10 +112,15 @@ def test_bytes_that_are_torn_later(tmp_path, seed):
 
 
 def test_time_that_is_over(pair):
-    parts = [("a", np.array([False])), ("b", np.array([True]))]
-    assert [over for *_, over in within(iter(parts), 1e-9)] == [True]
-    assert [over for *_, over in within(iter(parts), None)] == [False, False]
-    assert [over for *_, over in within(iter(parts[1:]), 1e-9)] == [False]
+    decoder = pair.decoder(gamma=3, max_decode_len=40)
+    (batch,) = make_batches(pair.token_ids([TEXT], max_input_len=64), 1, pair.target.model)
+    (pause,) = decoder.pauses(batch, often=True, seconds=1e-9)
+    assert pause.over
+    assert not pause.finished[0]
+    *before, last = decoder.pauses(batch, often=True)
+    assert not any(pause.over or pause.finished[0] for pause in before)
+    assert last.finished[0]
+    assert not last.over
     whole = pair.generate([TEXT] * 3, gamma=3)
     out = pair.generate([TEXT] * 3, gamma=3, time_limit=1e-9, max_decode_len=40)
     assert out.ended[1:] == ["time", "time"]

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -114,12 +112,6 @@ def test_hub_id_is_downloaded(checkpoint, monkeypatch):
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])
 
 
-def test_a_path_with_an_at_sign(checkpoint):
-    """A directory is one, whatever its name looks like."""
-    directory = checkpoint.rename(checkpoint.with_name("good@main"))
-    assert load_huggingface(directory)[0] == CONFIG
-
-
 def test_a_pair_of_revisions(checkpoint, monkeypatch):
     hub, asked = pytest.importorskip("huggingface_hub"), []
 
@@ -139,12 +131,6 @@ def test_a_pair_of_revisions(checkpoint, monkeypatch):
 def test_config_missing(checkpoint):
     (checkpoint / "config.json").unlink()
     assert "has no config.json; pass the directory of a checkpoint" in refusal(checkpoint)
-
-
-@pytest.mark.parametrize("text", ["{", "[1]"])
-def test_config_is_no_json_object(checkpoint, text):
-    (checkpoint / "config.json").write_text(text)
-    assert re.search(r"config.json is not (valid JSON|a JSON object)", refusal(checkpoint))
 
 
 @pytest.mark.parametrize("model_type", ["bert", "led", None])
@@ -181,31 +167,6 @@ def test_size_missing_from_config(checkpoint):
     assert ".weight has shape (8, 8), but config.json asks for (128, 8)" in refusal(checkpoint)
 
 
-def test_impossible_size_in_config(checkpoint):
-    edit_config(checkpoint, num_heads=0)
-    assert "config.json: num_heads must be in 1..16777216, got 0" in refusal(checkpoint)
-
-
-@pytest.mark.parametrize("feed_forward", ["gelu", "gated-tanh"])
-def test_unsupported_activation(checkpoint, feed_forward):
-    """Plain "gelu" is the error function in transformers, which T5Config cannot say."""
-    edit_config(checkpoint, feed_forward_proj=feed_forward)
-    assert f"feed_forward_proj '{feed_forward}' is not supported" in refusal(checkpoint)
-
-
-def test_several_end_tokens(checkpoint, tmp_path):
-    path = checkpoint / "generation_config.json"
-    path.write_text('{"eos_token_id": [1, 3]}')
-    config, params = load_huggingface(checkpoint)
-    assert (config.eos_id, config.more_eos_ids) == (1, (3,))
-    save_huggingface(tmp_path / "again", config, params)
-    assert load_huggingface(tmp_path / "again")[0] == config
-    path.write_text('{"eos_token_id": [1, "x"]}')
-    assert "eos_token_id must be one token id, or a list of them, got" in refusal(checkpoint)
-    path.write_text('{"pad_token_id": [0, 2]}')
-    assert "pad_token_id must be one token id, got [0, 2]" in refusal(checkpoint)
-
-
 def test_special_tokens_come_from_the_generation_config(checkpoint):
     text = '{"eos_token_id": [5], "decoder_start_token_id": 6, "pad_token_id": null}'
     (checkpoint / "generation_config.json").write_text(text)
@@ -239,26 +200,9 @@ def test_only_weights_of_other_libraries(checkpoint, name, argument):
     assert f"from_pretrained({str(checkpoint)!r}, {argument}).save_pretrained" in message
 
 
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 990345061\n"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["model.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json"],
-)
-def test_pointers_of_git_lfs(checkpoint, sharded, name):
-    directory = sharded if "index" in name else checkpoint
-    (directory / name).write_text(POINTER)
-    message = refusal(directory)
-    assert message == (
-        f"{directory / name} is a Git LFS pointer, not the file itself: install Git LFS and run "
-        "`git lfs pull` in that directory."
-    )
-
-
 def test_a_shard_that_is_a_pointer_of_git_lfs(sharded):
     shard = sorted(sharded.glob("model-*.safetensors"))[1]
-    shard.write_text(POINTER)
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 9\n")
     assert f"{shard} is a Git LFS pointer" in refusal(sharded)
 
 
@@ -320,11 +264,6 @@ def test_unexpected_parameters(checkpoint):
     assert "has the unexpected parameter lora.a and 1 more;" in refusal(checkpoint)
 
 
-def test_too_few_layers_in_config(checkpoint):
-    edit_config(checkpoint, num_decoder_layers=2)
-    assert "is missing parameter decoder.block.1.layer.0.SelfAttention.k" in refusal(checkpoint)
-
-
 def test_wrong_shape(checkpoint):
     edit_weights(checkpoint, **{QUERY: np.zeros((8, 7), np.float32)})
     message = refusal(checkpoint)
@@ -332,9 +271,10 @@ def test_wrong_shape(checkpoint):
 
 
 @pytest.mark.parametrize(
-    "head", ["classification_head.dense.weight", "classifier.weight", "qa_outputs.bias"]
-)
-@pytest.mark.parametrize("prefix", ["", "transformer."])
+    ("head", "prefix"),
+    [("classification_head.dense.weight", ""), ("classifier.weight", "transformer."),
+     ("qa_outputs.bias", "")],
+)  # fmt: skip
 def test_a_classifier(checkpoint, head, prefix):
     """Those of one's own T5, with and without a decoder."""
     path = checkpoint / "model.safetensors"
@@ -482,7 +422,7 @@ def test_find_vocabulary(tmp_path, checkpoint, params, vocabulary):
         find_vocabulary(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("rows", [40, 47, 256])
+@pytest.mark.parametrize("rows", [40, 256])
 def test_transformers_tokenizer_agrees_with_sentencepiece(tmp_path, vocabulary, rows):
     pytest.importorskip("transformers", reason="opens the checkpoint with T5Tokenizer")
     import sentencepiece
@@ -519,18 +459,3 @@ def test_unreadable_vocabulary(tmp_path, params, text):
         CheckpointError, match=r"v.model (is not a SentencePiece model|cannot be read)"
     ):
         save_huggingface(tmp_path / "m", CONFIG, params, vocabulary_file=path)
-
-
-# Imports
-
-
-def test_the_package_imports_no_heavy_framework():
-    code = (
-        "import sys, specdec.checkpoints;"
-        "print(*{name.split('.')[0] for name in sys.modules} "
-        "& {'torch', 'transformers', 'tensorflow', 'huggingface_hub'})"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == ""

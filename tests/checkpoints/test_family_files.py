@@ -1,5 +1,6 @@
 """Files as they travel: of other versions, with leftovers, and such as are of other networks."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from log_probs import assert_same_log_probs
 from safetensors.numpy import load_file, save_file
-from tiny import TINY, TINY_ROTARY, random_params
+from tiny import EVERY, TINY, random_params
 
 import specdec
 from specdec.checkpoints import (
@@ -189,16 +190,14 @@ def test_configs_of_other_networks(made, rewritten, tmp_path, name, changes, wor
         load_huggingface(rewritten(made(name)[1], tmp_path / "it", **changes))
 
 
-def test_settings_that_no_family_has(made, tmp_path):
-    import dataclasses
-
+def test_settings_that_no_family_has(tmp_path):
     for name, fields, words in (
         ("llama", {"norms_after": True}, "No family of transformers has these settings"),
         ("marian", {"positions": "tensor2tensor"}, "transformers has no model of positions="),
     ):
-        config, params = load_huggingface(made(name)[1])
+        config = dataclasses.replace(EVERY[name], **fields)
         with pytest.raises(CheckpointError, match=words):
-            save_huggingface(tmp_path / name, dataclasses.replace(config, **fields), params)
+            save_huggingface(tmp_path / name, config, jax.device_get(random_params(config, 0)))
 
 
 def test_pairs_that_do_not_go_together(made):
@@ -248,10 +247,9 @@ def test_parameters_are_read_when_used_and_their_file_is_not_kept_open(tmp_path)
 
 
 @pytest.fixture
-def llama(tmp_path):
-    config = TINY_ROTARY["llama"]
-    save_huggingface(tmp_path / "llama", config, jax.device_get(random_params(config, 0)))
-    return tmp_path / "llama"
+def llama(made, rewritten, tmp_path):
+    """As transformers writes it: what specdec wrote is read without transformers."""
+    return rewritten(made("llama")[1], tmp_path / "llama")
 
 
 def test_nothing_that_a_file_names_is_run_or_fetched(llama, monkeypatch, capfd):

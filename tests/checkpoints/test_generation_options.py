@@ -168,8 +168,7 @@ def test_what_a_file_is_told_can_be_passed(checkpoint, options):
     "options",
     [
         {"num_return_sequences": 3, "sampling": specdec.SamplingConfig(1.0)},
-        {"num_return_sequences": 3, "method": "beam"},
-        {"top_k": 5}, {"max_length": 5}, {"no_repeat_ngram_size": 2},
+        {"max_length": 5}, {"no_repeat_ngram_size": 2},
     ],
     ids=str,
 )  # fmt: skip

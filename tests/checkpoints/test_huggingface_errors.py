@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -56,12 +54,6 @@ def edit_config(directory, **changes):
     path.write_text(json.dumps({name: value for name, value in raw.items() if value is not None}))
 
 
-def edit_weights(directory, **changes):
-    path = directory / "model.safetensors"
-    weights = {**load_file(path), **changes}
-    save_file({name: value for name, value in weights.items() if value is not None}, path)
-
-
 def replaced(tree, path, value):
     """A copy of a nested dict with one leaf replaced, or dropped if ``value`` is None."""
     first, *rest = path.split("/")
@@ -74,13 +66,10 @@ def replaced(tree, path, value):
 # Where the checkpoint is
 
 
-def test_missing_directory(tmp_path):
-    message = refusal(tmp_path / "nowhere")
-    assert re.search(r"nowhere is not a directory; pass one that holds config.json", message)
-
-
-def test_a_file_is_not_a_directory(checkpoint):
-    assert "model.safetensors is not a directory" in refusal(checkpoint / "model.safetensors")
+def test_no_directory(checkpoint, tmp_path):
+    words = "is not a directory; pass one that holds config.json"
+    assert f"nowhere {words}" in refusal(tmp_path / "nowhere")
+    assert f"model.safetensors {words}" in refusal(checkpoint / "model.safetensors")
 
 
 def test_hub_id_without_network(tmp_path, monkeypatch):
@@ -114,12 +103,6 @@ def test_hub_id_is_downloaded(checkpoint, monkeypatch):
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])
 
 
-def test_a_path_with_an_at_sign(checkpoint):
-    """A directory is one, whatever its name looks like."""
-    directory = checkpoint.rename(checkpoint.with_name("good@main"))
-    assert load_huggingface(directory)[0] == CONFIG
-
-
 def test_a_pair_of_revisions(checkpoint, monkeypatch):
     hub, asked = pytest.importorskip("huggingface_hub"), []
 
@@ -133,30 +116,165 @@ def test_a_pair_of_revisions(checkpoint, monkeypatch):
     assert pair.target.source == "some/target@v2"
 
 
-# config.json
+# Damaged checkpoints
 
 
-def test_config_missing(checkpoint):
-    (checkpoint / "config.json").unlink()
-    assert "has no config.json; pass the directory of a checkpoint" in refusal(checkpoint)
+def weights(change):
+    """A function of a directory that changes its arrays by name."""
+
+    def edited(directory):
+        path = directory / "model.safetensors"
+        save_file(change(load_file(path)), path)
+
+    return edited
 
 
-@pytest.mark.parametrize("text", ["{", "[1]"])
-def test_config_is_no_json_object(checkpoint, text):
-    (checkpoint / "config.json").write_text(text)
-    assert re.search(r"config.json is not (valid JSON|a JSON object)", refusal(checkpoint))
+def arrays(**changes):
+    """Arrays that are others, or are not there where they are None."""
+    return weights(lambda found: {n: a for n, a in (found | changes).items() if a is not None})
 
 
-@pytest.mark.parametrize("model_type", ["bert", "led", None])
-def test_model_is_no_t5(checkpoint, model_type):
-    """One line names all that can be loaded."""
-    edit_config(checkpoint, model_type=model_type, architectures=["BertModel"])
+def config(**changes):
+    return lambda directory: edit_config(directory, **changes)
+
+
+def moved(name):
+    return lambda directory: (directory / "model.safetensors").rename(directory / name)
+
+
+def gone(name):
+    return lambda directory: (directory / name).unlink()
+
+
+def cut(keep):
+    def cut(directory):
+        path = directory / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:keep])
+
+    return cut
+
+
+def of_query(array):
+    return arrays(**{QUERY: array})
+
+
+def adapter(directory):
+    (directory / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    gone("config.json")(directory)
+
+
+def classifier(head, prefix=""):
+    def change(found):
+        named = {prefix + name: a for name, a in found.items() if name != "lm_head.weight"}
+        return named | {head: np.zeros(2, np.float32)}
+
+    return weights(change)
+
+
+NAN, HUGE = (np.full((8, 8), value, np.float32) for value in (np.nan, 1e5))
+DAMAGES = {
+    "no config.json": (gone("config.json"), "has no config.json; pass the directory of a check"),
+    "a BERT": (
+        config(model_type="bert", architectures=["BertModel"]),
+        r"model_type is 'bert'. Checkpoints that can be loaded are, .* gpt2 \(DistilGPT2\), "
+        r".*m2m_100 \(NLLB-200.* mt5 \(Aya-101\), .*t5 \(Flan-T5.*UL2.*CodeT5\+.* umt5",
+    ),
+    "no model type": (config(model_type=None, architectures=["BertModel"]), "model_type is None"),
+    "an encoder alone": (
+        weights(lambda found: {n: a for n, a in found.items() if not n.startswith("decoder.")}),
+        "good has no decoder, only an encoder, which cannot generate. .*Load a checkpoint with b",
+    ),
+    "a size of the class": (
+        config(d_kv=None), r"\.weight has shape \(8, 8\), but config.json asks for \(128, 8\)"
+    ),
+    "an activation": (config(feed_forward_proj="gelu"), "feed_forward_proj 'gelu' is not supp"),
+    "no weights": (
+        gone("model.safetensors"), "has neither model.safetensors nor model.safetensors.index"
+    ),
+    "weights of PyTorch": (
+        moved("pytorch_model.bin"),
+        r"has pytorch_model.bin, but no model.safetensors: convert it with .*AutoModelForSeq2SeqLM"
+        r".from_pretrained\('.*good'\).save_pretrained",
+    ),
+    "weights of Flax": (
+        moved("flax_model.msgpack"),
+        r"has flax_model.msgpack, but .* transformers 4.*, from_flax=True\).save_pretrained",
+    ),
+    "weights of TensorFlow": (moved("tf_model.h5"), r", from_tf=True\).save_pretrained"),
+    "an adapter": (
+        adapter, r"holds an adapter \(adapter_config.json\), such as .*\.merge_and_unload\(\)\.save"
+    ),
+    "cut to 4 bytes": (cut(4), "model.safetensors is truncated or corrupt"),
+    "cut to 200 bytes": (cut(200), "model.safetensors is truncated or corrupt"),
+    "cut by one byte": (cut(-1), "model.safetensors is truncated or corrupt"),
+    "no query": (of_query(None), f"is missing parameter {QUERY}; check that config.json"),
+    "no embedding": (
+        arrays(**{"shared.weight": None, "lm_head.weight": None}), "missing parameter shared.weig"
+    ),
+    "more arrays": (
+        arrays(**{f"lora.{x}": np.zeros(2, np.float32) for x in "ab"}),
+        "has the unexpected parameter lora.a and 1 more;",
+    ),
+    "another shape": (
+        of_query(np.zeros((8, 7), np.float32)),
+        rf"{QUERY} has shape \(8, 7\), but config.json asks for \(8, 8\)",
+    ),
+    "a classifier": (
+        classifier("classifier.weight"),
+        r"is a classifier \(it has classifier.weight\), which makes no tokens",
+    ),
+    "a classifier inside": (classifier("qa_outputs.bias", "transformer."), "has qa_outputs.bias"),
+    "a model inside": (
+        weights(lambda found: {f"model.{name}": a for name, a in found.items()}),
+        r"names of parameters begin with model\., such as model.decoder.block.0.*"
+        "Save the inner one with save_pretrained",
+    ),
+    "NaN": (of_query(NAN), f"{QUERY} holds NaN or infinite values in float32"),
+    "beyond float32": (of_query(np.full((8, 8), 1e300)), f"{QUERY} holds NaN or infinite val"),
+    "integers": (of_query(np.zeros((8, 8), np.int8)), f"{QUERY} is stored as I8"),
+    "two embeddings": (
+        arrays(**{"decoder.embed_tokens.weight": np.zeros((40, 8), np.float32)}),
+        "decoder.embed_tokens.weight differs from shared.weight",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged(checkpoint, kind):
+    """One line says what is wrong and what to do."""
+    damage, words = DAMAGES[kind]
+    damage(checkpoint)
     message = refusal(checkpoint)
-    assert f"model_type is {model_type!r}. Checkpoints that can be loaded are" in message
-    for name in ("t5 (Flan-T5", "UL2", "MADLAD-400", "ByT5", "CodeT5+", "mt5 (Aya-101)", "umt5",
-                 "gpt2 (DistilGPT2)", "m2m_100 (NLLB-200", "t5gemma2 (without"):  # fmt: skip
-        assert name in message
+    assert re.search(words, message), message
     assert "\n" not in message
+
+
+def test_an_adapter_beside_a_model(checkpoint):
+    """transformers would load both."""
+    (checkpoint / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    assert "good holds an adapter" in refusal(checkpoint)
+
+
+def test_shards(sharded):
+    """One that is absent, a pointer, or listed elsewhere; an index without its map."""
+    shard = sorted(sharded.glob("model-*.safetensors"))[1]
+    content = shard.read_bytes()
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 9\n")
+    assert f"{shard} is a Git LFS pointer" in refusal(sharded)
+    shard.unlink()
+    message = refusal(sharded)
+    assert f"{shard.name} is missing, though model.safetensors.index.json lists it" in message
+    shard.write_bytes(content)
+    path = sharded / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    for name in (None, 3, "", "/etc/passwd", "../other.safetensors"):
+        path.write_text(json.dumps({"weight_map": index["weight_map"] | {"shared.weight": name}}))
+        assert f"gives shared.weight the file {name!r}" in refusal(sharded)
+    path.write_text("{}")
+    assert "has no weight_map" in refusal(sharded)
+
+
+# What is none
 
 
 def test_the_class_tells_the_model_type_where_nothing_else_does(checkpoint):
@@ -165,231 +283,27 @@ def test_the_class_tells_the_model_type_where_nothing_else_does(checkpoint):
     assert load_huggingface(checkpoint)[0] == CONFIG
 
 
-def test_an_encoder_alone(checkpoint):
-    """Such as T5EncoderModel's."""
-    path = checkpoint / "model.safetensors"
-    weights = {name: w for name, w in load_file(path).items() if not name.startswith("decoder.")}
-    save_file(weights, path)
-    message = refusal(checkpoint)
-    assert "good has no decoder, only an encoder, which cannot generate" in message
-    assert "Load a checkpoint with both" in message
-
-
-def test_size_missing_from_config(checkpoint):
-    """transformers' default of the class does not fit."""
-    edit_config(checkpoint, d_kv=None)
-    assert ".weight has shape (8, 8), but config.json asks for (128, 8)" in refusal(checkpoint)
-
-
-def test_impossible_size_in_config(checkpoint):
-    edit_config(checkpoint, num_heads=0)
-    assert "config.json: num_heads must be in 1..16777216, got 0" in refusal(checkpoint)
-
-
-@pytest.mark.parametrize("feed_forward", ["gelu", "gated-tanh"])
-def test_unsupported_activation(checkpoint, feed_forward):
-    """Plain "gelu" is the error function in transformers, which T5Config cannot say."""
-    edit_config(checkpoint, feed_forward_proj=feed_forward)
-    assert f"feed_forward_proj '{feed_forward}' is not supported" in refusal(checkpoint)
-
-
-def test_several_end_tokens(checkpoint, tmp_path):
-    path = checkpoint / "generation_config.json"
-    path.write_text('{"eos_token_id": [1, 3]}')
+def test_special_tokens_come_from_the_generation_config(checkpoint, tmp_path):
+    text = '{"eos_token_id": [5, 3], "decoder_start_token_id": 6, "pad_token_id": null}'
+    (checkpoint / "generation_config.json").write_text(text)
     config, params = load_huggingface(checkpoint)
-    assert (config.eos_id, config.more_eos_ids) == (1, (3,))
+    assert (config.eos_id, config.more_eos_ids) == (5, (3,))
+    assert (config.decoder_start_id, config.pad_id) == (6, 0)
     save_huggingface(tmp_path / "again", config, params)
     assert load_huggingface(tmp_path / "again")[0] == config
-    path.write_text('{"eos_token_id": [1, "x"]}')
-    assert "eos_token_id must be one token id, or a list of them, got" in refusal(checkpoint)
-    path.write_text('{"pad_token_id": [0, 2]}')
-    assert "pad_token_id must be one token id, got [0, 2]" in refusal(checkpoint)
 
 
-def test_special_tokens_come_from_the_generation_config(checkpoint):
-    text = '{"eos_token_id": [5], "decoder_start_token_id": 6, "pad_token_id": null}'
-    (checkpoint / "generation_config.json").write_text(text)
-    config, _ = load_huggingface(checkpoint)
-    assert (config.eos_id, config.decoder_start_id, config.pad_id) == (5, 6, 0)
-
-
-# The weights' files
-
-
-def test_no_weights(checkpoint):
-    (checkpoint / "model.safetensors").unlink()
-    assert "has neither model.safetensors nor model.safetensors.index.json" in refusal(checkpoint)
-
-
-def test_only_pytorch_weights(checkpoint):
-    (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
-    message = refusal(checkpoint)
-    assert "good has pytorch_model.bin, but no model.safetensors: convert it with" in message
-    assert f"AutoModelForSeq2SeqLM.from_pretrained({str(checkpoint)!r}).save_pretrained" in message
-
-
-@pytest.mark.parametrize(
-    ("name", "argument"),
-    [("flax_model.msgpack", "from_flax=True"), ("tf_model.h5", "from_tf=True")],
-)
-def test_only_weights_of_other_libraries(checkpoint, name, argument):
-    (checkpoint / "model.safetensors").rename(checkpoint / name)
-    message = refusal(checkpoint)
-    assert f"good has {name}, but no model.safetensors: convert it with transformers 4" in message
-    assert f"from_pretrained({str(checkpoint)!r}, {argument}).save_pretrained" in message
-
-
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 990345061\n"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["model.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json"],
-)
-def test_pointers_of_git_lfs(checkpoint, sharded, name):
-    directory = sharded if "index" in name else checkpoint
-    (directory / name).write_text(POINTER)
-    message = refusal(directory)
-    assert message == (
-        f"{directory / name} is a Git LFS pointer, not the file itself: install Git LFS and run "
-        "`git lfs pull` in that directory."
-    )
-
-
-def test_a_shard_that_is_a_pointer_of_git_lfs(sharded):
-    shard = sorted(sharded.glob("model-*.safetensors"))[1]
-    shard.write_text(POINTER)
-    assert f"{shard} is a Git LFS pointer" in refusal(sharded)
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["the adapter alone", "beside a model"])
-def test_an_adapter(checkpoint, whole):
-    """Beside a model, transformers would load both."""
-    (checkpoint / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    if not whole:
-        (checkpoint / "config.json").unlink()
-    message = refusal(checkpoint)
-    assert "good holds an adapter (adapter_config.json), such as LoRA's" in message
-    assert ".merge_and_unload().save_pretrained(" in message
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize("keep", [4, 200, -1])
-def test_truncated_weights(checkpoint, keep):
-    path = checkpoint / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
-    assert "model.safetensors is truncated or corrupt" in refusal(checkpoint)
-
-
-def test_listed_shard_is_absent(sharded):
-    shard = sorted(sharded.glob("model-*.safetensors"))[1]
-    shard.unlink()
-    message = refusal(sharded)
-    assert f"{shard.name} is missing, though model.safetensors.index.json lists it" in message
-
-
-@pytest.mark.parametrize("name", [None, 3, "", "/etc/passwd", "../other.safetensors"])
-def test_listed_file_is_outside_the_directory(sharded, name):
-    path = sharded / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"]["shared.weight"] = name
-    path.write_text(json.dumps(index))
-    assert f"gives shared.weight the file {name!r}" in refusal(sharded)
-
-
-def test_index_without_weight_map(sharded):
-    (sharded / "model.safetensors.index.json").write_text("{}")
-    assert "has no weight_map" in refusal(sharded)
-
-
-# The weights
-
-
-def test_missing_parameter(checkpoint):
-    edit_weights(checkpoint, **{QUERY: None})
-    assert f"is missing parameter {QUERY}; check that config.json" in refusal(checkpoint)
-
-
-def test_missing_embedding(checkpoint):
-    edit_weights(checkpoint, **{"shared.weight": None, "lm_head.weight": None})
-    assert "is missing parameter shared.weight;" in refusal(checkpoint)
-
-
-def test_unexpected_parameters(checkpoint):
-    edit_weights(checkpoint, **{f"lora.{x}": np.zeros(2, np.float32) for x in "ab"})
-    assert "has the unexpected parameter lora.a and 1 more;" in refusal(checkpoint)
-
-
-def test_too_few_layers_in_config(checkpoint):
-    edit_config(checkpoint, num_decoder_layers=2)
-    assert "is missing parameter decoder.block.1.layer.0.SelfAttention.k" in refusal(checkpoint)
-
-
-def test_wrong_shape(checkpoint):
-    edit_weights(checkpoint, **{QUERY: np.zeros((8, 7), np.float32)})
-    message = refusal(checkpoint)
-    assert f"{QUERY} has shape (8, 7), but config.json asks for (8, 8)" in message
-
-
-@pytest.mark.parametrize(
-    "head", ["classification_head.dense.weight", "classifier.weight", "qa_outputs.bias"]
-)
-@pytest.mark.parametrize("prefix", ["", "transformer."])
-def test_a_classifier(checkpoint, head, prefix):
-    """Those of one's own T5, with and without a decoder."""
-    path = checkpoint / "model.safetensors"
-    weights = {prefix + name: weight for name, weight in load_file(path).items()}
-    del weights[f"{prefix}lm_head.weight"]
-    save_file(weights | {head: np.zeros(2, np.float32)}, path)
-    message = refusal(checkpoint)
-    assert f"good is a classifier (it has {head}), which makes no tokens" in message
-
-
-def test_names_of_a_model_inside_of_another(checkpoint):
-    path = checkpoint / "model.safetensors"
-    save_file({f"model.{name}": weight for name, weight in load_file(path).items()}, path)
-    message = refusal(checkpoint)
-    assert "names of parameters begin with model., such as model.decoder.block.0." in message
-    assert "Save the inner one with save_pretrained" in message
-
-
-def test_float64_is_rounded(checkpoint, params):
-    path = checkpoint / "model.safetensors"
-    save_file({name: w.astype(np.float64) for name, w in load_file(path).items()}, path)
+def test_dtypes(checkpoint, params):
+    """float64 is rounded; what is beyond a narrow one's range is refused."""
+    weights(lambda found: {n: a.astype(np.float64) for n, a in found.items()})(checkpoint)
     jax.tree.map(np.testing.assert_array_equal, load_huggingface(checkpoint)[1], params)
     stored = open_checkpoint(checkpoint, None)[1]["decoder"]["decoder_norm"]["scale"]
     assert stored.dtype == np.float32
-    edit_weights(checkpoint, **{QUERY: np.full((8, 8), 1e300)})
-    assert f"{QUERY} holds NaN or infinite values in float32" in refusal(checkpoint)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_not_finite(checkpoint, value):
-    weight = np.zeros((8, 8), np.float32)
-    weight[3, 4] = value
-    edit_weights(checkpoint, **{QUERY: weight})
-    assert f"{QUERY} holds NaN or infinite values in float32" in refusal(checkpoint)
-
-
-def test_weights_out_of_the_range_asked_for(checkpoint):
-    edit_weights(checkpoint, **{QUERY: np.full((8, 8), 1e5, np.float32)})
+    of_query(HUGE)(checkpoint)
     load_huggingface(checkpoint, dtype="bfloat16")
     message = refusal(checkpoint, dtype="float16")
     assert f"{QUERY} holds NaN or infinite values in float16" in message
     assert "wider range" in message
-
-
-def test_quantized_weights(checkpoint):
-    edit_weights(checkpoint, **{QUERY: np.zeros((8, 8), np.int8)})
-    assert f"{QUERY} is stored as I8" in refusal(checkpoint)
-
-
-def test_separate_decoder_embedding(checkpoint):
-    edit_weights(checkpoint, **{"decoder.embed_tokens.weight": np.zeros((40, 8), np.float32)})
-    assert "decoder.embed_tokens.weight differs from shared.weight" in refusal(checkpoint)
-
-
-def test_unknown_dtype(checkpoint):
     assert "dtype must be one of float32, bfloat16, float16" in refusal(checkpoint, dtype="int8")
 
 
@@ -404,16 +318,11 @@ def test_saving_never_overwrites(checkpoint, params):
     assert load_huggingface(checkpoint)[0] == CONFIG
 
 
-def test_saving_into_an_empty_directory(tmp_path, params):
-    (tmp_path / "empty").mkdir()
-    save_huggingface(tmp_path / "empty", CONFIG, params)
-    assert load_huggingface(tmp_path / "empty")[0] == CONFIG
-
-
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         ("encoder/encoder_norm/scale", None, "is missing parameter encoder/encoder_norm/scale;"),
+        ("decoder/logits_dense/kernel", None, "missing parameter decoder/logits_dense/kernel"),
         ("encoder/extra", np.zeros(2), "has the unexpected parameter encoder/extra;"),
         (
             "encoder/layers_0/attention/query/kernel",
@@ -431,18 +340,6 @@ def test_saving_parameters_that_do_not_fit(tmp_path, params, path, value, messag
     with pytest.raises(CheckpointError, match=message):
         save_huggingface(tmp_path / "m", CONFIG, replaced(params, path, value))
     assert not list(tmp_path.iterdir()), "a failed save left something behind"
-
-
-def test_saving_tied_parameters_as_untied(tmp_path, params):
-    with pytest.raises(CheckpointError, match="missing parameter decoder/logits_dense/kernel"):
-        save_huggingface(
-            tmp_path / "m", CONFIG, replaced(params, "decoder/logits_dense/kernel", None)
-        )
-
-
-def test_saving_with_an_unknown_dtype(tmp_path, params):
-    with pytest.raises(CheckpointError, match="dtype must be one of"):
-        save_huggingface(tmp_path / "m", CONFIG, params, dtype="float64")
 
 
 def test_an_interrupted_save_leaves_nothing(tmp_path, params, monkeypatch):
@@ -482,7 +379,7 @@ def test_find_vocabulary(tmp_path, checkpoint, params, vocabulary):
         find_vocabulary(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("rows", [40, 47, 256])
+@pytest.mark.parametrize("rows", [40, 256])
 def test_transformers_tokenizer_agrees_with_sentencepiece(tmp_path, vocabulary, rows):
     pytest.importorskip("transformers", reason="opens the checkpoint with T5Tokenizer")
     import sentencepiece
@@ -519,18 +416,3 @@ def test_unreadable_vocabulary(tmp_path, params, text):
         CheckpointError, match=r"v.model (is not a SentencePiece model|cannot be read)"
     ):
         save_huggingface(tmp_path / "m", CONFIG, params, vocabulary_file=path)
-
-
-# Imports
-
-
-def test_the_package_imports_no_heavy_framework():
-    code = (
-        "import sys, specdec.checkpoints;"
-        "print(*{name.split('.')[0] for name in sys.modules} "
-        "& {'torch', 'transformers', 'tensorflow', 'huggingface_hub'})"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == ""

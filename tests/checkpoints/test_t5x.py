@@ -41,7 +41,6 @@ from specdec.checkpoints import (
     load_huggingface,
     open_t5x,
     read_config,
-    read_sharded,
     save_huggingface,
     save_t5x,
 )
@@ -62,9 +61,9 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=["v1.0", "v1.1"])
-def network(request):
-    return network_of(request.param)
+@pytest.fixture(scope="module")
+def network():
+    return network_of("v1.1")
 
 
 def network_of(name):
@@ -115,9 +114,8 @@ def logits(config, params, inputs, decoder_inputs):
     return Transformer(config).apply({"params": params}, inputs, decoder_inputs)
 
 
-@pytest.mark.parametrize("name", [pytest.param("v1.0", marks=pytest.mark.slow), "v1.1"])
-def test_logits_are_those_of_the_documented_arithmetic(name, tmp_path):
-    config, params = network_of(name)
+def test_logits_are_those_of_the_documented_arithmetic(tmp_path):
+    config, params = network_of("v1.1")
     params = jax.tree.map(lambda a: 0.7 * a, params)  # Sharp attention would magnify rounding.
     native(tmp_path, params)
     config, opened = open_t5x(tmp_path)
@@ -185,32 +183,15 @@ def test_every_layout_holds_the_same_network(layout, network, tmp_path):
     assert_same(open_t5x(tmp_path / "checkpoint_3"), network)
 
 
-@pytest.mark.parametrize("layout", [native, current, single_file, orbax])
-@pytest.mark.parametrize("name", ["v1.0", "deep", "square", "umt5"])
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [(native, "v1.0"), (current, "deep"), (single_file, "square"), (orbax, "umt5")],
+)
 @pytest.mark.parametrize("written_by", NETWORKS[1:])
 def test_every_network_of_t5x_is_read_as_ours(layout, name, written_by, tmp_path):
     config, params = network_of(name)
     layout(tmp_path, laid_out(params, config, written_by))
     assert_same(open_t5x(tmp_path), (config, params))
-
-
-@pytest.mark.parametrize("name", ["deep", "umt5"])
-def test_log_probabilities_of_an_output_do_not_depend_on_who_wrote_them(name, tmp_path):
-    config, params = network_of(name)
-    inputs, output = ragged_inputs(3, 40, 19), ragged_inputs(3, 30, 19, seed=1)
-    expected = log_probs(config, params, inputs, output)
-    assert np.std(expected) > 0.5
-    for written_by in NETWORKS:
-        current(tmp_path / written_by, laid_out(params, config, written_by))
-        actual = log_probs(*open_t5x(tmp_path / written_by), inputs, output)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
-
-
-def log_probs(config, params, inputs, output):
-    """Of each token of an output."""
-    decoder_inputs = jnp.pad(output, ((0, 0), (1, 0)))[:, :-1]
-    log_probs = jax.nn.log_softmax(logits(config, params, inputs, decoder_inputs))
-    return jnp.take_along_axis(log_probs, output[..., None], axis=-1)
 
 
 @pytest.mark.parametrize("written_by", NETWORKS[1:])
@@ -221,12 +202,6 @@ def test_dtypes_of_other_networks(written_by, tmp_path):
     assert_same(open_t5x(tmp_path, None), (config, halves))
     widened = jax.tree.map(lambda a: a.astype(np.float32), halves)
     assert_same(open_t5x(tmp_path), (config, widened))
-
-
-def test_position_biases_of_each_layer_s_own_are_written_and_read_back(tmp_path):
-    network = network_of("umt5")
-    save_t5x(tmp_path, *network, 3)
-    assert_same(open_t5x(tmp_path), network)
 
 
 def test_scanned_along_the_first_axis(tmp_path):
@@ -283,7 +258,7 @@ def test_optimizer_arrays_are_not_opened(layout, network, tmp_path):
     assert_same(open_t5x(tmp_path), network)
 
 
-@pytest.mark.parametrize("layout", [native, single_file, flax_optim])
+@pytest.mark.parametrize("layout", [native, flax_optim])
 def test_optimizer_values_in_msgpack_are_not_built(layout, network, tmp_path):
     layout(tmp_path, network[1])
     (path,) = (p for p in tmp_path.glob("**/checkpoint*") if p.is_file())
@@ -334,15 +309,13 @@ def test_the_latest_step_unless_one_is_asked_for(network, tmp_path):
     assert find_checkpoint(tmp_path) == (str(tmp_path / "checkpoint_10"), 10)
 
 
-@pytest.mark.parametrize("layout", [native, orbax, single_file])
-def test_round_trip_through_hugging_face(layout, network, tmp_path):
-    layout(tmp_path / "first", network[1])
+@pytest.mark.parametrize("name", ["v1.0", "v1.1", "umt5"])
+def test_round_trip_through_hugging_face(name, tmp_path):
+    network = network_of(name)
+    save_t5x(tmp_path / "first", *network, 3)
     save_huggingface(tmp_path / "second", *open_t5x(tmp_path / "first"))
     config, params = load_huggingface(tmp_path / "second")
-    config = dataclasses.replace(config, dropout_rate=0.0)
-    assert_same((config, params), network)
-    save_t5x(tmp_path / "third", config, params, 3)
-    assert_same(open_t5x(tmp_path / "third"), network)
+    assert_same((dataclasses.replace(config, dropout_rate=0.0), params), network)
 
 
 def test_what_is_written_opens_as_t5x_opens_it(network, tmp_path):
@@ -389,19 +362,18 @@ def test_google_cloud_storage_is_named_whole():
 
 
 def test_load_pair_opens_t5x_directories(tmp_path):
+    """With the parameters of the same model in another directory."""
     config, params = network_of("v1.1")
     native(tmp_path / "t5x", params)
     save_huggingface(tmp_path / "hf", config, params)
+    (tmp_path / "hf" / "checkpoint_7").mkdir()
     assert read_config(tmp_path / "t5x") == config
     assert not is_t5x(tmp_path / "hf")
-    texts = [[5, 9, 3, 1], [4, 1]]
-    outputs = []
-    for target in (tmp_path / "t5x", tmp_path / "hf"):
-        pair = specdec.load_pair(target=target, draft=specdec.Copying())
-        assert pair.vocabulary is None
-        outputs.append(pair.generate(texts, max_decode_len=8).tokens)
-    for ours, theirs in zip(*outputs, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    ours, theirs = (
+        specdec.load_pair(target=tmp_path / name, draft=specdec.Copying()) for name in ("t5x", "hf")
+    )
+    assert ours.vocabulary is None
+    jax.tree.map(np.testing.assert_array_equal, ours.target.params, theirs.target.params)
 
 
 def test_the_vocabulary_is_in_the_directory_or_above(tmp_path):
@@ -424,20 +396,6 @@ def test_a_single_file_may_have_a_longer_name(network, tmp_path):
     assert find_checkpoint(path) == (str(path), 3)
     assert_same(open_t5x(path), network)
     assert not is_t5x((tmp_path / "test_t5_tiny.checkpoint_3").rename(tmp_path / "spiece.model"))
-
-
-def test_a_hugging_face_directory_with_other_files_stays_one(tmp_path):
-    config, params = network_of("v1.1")
-    save_huggingface(tmp_path / "hf", config, params)
-    (tmp_path / "hf" / "checkpoint_7").mkdir()
-    assert not is_t5x(tmp_path / "hf")
-
-
-def test_sharded_on_one_device(network, tmp_path):
-    native(tmp_path, network[1])
-    kernel = open_t5x(tmp_path)[1]["encoder"]["layers_0"]["mlp"]["wo"]["kernel"]
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    np.testing.assert_array_equal(read_sharded(kernel, sharding), np.asarray(kernel))
 
 
 def test_sharded_over_devices_is_read_once(tmp_path):

@@ -72,10 +72,6 @@ def edit(checkpoint, path, value):
     file.write_bytes(serialization.msgpack_serialize(contents))
 
 
-def test_the_checkpoint_is_good(checkpoint):
-    assert open_t5x(checkpoint)[0] == CONFIG
-
-
 def test_an_array_s_directory_is_missing(checkpoint):
     shutil.rmtree(array_of(checkpoint))
     message = refusal(checkpoint)
@@ -84,14 +80,7 @@ def test_an_array_s_directory_is_missing(checkpoint):
     assert "copy or download" in message
 
 
-def test_a_chunk_is_missing(checkpoint):
-    (array_of(checkpoint) / "0.0").unlink()
-    message = refusal(checkpoint)
-    assert QUERY in message
-    assert "missing" in message
-
-
-@pytest.mark.parametrize("kept", [0, 5, 40])
+@pytest.mark.parametrize("kept", [0, 40])
 def test_a_chunk_is_truncated(kept, checkpoint):
     chunk = array_of(checkpoint) / "0.0"
     chunk.write_bytes(chunk.read_bytes()[:kept])
@@ -113,7 +102,7 @@ def test_an_array_is_of_another_shape_than_listed(checkpoint):
     assert f"{QUERY} is {found} in its files, but the checkpoint lists {listed}" in message
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("single", [False, True])
 def test_msgpack_is_truncated(share, single, checkpoint, params):
     file = checkpoint / "checkpoint"
@@ -126,16 +115,6 @@ def test_msgpack_is_truncated(share, single, checkpoint, params):
     message = refusal(checkpoint)
     assert f"{file} is truncated" in message
     assert "copy or download" in message
-
-
-def test_not_msgpack(checkpoint):
-    (checkpoint / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
-    assert "no checkpoint that T5X wrote" in refusal(checkpoint)
-
-
-def test_msgpack_of_something_else(checkpoint):
-    (checkpoint / "checkpoint").write_bytes(serialization.msgpack_serialize({"version": 3}))
-    assert "holds no 'target'" in refusal(checkpoint)
 
 
 def test_no_such_step(checkpoint):
@@ -158,10 +137,6 @@ def test_no_checkpoint(tmp_path):
     [
         (DECODER_QUERY, "only T5s"),
         (QUERY, "belong together"),
-        ("token_embedder/embedding", "only T5s"),
-        ("encoder/relpos_bias/rel_embedding", "belong together"),
-        ("encoder/layers_1/mlp/wo/kernel", "belong together"),
-        ("decoder/decoder_norm/scale", "belong together"),
     ],
 )
 def test_a_parameter_is_missing(path, advice, checkpoint):
@@ -222,10 +197,6 @@ def test_stored_as_integers(checkpoint):
     assert "before version 3" in message
 
 
-def test_dtype(checkpoint):
-    assert "dtype must be one of float32" in refusal(checkpoint, dtype="int8")
-
-
 def test_orbax_is_damaged(tmp_path, params):
     write_orbax(tmp_path, params, 3)
     state = tmp_path / "checkpoint_3" / "state"
@@ -235,11 +206,6 @@ def test_orbax_is_damaged(tmp_path, params):
     assert re.search(r"cannot be (read|opened|listed)", refusal(tmp_path))
     (state / "manifest.ocdbt").write_bytes(b"")
     assert "cannot be listed" in refusal(tmp_path)
-
-
-def test_orbax_without_parameters(tmp_path):
-    write_orbax(tmp_path, {}, 3)
-    assert "is missing parameter token_embedder/embedding" in refusal(tmp_path)
 
 
 def test_scanned_depths_that_differ(tmp_path, params):
@@ -305,7 +271,7 @@ def test_parameters_with_more_or_fewer_axes(network, tmp_path, params):
 
 
 @pytest.mark.parametrize("network", NETWORKS[1:])
-@pytest.mark.parametrize("shape", [(8, 4, 2), (8, 1, 8), (8, 2, 5)])
+@pytest.mark.parametrize("shape", [(8, 4, 2), (8, 2, 5)])
 def test_heads_of_another_number_or_width(network, shape, tmp_path, params):
     """Joined they would have the right shape."""
     tree = laid_out(params, CONFIG, network)
@@ -317,13 +283,6 @@ def test_heads_of_another_number_or_width(network, shape, tmp_path, params):
         message = refusal(tmp_path / path.replace("/", "."))
         assert unscanned(path) in message
         assert "but the rest of the network asks for" in message
-
-
-def test_scanned_norms_of_another_width(tmp_path, params):
-    tree = laid_out(params, CONFIG, "scanned")
-    path = "encoder/encoder/pre_mlp_layer_norm/scale"
-    write_native(tmp_path / "checkpoint_3", replaced(tree, path, np.ones((7, 2), np.float32)))
-    assert f"{path} has shape (7, 2), but the encoder has 8 features" in refusal(tmp_path)
 
 
 def of_other_kinds(good):

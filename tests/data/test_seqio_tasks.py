@@ -82,17 +82,6 @@ def expected_tokens(text, max_input_len=256):
     return (*OURS.encode(text)[: max_input_len - 1], 1)
 
 
-@pytest.mark.slow
-def test_wmt_from_tfds_files(tfds_data):
-    task = seqio_task("wmt_t2t_ende_v003", "test", str(VOCABULARY), 256)
-    assert task.name == "wmt_t2t_ende_v003/test"
-    inputs = [f"translate English to German: {source}" for source, _ in WMT]
-    assert [example.input for example in task.examples] == inputs
-    assert [example.reference for example in task.examples] == [target for _, target in WMT]
-    assert [example.tokens for example in task.examples] == [expected_tokens(t) for t in inputs]
-    assert task.examples[1].origin == "wmt_t2t_ende_v003/test:2"
-
-
 def test_cnn_dailymail_from_tfds_files_cut_as_seqio_cuts(tfds_data):
     task = seqio_task("cnn_dailymail_v002", "validation", str(VOCABULARY), 24)
     inputs = [f"summarize: {article}" for article, _ in NEWS]
@@ -135,13 +124,6 @@ def test_local_pairs_as_a_seqio_task(pairs):
         expected_tokens(example.input) for example in task.examples
     ]
     assert task.metrics(["ein Haus"], ["ein Haus"]).keys() == {"rouge1", "rouge2", "rougeLsum"}
-
-
-def test_rows_are_the_same_each_time(pairs, tfds_data):
-    task = seqio_task("cnn_dailymail_v002", "validation", str(VOCABULARY), 24)
-    assert list(task.read()) == list(task.read()) == list(task.examples)
-    task = seqio_pairs_file("houses", pairs, "test", str(VOCABULARY), 256)
-    assert list(task.read()) == list(task.read()) == list(task.examples)
 
 
 def test_bad_lines_are_told_before_tensorflow_reads_them(pairs):
@@ -202,15 +184,6 @@ def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys
     assert results["num_examples"] == 2
     assert results["quality"].keys() == {"rouge1", "rouge2", "rougeLsum"}
     assert "ROUGE-Lsum" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_beams_of_a_seqio_task_have_its_metrics(tfds_data, tmp_path):
-    task = 'include "configs/tasks/cnn_dailymail.gin"\ninclude "configs/methods/beam.gin"'
-    assert _decode(tmp_path, task, f"VOCABULARY='{VOCABULARY}'", "NUM_BEAMS=2", "NUM_RETURN=2") == 0
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["beam"]["num_beams"] == 2
-    assert results["quality"].keys() == {"rouge1", "rouge2", "rougeLsum"}
 
 
 def test_a_run_over_a_seqio_task_continues(tfds_data, tmp_path):

@@ -8,27 +8,16 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from slow import slow
-from tiny import (
-    TINY_BART,
-    TINY_GPT,
-    TINY_T5,
-    prompt_of,
-    ragged_inputs,
-    random_bart_params,
-    random_gpt_params,
-    random_t5_params,
-)
+from tiny import EVERY, prompt_of, ragged_inputs, random_params, random_t5_params
 
+from specdec.checkpoints.architectures import decode_model
 from specdec.core import platforms
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.bart.model import BartModel
-from specdec.models.gpt.model import GPTModel
 from specdec.models.packed import NEG_INF
 from specdec.models.products import fused
-from specdec.models.t5.model import T5Model
 from specdec.types import SamplingConfig
 
 # Of float32 sums of up to 300 terms, and of one rounding to bfloat16.
@@ -176,14 +165,8 @@ def test_what_a_token_gets_does_not_depend_on_how_many_there_are():
 
 
 def model_of(family):
-    if family in TINY_GPT:
-        model = GPTModel(TINY_GPT[family], "in_out")
-        return model, model.pack(random_gpt_params(TINY_GPT[family], 0))
-    if family in TINY_BART:
-        model = BartModel(TINY_BART[family], "in_out")
-        return model, model.pack(random_bart_params(TINY_BART[family], 0))
-    model = T5Model(TINY_T5[family], "in_out")
-    return model, model.pack(random_t5_params(TINY_T5[family], 0))
+    model = decode_model(EVERY[family], "in_out")
+    return model, model.pack(random_params(EVERY[family], 0))
 
 
 FAMILIES = pytest.mark.parametrize(

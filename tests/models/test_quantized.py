@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import re
 
 import jax
@@ -63,10 +62,8 @@ def rounded(kernel, bits, layout):
 
 @pytest.mark.parametrize("layout", OPS)
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("tokens", [1, 8, *slow(2, 3, 9, 70)])
-@pytest.mark.parametrize(
-    ("size", "rows"), [(48, 33), (4224, 16), pytest.param(48, 20, marks=pytest.mark.slow)]
-)  # One chunk; two.
+@pytest.mark.parametrize("tokens", [1, 8, *slow(3, 70)])
+@pytest.mark.parametrize(("size", "rows"), [(48, 33), (4224, 16)])  # One chunk; two.
 def test_products_are_those_of_the_rounded_kernel(size, rows, tokens, bits, layout):
     kernel = jax.random.normal(jax.random.key(0), (size, rows)) * size**-0.5
     x = jax.random.normal(jax.random.key(1), (1, tokens, size))
@@ -127,18 +124,8 @@ def along(model, params, length, target=None):
 
 
 @pytest.mark.parametrize(
-    ("variant", "layout"),
-    [
-        ("v1.0", "out_in"), pytest.param("v1.1", "in_out", marks=pytest.mark.slow),
-        pytest.param("v1.1", "out_in", marks=pytest.mark.slow),
-        pytest.param("v1.0", "in_out", marks=pytest.mark.slow),
-        ("marian", "out_in"), ("t5gemma2", "in_out"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in itertools.product(("bart", "m2m_100", "llama", "t5gemma"), OPS)
-        ),
-    ],
-)  # fmt: skip
+    ("variant", "layout"), [("v1.0", "out_in"), ("marian", "out_in"), ("t5gemma2", "in_out")]
+)
 def test_a_model_of_int8_weights_is_the_one_of_the_rounded_ones(variant, layout):
     """Tied and untied; with an encoder's embedding apart, queries that share keys, and biases."""
     params = random_params(EVERY[variant], 0)
@@ -155,20 +142,11 @@ def test_a_model_of_int8_weights_is_the_one_of_the_rounded_ones(variant, layout)
     assert np.abs(expected - along(model, model.pack(params), 4)).max() > 1e-2
 
 
-# In the plain run each layout has both numbers of bits, and each T5 too.
-QUANTIZED = [("v1.1", 8, "out_in"), ("v1.1", 4, "in_out"), ("v1.0", 8, "in_out"),
-             ("v1.0", 4, "out_in"), ("marian", 8, "in_out"), ("t5gemma", 4, "out_in")]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("variant", "bits", "layout"),
-    [
-        pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUANTIZED))
-        for each in itertools.product(
-            [*TINY, "bart", "m2m_100", "marian", "llama", "gemma2", "t5gemma"], [8, 4], OPS
-        )
-    ],
-)
+    [("v1.1", 8, "out_in"), ("v1.1", 4, "in_out"), ("v1.0", 4, "out_in"), ("marian", 8, "in_out"),
+     ("t5gemma", 4, "out_in")],
+)  # fmt: skip
 def test_a_quantized_model_is_the_one_of_a_rounded_decoder(variant, bits, layout):
     """Its own logits' kernel too, where the checkpoint ties it to the embedding."""
     config, params = EVERY[variant], random_params(EVERY[variant], 0)
@@ -190,7 +168,7 @@ def test_a_quantized_model_is_the_one_of_a_rounded_decoder(variant, bits, layout
     np.testing.assert_allclose(along(few, packed, 3), expected, rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("variant", [*slow("v1.1", "bart", "t5gemma"), "v1.0", "t5gemma2"])
+@pytest.mark.parametrize("variant", ["v1.0", "t5gemma2"])
 def test_a_draft_of_the_target_shares_what_that_made_of_the_inputs(variant):
     model = decode_model(EVERY[variant])
     params = model.pack(random_params(EVERY[variant], 0))

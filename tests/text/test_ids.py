@@ -11,7 +11,6 @@ from small_vocabularies import (
     LINES,
     NLLB,
     train_model,
-    train_pieces,
     write_json,
     write_m2m100,
     write_marian,
@@ -21,7 +20,7 @@ from small_vocabularies import (
 from specdec.checkpoints import find_vocabulary
 from specdec.checkpoints.hf_files import HUB_FILES
 from specdec.text.opening import open_tokenizer
-from specdec.text.vocabulary import Vocabulary, train_vocabulary
+from specdec.text.vocabulary import Vocabulary
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
 tokenizers = pytest.importorskip("tokenizers")
@@ -202,7 +201,7 @@ def pieces_of_bytes(special, **options):
     return content
 
 
-@pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text", "t5gemma", "t5gemma2"])
+@pytest.mark.parametrize("model_type", ["gemma3_text", "t5gemma"])
 def test_gemma(tmp_path, model_type):
     """BOS is before a text, and nothing behind it, for an encoder too."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>"]
@@ -232,8 +231,7 @@ def test_llama_2(tmp_path, legacy):
     ("model_type", "kind"),
     [
         ("llama", "PreTrainedTokenizerFast"), ("llama", "LlamaTokenizer"),
-        ("qwen2", "Qwen2Tokenizer"), ("qwen2", "PreTrainedTokenizerFast"),
-        ("qwen3", "Qwen2TokenizerFast"), ("qwen3", "PreTrainedTokenizerFast"),
+        ("qwen2", "Qwen2Tokenizer"), ("qwen3", "PreTrainedTokenizerFast"),
     ],
 )  # fmt: skip
 def test_bytes_of_llama_3_and_qwen(tmp_path, model_type, kind):
@@ -272,16 +270,9 @@ def test_bytes_of_llama_3_and_qwen(tmp_path, model_type, kind):
 # T5
 
 
-@pytest.fixture(scope="module")
-def spiece(tmp_path_factory):
-    """A vocabulary of T5's kind, without pieces for bytes."""
-    return train_pieces(tmp_path_factory.mktemp("spiece"), LINES, 54)
-
-
 T5 = {"tokenizer_class": "T5Tokenizer"}
 
 
-@pytest.mark.parametrize("model_type", ["t5", "mt5"])
 @pytest.mark.parametrize(
     "told",
     [
@@ -289,10 +280,10 @@ T5 = {"tokenizer_class": "T5Tokenizer"}
         T5 | {"extra_special_tokens": ["<new>"], "mask_token": "<mask>", "extra_ids": 100},
     ],
 )  # fmt: skip
-def test_t5(spiece, tmp_path, model_type, told):
+def test_t5(spiece, tmp_path, told):
     """Sentinels are text, other special tokens are none."""
     shutil.copy(spiece, tmp_path)
-    write_json(tmp_path / "config.json", {"model_type": model_type})
+    write_json(tmp_path / "config.json", {"model_type": "t5"})
     if told is not None:
         write_json(tmp_path / "tokenizer_config.json", told)
     write_json(tmp_path / "added_tokens.json", {})
@@ -301,7 +292,7 @@ def test_t5(spiece, tmp_path, model_type, told):
     text = "The<extra_id_0> fox<extra_id_6>"
     assert ours.decode([0, *ours.encode(text, add_eos=True)]) == text
     assert ours.decode([*ours.encode("dog"), len(ours), 10**6]) == "dog"
-    check(saved(tmp_path / "again", theirs, model_type), theirs)
+    check(saved(tmp_path / "again", theirs, "t5"), theirs)
 
 
 def test_sentinels_among_the_pieces_are_the_only_ones(tmp_path):
@@ -346,19 +337,6 @@ def test_unknown_characters_of_a_t5(tmp_path, unknown, spelt):
         assert ({bytes([byte]) for byte in range(128, 256)} <= {*pieces}) == spelt
 
 
-def test_a_vocabulary_trained_here_is_read_by_its_own_library(tmp_path):
-    """Where no file adds a token, a text's </s> is characters like others."""
-    train_vocabulary(LINES, 310, tmp_path / "spiece.model")
-    ours = open_tokenizer(tmp_path / "spiece.model")
-    assert isinstance(ours, Vocabulary)
-    assert ours.decode(ours.encode("a</s>b 🙂")) == "a</s>b 🙂"
-    write_json(tmp_path / "added_tokens.json", {"<new>": 410})
-    write_json(tmp_path / "tokenizer_config.json", T5 | {"extra_ids": 100})
-    again = open_tokenizer(tmp_path / "spiece.model")
-    assert again.encode("<new>") == [410]
-    assert again.encode("The fox 🙂") == ours.encode("The fox 🙂")
-
-
 # Bytes
 
 TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "__type": "AddedToken"}
@@ -390,18 +368,6 @@ def test_byt5(tmp_path, kind):
 # Byte-level BPE and WordPiece
 
 
-@pytest.fixture(scope="module")
-def bpe(tmp_path_factory):
-    """vocab.json and merges.txt, as GPT-2's training makes them."""
-    directory = tmp_path_factory.mktemp("bpe")
-    trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(
-        LINES, vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False
-    )
-    trained.save_model(str(directory))
-    return directory
-
-
 @pytest.mark.parametrize(
     "told",
     [
@@ -423,19 +389,6 @@ def test_gpt2(bpe, tmp_path, told):
     (tmp_path / "vocab.json").rename(tmp_path / "encoder.json")
     (tmp_path / "merges.txt").rename(tmp_path / "vocab.bpe")
     check(tmp_path, theirs)
-
-
-def test_a_list_of_berts(tmp_path):
-    """EOS is [SEP], which follows a text where no model's config is there."""
-    backend = tokenizers.BertWordPieceTokenizer()
-    backend.train_from_iterator(LINES, vocab_size=120, show_progress=False)
-    backend.save(str(tmp_path / "tokenizer.json"))
-    ours = open_tokenizer(tmp_path / "tokenizer.json")
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    ids = ours.encode("the quick fox", add_eos=True)
-    assert ids == [*theirs("the quick fox").input_ids, ours.eos_id]
-    assert ours.eos_id == backend.token_to_id("[SEP]")
-    assert ours.decode([backend.token_to_id("[PAD]"), *ids]) == "the quick fox"
 
 
 def test_codet5p(tmp_path):
@@ -480,7 +433,7 @@ def test_tokenizer_model_alone(tmp_path, model_type, told):
     assert "tokenizer.model" in HUB_FILES
 
 
-@pytest.mark.parametrize("config", [{"model_type": "t5"}, {"model_type": "umt5"}, None])
+@pytest.mark.parametrize("config", [{"model_type": "t5"}, None])
 def test_a_tokenizer_json_whose_model_has_no_type(tmp_path, config):
     """As files of 2020 and 2021 are: a Unigram whose pieces begin with the mark of a word."""
     special = [
@@ -507,7 +460,7 @@ def test_a_tokenizer_json_whose_model_has_no_type(tmp_path, config):
     assert ours.pieces()[:7] == [b"", b"", b"", b" ", b" a", b"b", b"c"]
 
 
-@pytest.mark.parametrize("kind", ["MBartTokenizer", "MBart50Tokenizer", "NllbTokenizer"])
+@pytest.mark.parametrize("kind", ["MBartTokenizer", "NllbTokenizer"])
 def test_languages_beyond_a_trimmed_embedding(tmp_path, kind):
     """They are an error when they are used; other pieces there are another model's."""
     write_json(tmp_path / "config.json", {"model_type": "mbart"})

@@ -58,6 +58,8 @@ class Workload:
         self.require(count > 0, "there is no row")
         whole = size > 0 and count % size == 0
         self.require(whole, f"{count} rows do not make whole batches of {size}")
+        most = self.max_decode_len - 1
+        self.require(1 <= self.gamma <= most, f"gamma must be in [1, {most}], got {self.gamma}")
         if self.beam is not None:
             plain = self.lengths is None and self.forced_alpha is None and self.temperature == 0
             self.require(plain, "beams end by themselves, and neither sample nor are forced")

@@ -55,7 +55,8 @@ class WorkloadPiece:
         same = {key: self.source[key] for key in ("versions", "device", "git_sha")}
         if str(same["git_sha"]).endswith("-dirty"):
             same["began"] = time.time()
-        needs = {package for name in self.systems for package in SYSTEMS[name].needs}
+        entries = [SYSTEMS[name] for name in self.systems if name in SYSTEMS]
+        needs = {package for entry in entries for package in entry.needs}
         same["installed"] = sorted(filter(importlib.util.find_spec, needs))
         how = (self.systems, self.repetitions, self.speed_repetitions, self.options)
         settings = {"workload": repr(self.workload), "how": repr(how), **same}
@@ -65,12 +66,11 @@ class WorkloadPiece:
     def _made(self) -> dict[str, Any]:
         workload, where = self.workload, self.checkpoints
         if any(not SYSTEMS[name].drawn for name in self.systems if name in SYSTEMS):
-            seed, stored = workload.seed, workload.stored
-            workload = dataclasses.replace(
-                workload,
-                target=exported(workload.target, where, seed, stored),
-                draft=exported(workload.draft, where, seed + 1, stored),
+            first, second = (
+                exported(weights, where, workload.seed + index, workload.stored)
+                for index, weights in enumerate((workload.target, workload.draft))
             )
+            workload = dataclasses.replace(workload, target=first, draft=second)
         measurements = harness.measure(workload, self.systems, self.repetitions, self.options)
         decoder = None
         guessing = [name for name in self.systems if SYSTEMS[name].guesses]

@@ -99,5 +99,4 @@ class CompiledDecodes:
             )  # fmt: skip
 
 
-# Plain decoding is compiled once a process.
-_PLAIN: dict[tuple[Any, ...], ProgramReport] = {}
+_PLAIN: dict[tuple[Any, ...], ProgramReport] = {}  # Compiled once a process.

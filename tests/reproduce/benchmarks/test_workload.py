@@ -15,6 +15,8 @@ from specdec.reproduce.benchmarks.workload import WorkloadError, exported, rando
     [
         ({"inputs": ()}, "there is no row"),
         ({"batch_size": 3}, "2 rows do not make whole batches of 3"),
+        ({"gamma": 0}, r"gamma must be in \[1, 11\], got 0"),
+        ({"gamma": 12}, r"gamma must be in \[1, 11\], got 12"),
         ({"inputs": ((3, 1), (3, 4, 1))}, "equally long"),
     ],
 )

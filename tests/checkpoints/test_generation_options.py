@@ -21,7 +21,7 @@ from specdec.checkpoints.generation_options import (
 from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.decoding.build import rules_of
-from specdec.runs import cli
+from specdec.runs import main
 from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -261,7 +261,7 @@ def test_a_dry_run_tells_it_too(checkpoint, tmp_path, capsys):
     path = str(ROOT / "configs" / "experiments" / "quickstart_ende.gin")
     bindings = f"TARGET='{checkpoint}'", f"DRAFT='{checkpoint}'"
     given = Given([path], bindings, str(tmp_path / "out"), "test")
-    assert cli.decode(given, ROOT, dry_run=True) == 2
+    assert main.decode(given, ROOT, dry_run=True) == 2
     assert "generate: guidance_scale=2.0. Remove them, or" in capsys.readouterr().err
 
 

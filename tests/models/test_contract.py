@@ -258,7 +258,7 @@ def test_selected_rows_go_on_as_they_were(setup):
 
 @pytest.mark.parametrize("variant", EVERY)
 def test_packed_is_the_network(variant):
-    """In the layout of accelerators; checkpoints/test_families.py has that of this machine.
+    """In the layout of accelerators; checkpoints/test_every_family.py has that of this machine.
 
     Queries of a T5 are small: with those of random weights attention is so sharp that the network
     differs from its own compiled self by 1.4e-4.

@@ -1,7 +1,7 @@
 """Families of checkpoints: a row each, from which transformers' own small model is made.
 
-A new family needs a row here; checkpoints/test_every_family.py holds it to transformers' numbers, reads
-what is written, and decodes with it.
+A new family needs a row here; checkpoints/test_every_family.py holds it to transformers' numbers,
+reads what is written, and decodes with it.
 """
 
 import copy

@@ -1,18 +1,13 @@
-"""Attention with shared keys, and settings that no model of rotary positions has."""
-
-import dataclasses
+"""Attention whose queries share keys, by its definition."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY_ROTARY
 
-from specdec.checkpoints.architectures import config_of
 from specdec.models.attention import attend, attend_to_both
 from specdec.models.packed import NEG_INF
 from specdec.models.products import plain
-from specdec.models.rotary.config import Rope
 
 
 def _attention(query, keys, values, bias, softcap=None):
@@ -56,41 +51,3 @@ def test_shared_keys_are_as_copies_of_them(groups, softcap):
     all_bias = jnp.concatenate([bias, more_bias], axis=3)
     expected = _attention(apart(query), copied(all_keys), copied(all_values), all_bias, softcap)
     np.testing.assert_allclose(apart(both), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("variant", TINY_ROTARY)
-def test_a_config_is_the_same_from_its_fields(variant):
-    fields = dataclasses.asdict(TINY_ROTARY[variant])
-    assert config_of(fields) == TINY_ROTARY[variant]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"num_kv_heads": 3}, "num_kv_heads must divide num_heads = 4, got 3"),
-        ({"head_dim": 5}, "head_dim must be even, got 5"),
-        ({"activation": "relu"}, "activation must be 'silu' or 'gelu', got 'relu'"),
-        ({"sliding": (True,)}, "window must be given"),
-        ({"window": (-1, 0), "sliding": (True,)}, "window must be at least 0"),
-        ({"attention_softcap": 0.0}, "attention_softcap must be a positive number"),
-        ({"merged_attention": True}, "merged_attention needs an encoder"),
-        ({"eos_id": 19}, "eos_id must be in 0..18, got 19"),
-        ({"dtype": "float16"}, "dtype must be 'float32' or 'bfloat16'"),
-    ],
-)
-def test_settings_that_are_none(changes, words):
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(TINY_ROTARY["llama"], **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"low": 1.0}, "must all be given or none"),
-        ({"low": 4.0, "high": 1.0, "original": 8}, "low must be less than high"),
-        ({"base": 0.0}, "base must be a positive number"),
-    ],
-)
-def test_ropes_that_are_none(changes, words):
-    with pytest.raises(ValueError, match=words):
-        Rope(**changes)

@@ -159,7 +159,8 @@ class BeamState:
       pool_log_probs: [B, W] their sums of log p.
       pool_tokens: [B, W, L] EOS included; the first ``pool_lengths`` count.
       pool_lengths: [B, W].
-      live_told, pool_told: [B, W, L, 2] log p of each of their tokens, as the model has it and as
+      live_token_log_probs, pool_token_log_probs: [B, W, L, 2] log p of each of their tokens, as
+        the model has it and as
         rules for logits made it; None unless they are kept.
       length: [B] tokens of the live hypotheses.
       rules: states of the rules for logits, of each live hypothesis; () without rules.
@@ -173,8 +174,8 @@ class BeamState:
     pool_log_probs: Float[Array, "b w"]
     pool_tokens: Int[Array, "b w l"]
     pool_lengths: Int[Array, "b w"]
-    live_told: Float[Array, "b w l 2"] | None
-    pool_told: Float[Array, "b w l 2"] | None
+    live_token_log_probs: Float[Array, "b w l 2"] | None
+    pool_token_log_probs: Float[Array, "b w l 2"] | None
     length: Int[Array, " b"]
     rules: RuleStates
     finished: Bool[Array, " b"]
@@ -218,8 +219,8 @@ def initial_state(
         pool_log_probs=nothing,
         pool_tokens=tokens,
         pool_lengths=jnp.zeros(nothing.shape, jnp.int32),
-        live_told=told,
-        pool_told=told,
+        live_token_log_probs=told,
+        pool_token_log_probs=told,
         length=jnp.zeros((num_rows,), jnp.int32),
         rules=jax.tree.map(
             lambda leaf: jnp.repeat(leaf[:, None], rules.num_beams, axis=1),
@@ -303,10 +304,11 @@ def step(
         live_tokens=_appended(
             take_rows(state.live_tokens, live_parents), live_tokens, state.length
         ),
-        live_told=told
-        if told is None or state.live_told is None
+        live_token_log_probs=told
+        if told is None or state.live_token_log_probs is None
         else _appended(
-            take_rows(state.live_told, live_parents), take_rows(told, chosen), state.length
+            take_rows(state.live_token_log_probs, live_parents), take_rows(told, chosen),
+            state.length
         ),
         length=length,
         rules=advanced(
@@ -352,7 +354,9 @@ def _pooled(
         "pool_scores": scores,
         "pool_log_probs": take_rows(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen),
         "pool_tokens": grown(state.pool_tokens, state.live_tokens, tokens),
-        "pool_told": None if told is None else grown(state.pool_told, state.live_told, told),
+        "pool_token_log_probs": None
+        if told is None
+        else grown(state.pool_token_log_probs, state.live_token_log_probs, told),
         "pool_lengths": jnp.where(
             scores > -jnp.inf,
             take_rows(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen),
@@ -392,14 +396,14 @@ def best_hypotheses(
     """
     pool = (
         state.pool_tokens, state.pool_lengths, state.pool_scores, state.pool_log_probs,
-        state.pool_told,
+        state.pool_token_log_probs,
     )  # fmt: skip
     if rules.rule == "huggingface":
         return pool
     none = state.pool_scores[:, 0] == -jnp.inf
     log_probs = state.live_log_probs
     lengths = jnp.where(log_probs > -jnp.inf, state.length[:, None], 0)
-    live = state.live_tokens, lengths, log_probs, log_probs, state.live_told
+    live = state.live_tokens, lengths, log_probs, log_probs, state.live_token_log_probs
     return jax.tree.map(lambda a, b: where_rows(none, a, b), live, pool)
 
 

@@ -198,13 +198,13 @@ def resized(
 
 
 @decode_jit(static_argnames="loop")
-def vacated(loop: Loop[S, R], state: S) -> S:
+def emptied(loop: Loop[S, R], state: S) -> S:
     """The state without its rows: all have ended."""
     return loop.all_finished(state)
 
 
 @pytree
-class Waiting(Generic[S]):
+class RefillQueue(Generic[S]):
     """Rows that were started, and wait for a place among those of a batch.
 
     The rows of a batch are in G groups, those that a mesh has apart, and so are these: each waits
@@ -224,13 +224,13 @@ class Waiting(Generic[S]):
 
 
 @pytree
-class Turn(Generic[S, R]):
+class RefillResult(Generic[S, R]):
     """A batch whose rows are replaced, when it has paused.
 
     Attributes:
       state: the batch's.
       tags: [B] the rows' in their places; -1 for none.
-      taken: see :class:`Waiting`.
+      taken: see :class:`RefillQueue`.
       replaced: [B] the tag of the row whose place each waiting one took; -1 for none.
       left: what these have come to, [B, ...].
       status, result: of the rows that are in their places.
@@ -248,10 +248,10 @@ class Turn(Generic[S, R]):
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
-def turn(
-    loop: Loop[S, R], params: Params, state: S, tags: Int[AnyArray, " b"], waiting: Waiting[S],
+def refill(
+    loop: Loop[S, R], params: Params, state: S, tags: Int[AnyArray, " b"], waiting: RefillQueue[S],
     wanted: Int[Array, ""] | int, *, output_bucket: int, size: int,
-) -> Turn[S, R]:  # fmt: skip
+) -> RefillResult[S, R]:  # fmt: skip
     """Goes on, and gives the place of each row that has ended to one that waits.
 
     It pauses when nobody waits and ``wanted`` rows have ended, or when a row needs larger arrays.
@@ -297,7 +297,7 @@ def turn(
     state, tags, taken, replaced, left = carry
     status = Status(loop.finished(state), loop.needs(state))
     result = loop.result(params, state, size)
-    return Turn(state, tags, taken, replaced, left, status, result, blocks)
+    return RefillResult(state, tags, taken, replaced, left, status, result, blocks)
 
 
 def _shapes(loop: Loop[S, R], output_bucket: int, trace: bool) -> Callable[..., Any]:

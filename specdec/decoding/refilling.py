@@ -105,12 +105,12 @@ class Refilled(Generic[R]):
         """Decodes for as long as rows follow whose inputs and prefixes are of no smaller size."""
         size, capacity = self._batch_size, self._decoder.first_bucket
         waiting, sizes = self._next(queue)
-        state = loops.vacated(self._loop, waiting.state)
+        state = loops.emptied(self._loop, waiting.state)
         tags = np.full(size, -1, np.int32)
         while True:
             following = queue.sizes()
             joins = following and all(a >= b for a, b in zip(following, sizes, strict=True))
-            found = loops.turn(
+            found = loops.refill(
                 self._loop, self._decoder.loop_params, state, tags, waiting, 1 if joins else size,
                 output_bucket=capacity, size=self._decoder.output_bucket,
             )  # fmt: skip
@@ -135,7 +135,7 @@ class Refilled(Generic[R]):
                     self._loop, params, state, *given, output_bucket=capacity, trace=self._trace
                 )
 
-    def _next(self, queue: _Queue) -> tuple[loops.Waiting[Any], Sizes]:
+    def _next(self, queue: _Queue) -> tuple[loops.RefillQueue[Any], Sizes]:
         """The next rows, started."""
         sizes = queue.sizes()
         assert sizes
@@ -152,7 +152,7 @@ class Refilled(Generic[R]):
             self._loop, *self._arguments(places, sizes), trace=self._trace,
             output_bucket=self._decoder.first_bucket,
         )  # fmt: skip
-        return loops.Waiting(state, tags, count, np.zeros_like(count)), sizes
+        return loops.RefillQueue(state, tags, count, np.zeros_like(count)), sizes
 
     def _arguments(self, rows: Sequence[_Row | None], sizes: Sizes) -> tuple:
         """What starts some rows, filled up with rows that have ended."""

@@ -138,8 +138,8 @@ class SpeculativeEncoderDecoderModel(
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = as_loaded(model, shapes, "T5X's module")
         # The limit is T5X's, and is known later.
-        anyhow = dataclasses.replace(decoding, max_decode_len=sys.maxsize)
-        self._beams, self._rules = decoding.beam, open_rules(target, anyhow)
+        unlimited = dataclasses.replace(decoding, max_decode_len=sys.maxsize)
+        self._beams, self._rules = decoding.beam, open_rules(target, unlimited)
         if draft is None:
             self._depth = 0
             return

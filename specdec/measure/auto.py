@@ -18,9 +18,9 @@ from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
-from specdec.measure.beam_choice import BeamKind
+from specdec.measure.beam_choice import BeamSpace
 from specdec.measure.choice import Choice, keep, remembered
-from specdec.measure.decode_choice import DecodeKind
+from specdec.measure.decode_choice import DecodeSpace
 from specdec.models.placing import agreed
 
 _PROBED_BATCHES = 32  # Decoded to measure acceptance, and to time what is promising.
@@ -71,9 +71,9 @@ def choose(
         fast = build_search(target, draft, decoding.with_shape(Chain(1)))
         assert isinstance(fast, SpeculativeBeamDecoder)
         assert not isinstance(plain, SpeculativeBeamDecoder)
-        engine, kind = fast.engine, BeamKind(plain, fast, decoding.max_decode_len - 1)
+        engine, kind = fast.engine, BeamSpace(plain, fast, decoding.max_decode_len - 1)
     else:
-        kind = DecodeKind(target, draft, decoding)
+        kind = DecodeSpace(target, draft, decoding)
         # One of its kind, so that a draft that cannot make such says so.
         engine = kind.decoder(Chain(1, decoding.stop_below) if name == "gamma" else Tree((1,)))
         engine = engine.engine

@@ -27,7 +27,7 @@ _WIDE = "plain beams in wide calls"
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamKind:
+class BeamSpace:
     """The gamma of speculative beams.
 
     Attributes:

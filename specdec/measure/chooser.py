@@ -125,7 +125,7 @@ class Estimate:
     note: str = ""
 
 
-class Kind(Protocol):
+class SearchSpace(Protocol):
     """What is chosen: a gamma, a tree, or the gamma of beams."""
 
     @property
@@ -158,7 +158,7 @@ class Kind(Protocol):
 
 
 def choose(
-    kind: Kind, batches: Sequence[Batch], max_decode_len: int, agree: Agree = alone
+    space: SearchSpace, batches: Sequence[Batch], max_decode_len: int, agree: Agree = alone
 ) -> Choice:
     """Measures on batches of one shape, and chooses.
 
@@ -169,9 +169,9 @@ def choose(
     Raises:
       ValueError: the verifier cannot verify what the draft makes.
     """
-    seconds = SECONDS[kind.name]
-    with _Session(kind.name, seconds, agree) as session:
-        probes = kind.probes()
+    seconds = SECONDS[space.name]
+    with _Session(space.name, seconds, agree) as session:
+        probes = space.probes()
         needed = list(probes)[:2]
         ready = session.compile(probes, batches[0], _COMPILED, needed)
         found, limit = {}, 0
@@ -182,12 +182,12 @@ def choose(
                 "measuring acceptance and costs", ready, batches, _PROBED, limit, starts=True
             )
         if not found:
-            estimate = kind.assumed()
+            estimate = space.assumed()
             note = f"Nothing could be measured within {seconds:.0f} s: {estimate.note}"
-            return _decided(kind, dataclasses.replace(estimate, note=note), {})
-        estimate = kind.estimate(found)
-        tried = {str(each): each for each in kind.shortlist(estimate)}
-        more = {name: kind.runner(each) for name, each in tried.items() if name not in ready}
+            return _decided(space, dataclasses.replace(estimate, note=note), {})
+        estimate = space.estimate(found)
+        tried = {str(each): each for each in space.shortlist(estimate)}
+        more = {name: space.runner(each) for name, each in tried.items() if name not in ready}
         ready |= session.compile(more, batches[0], _TRIED)
         best = {name: ready[name] for name in (PLAIN, *tried) if name in ready}
         times = {}
@@ -197,10 +197,10 @@ def choose(
     if missed:
         note = f"Time was up after {seconds:.0f} s; not timed: {', '.join(missed)}."
         estimate = dataclasses.replace(estimate, note=f"{estimate.note} {note}".strip())
-    return _decided(kind, estimate, times)
+    return _decided(space, estimate, times)
 
 
-def _decided(kind: Kind, estimate: Estimate, times: Mapping[str, Timed]) -> Choice:
+def _decided(space: SearchSpace, estimate: Estimate, times: Mapping[str, Timed]) -> Choice:
     """The fastest candidate, if it is faster than plain decoding."""
     timed = [each for each in estimate.candidates if str(each) in times]
     rest = [each for each in estimate.candidates if str(each) not in times]
@@ -209,7 +209,7 @@ def _decided(kind: Kind, estimate: Estimate, times: Mapping[str, Timed]) -> Choi
     speedup = best.measured if timed else best.predicted
     pays = speedup is not None and speedup > 1
     return Choice(
-        kind.name, best.shape if pays else None, estimate.accepted, estimate.cost_ratio,
+        space.name, best.shape if pays else None, estimate.accepted, estimate.cost_ratio,
         estimate.verify_ratio, candidates, estimate.note,
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ _CHAINS, _TREES, _BEST_FIRST = 2, 2, 1  # Of each kind, those that are timed.
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeKind:
+class DecodeSpace:
     """A gamma, or a tree, a chain, or plain decoding.
 
     Attributes:

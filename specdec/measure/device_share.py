@@ -25,7 +25,7 @@ _FLOAT32 = jnp.dtype("float32").itemsize
 
 
 @dataclasses.dataclass(frozen=True)
-class FewBits:
+class Quantization:
     """Weights of few bits, which no mesh cuts."""
 
     bits: int
@@ -36,7 +36,7 @@ class FewBits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Beyond:
+class UnusedCache:
     """What a cache holds of positions that are behind all windows."""
 
     layers: int  # That see a window.
@@ -80,7 +80,7 @@ def _weights(config: Config, partitioning: Partitioning) -> _Weights:
 
 
 @functools.cache
-def _few_bits(config: Config, few: FewBits) -> _Weights:
+def _few_bits(config: Config, few: Quantization) -> _Weights:
     full, model = _packed(config), decode_model(config, "in_out")
     of_target = few.what == "of target"
 
@@ -103,7 +103,7 @@ class DeviceShare:
     config: Config  # The whole model's; its dtype is that of weights, activations and cache.
     partitioning: Partitioning  # How the model lies on the mesh.
     batch_size: int  # B, rows that all devices decode together.
-    few_bits: FewBits | None = None  # None for weights of the config's dtype.
+    few_bits: Quantization | None = None  # None for weights of the config's dtype.
 
     def __post_init__(self):
         model = decode_model(self.config, "in_out", self.partitioning)  # Checks them.
@@ -152,7 +152,9 @@ class DeviceShare:
         """Bytes of the self-attention's, which holds the inputs of a model without an encoder."""
         return self.cache(length + (0 if self._has_encoder else input_length))
 
-    def beyond_windows(self, length: int, input_length: int, width: int, beams: int = 1) -> Beyond:
+    def beyond_windows(
+        self, length: int, input_length: int, width: int, beams: int = 1
+    ) -> UnusedCache:
         """What of :meth:`self_cache` no layer that sees a window will read again.
 
         Args:
@@ -163,7 +165,9 @@ class DeviceShare:
         total = length + (input_length if model.reads_prefix else 0)
         needed = [min(beams * (before + width), total) for before in model.windows]
         one = self.cache(1) // self.config.num_decoder_layers
-        return Beyond(len(needed), max(needed, default=total), sum(total - n for n in needed) * one)
+        return UnusedCache(
+            len(needed), max(needed, default=total), sum(total - n for n in needed) * one
+        )
 
     def own_cross_cache(self, length: int) -> int:
         """Bytes of the cross-attention's, unless they are the target's; 0 without an encoder."""

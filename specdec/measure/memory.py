@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec.checkpoints.architectures import Config, decode_model
 from specdec.drafters.shape import Tree
-from specdec.measure.device_share import Beyond, DeviceShare, FewBits
+from specdec.measure.device_share import DeviceShare, Quantization, UnusedCache
 from specdec.models.partitioning import DeviceMesh
 
 _PENDING = 2  # Tokens that the first draft call of a block always feeds.
@@ -35,8 +35,8 @@ class MemoryPlan:
     input_len: int
     output_len: int
     # None for weights of the models' dtypes.
-    target_bits: FewBits | None = None
-    draft_bits: FewBits | None = None
+    target_bits: Quantization | None = None
+    draft_bits: Quantization | None = None
     tree: Tree | None = None  # None for chains.
 
     def held(self) -> list[dict[str, int]]:
@@ -58,7 +58,7 @@ class MemoryPlan:
         """Bytes of each model's weights that a device reads in each decode step."""
         return [share.step_weights for share in self._shares]
 
-    def beyond_windows(self, beams: int) -> list[Beyond]:
+    def beyond_windows(self, beams: int) -> list[UnusedCache]:
         """What the self-attention caches hold behind all windows, of target and draft."""
         return [
             share.beyond_windows(cached, self.input_len, width, beams)

@@ -28,7 +28,7 @@ from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.shape import Tree
-from specdec.measure.device_share import FewBits
+from specdec.measure.device_share import Quantization
 from specdec.measure.memory import MemoryPlan
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
@@ -48,7 +48,7 @@ class _Models:
     shapes: list[Config]  # Of the target, and of the draft if it is a model.
     found: list[str]  # Where each shape is from.
     tables: Path | None
-    draft_bits: FewBits | None
+    draft_bits: Quantization | None
 
 
 def report(
@@ -82,7 +82,7 @@ def report(
         gamma=0 if chosen else how.depth, input_len=input_bucket(how.max_input_len),
         output_len=bucket(how.max_decode_len) * beams,
         tree=how.tree if isinstance(how.tree, Tree) else None,
-        target_bits=FewBits(8, GROUP, "model") if run.weights else None,
+        target_bits=Quantization(8, GROUP, "model") if run.weights else None,
         draft_bits=models.draft_bits,
     )  # fmt: skip
     lines = [
@@ -117,7 +117,7 @@ def _models(run: DecodeRun, root: Path) -> _Models:
         options_of(source, found[0][0], given)
     bits = None
     if isinstance(model, Quantized):
-        bits = FewBits(
+        bits = Quantization(
             model.bits, model.group or GROUP, "of target" if model.of is None else "decoder"
         )
     drafted = model.of if isinstance(model, Quantized) else model

@@ -220,7 +220,7 @@ def test_auto_chooses_for_as_many_rows(paths, monkeypatch):
         seen.append(decoding)
         raise Stop
 
-    monkeypatch.setattr(auto, "DecodeKind", kind)
+    monkeypatch.setattr(auto, "DecodeSpace", kind)
     pair = pair_of(paths, "t5", "draft")
     with pytest.raises(Stop):
         pair.generate(texts(), gamma="auto", num_samples=3, sampling=WARM, batch_size=2)

@@ -25,7 +25,7 @@ from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Timed
-from specdec.measure.decode_choice import DecodeKind, acceptance_by_rank
+from specdec.measure.decode_choice import DecodeSpace, acceptance_by_rank
 from specdec.testing.forced import ForcedAcceptance
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
@@ -83,7 +83,7 @@ def kind_of(models, draft, name, *, verifier=None, temperature=0.0, longest=63):
         **{name: "auto"}, sampling=SamplingConfig(temperature), max_decode_len=longest + 1,
         verifier=verifier,
     )  # fmt: skip
-    return DecodeKind(models[0], draft, decoding)
+    return DecodeSpace(models[0], draft, decoding)
 
 
 def tree_of(candidate):

@@ -148,15 +148,15 @@ class LoopDecoder(abc.ABC, Generic[R]):
             )
             found = None
             status, result = to_host((status, result))
+            if blocks is not None:
+                took = agreed(where, time.perf_counter() - before)
+                blocks = max(1, min(2 * blocks, int(_PAUSE / took * blocks)))
             self.check_result(batch, result)
             done = bool(np.all(status.finished))
             over = seconds is not None and agreed(where, time.monotonic() - begun >= seconds)
             yield Pause(result, status.finished, over and not done)
             if done or over:
                 return
-            if blocks is not None:
-                took = agreed(where, time.perf_counter() - before)
-                blocks = max(1, min(2 * blocks, int(_PAUSE / took * blocks)))
             needed = loops.capacity(status)
             if needed > capacity:
                 capacity = needed

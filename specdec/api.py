@@ -169,7 +169,7 @@ class Pair:
         self, ids: Sequence[np.ndarray], decoding: Decoding | None = None, *,
         prefixes: Sequence[np.ndarray] | None = None, remember: bool = True, **options: Any,
     ) -> Choice:  # fmt: skip
-        """What "auto" chooses for these rows; see :func:`specdec.measure.auto.choose`.
+        """The choice of "auto" for these rows; see :func:`specdec.measure.auto.choose`.
 
         Args:
           decoding, options: as in :meth:`generate`.

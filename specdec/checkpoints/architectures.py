@@ -1,4 +1,4 @@
-"""What a config describes: the middle of the library asks here and names no architecture.
+"""The models that a config describes: the middle of the library asks here and names none.
 
 Architectures are told apart by the classes of their configs (``specdec.checkpoints.families``).
 """
@@ -40,7 +40,7 @@ def init_params(config: Config, key: jax.Array) -> dict:
 def decode_model(
     config: Config, layout: Layout | None = None, partitioning: Partitioning | None = None
 ) -> PackedModel:
-    """What decodes with what the network's parameters are packed to.
+    """Model that decodes with the network's parameters once they are packed.
 
     Args:
       layout: None for the best one here.
@@ -62,7 +62,7 @@ def config_of(fields: Mapping[str, Any]) -> Config:
 def training_pair(
     config: Config, text: Sequence[int], output: Sequence[int], start_ids: Sequence[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """What a network reads and what it is to predict, before EOS is put behind each.
+    """Tokens that a network reads, and those that it is to predict, each before its EOS.
 
     A decoder-only model reads the text and the output as one, and predicts at each position the
     token after it; those of the text itself are pads, which no loss counts. Before a text stand
@@ -134,7 +134,7 @@ def states_along(
 
 
 def decoder_inputs(config: Config, targets: Int[Array, "b t"]) -> Int[Array, "b t"]:
-    """What the network's decoder reads to score ``targets``: the start token, then all but one."""
+    """Inputs of the network's decoder to score ``targets``: the start token, then all but one."""
     return shift_right(targets, config.start_id)
 
 

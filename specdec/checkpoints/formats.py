@@ -39,7 +39,7 @@ def located(source: str | Path) -> str | Path:
 def options_of(
     source: str | Path, config: Any, given: Mapping[str, Any] | None = None
 ) -> generation_options.GenerationOptions:
-    """What a directory's files set for transformers' ``generate``.
+    """Options that a directory's files set for transformers' ``generate``.
 
     Warns of options that decoding has to be told. T5X's checkpoints have no such files.
 

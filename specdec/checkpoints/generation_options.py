@@ -202,7 +202,7 @@ OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class GenerationOptions:
-    """What a checkpoint sets for ``generate``.
+    """Settings of a checkpoint for ``generate``.
 
     Attributes:
       rules: its rules for logits, in transformers' order.
@@ -322,5 +322,5 @@ def _rules_of(file: Path, found: Found, eos: Any) -> tuple[Rule, ...]:
 
 
 def advice_on(options: Found) -> dict[str, str]:
-    """What to do here about each of these options of transformers; others are left out."""
+    """Advice on each of these options of transformers; others are left out."""
     return {name: OPTIONS[name][1](options) for name in options if name in OPTIONS}

@@ -1,4 +1,4 @@
-"""What drafts on a target's hidden states, as files: config.json with its fingerprint, weights."""
+"""Files of drafts on a target's hidden states: config.json with its fingerprint, weights."""
 
 from __future__ import annotations
 

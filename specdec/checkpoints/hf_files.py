@@ -179,7 +179,7 @@ def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]
 
 
 def _without_weights(directory: Path, task: str) -> str:
-    """What to do where there are no safetensors."""
+    """Advice where there are no safetensors."""
     for pattern, (reader, argument) in _OTHER_WEIGHTS.items():
         for path in sorted(directory.glob(pattern)):
             return (

@@ -135,7 +135,7 @@ def bundled(name: str) -> Path:
 
 
 def draft_kernel_dtype(dtype: str) -> str | None:
-    """What a draft's float32 kernels are stored in here; see :func:`specdec.load_pair`."""
+    """The dtype that a draft's float32 kernels are stored in; see :func:`specdec.load_pair`."""
     return "float16" if dtype == "float32" and platforms.current() == platforms.CPU else None
 
 

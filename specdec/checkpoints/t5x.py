@@ -230,7 +230,7 @@ def _with_joined_heads(
 
 
 def _joined(array: StoredArray, axis: int) -> StoredArray:
-    """The same with ``axis`` and the next one, heads and their parts, as one; read by slices."""
+    """This array with ``axis`` and the next one, heads and their parts, as one; read by slices."""
     heads, width = array.shape[axis : axis + 2]
     shape = (*array.shape[:axis], heads * width, *array.shape[axis + 2 :])
 

@@ -58,7 +58,7 @@ def kvstore(location: str, path: str = "") -> dict[str, Any]:
 
 
 def names_in(location: str) -> set[str]:
-    """What a directory holds; nothing if there is no such directory."""
+    """Names in a directory; empty if there is no such directory."""
     if is_remote(location):
         return {key.split("/")[0] for key in _keys_in(kvstore(location), location)}
     return set(os.listdir(location)) if os.path.isdir(location) else set()

@@ -1,4 +1,4 @@
-"""What the instructions of a program cost: the compiler's cycles, bytes of main memory, kernels."""
+"""Costs of a program's instructions: the compiler's cycles, bytes of main memory, kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_LABEL = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of a part of a program.
+    """Cost of a part of a program.
 
     Attributes:
       cycles: the TPU compiler's estimate. Copies under way and collectives have none.
@@ -132,7 +132,7 @@ def bytes_of(module: Module, computation: Computation, instruction: Instruction)
 
 
 def _read(instruction: Instruction, number: int, whole: int) -> int:
-    """Of an operand that it has in memory."""
+    """Bytes that an operation reads of an operand in memory."""
     if number == 0 and instruction.opcode in _PARTS:
         return instruction.bytes
     if number == 0 and instruction.opcode in ("dynamic-update-slice", "scatter"):
@@ -141,7 +141,7 @@ def _read(instruction: Instruction, number: int, whole: int) -> int:
 
 
 def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> int:
-    """Of a fusion's parameter: the whole, unless all that looks at it takes parts of it."""
+    """Bytes read of a fusion's parameter: the whole, unless all that reads it takes parts of it."""
     if parameter is inside.root:
         return parameter.bytes
     total = 0
@@ -162,7 +162,7 @@ def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> 
 
 
 def _written(instruction: Instruction, inside: Computation | None) -> int:
-    """Of its result: of what is updated in place, the update."""
+    """Bytes written of a result: of what is updated in place, the update."""
     shapes = instruction.shapes
     if instruction.opcode == "custom-call":
         shapes = shapes[:1]  # What follows is the memory that a library works in.

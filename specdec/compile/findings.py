@@ -1,4 +1,4 @@
-"""What a decode does that it need not: weights restated, loops over rows, products off the units.
+"""Needless work in a decode: weights restated, loops over rows, products off the units.
 
 Each is read in the structure of the compiled program, not in estimates.
 """

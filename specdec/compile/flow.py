@@ -35,7 +35,7 @@ class Flow:
     def origin(
         self, computation: Computation, name: str, path: tuple[int, ...] = ()
     ) -> tuple[Computation, Instruction]:
-        """What made an array, before it was moved, widened or handed into loops and fusions.
+        """Instruction that made an array, before moves, wider dtypes, loops and fusions.
 
         Args:
           path: of a tuple, which of its arrays.

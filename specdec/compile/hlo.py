@@ -35,12 +35,12 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """Number of elements."""
         return math.prod(self.dims)
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Size of an element in bits."""
         digits = re.match(r"[a-z]+(\d+)", self.dtype)
         return _BITS.get(self.dtype, int(digits[1]) if digits else 0)
 
@@ -75,19 +75,19 @@ class Instruction:
 
     @property
     def index(self) -> int:
-        """Of a parameter its number, of a get-tuple-element its place in the tuple."""
+        """Number of a parameter, or a get-tuple-element's place in the tuple."""
         if self.opcode == "parameter":
             return int(self.argument)
         return int(_found(r"\bindex=(\d+)", self.rest) or 0)
 
     @property
     def target(self) -> str:
-        """What a custom call calls."""
+        """Name of the function that a custom call calls."""
         return _found(r'custom_call_target="([^"]*)"', self.rest)
 
     @property
     def bytes(self) -> int:
-        """Of its result."""
+        """Size of the result in bytes."""
         return sum(shape.bytes for shape in self.shapes)
 
     @property
@@ -165,7 +165,7 @@ def parse(text: str) -> Module:
 
 
 def _instruction(name: str, text: str) -> Instruction:
-    """Of ``SHAPE opcode(operands), attributes``."""
+    """Parse ``SHAPE opcode(operands), attributes``."""
     end = _closing(text, 0) if text.startswith("(") else text.index(" ")
     shape, text = text[:end], text[end:].lstrip()
     opens = text.index("(")

@@ -125,7 +125,7 @@ class Reader:
 
 
 def _phases_of(computation: Computation) -> dict[str, str]:
-    """Of each instruction of a block: that of its op_name, else of what uses it, else of the last.
+    """Phase of each instruction: that of its op_name, else of its user, else of the one before.
 
     A copy that the compiler began early, to hide it, belongs to the phase that needs it, which may
     be one of the next block.

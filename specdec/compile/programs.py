@@ -102,7 +102,7 @@ class Place:
 
     @property
     def whole(self) -> NamedSharding | SingleDeviceSharding:
-        """Of what every chip has the whole of."""
+        """Sharding of arrays that every chip has the whole of."""
         if self.mesh is None:
             return SingleDeviceSharding(devices(self.where)[0])
         return NamedSharding(self._mesh, PartitionSpec())

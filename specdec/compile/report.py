@@ -1,4 +1,4 @@
-"""What the compilers say of a decode beside plain decoding: parts, speedup and findings."""
+"""Report of the compilers on a decode beside plain decoding: parts, speedup and findings."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class CompileReport:
         return (self.speculative.block.ms - (draft.ms if draft else 0)) / self.plain.block.ms
 
     def speedup(self, tokens_per_block: float) -> float:
-        """Of whole decodes, start included, whose blocks emit so many tokens on average.
+        """Speedup of whole decodes, start included, whose blocks emit so many tokens on average.
 
         Raises ValueError where there are no blocks but plain steps.
         """
@@ -188,7 +188,7 @@ class CompileReport:
         return "\n".join(text.lines(self))
 
     def json(self) -> dict[str, Any]:
-        """What ``compile.json`` has: parts have cycles, bytes, ms and kernels."""
+        """Contents of ``compile.json``: parts have cycles, bytes, ms and kernels."""
         main, chip = self.main, self.topology.chip
         guessed = self.speculative
 

@@ -25,7 +25,7 @@ class ProcessGone(Exception):
 
 
 def exchange(mine: bytes) -> list[bytes]:
-    """What each process gave, by index; raises ProcessGone if one has gone."""
+    """The bytes of each process, by index; raises ProcessGone if one has gone."""
     if jax.process_count() == 1:
         return [mine]
     try:

@@ -78,7 +78,7 @@ class Progress(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """What the line is made of; tqdm's, and how fast it goes, where that is known."""
+        """Fields of the line: tqdm's, and how fast it goes, where that is known."""
         found = super().format_dict
         done, elapsed = found["n"] - found["initial"], found["elapsed"]
         pace = ""

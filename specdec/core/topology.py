@@ -83,7 +83,7 @@ class Topology:
         return self == Topology.chain(self.size)
 
     def rooted(self) -> Topology:
-        """The same under a root of its own, node 0: the block that a target scores."""
+        """This topology under a root of its own, node 0: the block that a target scores."""
         return Topology((-1, *(parent + 1 for parent in self.parents)))
 
     def with_filler(self, size: int, more: int) -> Topology:

@@ -25,7 +25,7 @@ class PairsPart:
     validation_examples: int = 500  # At most so many, evenly spread.
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
-        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
+        """Pairs (input, target) for "train" or "validation"; the paths are in ``data``."""
         del random
         rows = read_pairs(data / self.directory / f"{split}.tsv")
         found = [(self.prefix + source, target) for source, target in rows]

@@ -1,4 +1,4 @@
-"""What a run decodes: texts, with references where there are any."""
+"""Tasks of a run: texts to decode, with references where there are any."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def good(row: Example | BadRow) -> Example:
 def model_inputs(
     examples: Sequence[Example], vocabulary: Tokenizer | None
 ) -> list[str | tuple[int, ...]]:
-    """What a model is given: an example's ids where its task made them, else its text.
+    """Inputs of a model: an example's ids where its task made them, else its text.
 
     Raises:
       ValueError: a task's ids are not those of the model's ``vocabulary``.

@@ -20,7 +20,7 @@ _SENTENCE_END = re.compile(rf"(?:(?<=[.!?])|(?<=[.!?][\"'”’])){_TITLES}\s+(?
 
 @dataclasses.dataclass(frozen=True)
 class BadRow:
-    """What replaces a row that cannot be used."""
+    """Stand-in for a row that cannot be used."""
 
     origin: str  # Where it came from ("talk.txt:12").
     reason: str  # A sentence that names it.

@@ -63,12 +63,12 @@ class LoopDecoder(abc.ABC, Generic[R]):
     @property
     @abc.abstractmethod
     def loop(self) -> Loop[Any, R]:
-        """What decodes."""
+        """The loop that decodes: an engine, or a search."""
 
     @property
     @abc.abstractmethod
     def loop_params(self) -> Params:
-        """What it decodes with."""
+        """The parameters that :attr:`loop` decodes with."""
 
     @abc.abstractmethod
     def check_result(self, batch: Batch, result: R) -> None:
@@ -85,7 +85,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         return min(self.output_bucket, loops.FIRST_BUCKET)
 
     def arguments(self, batch: Batch) -> Arguments:
-        """What :meth:`Loop.start` takes: arrays on their devices."""
+        """Arguments of :meth:`Loop.start`: arrays on their devices."""
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.loop_params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 

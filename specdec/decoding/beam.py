@@ -99,7 +99,7 @@ class Hypothesis:
 
 @pytree
 class SearchState:
-    """What a target call needs."""
+    """Arrays of a search before a target call."""
 
     beams: BeamState
     last_token: Int[Array, "b w"]  # Of each live hypothesis; not yet in the cache.

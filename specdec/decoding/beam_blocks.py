@@ -1,4 +1,4 @@
-"""What a block of speculative beams does: guess, score, replay the rules, keep.
+"""A block of speculative beams: guess, score, replay the rules, keep.
 
 See :mod:`specdec.decoding.speculative_beam`.
 
@@ -95,7 +95,7 @@ class Live:
 
 @pytree
 class Guesses:
-    """What a target call scores; the first W tokens are the hypotheses' newest ones.
+    """Tokens that a target call scores; the first W are the hypotheses' newest ones.
 
     Attributes:
       tokens, parents: see :class:`BeamBlock`. A parent of -2: filler, which nothing descends from.
@@ -177,7 +177,7 @@ class BeamEngine:
     def start(
         self, params: Params, draft_params: Params, prompt: Prompt, output_bucket: int
     ) -> tuple[tuple[Encoded, Encoded], Live, tuple[Cache, Cache]]:
-        """What both models made of the inputs, the one hypothesis of no tokens, both caches.
+        """Encodings of both models, the one hypothesis of no tokens, both caches.
 
         Args:
           output_bucket: L.

@@ -103,7 +103,7 @@ class BeamConfig:
         return f"{self.num_beams} beams by the rule of {_TITLES[self.rule]} ({own})"
 
     def traced(self, output_bucket: int, logits: Rules = (), log_probs: bool = False) -> BeamRules:
-        """The same for a compiled program, whose penalties may change without another compile.
+        """These rules for a compiled program, whose penalties may change without another compile.
 
         Args:
           logits, log_probs: see :class:`BeamRules`.

@@ -120,7 +120,7 @@ class Engine:
 
     @property
     def topology(self) -> AnyTopology:
-        """Of each draft; the chain of no guesses in plain decoding."""
+        """Topology of each draft; the chain of no guesses in plain decoding."""
         return self.drafter.topology if self.drafter else CHAIN
 
     @property
@@ -230,7 +230,7 @@ class Engine:
 
     @jax.named_scope("verify")
     def verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
-        """What the verifier keeps; with no guess at all one token is drawn from p."""
+        """Verdict on a draft; with no guess at all one token is drawn from p."""
         verifier = self.verifier if self.drafter else TOKEN_VERIFIER
         return verifier(random, scored.distribution, draft)
 
@@ -289,7 +289,7 @@ class Engine:
         return rules.where(active, after, state.rules), _any_emitted(scored.nothing, verdict)
 
     def _log_probs(self, params: EngineParams, scored: Scored, verdict: Verdict) -> LogProbs | None:
-        """Of a verdict's tokens, if they are kept."""
+        """Log-probabilities of a verdict's tokens, if they are kept."""
         if scored.logits is None:
             return None
 
@@ -335,7 +335,7 @@ class Engine:
         return needed if self.samples == 1 else jnp.max(by_text(needed, self.samples), axis=1)
 
     def result(self, params: EngineParams, state: DecodeState, size: int) -> DecodeResult:
-        """What the rows have come to, with outputs of ``size`` tokens."""
+        """Results of the rows, with outputs of ``size`` tokens."""
         del params
         found = st.result(state, size, self.target.pad_id)
         return found if self.samples == 1 else by_text(found, self.samples)

@@ -37,7 +37,7 @@ FIRST_BUCKET = 64  # Tokens for which a decode has arrays at first, unless fewer
 
 
 class Loop(Protocol[S, R]):
-    """What decodes rows block by block: an engine, or a search. It is static, all else is pure.
+    """Decoding of rows block by block: an engine, or a search. It is static, all else is pure.
 
     S is its state, R what comes of it.
     """
@@ -69,7 +69,7 @@ class Loop(Protocol[S, R]):
         ...
 
     def result(self, params: Params, state: S, size: int) -> R:
-        """What the rows have come to, with outputs of ``size`` tokens; every leaf is [B, ...]."""
+        """Results of the rows, with outputs of ``size`` tokens; every leaf is [B, ...]."""
         ...
 
 

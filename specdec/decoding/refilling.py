@@ -54,7 +54,7 @@ class _Queue:
         self._open: collections.deque[_Open] = collections.deque()
 
     def sizes(self) -> Sizes | None:
-        """Of the next row; None where there is none."""
+        """Padded sizes of the next row's inputs and prefix; None where there is no row."""
         while not self._rows:
             batch = next(self._batches, None)
             if batch is None:
@@ -155,7 +155,7 @@ class Refilled(Generic[R]):
         return loops.RefillQueue(state, tags, count, np.zeros_like(count)), sizes
 
     def _arguments(self, rows: Sequence[_Row | None], sizes: Sizes) -> tuple:
-        """What starts some rows, filled up with rows that have ended."""
+        """Arguments that start some rows, filled up with rows that have ended."""
         count = self._batch_size
         inputs, prefix = (np.zeros((count, size), np.int32) for size in sizes)
         prompt = Prompt(inputs, np.zeros(count, np.int32), prefix, np.ones(count, np.int32))

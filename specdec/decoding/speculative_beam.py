@@ -81,7 +81,7 @@ class SpeculativeBeamResult:
 
     @property
     def stats(self) -> Stats:
-        """The same counts as of other blocks.
+        """Counts as other blocks have them.
 
         A level is accepted when all its survivors had been guessed, and examined when it is or is
         the one that was missed; ``emitted`` has the tokens of the best hypotheses.
@@ -99,7 +99,7 @@ class SpeculativeBeamResult:
 
 @pytree
 class SearchState:
-    """What a block needs."""
+    """Arrays of a search before a block."""
 
     beams: BeamState
     live: Live
@@ -264,7 +264,7 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
 
     @property
     def engine(self) -> BeamEngine:
-        """What does it."""
+        """The engine of this search."""
         draft = self.draft and BeamDraft(self.draft.model, self.draft_beams, self.gamma)
         return BeamEngine(self.target.model, draft, self.config.num_beams, self.width)
 

@@ -1,4 +1,4 @@
-"""What a drafter is, and how a specification of one is opened for a target."""
+"""The contract of drafters, and of the specs that are opened for a target."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Drafter(Protocol):
 
     @property
     def topology(self) -> AnyTopology:
-        """Its ``depth`` (gamma, for a chain) and ``size`` (nodes) are those of every draft."""
+        """Shape of every draft: its ``depth`` (gamma, for a chain) and ``size`` (nodes)."""
         ...
 
     def init(self, params: Params, prompt: Prompt, max_len: int, target: Start) -> DrafterState:
@@ -108,7 +108,7 @@ MakeTree = Callable[[Topology, bool], Drafter]
 
 
 class Opening(Protocol):
-    """What a spec is opened for, and what it may ask to be loaded.
+    """The target that a spec is opened for, and the files that it may ask to be loaded.
 
     Each method raises ValueError for something of another vocabulary than the target's, and
     CheckpointError for a file that cannot be read.
@@ -124,7 +124,7 @@ class Opening(Protocol):
         ...
 
     def heads(self, path: str) -> tuple[MakeTree, Params, int]:
-        """What was trained on the target's hidden states, from a directory.
+        """A draft that was trained on the target's hidden states, from a directory.
 
         Returns:
           what makes it, its parameters, and the guesses in a row that it can make.
@@ -186,7 +186,7 @@ class StateDraft(Protocol):
     def start(
         self, params: Params, batch: int, max_len: int, given: Encoded
     ) -> tuple[Encoded, Cache]:
-        """Its view of the inputs, and an empty cache for ``max_len`` tokens.
+        """The draft's view of the inputs, and an empty cache for ``max_len`` tokens.
 
         Args:
           given: what the target's ``start`` made of the inputs.
@@ -251,7 +251,7 @@ class LookAhead(Protocol):
 
 @runtime_checkable
 class DraftSpec(Protocol):
-    """What to draft with: small, printable, nothing loaded."""
+    """Description of a draft: small, printable, nothing loaded."""
 
     def open(self, opening: Opening) -> OpenDraft:
         """Loads it for a target; raises as :class:`Opening` does."""
@@ -268,7 +268,7 @@ def chain(gamma: int) -> Topology:
 
 
 class ChainDrafter:
-    """What drafters by gamma have in common: each guess follows the one before.
+    """Base of drafters by gamma: each guess follows the one before.
 
     Raises:
       ValueError: see :func:`chain`.

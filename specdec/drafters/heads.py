@@ -123,7 +123,7 @@ class OffsetHeadsDrafter:
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """What was trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
+    """A draft trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
 
     Attributes:
       path: their directory, which :mod:`specdec.training.heads` writes.

@@ -149,7 +149,7 @@ class HierarchicalDrafter(ChainDrafter):
         return draft, dataclasses.replace(state, start=start, fed=fed)
 
     def _uniforms(self, random: RandomSource, i: Array) -> RandomSource:
-        """Those of inner round i; a block has at most gamma rounds."""
+        """Random numbers of inner round i; a block has at most gamma rounds."""
         return _InnerRandom(random, i, self.gamma)
 
     def _score(

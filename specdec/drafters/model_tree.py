@@ -132,7 +132,7 @@ class ModelTreeDrafter:
         caches = [state.cache]
 
         def ids(tokens):
-            """Of likeliest tokens among those that the model generates, which may not be all."""
+            """Ids of likeliest tokens; the model may generate only some of all tokens."""
             return likeliest_ids(model, params, tokens) if greedy else tokens
 
         def distributions_after(nodes, tokens, states):

@@ -142,7 +142,7 @@ def make_level(
 
 
 def of_order(tables: NgramTables, order: int) -> NgramTables:
-    """The same counts with shorter contexts.
+    """These counts with shorter contexts.
 
     Raises:
       ValueError: order is not in 1..the tables' own.

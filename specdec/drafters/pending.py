@@ -55,7 +55,7 @@ class Pending:
         self, verdict: Verdict, kept: Int[Array, " b"],
         states: Float[Array, "b d1 w"] | None = None,
     ) -> tuple[Pending, Int[Array, " b"]]:  # fmt: skip
-        """What is pending after a block.
+        """Pending tokens after a block.
 
         Args:
           kept: emitted tokens that the cache holds: accepted guesses that were fed.

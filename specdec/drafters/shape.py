@@ -124,7 +124,7 @@ class Tree:
 
     @property
     def topology(self) -> Topology | None:
-        """Of a fixed shape; None where it is found in each block."""
+        """Topology of a fixed shape; None where it is found in each block."""
         if self.branching is not None:
             return Topology.branching(self.branching)
         return None if self.parents is None else Topology(tuple(self.parents))

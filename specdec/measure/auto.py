@@ -1,4 +1,4 @@
-"""What "auto" chooses for a target, a draft and some rows; kept for the next time."""
+"""The choice of "auto" for a target, a draft and some rows; kept for the next time."""
 
 from __future__ import annotations
 

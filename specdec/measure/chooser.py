@@ -48,13 +48,13 @@ Agree = Callable[[Any], Any]
 
 
 def alone(value: T) -> T:
-    """What one process goes on with."""
+    """The value itself: one process has nobody to agree with."""
     return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """What decodes a batch in one way.
+    """A decoder of batches in one way.
 
     Attributes:
       lower: a batch's program, to be compiled.
@@ -87,7 +87,7 @@ class Timed:
 
     @property
     def calls(self) -> int:
-        """Of the target; a batch goes on until its slowest row is done."""
+        """Calls of the target; a batch goes on until its slowest row is done."""
         return sum(int(np.max(each.stats.target_calls)) for each in self.results)
 
     @property
@@ -111,7 +111,7 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What the probes tell; see :class:`Choice`.
+    """Estimate from the probes; see :class:`Choice`.
 
     Attributes:
       candidates: the most promising first.
@@ -126,22 +126,22 @@ class Estimate:
 
 
 class SearchSpace(Protocol):
-    """What is chosen: a gamma, a tree, or the gamma of beams."""
+    """Candidates to choose from: values of gamma, trees, or values of the gamma of beams."""
 
     @property
     def name(self) -> AutoName:
-        """Which of them."""
+        """Name of this choice."""
         ...
 
     def probes(self) -> Mapping[str, Runner]:
-        """What is measured first; PLAIN and one other are needed, and come first.
+        """Runners to measure first; PLAIN and one other are needed, and come first.
 
         A probe that is a candidate has its name.
         """
         ...
 
     def estimate(self, found: Mapping[str, Timed]) -> Estimate:
-        """What the timed probes tell."""
+        """Estimate from the timed probes."""
         ...
 
     def assumed(self) -> Estimate:
@@ -306,7 +306,7 @@ class _Session:
     def compile(
         self, runners: Mapping[str, Runner], batch: Batch, share: float, needed: Sequence[str] = ()
     ) -> dict[str, Runner]:
-        """Those whose programs are there in time; for those that are needed there is more."""
+        """Runners whose programs are there in time; for those that are needed there is more."""
         waiting: dict[Future[Any], str] = {}
         ready: dict[str, Runner] = {}
         if not runners:

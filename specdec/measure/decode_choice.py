@@ -88,7 +88,7 @@ class DecodeSpace:
         return Candidate(Tree(parents=parents, independent=self._independent))
 
     def decoder(self, shape: Shape | None) -> BatchDecoder:
-        """What decodes so; None: plain decoding."""
+        """Decoder with this shape of a block; of plain decoding if None."""
         return build_decoder(self.target, self.draft, self.decoding.with_shape(shape))
 
     def runner(self, candidate: Candidate) -> Runner:

@@ -129,7 +129,7 @@ def _fields(beam: Hypothesis) -> dict[str, Any]:
 
 
 def _log_probs(result: DecodeResult, index: int) -> dict[str, Any]:
-    """Of a row's tokens, if they were kept."""
+    """Log-probabilities of a row's tokens, if they were kept."""
     if result.log_probs is None:
         return {}
     told, count = result.log_probs, result.num_tokens[index]

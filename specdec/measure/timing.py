@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
+        """Median, least and largest of at least one value."""
         values = list(values)
         return cls(statistics.median(values), min(values), max(values))
 

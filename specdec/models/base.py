@@ -1,4 +1,4 @@
-"""What a model is to the decode loop."""
+"""The model, as the decode loop calls it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Model(Protocol):
 
     @property
     def pad_id(self) -> int:
-        """What outputs are filled up with. It may be a token that is also emitted."""
+        """Token that outputs are filled up with. It may be a token that is also emitted."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class Model(Protocol):
         ...
 
     def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """What is made of :meth:`logits`, over all V tokens.
+        """A distribution made of :meth:`logits`, over all V tokens.
 
         A draft may leave rare tokens out, which saves it most of its logits and stays lossless:
         its q is 0 there. A target never does.

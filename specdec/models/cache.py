@@ -143,7 +143,7 @@ def select(cache: KVCache, rows: Int[Array, "g n"]) -> KVCache:
 
 
 def rows_of(array: Shaped[Array, "b ..."], rows: Int[Array, "g n"]) -> Shaped[Array, "g*n ..."]:
-    """Those of an array whose rows are G groups of as many each."""
+    """Rows of an array that consists of G groups of as many rows each."""
     groups, count = rows.shape
     grouped = array.reshape(groups, -1, *array.shape[1:])
     positions = rows.reshape(groups, count, *(1,) * (array.ndim - 1))

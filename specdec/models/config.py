@@ -1,4 +1,4 @@
-"""What every architecture's config has."""
+"""Fields that every architecture's config has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Config(Protocol):
 
     @property
     def num_heads(self) -> int:
-        """Of the decoder's queries, H."""
+        """Number of heads of the decoder's queries, H."""
         ...
 
     @property
@@ -46,12 +46,12 @@ class Config(Protocol):
 
     @property
     def encoder_width(self) -> int | None:
-        """Of what the encoder gives a draft; None where there is no encoder."""
+        """Width of the encoder's output, as a draft gets it; None where there is no encoder."""
         ...
 
     @property
     def encoding_width(self) -> int | None:
-        """Of the target's encoding, where a draft starts from it; else None."""
+        """Width of the target's encoding, where a draft starts from it; else None."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class Config(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Of activations."""
+        """The dtype of activations."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Config(Protocol):
 
     @property
     def start_id(self) -> int:
-        """What an encoder-decoder's first token follows, and a decoder's where there is no text."""
+        """Token before an encoder-decoder's output, or a decoder's where there is no text."""
         ...
 
     @property

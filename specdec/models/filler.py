@@ -36,5 +36,5 @@ def filled(x: Shaped[Array, "b t ..."], more: int) -> Shaped[Array, "b tm ..."]:
 
 
 def without(x: Shaped[Array, "b tm ..."], more: int) -> Shaped[Array, "b t ..."]:
-    """What came of the tokens alone."""
+    """Result of the real tokens alone."""
     return jax.lax.optimization_barrier(x)[:, :-more] if more else x

@@ -76,7 +76,7 @@ def carry_out(
 
 
 def kept(file: Path, settings: Mapping[str, Any], make: Callable[[], Result]) -> Done:
-    """What the file holds of these settings, or what is made now, and kept there.
+    """Result of these settings: from the file, or made now and kept there.
 
     ``settings`` are as JSON gives them back, and become the key "settings".
 

@@ -1,4 +1,4 @@
-"""What alone may be generated: given sequences, or what a finite automaton accepts."""
+"""Rules that allow only given sequences, or only what a finite automaton accepts."""
 
 from __future__ import annotations
 

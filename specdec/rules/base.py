@@ -1,4 +1,4 @@
-"""What a rule for logits is, and how rules follow rows, and the guesses of a block.
+"""Rules for logits, and how they follow rows and the guesses of a block.
 
 A rule is an automaton: what it makes of the logits depends on its state, and its state on the
 tokens so far. So position i of a block has another state than position i + 1, and each node of a
@@ -67,7 +67,7 @@ class OpenRule(Protocol):
 
 
 class Words(Protocol):
-    """What a vocabulary's tokens have to do with text."""
+    """A vocabulary, as rules need it: text to tokens and back."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without EOS."""
@@ -84,7 +84,7 @@ class Words(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RuleTarget:
-    """What a rule is opened for.
+    """The target and the limits that a rule is opened for.
 
     Attributes:
       vocab_size: V.
@@ -269,13 +269,12 @@ def settled(leaf: Any, before: Array | None = None) -> Array:
 
 
 def at(states: RuleStates, nodes: AnyArray | int) -> RuleStates:
-    """Of states [B, M, ...], those of some nodes, [B, N, ...], or of one."""
+    """States of some nodes, [B, N, ...], or of one node, out of [B, M, ...]."""
     return jax.tree.map(lambda leaf: leaf[:, nodes], states)
 
 
 def taken(states: RuleStates, index: Int[Array, "b ..."]) -> RuleStates:
-    """Of states [B, M, ...], those at ``index``, [B] or [B, N], without a row looking into
-    another's."""
+    """States at ``index``, [B] or [B, N], out of [B, M, ...]. No row looks into another's."""
     if index.ndim == 1:
         return jax.tree.map(lambda leaf: take_position(leaf, index), states)
     return jax.tree.map(

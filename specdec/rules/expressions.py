@@ -109,7 +109,7 @@ def library(name: str) -> Any:
 
 
 def asked(rule: Rule, function: Callable[..., Any], *args: Any) -> Any:
-    """What outlines-core answers; raises ValueError, which names the rule, where it refuses."""
+    """Answer of outlines-core; raises ValueError, which names the rule, where it refuses."""
     try:
         return function(*args)
     except ValueError as error:

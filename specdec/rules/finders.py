@@ -119,7 +119,7 @@ def searching(words: Sequence[Sequence[int]], letters: int) -> Finder:
 
 
 def _replaced(finder: Finder, old: Sequence[int], new: Sequence[int]) -> Finder:
-    """Of a text in which each ``old`` becomes ``new``: Knuth, Morris and Pratt's automaton."""
+    """Finder in a text where each ``old`` becomes ``new``: Knuth, Morris and Pratt's automaton."""
     letters = finder.steps.shape[1]
     borders = [0, 0]  # Of the first letters of ``old``: how many of them they end with.
     for i in range(1, len(old)):
@@ -185,7 +185,7 @@ def _runner(finder: Finder) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 
 def _stripped(finder: Finder, spaces: np.ndarray) -> Finder:
-    """Of a text that loses its whitespace at both ends.
+    """Finder in a text that loses its whitespace at both ends.
 
     Args:
       spaces: [L] whether each letter is whitespace.
@@ -204,7 +204,7 @@ def _stripped(finder: Finder, spaces: np.ndarray) -> Finder:
 
 
 def _decoded(finder: Finder, characters: Characters, dropped: bool) -> Finder:
-    """Of bytes, of which the text has the characters; others are dropped or replaced."""
+    """Finder in bytes; the text has their characters, and others are dropped or replaced."""
     letters = characters.letters[..., None]
     ends = np.where(np.arange(len(characters.begun)) > 0, characters.other, -1)[:, None]
     if dropped:
@@ -214,7 +214,7 @@ def _decoded(finder: Finder, characters: Characters, dropped: bool) -> Finder:
 
 
 def _in_runs(finder: Finder, characters: Characters) -> Finder:
-    """Of bytes, of which the text has the characters, if all in a run are some.
+    """Finder in runs of bytes; the text has their characters if all bytes of a run are some.
 
     A state has the text with the run and with it replaced, and the bytes of a begun character.
     """

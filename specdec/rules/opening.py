@@ -128,7 +128,7 @@ def _check(
 
 
 class _Given:
-    """What a method gave for a row: a pytree's structure, and its leaves as shapes."""
+    """A method's values for a row: a pytree's structure, and its leaves as shapes."""
 
     def __init__(self, given: Any, like: Any = None):
         self.leaves: list[_Leaf]
@@ -219,7 +219,7 @@ class _Methods:
 
 
 def _shape(leaf: Any, before: Any = None) -> _Leaf:
-    """Of an array or a number its shape; of anything else, what it is."""
+    """Shape of an array or a number; for anything else, the name of its type."""
     try:
         array = settled(leaf, before)
     except (TypeError, ValueError):

@@ -20,7 +20,7 @@ UNKNOWN = "\ufffd"  # Stands for bytes that are no character.
 
 @dataclasses.dataclass(frozen=True)
 class Finish:
-    """What is done to a whole text.
+    """Changes to a whole text, after its tokens are joined.
 
     An output's text is finished by itself: behind a prefix or a prompt nothing of these changes,
     and the whitespace that an output begins with there is text.
@@ -53,7 +53,7 @@ class Finish:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spelling:
-    """What tokens spell, and how it is joined.
+    """Text of each token, and how texts are joined.
 
     Attributes:
       pieces: [V] what each token adds behind others, in UTF-8; it may be a part of a character.
@@ -81,7 +81,7 @@ class Spelling:
         return cls(pieces, pieces, none, none, broken, **more)
 
     def joined(self, ids: Iterable[int]) -> str:
-        """What tokens spell, before it is finished; of U+FFFD there may be fewer than are shown."""
+        """Text of tokens, before it is finished; of U+FFFD there may be fewer than are shown."""
         text, run, first = "", b"", True
         for token in ids:
             piece = (self.first if first else self.pieces)[token]
@@ -102,7 +102,7 @@ class Spelling:
 
 
 class Decodes(Protocol):
-    """What makes texts of tokens."""
+    """A decoder of texts from tokens."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids."""

@@ -31,7 +31,7 @@ flags.disclaim_key_flags()  # They are listed as the command's own.
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the command line gave: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
+    """Arguments of the command line: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
 
     gin_files: Sequence[str]
     bindings: Sequence[str]

@@ -94,7 +94,7 @@ class PreparedRun:
             self._num_done = processes.sharing_target.first(self._count_previous_rows)
 
     def _open(self, run: DecodeRun) -> None:
-        """What each process does by itself: loads the models, checks them, reads all rows."""
+        """Work of each process by itself: loads the models, checks them, reads all rows."""
         if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
@@ -129,7 +129,7 @@ class PreparedRun:
 
     @property
     def identity(self) -> str:
-        """What processes of one run have in common: configuration, weights and texts."""
+        """Text that is the same in all processes of one run: configuration, weights and texts."""
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
         weights = self.pair.target.params, self.pair.draft.weights
         common = f"weights that every device holds: {fingerprint(weights, common=True)}"
@@ -157,7 +157,7 @@ class PreparedRun:
         self._choice = choice
 
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
-        """Those of this process."""
+        """Batches of this process, with their rows."""
         return self._parts.mine(self._inputs.batches(self.run.decoding.batch_size))
 
     def _count_previous_rows(self) -> int:
@@ -195,7 +195,7 @@ class PreparedRun:
         return heapq.nsmallest(count, window, key=lambda row: row.id)
 
     def finished(self) -> dict[str, Any] | None:
-        """What :meth:`execute` returned when this run was finished before, if it was."""
+        """Result of :meth:`execute` when this run was finished before, if it was."""
         path = self._directory / RESULTS
         try:
             content = files.read_object(path) if path.is_file() else {}

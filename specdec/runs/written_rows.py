@@ -1,5 +1,4 @@
-"""What a decoding run writes of each row: its output, its counts, and how it compares with plain
-decoding."""
+"""Written rows of a decoding run: output, counts, and the comparison with plain decoding."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def decoded_rows(run: DecodeRun, pair: Pair, batches: Iterator[Members]) -> Iter
 
 
 def _decoders(run: DecodeRun, pair: Pair) -> tuple[LoopDecoder[Any], dict[str, LoopDecoder[Any]]]:
-    """What decodes, and what its outputs are compared with in a checked run."""
+    """Decoder of a run, and those that a checked run compares its outputs with."""
     if not run.decoding.searches:
         decoder = run.decoder(pair)
         widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}

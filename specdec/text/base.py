@@ -84,7 +84,7 @@ class Tokenizer(Protocol):
 
     @property
     def languages(self) -> Languages | None:
-        """Those of a translator's texts and outputs; None where there are none."""
+        """Languages of a translator's texts and outputs; None where there are none."""
         ...
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class Tokenizer(Protocol):
 
     @property
     def finish(self) -> Finish:
-        """What is done to a whole text."""
+        """Changes to a whole text, after its tokens are joined."""
         ...
 
     def spelling(self, size: int) -> Spelling:
@@ -120,12 +120,12 @@ class Tokenizer(Protocol):
         ...
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         ...
 
 
 def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
-    """What ``ids`` add to the text of the tokens ``before`` them; it is finished by itself.
+    """Text that ``ids`` add to that of the tokens ``before`` them; it is finished by itself.
 
     A piece that continues a word has no space in front, and the rest of a character whose first
     bytes were before is that character.

@@ -1,4 +1,4 @@
-"""What the files of a tokenizer must be before transformers is given them."""
+"""Checks of a tokenizer's files, before transformers is given them."""
 
 from __future__ import annotations
 

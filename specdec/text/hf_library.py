@@ -1,4 +1,4 @@
-"""What transformers makes of a checkpoint's files; it is imported where one is opened, torch not.
+"""Use of transformers on a checkpoint's files; it is imported where one is opened, torch not.
 
 Nothing that a file names is run: classes are chosen by model_type from those that transformers has.
 """
@@ -58,7 +58,7 @@ def config_object(model_type: str, raw: Mapping[str, Any], path: Path) -> Any:
 
 
 def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dict[str, Any]:
-    """What ``generate`` is told by a generation_config.json, or by a config.json that is alone.
+    """Options of ``generate`` in a generation_config.json, or in a config.json that is alone.
 
     Raises:
       CheckpointError: transformers does not take it.
@@ -72,7 +72,7 @@ def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dic
 
 
 def _read(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What is read of a file's fields, and of the parts in it."""
+    """Fields of a file that are read, and those of the parts in it."""
     for name, value in raw.items():
         # A list of layers is made before anything is compared with the weights.
         if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > MOST_LAYERS:

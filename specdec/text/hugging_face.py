@@ -159,7 +159,7 @@ class HuggingFaceTokenizer:
         return tokens_of(self._theirs)
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
@@ -261,7 +261,7 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
 
 
 def _renamed(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """The same where files have other names than transformers knows."""
+    """Open files that have other names than transformers knows."""
     known = {path.name: VOCABULARY} | {name: name for name in (_CONFIG, *BESIDE)}
     known |= _NAMES if path.name in _NAMES else {}
     with tempfile.TemporaryDirectory() as folder:

@@ -60,7 +60,7 @@ def _is_pieces_alone(path: Path) -> bool:
 
 
 def difference(ours: Path, theirs: Path) -> str | None:
-    """What differs between the tokens of two vocabularies' files; None where they are the same.
+    """Name a difference between the tokens of two vocabularies' files; None if there is none.
 
     Two are the same if each token has the same id in both. Sentinels are not compared where one
     has none: that of a SentencePiece model alone are as many as a model has rows for.

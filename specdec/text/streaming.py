@@ -17,7 +17,7 @@ _TORN = "<0xC3>"  # How vocabularies with pieces of bytes write one that is no c
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """What a block adds to an output.
+    """Text and tokens that a block adds to an output.
 
     Attributes:
       text: whole characters that nothing changes any more; it may be empty, and then comes with a

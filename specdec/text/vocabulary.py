@@ -114,7 +114,7 @@ class Vocabulary:
         }
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:

@@ -35,7 +35,7 @@ class ScoredBatch(NamedTuple):
 
     @property
     def log_probs(self) -> jax.Array:
-        """Of ``probs``, float32; what is 0 in float16 is no less than its smallest number."""
+        """Logarithms of ``probs``, float32; 0 counts as the smallest number of float16."""
         return jnp.log(jnp.maximum(self.probs.astype(jnp.float32), 2.0**-25))
 
 

@@ -1,4 +1,4 @@
-"""What verifiers of trees share: siblings, walking down a tree, and the verdict.
+"""Parts that verifiers of trees share: siblings, walking down a tree, and the verdict.
 
 Nodes are counted as in the scored block: 0 is the token before the draft, i + 1 is guess i.
 """

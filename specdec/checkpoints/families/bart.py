@@ -1,4 +1,4 @@
-"""What Hugging Face calls the parts of BART and its kin: config.json's fields, and parameters.
+"""Names of BART's and its kin's config fields and parameters in Hugging Face's files.
 
 Source: the configurations and models of BART, mBART, M2M100, Marian and Pegasus in transformers 5.
 """
@@ -45,7 +45,7 @@ SAME = {
 
 
 class Kind(NamedTuple):
-    """What a model_type says by itself: transformers' class, and fields of a config."""
+    """Facts about a model_type: transformers' class, and fields of a config."""
 
     architecture: str
     settings: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a family of models is: what runs it, and what Hugging Face calls its parts.
+"""A family of models: the classes that run it, and its names in Hugging Face's files.
 
 A family is a folder under ``specdec/models`` and a module here, which ends in
 ``FAMILY = Family(...)``. Nothing else names it.
@@ -81,7 +81,7 @@ class Weights:
         return iter(self.files)
 
     def renamed(self, rename: Callable[[str], str]) -> Weights:
-        """The same by other names."""
+        """These weights by other names."""
         files = {rename(name): file for name, file in self.files.items()}
         return dataclasses.replace(self, files=files)
 
@@ -130,7 +130,7 @@ class Weights:
 
 
 def weights_in(directory: Path, dtype: np.dtype | None, config: Config) -> Weights:
-    """Those of a checkpoint's directory; CheckpointError if there are none."""
+    """Weights of a checkpoint's directory; CheckpointError if there are none."""
     found = weight_files(directory, task_of(config.reads_prefix)).items()
     files = {name: (path, name, kind) for name, (path, kind) in found}
     return Weights(directory, files, dtype)

@@ -1,4 +1,4 @@
-"""What Hugging Face calls GPT-2's parts: config.json's fields, and parameters against our tree.
+"""Names of GPT-2's config fields and parameters in Hugging Face's files, against our tree.
 
 Source: ``GPT2Config`` and ``GPT2LMHeadModel`` in transformers 5. Its kernels are [in, out]
 ("Conv1D"), those of query, key and value side by side.

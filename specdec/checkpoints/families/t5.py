@@ -1,4 +1,4 @@
-"""What Hugging Face calls T5's parts: config.json's fields, and parameters against T5X's tree.
+"""Names of T5's config fields and parameters in Hugging Face's files, against T5X's tree.
 
 Source: ``T5Config``, ``MT5Config``, ``UMT5Config`` and their ``ForConditionalGeneration`` in
 transformers 5, and ``t5x.examples.t5.network``. A draft that starts from its target's encoding has

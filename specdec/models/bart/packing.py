@@ -120,7 +120,7 @@ class _Packer:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of what is not stored in fewer bits."""
+        """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def put(self, name: str, array: Any) -> Array:
@@ -195,7 +195,7 @@ class _Packer:
         )
 
     def stack(self, name: str, params: Any, count: int, fuse: Callable[..., Kernel]) -> dict:
-        """What encoder and decoder both have, by field."""
+        """Fields that encoder and decoder both have."""
         cfg, stack = self.config, params[name]
         layers = [stack[f"layers_{i}"] for i in range(count)]
         parts = ["self_attention", "cross_attention", "mlp"]

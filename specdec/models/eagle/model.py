@@ -93,7 +93,7 @@ class EagleModel:
     def start(
         self, params: EagleParams, batch: int, max_len: int, given: Encoded
     ) -> tuple[EncodedInputs | None, kv.KVCache]:
-        """What it makes of what the target made of the inputs, and an empty cache.
+        """The draft's view of the target's encoding, and an empty cache.
 
         Args:
           max_len: capacity of the cache, in tokens.

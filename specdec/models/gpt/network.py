@@ -104,7 +104,7 @@ class MlpBlock(nn.Module):
 
 
 def _into(config: GPTConfig) -> float:
-    """What is added to the residual stream starts smaller, by its depth (Radford et al., 2.3)."""
+    """Initial scale of kernels that add to the residual stream (Radford et al., 2.3)."""
     return _STDDEV * (2 * config.num_layers) ** -0.5
 
 

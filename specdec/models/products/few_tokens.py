@@ -56,7 +56,7 @@ def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
 
 
 def pack_whole(kernel: Float[Array, "i o"]) -> Float[Array, "1 o i"]:
-    """The same for an encoder's kernel, which always meets more than a few tokens: one chunk."""
+    """Pack an encoder's kernel, which always meets more than a few tokens: one chunk."""
     return kernel.T[None]
 
 
@@ -152,13 +152,13 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
 
 
 def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
-    """Of each token's features, in float32."""
+    """Mean of each token's features, in float32."""
     x = _barrier(x).astype(jnp.float32)
     return (sum_last(x) / x.shape[-1])[..., None]
 
 
 def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
-    """Of their squares, in float32."""
+    """Mean of the squares of each token's features, in float32."""
     x = _barrier(x).astype(jnp.float32)
     return (sum_last(x * x) / x.shape[-1])[..., None]
 

@@ -42,7 +42,7 @@ _ENTRIES_BYTES = 32 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """What is done to tokens before a product.
+    """A norm of tokens before a product.
 
     Attributes:
       scale: [D].
@@ -75,7 +75,7 @@ class _Blocks:
 
     @classmethod
     def of(cls, rows: int, depth: int, columns: int, kernels: int, itemsize: int) -> _Blocks:
-        """Those of [rows, depth] by so many kernels [depth, columns] of a program."""
+        """Sizes for [rows, depth] by so many kernels [depth, columns] of a program."""
         rows = max(_LEAST_ROWS, pl.next_power_of_2(rows))
         wide = 128
         while wide > 16 and pl.cdiv(columns, wide) < _PROGRAMS:

@@ -39,7 +39,7 @@ Kernel: TypeAlias = Array | Int8Kernel | Int4Kernel  # As a layout's module pack
 
 
 def num_bytes(tree: Any) -> int:
-    """Of a tree of arrays; accelerators store two numbers of JAX's int4 in a byte."""
+    """Size of a tree of arrays, in bytes; accelerators store two of JAX's int4 in a byte."""
 
     def of(array: Array) -> int:
         bits = 4 if array.dtype == jnp.int4 else 8 * array.dtype.itemsize

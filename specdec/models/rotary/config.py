@@ -41,7 +41,7 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What fixes the arithmetic of a stack of layers, a decoder's or an encoder's."""
+    """Dimensions and options of a stack of layers, a decoder's or an encoder's."""
 
     d_model: int  # Width of the residual stream, D.
     num_layers: int
@@ -112,7 +112,7 @@ class Stack:
 
     @property
     def query_scale(self) -> float:
-        """What queries are multiplied with."""
+        """Factor of queries."""
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
 
 
@@ -200,7 +200,7 @@ class RotaryConfig(Stack):
 
     @property
     def encoder_width(self) -> int | None:
-        """Of what the encoder gives a draft."""
+        """Width of the encoder's output, as a draft gets it; None where there is no encoder."""
         return None if self.encoder is None else self.encoder.d_model
 
     @property
@@ -210,7 +210,7 @@ class RotaryConfig(Stack):
 
     @property
     def num_decoder_layers(self) -> int:
-        """Of the decoder."""
+        """Number of the decoder's layers."""
         return self.num_layers
 
     @property

@@ -118,7 +118,7 @@ class RMSNorm(nn.Module):
 
 
 class Seen(NamedTuple):
-    """What a token attends to: states, which of them, and how far their keys turn."""
+    """States that a token attends to, which of them, and how far their keys turn."""
 
     states: Float[Array, "b m d"]
     mask: Bool[Array, "b t m"]  # T may be 1.

@@ -116,7 +116,7 @@ class Packer:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of what is not stored in fewer bits."""
+        """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def put(self, array: Any, axes: Axes) -> Array:
@@ -144,7 +144,7 @@ class Packer:
         return at_most(self.narrow or self.dtype, array)
 
     def norm(self, name: str, parameters: Any) -> Float[Array, " d"]:
-        """What a norm multiplies with: its scale with its dtype's rounding, but wide."""
+        """Factor of a norm: its scale with its dtype's rounding, but wide."""
         scale = self.put(parameters["scale"], AXES[name]).astype(self.dtype)
         wide = scale.astype(jnp.promote_types(self.dtype, jnp.float32))
         return wide + 1 if self.config.shifted_norms else wide
@@ -179,7 +179,7 @@ class Packer:
         return PackedLayer(**found)
 
     def stack(self, name: str, parameters: Any, fuse: Callable[..., Kernel]) -> dict[str, Any]:
-        """What encoder and decoder both have: ``layers`` and ``final_norm``."""
+        """Fields that encoder and decoder both have: ``layers`` and ``final_norm``."""
         stack = self.config.stacks[name]
         layers = (parameters[f"layers_{i}"] for i in range(stack.num_layers))
         return {
@@ -188,7 +188,7 @@ class Packer:
         }
 
     def cross_kv(self, decoder: Any) -> Kernel:
-        """What every layer makes of an encoder's output: all keys, then all values."""
+        """Kernel from an encoder's output to every layer's keys, then every layer's values."""
         merged = self.config.merged_attention
         name = "self_attention" if merged else "encoder_decoder_attention"
         layers = [decoder[f"layers_{i}"][name] for i in range(self.config.num_layers)]

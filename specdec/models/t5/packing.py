@@ -116,7 +116,7 @@ class Packer:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of what is not stored in fewer bits."""
+        """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def put(self, array: Any, axes: Axes) -> Array:
@@ -181,7 +181,7 @@ class Packer:
     def stack(
         self, name: str, parameters: Any, count: int, fuse: Callable[..., Kernel]
     ) -> dict[str, Any]:
-        """What encoder and decoder both have: ``layers``, ``relpos`` and ``final_norm``."""
+        """Fields that encoder and decoder both have: ``layers``, ``relpos`` and ``final_norm``."""
         layers = (parameters[f"layers_{i}"] for i in range(count))
         return {
             "layers": tuple(self.layer(layer, fuse) for layer in layers),
@@ -190,7 +190,7 @@ class Packer:
         }
 
     def cross_kv(self, parameters: Any) -> Kernel:
-        """Of all the decoder's layers."""
+        """Kernel from an encoder's output to the keys and values of all the decoder's layers."""
         count = self.config.num_decoder_layers
         layers = [parameters[f"layers_{i}"]["encoder_decoder_attention"] for i in range(count)]
         return self.encoder(

@@ -28,7 +28,7 @@ Answer = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one system did with one workload; of an absent one only the first two say something."""
+    """Times and tokens of one system on one workload; an absent one has only the first two."""
 
     system: str  # Its name.
     absent: str | None = None  # Why it did not run; None if it did.

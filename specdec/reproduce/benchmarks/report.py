@@ -101,7 +101,7 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """What was run."""
+    """Title of a benchmark: its rows, sampling, gamma, batch size and dtype."""
     how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
     if result.get("beam"):  # Not in results of before there were beams.
         how = f"{result['beam']['num_beams']} beams"

@@ -26,7 +26,7 @@ _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a model type's network always has."""
+    """Facts about a model_type: transformers' class, and fields of a config."""
 
     architecture: str
     settings: Mapping[str, Any]  # Of Stack.

@@ -61,7 +61,7 @@ class System:
             settings.assistant_confidence_threshold = 0.0
 
     def _quantized(self, model: Any, transposed: type) -> Any:
-        """Its linear layers in 8 bits; torch knows no ``transposed`` ones, which GPT-2 has."""
+        """A model with linear layers in 8 bits; torch knows no ``transposed`` ones, as in GPT-2."""
         linear = self._torch.nn.Linear
         found = [(n, layer) for n, layer in model.named_modules() if isinstance(layer, transposed)]
         for name, layer in found:

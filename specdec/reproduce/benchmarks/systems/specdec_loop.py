@@ -53,7 +53,7 @@ VARIANTS = {
 
 
 def endless(model: PackedModel) -> PackedModel:
-    """The same model, but its rows end at the length limit only."""
+    """This model, but its rows end at the length limit only."""
     return _endless_kind(type(model))(**vars(model))
 
 
@@ -142,7 +142,7 @@ def _is_told_lengths(workload: Workload, variant: Variant) -> bool:
 
 
 def decoder_of(workload: Workload, pair: Pair, method: Method) -> BatchDecoder:
-    """What decodes the workload's batches."""
+    """Decoder of the workload's batches."""
     forced = workload.forced_alpha
     return pair.decoder(
         method=method, gamma=workload.gamma, max_decode_len=workload.max_decode_len,

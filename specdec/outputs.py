@@ -96,15 +96,15 @@ class Sample:
           row: a result's, without the axis of rows.
           limit: tokens that it may have.
         """
-        count, told = int(row.num_tokens), {}
+        count, asked_for = int(row.num_tokens), {}
         if row.log_probs is not None:
             plain, adjusted, top_tokens, top = (
                 leaf[:count] for leaf in vars(row.log_probs).values()
             )
-            told = {"log_probs": plain, "adjusted_log_probs": adjusted}
-            told["alternatives"] = (top_tokens, top) if top.shape[-1] else None
+            asked_for = {"log_probs": plain, "adjusted_log_probs": adjusted}
+            asked_for["alternatives"] = (top_tokens, top) if top.shape[-1] else None
         return cls(
-            None, np.asarray(row.tokens[:count]), ended(row, eos_ids, limit), **told,
+            None, np.asarray(row.tokens[:count]), ended(row, eos_ids, limit), **asked_for,
             blocks=None if row.trace is None 
             else blocks_of(jax.tree.map(lambda leaf: leaf[None], row.trace), 0),
         )  # fmt: skip

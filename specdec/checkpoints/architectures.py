@@ -1,6 +1,6 @@
 """The models that a config describes: the middle of the library asks here and names none.
 
-Architectures are told apart by the classes of their configs (``specdec.checkpoints.families``).
+The class of a config says which architecture it is of (``specdec.checkpoints.families``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def config_of(fields: Mapping[str, Any]) -> Config:
 def training_pair(
     config: Config, text: Sequence[int], output: Sequence[int], start_ids: Sequence[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Tokens that a network reads, and those that it is to predict, each before its EOS.
+    """Tokens that a network reads, and tokens that it is to predict, both without EOS.
 
     A decoder-only model reads the text and the output as one, and predicts at each position the
     token after it; those of the text itself are pads, which no loss counts. Before a text stand

@@ -1,4 +1,4 @@
-"""The fields of config.json and generation_config.json; what is wrong is told with file and field.
+"""The fields of config.json and generation_config.json; errors name the file and the field.
 
 Types and ranges are checked where a network's config is made, whose fields have other names.
 """

@@ -41,7 +41,7 @@ def options_of(
 ) -> generation_options.GenerationOptions:
     """Options that a directory's files set for transformers' ``generate``.
 
-    Warns of options that decoding has to be told. T5X's checkpoints have no such files.
+    Warns of options that have to be passed to decoding. T5X's checkpoints have no such files.
 
     Args:
       config: its network's.

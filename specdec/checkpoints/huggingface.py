@@ -173,8 +173,8 @@ def save_huggingface(
         table = family.all_parameters(config)
         write_weights(partial, table, arrays, stored_dtype, max_shard_bytes)
         tokens = format_tokens(config)
-        told = {**family.format_config(config), "torch_dtype": dtype, **tokens}
-        write_json(partial / CONFIG, sealed(told))
+        fields = {**family.format_config(config), "torch_dtype": dtype, **tokens}
+        write_json(partial / CONFIG, sealed(fields))
         write_json(partial / GENERATION_CONFIG, tokens)
         if vocabulary_file is not None:
             copy_vocabulary(Path(vocabulary_file), partial)
@@ -188,11 +188,11 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
     beside = file.with_name(TOKENIZER_CONFIG)
     if beside.is_file():
         return read_json(beside)
-    told = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
-    if told.get("type") == "WordPiece":
-        pieces = {token: piece for piece, token in told["vocab"].items()}
+    tokenizer_model = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
+    if tokenizer_model.get("type") == "WordPiece":
+        pieces = {token: piece for piece, token in tokenizer_model["vocab"].items()}
         return {
-            "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": told["unk_token"],
+            "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": tokenizer_model["unk_token"],
             **({} if config.eos_id is None else {"eos_token": pieces[config.eos_id]}),
             "pad_token": pieces[config.pad_id],
         }  # fmt: skip

@@ -98,7 +98,7 @@ def translating(loaded: LoadedTarget, languages: Languages, code: str | None) ->
       code: the language; None for that which the checkpoint forces, or else tells.
 
     Raises:
-      ValueError: there is no such language, or none is told.
+      ValueError: there is no such language, or none is given.
     """
     model, ids = loaded.model, set(languages.ids.values())
     assert isinstance(model, PackedModel)  # It was read from a checkpoint.

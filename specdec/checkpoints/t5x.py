@@ -165,7 +165,7 @@ def _open_target(location: str, dtype: np.dtype | None) -> dict[str, StoredArray
 def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, StoredArray]:
     """Layers that were scanned over (``encoder/encoder/...``) as ``layers_<i>``; others as is.
 
-    Their axis and number are those of the norms: [D, layers] unless told otherwise.
+    Their axis and number are those of the norms: [D, layers] unless given otherwise.
     """
     shapes = {path: array.shape for path, array in arrays.items()}
     result = {}

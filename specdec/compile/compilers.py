@@ -92,7 +92,7 @@ def _gpus(name: str) -> Sequence[Any]:
         return topologies.get_topology_desc("1x1x1", **options).devices
     except NotImplementedError:
         pass
-    # Where there is no GPU the plugin stays out, unless it is told not to look for CUDA.
+    # Where there is no GPU the plugin stays out, unless an option forbids it to look for CUDA.
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     importlib.import_module(f"jax_plugins.xla_cuda{_CUDA}").initialize()
     return topologies.get_topology_desc("1x1x1", **options).devices

@@ -137,10 +137,10 @@ def _ids(
         ids = np.concatenate([ids[:kept], ids[len(ids) - max_input_len + kept :]])
     limit, more = model.max_positions, max_decode_len if continued else 0
     if limit is not None and len(ids) + more > limit:
-        told = f"; with max_decode_len = {more} that is" if more else ","
+        with_output = f"; with max_decode_len = {more} that is" if more else ","
         lower = " or lower max_decode_len" if more else ""
         raise ValueError(
-            f"{name} has {len(ids)} tokens{told} more than the model's {limit} positions. Shorten "
-            f"it{lower}."
+            f"{name} has {len(ids)} tokens{with_output} more than the model's {limit} positions. "
+            f"Shorten it{lower}."
         )
     return ids

@@ -45,7 +45,7 @@ def _opening(target: LoadedTarget, decoding: Decoding) -> RuleTarget:
 
 
 def rules_of(target: LoadedTarget, decoding: Decoding) -> tuple[Rule, ...]:
-    """The rules that are given, or the checkpoint's own, and the first token that is told.
+    """The rules that are given, or the checkpoint's own, and one for a fixed first token.
 
     Raises:
       ValueError: the checkpoint's options cannot be followed in this way.

@@ -123,8 +123,8 @@ def read_rows(path: Path) -> Iterator[Row]:
 def _fields(beam: Hypothesis) -> dict[str, Any]:
     """A hypothesis for JSON; of what was not asked for nothing."""
     fields = {name: value for name, value in vars(beam).items() if not name.endswith("log_probs")}
-    told = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
-    kept = {name: value.tolist() for name, value in told.items() if value is not None}
+    log_probs = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
+    kept = {name: value.tolist() for name, value in log_probs.items() if value is not None}
     return fields | {"tokens": beam.tokens.tolist()} | kept
 
 
@@ -132,13 +132,13 @@ def _log_probs(result: DecodeResult, index: int) -> dict[str, Any]:
     """Log-probabilities of a row's tokens, if they were kept."""
     if result.log_probs is None:
         return {}
-    told, count = result.log_probs, result.num_tokens[index]
+    kept, count = result.log_probs, result.num_tokens[index]
     pairs = [
         [(int(token), float(log_prob)) for token, log_prob in zip(*each, strict=True)]
-        for each in zip(told.top_tokens[index, :count], told.top[index, :count], strict=True)
+        for each in zip(kept.top_tokens[index, :count], kept.top[index, :count], strict=True)
     ]
     return {
-        "log_probs": told.plain[index, :count].tolist(),
-        "adjusted_log_probs": told.adjusted[index, :count].tolist(),
-        "alternatives": pairs if told.top.shape[-1] else None,
+        "log_probs": kept.plain[index, :count].tolist(),
+        "adjusted_log_probs": kept.adjusted[index, :count].tolist(),
+        "alternatives": pairs if kept.top.shape[-1] else None,
     }

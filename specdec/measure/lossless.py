@@ -48,7 +48,7 @@ def compare(
       prompt: of the row alone.
       tokens, expected: the row's own tokens and the reference's.
       rules: for logits, that both followed.
-      limit: tokens that the row might emit, as rules are told.
+      limit: tokens that the row might emit, as rules get it.
     """
     position = first_difference(tokens, expected)
     if position is None:

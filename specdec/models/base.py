@@ -147,7 +147,7 @@ class LoadableModel(Model, Protocol):
     def reads_prefix(self) -> bool:
         """Whether a text is the decoder's prefix, which the output continues.
 
-        Else an encoder reads it, which is told its end by EOS.
+        Else an encoder reads it, and EOS marks its end.
         """
         ...
 

@@ -34,14 +34,14 @@ RuleState = Any  # Of one rule: a pytree of arrays.
 
 @pytree
 class RowStart:
-    """A row before its first token, as a rule is told of it.
+    """A row before its first token, as a rule sees it.
 
     Attributes:
       prefix: [P] the decoder's first tokens: a start token and what is forced behind it, or a
         decoder-only model's prompt.
       prefix_length: how many of them the row has.
       limit: tokens that it may emit.
-      size: the most tokens that a rule is told of behind the prefix, those of guesses included.
+      size: the most tokens that a rule sees behind the prefix, those of guesses included.
     """
 
     prefix: Int[AnyArray, " p"]

@@ -113,8 +113,8 @@ def asked(rule: Rule, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except ValueError as error:
-        told = cut(" ".join(str(error).split()))
-        raise ValueError(f"{named(rule)} is refused by outlines-core: {told}") from None
+        reason = cut(" ".join(str(error).split()))
+        raise ValueError(f"{named(rule)} is refused by outlines-core: {reason}") from None
     except TypeError:  # It is JSON, as this library reads it.
         raise ValueError(
             f"{named(rule)} is refused by outlines-core, which takes JSON of at most 127 levels "

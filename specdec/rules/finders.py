@@ -131,19 +131,19 @@ def _replaced(finder: Finder, old: Sequence[int], new: Sequence[int]) -> Finder:
     for held in range(len(old)):
         row = []
         for letter in range(letters):
-            told, size = [], held
+            output, size = [], held
             while size and old[size] != letter:
-                told += old[: size - borders[size]]
+                output += old[: size - borders[size]]
                 size = borders[size]
             size += old[size] == letter
             if not size:
-                told.append(letter)
-            row.append(([*told, *new], 0) if size == len(old) else (told, size))
+                output.append(letter)
+            row.append(([*output, *new], 0) if size == len(old) else (output, size))
         rows.append(row)
     following = np.array([[to for _, to in row] for row in rows])
-    told = np.stack([_padded([word for word, _ in row], len(old) + len(new)) for row in rows])
+    output = np.stack([_padded([word for word, _ in row], len(old) + len(new)) for row in rows])
     ends = _padded([list(old[:held]) for held in range(len(old))], len(old))
-    return _through(finder, following, told, ends)
+    return _through(finder, following, output, ends)
 
 
 def _padded(words: Sequence[Sequence[int]], size: int) -> np.ndarray:
@@ -151,20 +151,20 @@ def _padded(words: Sequence[Sequence[int]], size: int) -> np.ndarray:
     return np.array([[*word, *[-1] * (size - len(word))] for word in words])
 
 
-def _through(finder: Finder, following: np.ndarray, told: np.ndarray, ends: np.ndarray) -> Finder:
+def _through(finder: Finder, following: np.ndarray, output: np.ndarray, ends: np.ndarray) -> Finder:
     """The automaton that reads what a transducer reads.
 
     Args:
-      finder: reads what the transducer tells.
+      finder: reads what the transducer writes.
       following: [Q, L] the transducer's state behind each letter; its first state is 0.
-      told: [Q, L, W] letters that it tells on the way; -1 for none.
-      ends: [Q, W] letters that it tells if the text ends.
+      output: [Q, L, W] letters that it writes on the way; -1 for none.
+      ends: [Q, W] letters that it writes if the text ends.
     """
     count, after = len(following), _runner(finder)
 
     def step(codes: Codes) -> np.ndarray:
         states, held = np.divmod(codes, count)
-        return after(states[:, None], told[held]) * count + following[held]
+        return after(states[:, None], output[held]) * count + following[held]
 
     def found(codes: Codes) -> np.ndarray:
         return finder.found[after(codes // count, ends[codes % count])]

@@ -143,9 +143,9 @@ class _Given:
         return isinstance(other, _Given) and self.tree == other.tree and self.leaves == other.leaves
 
     def __str__(self) -> str:
-        told = iter(each if isinstance(each, str) else _told(each) for each in self.leaves)
+        leaves = iter(each if isinstance(each, str) else _array_type(each) for each in self.leaves)
         form = str(self.tree).removeprefix("PyTreeDef(").removesuffix(")")
-        return _cut(re.sub(r"\*", lambda star: next(told, star[0]), form))
+        return _cut(re.sub(r"\*", lambda star: next(leaves, star[0]), form))
 
     @property
     def form(self) -> Any:
@@ -227,17 +227,17 @@ def _shape(leaf: Any, before: Any = None) -> _Leaf:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def _told(leaf: jax.ShapeDtypeStruct) -> str:
+def _array_type(leaf: jax.ShapeDtypeStruct) -> str:
     return f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
 
 
 def _failed(method: str, error: Exception) -> str:
-    told = f"{method} fails with {type(error).__name__}: {_line(error)}"
+    failed = f"{method} fails with {type(error).__name__}: {_line(error)}"
     if not isinstance(error, _NEED_VALUES):
-        return f"{told}."
+        return f"{failed}."
     return (
-        f"{told}. A rule's values are traced by JAX: use jax.numpy instead of NumPy, and jnp.where "
-        "instead of if."
+        f"{failed}. A rule's values are traced by JAX: use jax.numpy instead of NumPy, and "
+        "jnp.where instead of if."
     )
 
 

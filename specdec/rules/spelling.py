@@ -127,12 +127,12 @@ def check_followed(name: str, words: Decodes, spelling: Spelling) -> None:
         ids = np.where(
             generator.random(6) < 0.5, generator.choice(odd, 6), generator.integers(size, size=6)
         ).tolist()
-        shown, told = words.decode(ids), spelling.finish(spelling.joined(ids))
-        if _BROKEN.sub(UNKNOWN, shown) != _BROKEN.sub(UNKNOWN, told):
+        shown, spelt = words.decode(ids), spelling.finish(spelling.joined(ids))
+        if _BROKEN.sub(UNKNOWN, shown) != _BROKEN.sub(UNKNOWN, spelt):
             raise ValueError(
                 f"{name} is about text, but the text of this vocabulary's tokens depends on more "
                 f"than a piece for each: tokens {ids} show {shown!r}, and their pieces are "
-                f"{told!r}. Give token ids."
+                f"{spelt!r}. Give token ids."
             )
 
 

@@ -118,7 +118,7 @@ def run(
 def _load_library() -> None:
     """Imports JAX and specdec, and turns on JAX's persistent cache.
 
-    The cache is in specdec's cache directory unless JAX was told another.
+    The cache is in specdec's cache directory unless JAX was given another.
     """
 
     def leave(*_: object) -> None:

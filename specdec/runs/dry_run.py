@@ -112,7 +112,7 @@ def _models(run: DecodeRun, root: Path) -> _Models:
         model, tables = model.draft, model.inner
     source = resolve(run.target, "target")
     names, found = [run.target], [find_config(source, root)]
-    if run.generation_config != "ignore":  # What it cannot do is told now.
+    if run.generation_config != "ignore":  # What it cannot do is an error now.
         given = None if run.generation_config == "follow" else run.generation_config
         options_of(source, found[0][0], given)
     bits = None

@@ -129,7 +129,7 @@ class Processes:
     def stopped(self, step: int, by: signal.Signals | None) -> signal.Signals | None:
         """The signal for which this process stops at this step, counted from 0; None: it goes on.
 
-        All stop at the same step because one was told to by SIGTERM, which JAX notes for them, and
+        All stop at the same step because one got SIGTERM, which JAX notes for them, and
         where they share a target also by another signal.
 
         Args:

@@ -159,8 +159,8 @@ def check_languages(tokenizer: Tokenizer | None, **given: str | None) -> None:
             if code is not None:
                 raise ValueError(
                     f"{option} = {code!r}, but the vocabulary has no languages: leave it out. "
-                    "Where a model is told the language in the text, as T5 is by a sentence and "
-                    "Marian by >>fra<< before it, put it there."
+                    "Where a model reads the language in the text, as T5 does in a sentence "
+                    "and Marian in >>fra<< before it, put it there."
                 )
 
 

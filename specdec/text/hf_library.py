@@ -131,8 +131,8 @@ class _Later:
 def _without_torch() -> None:
     """Imports what reads files from transformers, without torch, which takes seconds more.
 
-    Two of these modules import torch if it is installed, though only models need it: they are told
-    that it is not, and get it when they use it. (Where it is not, transformers would say so.)
+    Two of these modules import torch if it is installed, though only models need it: here they
+    find it missing, and get it when they use it. (Where it is not, transformers would say so.)
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     names = ("transformers.utils", "transformers.utils.import_utils")

@@ -179,8 +179,8 @@ class HuggingFaceTokenizer:
 def tokens_of(theirs: Any) -> dict[str, int]:
     """A tokenizer's tokens, and those of outputs where these have ids of their own."""
     outputs = theirs.target_encoder if _apart(theirs) else {}
-    told = {f"{piece} of outputs": i for piece, i in outputs.items()}
-    return {**theirs.get_vocab(), **told}
+    of_outputs = {f"{piece} of outputs": i for piece, i in outputs.items()}
+    return {**theirs.get_vocab(), **of_outputs}
 
 
 def _apart(theirs: Any) -> bool:
@@ -195,9 +195,9 @@ def _languages(theirs: Any, path: Path, rows: int | None) -> Languages | None:
     ids |= {code: theirs.convert_tokens_to_ids(code) for code in _codes(theirs)}
     ids = {code: i for code, i in ids.items() if i != theirs.unk_token_id}
     beside = path.with_name(TOKENIZER_CONFIG)
-    told = read_json(beside) if beside.is_file() else {}
+    settings = read_json(beside) if beside.is_file() else {}
     return Languages(
-        ids, kind == "MBartTokenizer", told.get("src_lang"), told.get("tgt_lang"), rows
+        ids, kind == "MBartTokenizer", settings.get("src_lang"), settings.get("tgt_lang"), rows
     )
 
 
@@ -213,13 +213,13 @@ def opened(path: Path) -> Any:
       CheckpointError: one of them cannot be read, or transformers cannot make anything of them.
     """
     beside = (path.with_name(name) for name in (TOKENIZER_CONFIG, _CONFIG))
-    told, config = (read_json(file) if file.is_file() else {} for file in beside)
-    check_files(path, told)
+    settings, config = (read_json(file) if file.is_file() else {} for file in beside)
+    check_files(path, settings)
     with library_errors(path, functools.partial(_reason, path)):
         if path.name in (*VOCABULARIES, TOKENIZER_CONFIG) and path.name not in _NAMES:
-            theirs = _opened(path, told, config)
+            theirs = _opened(path, settings, config)
         else:
-            theirs = _renamed(path, told, config)
+            theirs = _renamed(path, settings, config)
         if type(theirs).__name__ == "T5Tokenizer":
             _spell_unknown(theirs)
         theirs.encode("a \U0010fffd", verbose=False)  # What cannot be used is found here.
@@ -227,7 +227,7 @@ def opened(path: Path) -> Any:
     return theirs
 
 
-def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+def _opened(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
@@ -235,8 +235,9 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     model_type = str(config.get("model_type"))
     registered = TOKENIZER_MAPPING_NAMES.get(model_type)
-    named = told.get("tokenizer_class") or config.get("tokenizer_class")
-    if path.name == VOCABULARY and "extra_ids" not in told and b"<extra_id_0>" in path.read_bytes():
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    sized = path.name != VOCABULARY or "extra_ids" in settings
+    if not sized and b"<extra_id_0>" in path.read_bytes():
         options["extra_ids"] = 0  # Sentinels are among the pieces.
     # Of a UMT5, transformers reads tokenizer.json alone.
     if (
@@ -260,7 +261,7 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
     return theirs
 
 
-def _renamed(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+def _renamed(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     """Open files that have other names than transformers knows."""
     known = {path.name: VOCABULARY} | {name: name for name in (_CONFIG, *BESIDE)}
     known |= _NAMES if path.name in _NAMES else {}
@@ -268,7 +269,7 @@ def _renamed(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> 
         for name in known:
             if path.with_name(name).is_file():
                 (Path(folder) / known[name]).symlink_to(path.with_name(name).absolute())
-        return _opened(Path(folder) / known[path.name], told, config)
+        return _opened(Path(folder) / known[path.name], settings, config)
 
 
 def _guessed(path: Path) -> str:

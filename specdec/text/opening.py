@@ -50,12 +50,12 @@ def _is_pieces_alone(path: Path) -> bool:
     It spells unknown characters in bytes, and no file adds a token.
     """
     config = path.with_name(TOKENIZER_CONFIG)
-    told = read_json(config) if config.is_file() else {"extra_ids": 0}
+    settings = read_json(config) if config.is_file() else {"extra_ids": 0}
     there = {name for name in FILES if path.with_name(name).is_file()} - {TOKENIZER_CONFIG}
-    if there != {VOCABULARY} or path.name != VOCABULARY or told.get("extra_ids") != 0:
+    if there != {VOCABULARY} or path.name != VOCABULARY or settings.get("extra_ids") != 0:
         return False
-    plain = told.keys() <= {"tokenizer_class", "extra_ids"}
-    named = told.get("tokenizer_class", "T5Tokenizer") == "T5Tokenizer"
+    plain = settings.keys() <= {"tokenizer_class", "extra_ids"}
+    named = settings.get("tokenizer_class", "T5Tokenizer") == "T5Tokenizer"
     return plain and named and read_pieces(path).trainer_spec.byte_fallback
 
 
@@ -74,8 +74,8 @@ def difference(ours: Path, theirs: Path) -> str | None:
     both = all(any(text.startswith("<extra_id_") for text in each) for each in (first, second))
     for text in sorted({text for text, _ in first.items() ^ second.items()}):
         if both or not text.startswith("<extra_id_"):
-            told = (found.get(text, "not there") for found in (first, second))
-            return f"token {text!r} is {next(told)} in the former and {next(told)} in the latter"
+            ids = (found.get(text, "not there") for found in (first, second))
+            return f"token {text!r} is {next(ids)} in the former and {next(ids)} in the latter"
     return None
 
 

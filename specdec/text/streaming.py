@@ -74,10 +74,10 @@ def pieces(
       parts: after each block all tokens so far, how many of them were guesses, their text, and why
         the output has ended, if it has.
     """
-    told, count, guessed = "", 0, 0
+    shown, count, guessed = "", 0, 0
     for tokens, accepted, text, ended in parts:
         if ended is None and vocabulary is not None:
             text = settled(text, vocabulary, stop)
-        new = text[len(told) :]
+        new = text[len(shown) :]
         yield Piece(new, tokens[count:], accepted - guessed, ended)
-        told, count, guessed = told + new, len(tokens), accepted
+        shown, count, guessed = shown + new, len(tokens), accepted

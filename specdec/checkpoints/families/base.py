@@ -148,7 +148,7 @@ class Family:
       model_types: config.json's, and for each what public models of that type are called, too.
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.
-      tokenizer_class: what transformers has to be told; None where the model type tells it.
+      tokenizer_class: named in tokenizer_config.json; None where the model type implies it.
       parse_config: the network that a config.json of a model type, with the defaults of what it
         leaves out, and generation_config.json, if there is one, describe. Raises CheckpointError or
         ValueError for what is missing, wrong or unsupported.

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from specdec.core.arguments import whole
 from specdec.core.pytrees import pytree
 
-GROUP = 16  # In-features that share a scale in 4 bits, unless told otherwise.
+GROUP = 16  # In-features that share a scale in 4 bits, by default.
 
 
 @pytree

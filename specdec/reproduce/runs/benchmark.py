@@ -133,7 +133,7 @@ def _speed(workload: Workload, method: str, repetitions: int) -> dict[str, float
 
 
 def main(given: Given, root: Path, t5x_path: str | None) -> int:
-    """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
+    """Runs a configuration; returns the exit code: 0, or 2 for a mistake, which stderr names."""
     directory = given.directory("benchmark")
     try:
         files.check_writable(directory)

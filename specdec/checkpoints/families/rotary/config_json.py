@@ -79,8 +79,8 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
             places = zip(_IMAGES, (config, encoder, encoder), strict=True)
             images = tuple(-1 if fields[name] is None else fields[name] for name, fields in places)
             encoder = encoder.inside("text_config")
-    told = {name: value for name, value in config.items() if value is not None}
-    size, both = own.size("vocab_size"), Fields({**own, **told}, config.source)
+    given = {name: value for name, value in config.items() if value is not None}
+    size, both = own.size("vocab_size"), Fields({**own, **given}, config.source)
     return RotaryConfig(
         **_stack(kind, own, None), **kind.whole,
         vocab_size=size,

@@ -39,7 +39,7 @@ class System:
 
         def read(checkpoint: Any) -> Any:
             model = kind.from_pretrained(checkpoint, dtype=dtype).eval()
-            if workload.beam is None:  # Rows get the lengths they are told.
+            if workload.beam is None:  # Rows get prescribed lengths.
                 model.generation_config.eos_token_id = None
             if "num_decoder_layers" in model.config.to_dict():
                 # transformers gives T5's cache as many layers as the encoder has.

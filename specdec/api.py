@@ -31,7 +31,7 @@ class Pair:
 
     Attributes:
       target: the model whose distribution outputs follow.
-      draft: what guesses.
+      draft: the draft that guesses.
       vocabulary: None if the checkpoints have none; then texts are token ids.
       texts: makes the texts of outputs.
       name: for results and tables.
@@ -184,7 +184,7 @@ class Pair:
         """Token ids of each text, with EOS where an encoder reads them.
 
         Args:
-          names: what messages call each text; by its index unless given.
+          names: of the texts in messages; their indices by default.
           max_decode_len: tokens for which positions of the target must be left behind them.
           truncate: cut texts that are longer than ``max_input_len`` tokens.
 
@@ -226,7 +226,7 @@ def refuse_unknown(
     """Raises TypeError for unknown options, with what to give instead.
 
     Args:
-      method: what they were given to.
+      method: the method that they were given to.
       own: its keywords beside :class:`specdec.Decoding`'s fields.
     """
     known = [field.name for field in dataclasses.fields(Decoding)]

@@ -66,7 +66,7 @@ class Sample:
     """An output of a text.
 
     Attributes:
-      text: what the output adds to the text of a decoder-only model, or to ``prefix``. None if the
+      text: the output's addition to the text of a decoder-only model, or to ``prefix``. None if the
         pair has no vocabulary.
       tokens: [T] int32, EOS included.
       ended: why: "eos", "limit" (``max_decode_len``), "stop" (a stop string or stop token) or
@@ -90,7 +90,7 @@ class Sample:
 
     @classmethod
     def of(cls, row: DecodeResult, eos_ids: Sequence[int], limit: int) -> Sample:
-        """Without its text.
+        """A sample without its text.
 
         Args:
           row: a result's, without the axis of rows.

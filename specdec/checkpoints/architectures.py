@@ -24,7 +24,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import shift_right
 from specdec.types import Encoded, Prompt
 
-EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
+EncoderDecoder = T5Config  # The network that T5X has, and that learns together with its draft.
 
 
 def network(config: Config) -> Any:
@@ -101,7 +101,7 @@ def teacher_forced(
     options: dict[str, Any] = {"deterministic": dropout_key is None}
     options["rngs"] = {} if dropout_key is None else {"dropout": dropout_key}
     if network.config.reads_prefix:
-        # What is behind the last target predicts nothing.
+        # States behind the last target predict nothing.
         logits = network.apply({"params": params}, inputs[:, : targets.shape[1]], **options)
     else:
         shifted = decoder_inputs(network.config, targets)

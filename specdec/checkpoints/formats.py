@@ -28,7 +28,7 @@ def open_checkpoint(
 
 
 def located(source: str | Path) -> str | Path:
-    """Where a checkpoint is read: the local snapshot of a hub id, anything else itself.
+    """Path of a checkpoint: the local snapshot of a hub id, anything else itself.
 
     Raises:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.

@@ -143,7 +143,7 @@ def opened(path: Path) -> Iterator[safe_open]:
 
 
 def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]:
-    """For each tensor of a checkpoint, the file that holds it and what the file calls its dtype.
+    """File that holds each tensor of a checkpoint, and the file's name of its dtype.
 
     Args:
       task: :func:`task_of` the model, for a message.

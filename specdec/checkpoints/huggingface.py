@@ -128,7 +128,7 @@ def _parsed(directory: Path) -> Config:
 
 
 def _model_type(raw: Mapping[str, Any]) -> str | None:
-    """The model's type, which the public UMT5s tell by the name of their class alone."""
+    """The model's type, which only the name of their class shows in the public UMT5s."""
     match raw:
         case {"model_type": found}:
             return found if isinstance(found, str | None) else reprlib.repr(found)
@@ -145,7 +145,7 @@ def save_huggingface(
     """Writes a checkpoint that transformers' model of that architecture opens.
 
     mT5 models are written as T5 v1.1, which computes the same. A UMT5 is for transformers 5.24 or
-    newer: those before it scale the logits of every UMT5, also of one that does not.
+    newer: older ones scale the logits of every UMT5, also of one that does not.
 
     Args:
       directory: must not exist, or be empty; appears only once it is complete.

@@ -95,7 +95,7 @@ def translating(loaded: LoadedTarget, languages: Languages, code: str | None) ->
     mBART's decoder starts from it. The others' first token is forced to be it.
 
     Args:
-      code: the language; None for that which the checkpoint forces, or else tells.
+      code: the language; None for the one that the checkpoint forces, or else names.
 
     Raises:
       ValueError: there is no such language, or none is given.
@@ -267,7 +267,7 @@ class DraftLoader:
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
     """Raises ValueError unless the models have the same number of tokens and special ids.
 
-    Of several EOS ids one in common is enough: the target's end a row. A model that has none tells
+    Of several EOS ids one in common is enough: the target's end a row. A model that has none shows
     nothing of its tokens by that.
     """
     if target.model.reads_prefix != draft.model.reads_prefix:

@@ -90,7 +90,7 @@ def open_t5x(
 ) -> tuple[T5Config, dict[str, Any]]:
     """Opens a T5X checkpoint, whose parameters are read when used.
 
-    The network's shape is that of the arrays. What they do not tell is T5's own: gated
+    The network's shape is that of the arrays. What they do not show is T5's own: gated
     feed-forwards have "gelu" and others "relu", unless T5X's ``config.gin`` names another
     activation (:func:`specdec.checkpoints.t5x_gin.with_gin`); the position biases'
     ``max_distance`` is 128; the ids are T5's. Layers that were scanned over become ``layers_<i>``,

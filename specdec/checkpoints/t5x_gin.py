@@ -45,7 +45,7 @@ def with_gin(config: T5Config, location: str) -> T5Config:
 def _applied(config: T5Config, text: bytes, source: str) -> T5Config:
     try:
         fields = _fields(text.decode())
-    except Exception as error:  # Of many types, by the kind of what is wrong.
+    except Exception as error:  # Its type depends on the fault.
         raise CheckpointError(
             f"{source} cannot be parsed ({reason(error)}); mend it, or move it away."
         ) from None

@@ -17,7 +17,7 @@ _FREE = {
 }  # fmt: skip
 _CONTROL = {"while", "conditional", "call"}
 _COPIES = {"copy-start", "slice-start", "async-start", "dynamic-slice-start"}
-_PARTS = {"slice", "dynamic-slice", "gather"}  # What reads no more than it gives.
+_PARTS = {"slice", "dynamic-slice", "gather"}  # Operations that read no more than they give.
 _COLLECTIVES = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
     "collective-broadcast",
@@ -61,7 +61,7 @@ class Cost:
         )  # fmt: skip
 
     def divided(self, count: int) -> Cost:
-        """One of so many alike."""
+        """Cost of one of ``count`` equal parts."""
 
         def shared(counts: Counter[str]) -> Counter[str]:
             return Counter({name: round(each / count) for name, each in counts.items()})
@@ -73,7 +73,7 @@ class Cost:
 
     @staticmethod
     def total(costs: Iterable[Cost]) -> Cost:
-        """The sum."""
+        """Sum of costs."""
         return sum(costs, Cost())
 
 
@@ -165,7 +165,7 @@ def _written(instruction: Instruction, inside: Computation | None) -> int:
     """Bytes written of a result: of what is updated in place, the update."""
     shapes = instruction.shapes
     if instruction.opcode == "custom-call":
-        shapes = shapes[:1]  # What follows is the memory that a library works in.
+        shapes = shapes[:1]  # The rest is the memory that a library works in.
     roots = [inside.root] if inside else []
     if inside and inside.root.opcode == "tuple":
         roots = [inside.instructions[name] for name in inside.root.operands]

@@ -1,4 +1,4 @@
-"""Where the arrays of a compiled program come from, across its loops, branches and fusions."""
+"""Origins of the arrays of a compiled program, across its loops, branches and fusions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import functools
 
 from specdec.compile.hlo import Computation, Instruction, Module
 
-# What only hands on or moves an array. Starts and dones are the two ends of a copy under way.
+# Operations that only hand on or move an array. Starts and dones are the ends of a copy under way.
 _MOVES = {
     "bitcast", "copy", "copy-start", "copy-done", "slice-start", "slice-done", "async-start",
     "async-done", "reshape", "transpose", "convert", "optimization-barrier",
 }  # fmt: skip
-# What a fusion may be made of and still only move, join or widen arrays.
+# Operations of fusions that only move, join or widen arrays.
 _MOVING = {
     "parameter", "bitcast", "copy", "transpose", "convert", "reshape", "concatenate", "slice",
     "pad", "constant", "tuple", "get-tuple-element",

@@ -46,13 +46,13 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Without what a layout pads it with."""
+        """Size in bytes, without a layout's padding."""
         return self.size * self.bits // 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
-    """One line.
+    """An instruction: one line of a computation.
 
     Attributes:
       shapes: of its result; those of a tuple's arrays in order.
@@ -70,7 +70,7 @@ class Instruction:
     called: Mapping[str, tuple[str, ...]]
     op_name: str
     cycles: int
-    argument: str  # What is between the parentheses.
+    argument: str  # The text between the parentheses.
     rest: str
 
     @property
@@ -110,12 +110,12 @@ class Computation:
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """By number."""
+        """Parameters by number."""
         return {each.index: each for each in self if each.opcode == "parameter"}
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """By an instruction's name, those that have it as operand."""
+        """Users of each instruction by its name: those that have it as operand."""
         found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for each in self:
             for operand in dict.fromkeys(each.operands):
@@ -191,7 +191,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Behind the parenthesis that closes the one at ``at``."""
+    """Index behind the parenthesis that closes the one at ``at``."""
     depth = 0
     for place in range(at, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")

@@ -96,7 +96,7 @@ class Reader:
     def _costs(
         self, computation: Computation, phase: str | None, skip: Instruction | None = None
     ) -> dict[str, Cost]:
-        """By phase; all in ``phase`` if it is given."""
+        """Cost of each phase; all in ``phase`` if it is given."""
         phases = {} if phase else _phases_of(computation)
         found: dict[str, Cost] = {}
         for instruction in computation:
@@ -145,7 +145,7 @@ def _phases_of(computation: Computation) -> dict[str, str]:
 
 
 def _users_in_next_pass(computation: Computation) -> dict[str, list[Instruction]]:
-    """As ``users``, with a loop's parts of which the next pass uses what this one made."""
+    """Users of each instruction, with those of the next pass of a loop."""
     users = {name: list(each) for name, each in computation.users.items()}
     if computation.root.opcode == "tuple" and 0 in computation.parameters:
         for part in computation.users[computation.parameters[0].name]:

@@ -30,7 +30,7 @@ class Part:
       bytes: of main memory, read and written by one chip.
       ms: the larger of cycles at the chip's clock and bytes over its bandwidth; of a GPU the
         latter, which is a floor.
-      kernels: that a GPU launches; None of a TPU.
+      kernels: launches of a GPU; None for a TPU.
       collectives: how many of each kind, with others of the mesh.
       largest: where the most cycles (of a GPU: bytes) are from.
     """
@@ -120,8 +120,8 @@ class CompileReport:
     """A decode and plain decoding of the same target, both compiled for the same chips.
 
     Attributes:
-      topology: what they were compiled for.
-      target, draft: what they are called.
+      topology: the chips that they were compiled for.
+      target, draft: their names.
       gamma: guesses in a row: a chain's, or the levels of a tree.
       tree: None for chains.
       tokens: that a row emits in what ``speedup_at`` is of.

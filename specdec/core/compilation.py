@@ -19,7 +19,7 @@ _KEEP_BARRIERS = "cse_barrier_expander"
 if jax.__version_info__ >= (0, 12):  # It cannot compile them in loops that it makes functions.
     _KEEP_BARRIERS += ",small-while-loop-hoisting"
 
-# What the products of few tokens (specdec.models.products.few_tokens) need of XLA on CPU.
+# Options of XLA on CPU for the products of few tokens (specdec.models.products.few_tokens).
 CPU_OPTIONS = {
     # A sum may be taken in any order, so that it vectorises. NaN, infinity and division stay
     # exact: XLA's defaults for what fast math must honour.
@@ -53,7 +53,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
     """``jax.jit`` with the backend's options, of whose programs a process keeps the last ones.
 
     Attributes:
-      function: what is compiled, for use inside another program: a ``jit`` inside another one
+      function: the function itself, for use inside another program: a ``jit`` inside another one
         cannot have options.
     """
 

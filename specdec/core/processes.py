@@ -13,7 +13,7 @@ class ProcessGone(Exception):
     """Another process has gone, so that nothing that all of them do can end.
 
     Args:
-      found: JAX's error, which tells it.
+      found: JAX's error, from which it is known.
     """
 
     def __init__(self, found: Exception):

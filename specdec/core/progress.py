@@ -52,8 +52,8 @@ class Progress(tqdm):
 
     Args:
       total: of what is to be done.
-      unit: what is counted, such as "rows".
-      done: what an earlier session did.
+      unit: of counting, such as "rows".
+      done: number that an earlier session did.
       name: of the whole, if it has one.
       until: of ``time.monotonic``, when it will end in any case.
     """
@@ -138,7 +138,7 @@ class Progress(tqdm):
 
 
 def _rate(per_second: float, unit: str) -> str:
-    """Such as "5.0 rows/s" or "12 rows/min": never seconds for one, nor a fraction of one."""
+    """A rate, as "5.0 rows/s" or "12 rows/min": never seconds for one, nor a fraction of one."""
     if per_second >= 1:
         return f"{per_second:.{0 if per_second >= 100 else 1}f} {unit}/s"
     if per_second * 60 >= 1:
@@ -147,7 +147,7 @@ def _rate(per_second: float, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Such as "12 s", "3 min 20 s" or "2 h 5 min"."""
+    """A time such as "12 s", "3 min 20 s" or "2 h 5 min"."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"

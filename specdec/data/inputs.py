@@ -24,7 +24,7 @@ def text_ids(
     text that the output continues has nothing behind it, and may be empty.
 
     Args:
-      name: what messages call the text.
+      name: of the text, in messages.
       max_decode_len: tokens for which positions of the model must be left behind it.
       truncate: leave out what is behind ``max_input_len`` tokens, but not what stands behind an
         encoder's texts, such as EOS, as transformers does.

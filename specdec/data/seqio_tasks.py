@@ -126,7 +126,7 @@ def pairs_task(
         del shuffle_files, seed
         path = Path(directory) / f"{split}.tsv"
         for _ in stream_pairs(path):
-            pass  # What a bad line raises in here is ours; from inside the data set, tensorflow's.
+            pass  # A bad line's error in here is ours; from inside the data set, tensorflow's.
         text = tf.TensorSpec((), tf.string)
         return tf.data.Dataset.from_generator(
             lambda: ({"input": a, "target": b} for a, b in stream_pairs(path)),

@@ -23,7 +23,7 @@ class Example:
     """One text to decode."""
 
     input: str  # Blank only where a model is to generate from nothing.
-    reference: str | None  # What a person would have written; None where nobody did.
+    reference: str | None  # A person's output; None where there is none.
     origin: str  # Where it came from, for messages ("talk.txt:12").
     tokens: tuple[int, ...] | None = None  # With EOS, where the task itself tokenizes and cuts.
 

@@ -37,7 +37,7 @@ class Pause(Generic[R]):
     """A loop that the host looks at.
 
     Attributes:
-      result: what its rows have come to so far, of NumPy arrays.
+      result: of its rows so far, in NumPy arrays.
       finished: [B] which of them have ended.
       over: whether nothing follows because the time is over.
     """

@@ -226,7 +226,7 @@ class BeamDecoder(LoopDecoder[BeamResult]):
 
     @property
     def seed(self) -> int:
-        """Nothing is random."""
+        """Seed 0: nothing is random."""
         return 0
 
     @property

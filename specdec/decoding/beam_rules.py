@@ -202,7 +202,7 @@ class Continuations:
 def initial_state(
     rules: BeamRules, prompt: Prompt, limit: Int[Array, ""] | int, output_bucket: int, pad_id: int
 ) -> BeamState:
-    """Before the first step: one live hypothesis a row, of no tokens.
+    """State before the first step: one live hypothesis a row, of no tokens.
 
     Args:
       limit: tokens a hypothesis may have, at most ``output_bucket``.

@@ -68,7 +68,7 @@ class EngineParams:
     target: Params  # The target's packed parameters.
     sampling: Sampling  # How the target's logits become the distribution of the output.
     drafter: Params = ()  # The drafter's own; () for plain decoding.
-    stops: Stops | None = None  # What ends rows beside EOS.
+    stops: Stops | None = None  # Strings and tokens that end rows beside EOS.
 
 
 @pytree
@@ -94,7 +94,7 @@ class Engine:
     Attributes:
       target: the model whose distribution outputs follow.
       drafter: None for plain decoding.
-      verifier: what accepts guesses; plain decoding has none.
+      verifier: accepts guesses; plain decoding has none.
       alternatives: of each token, the likeliest ones whose log-probabilities are kept with its own;
         None to keep nothing.
       samples: of each text; above 1, results are of texts and their samples, [B, samples, ...].
@@ -148,7 +148,7 @@ class Engine:
           seed: of all random numbers; see :func:`specdec.core.randomness.row_keys`.
           output_bucket: L, size of the output buffer.
           trace: whether every block's diagnostics are kept.
-          encoded: what its target made of the inputs, where a draft decodes alone.
+          encoded: the target's encoding of the inputs, where a draft decodes alone.
         """
         capacity = output_bucket + max(self.nodes + 1, self.width)
         start = self.target.start(params.target, prompt, capacity, encoded)
@@ -342,7 +342,7 @@ class Engine:
 
 
 def _nan(scored: Scored, verdict: Verdict) -> Int[Array, " b"]:
-    """Whose logits were NaN; see :class:`DecodeState`."""
+    """Code of whose logits were NaN; see :class:`DecodeState`."""
     # A draft's NaN, too, is in what of it is accepted.
     models = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
     of_rules = 0

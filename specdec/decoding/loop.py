@@ -104,7 +104,7 @@ def decode(
 
     Args:
       limit: tokens of an output, at most ``output_bucket``.
-      given: what else this loop's ``start`` takes; all arguments are its own.
+      given: other arguments of this loop's ``start``; all arguments are its own.
     """
     state = loop.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace, **given
@@ -232,7 +232,7 @@ class RefillResult(Generic[S, R]):
       tags: [B] the rows' in their places; -1 for none.
       taken: see :class:`RefillQueue`.
       replaced: [B] the tag of the row whose place each waiting one took; -1 for none.
-      left: what these have come to, [B, ...].
+      left: their results, [B, ...].
       status, result: of the rows that are in their places.
       blocks: scalar, how many were run.
     """

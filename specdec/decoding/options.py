@@ -18,7 +18,7 @@ from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
 
 Method = Literal["speculative", "autoregressive", "beam", "speculative_beam"]
-AutoName = Literal["gamma", "tree", "beams"]  # What "auto" chooses.
+AutoName = Literal["gamma", "tree", "beams"]  # The shape that "auto" chooses.
 GREEDY = SamplingConfig(temperature=0.0)
 DEFAULT_GAMMA = 4
 _OF_CHAINS, _OF_TREES = TokenVerifier(), RecursiveVerifier()
@@ -277,7 +277,7 @@ class Decoding:
 
     @property
     def alternatives(self) -> int | None:
-        """To keep of each token with its log-probabilities; None to keep nothing."""
+        """Number of alternatives to keep of each token; None to keep no log-probabilities."""
         return self.top_log_probs if self.log_probs or self.top_log_probs else None
 
     @property

@@ -84,7 +84,7 @@ class Refilled(Generic[R]):
     """Decodes batches of as many rows each.
 
     Attributes:
-      blocks: that its loops have run so far.
+      blocks: number that its loops have run so far.
     """
 
     def __init__(self, decoder: LoopDecoder[R], batch_size: int, trace: bool):

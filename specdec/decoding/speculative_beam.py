@@ -60,7 +60,7 @@ class BeamStats:
 
 @pytree
 class SpeculativeBeamResult:
-    """Like plain beams, with what it took.
+    """Result of plain beams, with the calls and blocks that it took.
 
     Attributes:
       beams: its ``steps`` count levels.
@@ -192,7 +192,7 @@ class SpeculativeBeamLoop:
 
 
 def _counted(stats: BeamStats, block: BeamBlock) -> BeamStats:
-    """With one block more."""
+    """Counts with one block more."""
     ran = (block.num_levels > 0)[:, None]
     levels = jnp.arange(stats.levels.shape[1]) == block.num_levels[:, None]
     ends = jnp.arange(len(ENDS)) == block.end[:, None]
@@ -270,7 +270,7 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
 
     @property
     def seed(self) -> int:
-        """Nothing is random."""
+        """Seed 0: nothing is random."""
         return 0
 
     @property
@@ -327,7 +327,7 @@ class SearchedBlock:
 
     Attributes:
       guesses: the draft's tokens, of each level.
-      survivors: what the live hypotheses went on with, of each level that was taken.
+      survivors: tokens of the live hypotheses, at each level that was taken.
       lost: those of the last level that had not been guessed, if that ended the block.
       end: why it ended, of :data:`specdec.decoding.beam_blocks.ENDS`.
     """

@@ -46,7 +46,7 @@ class Drafter(Protocol):
         """State before the first block, for outputs of up to ``max_len`` tokens.
 
         Args:
-          target: what the target's ``start`` made of the prompt.
+          target: the target's ``Start`` of the prompt.
         """
         ...
 
@@ -90,7 +90,7 @@ class OpenDraft:
     # How guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot draw
     # them so.
     params: Callable[[SamplingConfig], Params]
-    weights: Params = ()  # What was loaded; () for a draft without parameters.
+    weights: Params = ()  # Loaded parameters; () for a draft without any.
     model: LoadedModel | None = None  # The draft model, if it is one.
     # (tree, catch_up) -> a drafter of that tree; None for a draft of chains only. ``catch_up``:
     # tokens that a block may emit behind the guesses of its own that were accepted. Raises
@@ -127,7 +127,7 @@ class Opening(Protocol):
         """A draft that was trained on the target's hidden states, from a directory.
 
         Returns:
-          what makes it, its parameters, and the guesses in a row that it can make.
+          a function that makes it, its parameters, and the guesses in a row that it can make.
         """
         ...
 
@@ -189,7 +189,7 @@ class StateDraft(Protocol):
         """The draft's view of the inputs, and an empty cache for ``max_len`` tokens.
 
         Args:
-          given: what the target's ``start`` made of the inputs.
+          given: the target's encoding of the inputs.
         """
         ...
 

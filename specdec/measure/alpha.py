@@ -131,7 +131,7 @@ def along_texts(
 def _acceptance(
     target: Distribution, draft: Draft, token: Int[Array, "b 1"], leniences: tuple[float, ...]
 ) -> Acceptance:
-    """One position's, [B, 1]."""
+    """Acceptance at one position, [B, 1]."""
     if isinstance(target, PointMass):
         p_token = (target.tokens[:, :1] == token).astype(jnp.float32)
     else:

@@ -115,7 +115,7 @@ class Estimate:
 
     Attributes:
       candidates: the most promising first.
-      note: what of it is not measured.
+      note: of parts that are not measured.
     """
 
     accepted: tuple[float, ...]
@@ -217,7 +217,7 @@ def _decided(space: SearchSpace, estimate: Estimate, times: Mapping[str, Timed])
 def with_speedups(
     candidates: Sequence[Candidate], times: Mapping[str, Timed]
 ) -> tuple[Candidate, ...]:
-    """With their speedups over PLAIN for each token, the fastest first."""
+    """Candidates with their speedups over PLAIN for each token, the fastest first."""
 
     def speedup(candidate: Candidate) -> float:
         fast, plain = times[str(candidate)], times[PLAIN]
@@ -290,7 +290,7 @@ class _Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What is being compiled cannot be stopped; nobody waits for it.
+        # A compilation cannot be stopped; nobody waits for it.
         self._ended = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -322,7 +322,7 @@ class _Session:
                 progress.refresh()
 
             for name, runner in runners.items():
-                context = contextvars.copy_context()  # What programs are traced for is in it.
+                context = contextvars.copy_context()  # The platform to trace for is in it.
                 waiting[self._pool.submit(context.run, self._compile, runner, batch)] = name
             while waiting:
                 late = _NEEDED if any(name in needed for name in waiting.values()) else share
@@ -349,7 +349,7 @@ class _Session:
             plain.run(batch, limit=limit)
             return self._agree(time.monotonic() - began)
 
-        took(1)  # What comes first takes longer.
+        took(1)  # The first run takes longer.
         first = took(1)
         if first > seconds:
             return 0

@@ -39,7 +39,7 @@ class Quantization:
 class UnusedCache:
     """The part of a cache for positions that are behind all windows."""
 
-    layers: int  # That see a window.
+    layers: int  # Layers that see a window.
     needed: int  # Positions of a row that such a layer needs at most.
     unneeded: int  # Bytes of the others, in all these layers.
 

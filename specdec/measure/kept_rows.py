@@ -38,7 +38,7 @@ class Row:
     accepted_histogram: list[int]
     accepted_by_rank: list[int]
     acceptance_prob_sum: float
-    blocks: list[Block]  # What each block accepted, rejected and added.
+    blocks: list[Block]  # Accepted, rejected and added tokens of each block.
     # Of each token, if asked for; see `specdec.types.LogProbs`. Alternatives are [token, log p].
     log_probs: list[float] | None = None
     adjusted_log_probs: list[float] | None = None
@@ -48,7 +48,7 @@ class Row:
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
     # Of beam search, the best hypotheses: see `specdec.decoding.beam.Hypothesis`.
     beams: list[dict[str, Any]] | None = None
-    searched: list[SearchedBlock] | None = None  # What each block of speculative beams did.
+    searched: list[SearchedBlock] | None = None  # Blocks of speculative beams.
 
     @classmethod
     def of(

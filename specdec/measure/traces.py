@@ -41,14 +41,14 @@ _PLAIN = {
     "accepted": "{}", "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}",
     "bonus": "{{+{}+}}", "note": "{}",
 }  # fmt: skip
-_PART = "\ufffd"  # What tokenizers give for a part of a character, if anything.
+_PART = "\ufffd"  # Tokenizers give it for a part of a character, if anything.
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
     """A run of tokens of one kind."""
 
-    kind: Kind  # What became of them.
+    kind: Kind  # Whether they were accepted, rejected or added.
     text: str  # Theirs, with the space before it where there is one.
 
 

@@ -87,10 +87,10 @@ class Model(Protocol):
         ...
 
     def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """float32 logits of what follows each token.
+        """float32 logits of the token after each one.
 
-        A model that generates n tokens only has logits [B, T, n]: :meth:`over_vocabulary` tells
-        which.
+        A model that generates n tokens only has logits [B, T, n]; :meth:`over_vocabulary` puts
+        them among all.
         """
         ...
 

@@ -61,7 +61,7 @@ class Config(Protocol):
 
     @property
     def dropout_rate(self) -> float:
-        """In training only."""
+        """Rate of dropout, in training only."""
         ...
 
     @property

@@ -79,7 +79,7 @@ class EncoderDecoderModel(PackedModel):
         batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
         with self._resolving(batch):
             if params.encoder is None and given is not None:
-                encoded = given  # What the same model in more bits made of the inputs.
+                encoded = given  # The encoding of the same model in more bits.
             else:
                 mask = prompt.input_mask
                 encoded = self.attended(params, self._encode(params, prompt, mask, given), mask)

@@ -71,7 +71,7 @@ class PackedModel(abc.ABC):
 
     @property
     def axis_sizes(self) -> dict[str, dict[str, int]]:
-        """For each logical axis that a mesh may cut, the sizes along it by what they are called."""
+        """Sizes along each logical axis that a mesh may cut, by their names."""
         config = self.config
         return {
             "heads": {"num_heads": config.num_heads},
@@ -260,7 +260,7 @@ class PackedModel(abc.ABC):
         return filler.without(x, more), cache
 
     def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
-        """For ``max_len`` tokens a row."""
+        """An empty cache for ``max_len`` tokens a row."""
         size = filler.cache_size(batch, max_len)
         heads = self._cached_heads(batch)
         width = self.key_value_heads * self.config.head_dim // heads

@@ -28,7 +28,7 @@ class Store:
 
 
 def store_of(ops: ModuleType) -> Store:
-    """That of a layout's products, with all bits."""
+    """Store for a layout's products, with all bits."""
     return Store(ops.pack, ops.pack_whole, lambda table: table, ops.joined)
 
 

@@ -54,7 +54,7 @@ class OpenRule(Protocol):
     """A rule for a target's logits: a pytree, whose arrays are traced. Methods are of one row."""
 
     def init(self, row: RowStart) -> RuleState:
-        """Before the first token. Shapes may depend on ``row``'s, in their last axes."""
+        """State before the first token. Shapes may depend on ``row``'s, in their last axes."""
         ...
 
     def allow(self, state: RuleState, logits: Float[Array, " v"]) -> Float[Array, " v"]:
@@ -241,7 +241,7 @@ def unsound(largest: Float[Array, "*b"], logits: Float[Array, "*b v"]) -> Bool[A
     Args:
       largest: of what they made of ``logits``.
     """
-    return ~(largest < jnp.inf) & (max_last(logits) < jnp.inf)  # What is NaN is not less.
+    return ~(largest < jnp.inf) & (max_last(logits) < jnp.inf)  # NaN is not less.
 
 
 def advanced(rules: Rules, states: RuleStates, tokens: Int[Array, "*b"]) -> RuleStates:

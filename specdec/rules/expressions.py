@@ -81,7 +81,7 @@ def automaton_of(rule: Rule, pattern: str, finish: Finish) -> ByteAutomaton:
 
 
 def _endings(strips: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An automaton over bytes that tells what strips a text of its end: whitespace.
+    """An automaton over bytes that finds what is stripped from a text's end: whitespace.
 
     Returns:
       [E, 256] the state behind each byte, and [E] whether the text then ends in whitespace. One

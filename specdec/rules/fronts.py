@@ -54,8 +54,8 @@ class Fronts:
         return starts[jax.lax.fori_loop(first, end, step, jnp.int32(self.begin))]
 
 
-# What a text in front leaves: whether there is any, the bytes of a character that it ends inside
-# of, and whether it ends with a run of bytes that are no characters.
+# State that a text in front leaves: whether there is any text, the bytes of a character that it
+# ends inside of, and whether it ends with a run of bytes that are no characters.
 Left = tuple[bool, bytes, bool]
 
 
@@ -65,7 +65,7 @@ def fronts_of(
     """Fronts of the rows of a target.
 
     Args:
-      known: the characters that the rule tells from others.
+      known: the characters that the rule distinguishes.
       start: the state of a rule in which a row begins behind what is left.
       before: that state where nothing but silent tokens is in front.
     """

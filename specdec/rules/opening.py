@@ -1,7 +1,7 @@
 """Opens rules for a target, and checks them once, by shapes alone.
 
 Inside a decode a rule is vmapped over rows and nodes, scanned along chains and carried by a loop,
-each of which would tell a mistake in words of its own. Here its methods are traced as a decode
+each of which would report a mistake in words of its own. Here its methods are traced as a decode
 traces them, before anything else, for two rows of different sizes.
 """
 
@@ -28,7 +28,7 @@ _NEED_VALUES = (
 )
 _ONE = jax.tree.structure(0)
 _TOKEN = jax.ShapeDtypeStruct((), jnp.int32)
-_Leaf = jax.ShapeDtypeStruct | str  # Of an array its shape; of anything else, what it is.
+_Leaf = jax.ShapeDtypeStruct | str  # An array's shape; for anything else, its type's name.
 
 
 def opened(rule: Rule, target: RuleTarget) -> OpenRule:
@@ -76,7 +76,7 @@ def _opened(itself: _Itself, target: RuleTarget) -> OpenRule:
             )
     if own:
         try:
-            hash(methods)  # What may change would leave programs of what it was.
+            hash(methods)  # A value that changes would leave programs of the old one.
         except TypeError as error:
             raise ValueError(
                 f"{owner} must be a frozen dataclass whose fields are numbers, strings or tuples "
@@ -149,7 +149,7 @@ class _Given:
 
     @property
     def form(self) -> Any:
-        """All but the sizes."""
+        """Structure, dtypes and numbers of axes: all but the sizes."""
         return self.tree, [
             each if isinstance(each, str) else (each.dtype, each.ndim) for each in self.leaves
         ]
@@ -192,7 +192,7 @@ class _Methods:
         return found
 
     def call(self, method: str, state: _Given, argument: jax.ShapeDtypeStruct) -> _Given:
-        """Another method's, with a state and the token or the logits."""
+        """Values of another method, for a state and the token or the logits."""
 
         def call(rule, leaves, argument):
             before = state.tree.unflatten(leaves)

@@ -64,7 +64,7 @@ class Spelling:
       broken: what becomes of bytes that are no character: they are left out, "dropped"; they are
         "replaced" by U+FFFD; or all bytes of a "run" are, from one token of ``apart`` to the next,
         if some are no character.
-      finish: what is done to the joined text.
+      finish: changes to the joined text.
     """
 
     pieces: Sequence[bytes]
@@ -76,7 +76,7 @@ class Spelling:
 
     @classmethod
     def of_bytes(cls, pieces: Sequence[bytes], broken: Broken = "replaced", **more) -> Spelling:
-        """That of tokens whose bytes are joined wherever they are."""
+        """Spelling of tokens whose bytes are joined wherever they are."""
         none = np.zeros(len(pieces), bool)
         return cls(pieces, pieces, none, none, broken, **more)
 

@@ -67,7 +67,7 @@ def run(
 
     Args:
       command: the function whose docstring is the help.
-      output_dir: what --output_dir is for; it may be ``required``.
+      output_dir: help of --output_dir; it may be ``required``.
       configured: whether there are gin files.
     """
     gin_file, bindings, argv = None, [], sys.argv
@@ -103,7 +103,7 @@ def run(
         except (ValueError, OSError) as error:
             logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
             while isinstance(error.__context__, OSError) and getattr(error, "errno", 0) is None:
-                error = error.__context__  # What gin raises in its place has no number.
+                error = error.__context__  # The error that gin raises in its place has no number.
             code = told(error)
             if isinstance(error, OSError) and error.errno in _NO_CAPACITY:
                 os._exit(code)  # Threads that still write would print below the message.
@@ -187,7 +187,7 @@ def decode() -> None:
 
 
 def _without_devices() -> None:
-    """Nothing is run, so JAX need not look for accelerators, nor say which it does not find."""
+    """Keeps JAX from looking for accelerators, and from saying which it does not find."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -112,7 +112,7 @@ def _models(run: DecodeRun, root: Path) -> _Models:
         model, tables = model.draft, model.inner
     source = resolve(run.target, "target")
     names, found = [run.target], [find_config(source, root)]
-    if run.generation_config != "ignore":  # What it cannot do is an error now.
+    if run.generation_config != "ignore":  # Options that cannot be followed are an error now.
         given = None if run.generation_config == "follow" else run.generation_config
         options_of(source, found[0][0], given)
     bits = None
@@ -226,7 +226,7 @@ def _fitting(plan: MemoryPlan, device: tuple[str, float] | None) -> list[str]:
 
 
 def _advice(plan: MemoryPlan, memory: float) -> str:
-    """On what mesh the models would fit."""
+    """Sentence on the mesh on which the models would fit."""
     mesh = plan.fitting_mesh(memory)
     if mesh is None:
         return "It would on no mesh with this data axis: a smaller batch or draft, or more groups."

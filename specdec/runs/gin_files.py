@@ -14,7 +14,7 @@ _REQUIRED = "gin.REQUIRED"
 
 
 def root() -> Path:
-    """Where ``configs/`` is: a checkout, or the installed package, which has a copy."""
+    """Folder that has ``configs/``: a checkout, or the installed package, which has a copy."""
     package = Path(__file__).resolve().parents[1]
     return package if (package / "configs").is_dir() else package.parent
 

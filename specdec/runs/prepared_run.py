@@ -122,7 +122,7 @@ class PreparedRun:
 
     @classmethod
     def without_gin(cls, run: DecodeRun, directory: Path) -> PreparedRun:
-        """As the class, for a run whose configuration is its own fields."""
+        """A prepared run whose configuration is its own fields."""
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
         settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
         return cls(run, f"task = {run.task.name}\n{settings}", directory)
@@ -249,7 +249,7 @@ class PreparedRun:
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
         run, how, measured = self.run, self.run.decoding, None
-        first = self._processes.sharing_target.first  # Which alone has the rows, and writes.
+        first = self._processes.sharing_target.first  # It alone has the rows, and writes.
         batches = self._to_time()
         if batches and not how.searches:
             plain = run.decoder(self.pair, plain=True)
@@ -376,7 +376,7 @@ class PreparedRun:
             self._processes.sharing_target.first(lambda: writer.append(*lines))
 
         say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
-        # What asks this process alone to stop; of several, JAX notes SIGTERM for all.
+        # A signal for this process alone; of several, JAX notes SIGTERM for all.
         signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(

@@ -133,7 +133,7 @@ class Processes:
         where they share a target also by another signal.
 
         Args:
-          by: what this process has noted.
+          by: the signal that this process has noted.
         """
         if self.count == 1:
             return by

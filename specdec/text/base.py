@@ -22,7 +22,7 @@ class Languages:
       ids: token ids by code.
       starts_outputs: whether an output's language is what the decoder starts from (mBART), instead
         of the first token that it is made to generate.
-      source, target: the codes that tokenizer_config.json tells; None where it tells none.
+      source, target: the codes in tokenizer_config.json; None where it has none.
       rows: of the model's embedding, beyond which a language cannot be used; None for any number.
     """
 
@@ -37,7 +37,7 @@ class Languages:
 
         Raises:
           ValueError: there is no such language, it is beyond the embedding, or neither ``given``
-            nor the file tells one. (That a file's language of texts is, their tokens show.)
+            nor the file names one. (That a file's language of texts is, their tokens show.)
         """
         source = option == "source_language"
         code = given if given is not None else self.source if source else self.target
@@ -139,7 +139,7 @@ def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int])
 
 
 def common(text: str, other: str) -> int:
-    """With how many characters in common two texts begin."""
+    """Number of characters in common that two texts begin with."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
 

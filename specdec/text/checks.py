@@ -33,7 +33,7 @@ def check_files(path: Path, settings: Mapping[str, Any]) -> None:
     """CheckpointError unless a vocabulary's file and those beside it are whole and well formed.
 
     Args:
-      settings: what tokenizer_config.json holds.
+      settings: the content of tokenizer_config.json.
     """
     for file in {path, *map(path.with_name, FILES)}:
         if file.exists() or file == path:
@@ -142,7 +142,7 @@ def check_content(path: Path) -> None:
 
 
 def check_added(path: Path, theirs: Any) -> None:
-    """CheckpointError unless added tokens have the ids that files tell."""
+    """CheckpointError unless added tokens have the ids that the files give."""
     for given, token in theirs.init_kwargs.get("added_tokens_decoder", {}).items():
         found, text = theirs.convert_tokens_to_ids(str(token)), reprlib.repr(str(token))
         if found != given:
@@ -150,7 +150,7 @@ def check_added(path: Path, theirs: Any) -> None:
                 f"{path} and the files beside it give the added token {text} the id {given}, but "
                 f"it gets {found}: ids of added tokens must follow those of the vocabulary, "
                 "without gaps. Correct added_tokens.json, added_tokens_decoder in "
-                "tokenizer_config.json or added_tokens in tokenizer.json, whichever tells it."
+                "tokenizer_config.json or added_tokens in tokenizer.json, whichever has it."
             )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from specdec.core.arguments import MOST_LAYERS
 from specdec.core.checkpoint_files import CheckpointError
 
-# What is no matter of the network: the weights' files tell their dtype, and the rest is of
+# Fields that are no matter of the network: the weights' files have their dtype, and the rest is of
 # classifiers and images, or of the file's own quantization, which the weights show.
 _UNREAD = (
     "dtype", "torch_dtype", "id2label", "label2id", "num_labels", "problem_type", "vision_config",

@@ -45,7 +45,7 @@ _TRANSLATORS = {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer", "M2M100To
 _LANGUAGE = re.compile("[a-z]{2,3}_[A-Z][A-Za-z]+")
 _BYTE_OFFSET = 3  # Byte b is ByT5's token b + 3.
 _STRIPPED = {"MarianTokenizer", "M2M100Tokenizer"}  # Their texts.
-# What transformers calls the files that OpenAI and others name otherwise.
+# transformers' names of the files that OpenAI and others name otherwise.
 _NAMES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
 
 
@@ -61,7 +61,7 @@ class HuggingFaceTokenizer:
       path: a file of :data:`specdec.text.files.VOCABULARIES`; all of its directory's count.
       rows: of the model's embedding; None for any number. Added tokens may be beyond them, as a
         trimmed translator's languages are: these cannot be used.
-      source_language: a text's, where there are languages; None for what the file tells.
+      source_language: a text's, where there are languages; None for the one that the file names.
 
     Raises:
       ValueError: a file cannot be read, has no EOS, or has more pieces than there are rows; or the
@@ -222,7 +222,7 @@ def opened(path: Path) -> Any:
             theirs = _renamed(path, settings, config)
         if type(theirs).__name__ == "T5Tokenizer":
             _spell_unknown(theirs)
-        theirs.encode("a \U0010fffd", verbose=False)  # What cannot be used is found here.
+        theirs.encode("a \U0010fffd", verbose=False)  # A tokenizer that cannot be used fails here.
     check_added(path, theirs)
     return theirs
 

@@ -22,8 +22,8 @@ def open_tokenizer(
     Args:
       of_t5x: a SentencePiece model is read as T5X's own library, seqio, does it, instead of as
         transformers does.
-      source_language: of the texts, where the vocabulary has languages; None for what
-        tokenizer_config.json tells.
+      source_language: of the texts, where the vocabulary has languages; None for the one
+        that tokenizer_config.json names.
 
     Raises:
       ValueError: see :class:`~specdec.text.hugging_face.HuggingFaceTokenizer` and

@@ -21,7 +21,7 @@ def spelling_of(
     Args:
       tokens: ids, by how the file writes a token.
       joined: texts before they are finished.
-      finish: what is done to a whole text.
+      finish: changes to a whole text.
       letter: a token that others are put behind; the first one that shows a letter if None.
     """
     alone = joined([[token] for token in range(size)])

@@ -18,7 +18,7 @@ from specdec.text.base import EOS_ID, PAD_ID, SPACE, UNK_ID, check_rows
 from specdec.text.files import VOCABULARY
 from specdec.text.pieces import spelling_of
 
-MAX_EXTRA_IDS = 100  # T5's sentinels, <extra_id_0> ..., where no file tells their number.
+MAX_EXTRA_IDS = 100  # T5's sentinels, <extra_id_0> ..., where no file gives their number.
 _DEFINED = 4  # Type of a piece that is one token wherever its text is.
 
 

@@ -134,7 +134,7 @@ def train_heads(
     )  # fmt: skip
     divergence = LOSSES[options.loss]
     full = target.pack(target_params)
-    # What guesses take from the target; most of it is the same arrays.
+    # The target's parts that guesses use; most are the same arrays.
     guessing = full if tokens is None else target.restricted(full, target_params, tokens, None)
 
     def compared(params: Any, frozen: tuple[Any, Any], batch: TokenBatch) -> Iterator[Compared]:

@@ -72,7 +72,7 @@ def run_loop(
         with its fields. ``current()`` are the parameters as they are when it is called.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains.
-      pad_id: what fills the batches.
+      pad_id: the token that fills the batches.
 
     Returns:
       The final parameters.

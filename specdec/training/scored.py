@@ -94,7 +94,7 @@ class ScoredBatches:
         with contextlib.ExitStack() as stack, Progress(len(self._batches), "batches") as progress:
             progress.begin("The target scores")
             files = {}
-            # What is entered first gets its name last.
+            # The file that is opened first gets its name last.
             for name in reversed([name for name in _FILES if name in shapes]):
                 partial = stack.enter_context(written(paths[name]))
                 size = self._rows(name, len(self._batches) - 1).stop, shapes[name].shape[-1]

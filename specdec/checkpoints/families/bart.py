@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu",
     "silu": "silu", "swish": "silu",
 }  # fmt: skip
-# Of BartConfig: what config.json calls it.
+# Fields of BartConfig: their names in config.json.
 NAMES = {
     "vocab_size": "vocab_size", "max_positions": "max_position_embeddings", "d_model": "d_model",
     "num_heads": "encoder_attention_heads", "d_ff": "encoder_ffn_dim",
@@ -38,7 +38,7 @@ NAMES = {
     "scaled_embedding": "scale_embedding", "tied_logits": "tie_word_embeddings",
     "dropout_rate": "dropout",
 }  # fmt: skip
-# What a decoder has of its own in config.json, and here has of the encoder's size.
+# Fields of the decoder in config.json that must be equal to the encoder's.
 SAME = {
     "decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim",
 }  # fmt: skip

@@ -29,9 +29,9 @@ from specdec.models.packed import PackedModel
 
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
-# What older versions of transformers saved beside the weights: buffers that config.json determines
-# (angles of rotary positions, numbers of positions, masks of GPT-2, a factor of Gemma's), a bias
-# of T5 that nothing used, and BART's versions. Newer ones pass over it, too.
+# Tensors that older versions of transformers saved beside the weights: buffers that config.json
+# determines (angles of rotary positions, numbers of positions, masks of GPT-2, a factor of
+# Gemma's), a bias of T5 that nothing used, and BART's versions. Newer ones pass over them, too.
 _LEFTOVERS = re.compile(
     r"rotary_emb(_local)?\.(\w*inv_freq|(cos|sin)_cached)$|(^|\.)position_ids$|\.embed_scale$"
     r"|\.(attn|crossattention)\.(masked_)?bias$|(^|\.)(en|de)coder\.version$"
@@ -144,7 +144,7 @@ class Family:
       config: the class of their configs.
       network: the module with ``Transformer``, which is trained and scores whole texts, and
         ``init_params``.
-      model: what decodes.
+      model: the class that decodes.
       model_types: config.json's, and for each what public models of that type are called, too.
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.

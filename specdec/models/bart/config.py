@@ -107,7 +107,7 @@ class BartConfig:
 
     @property
     def encoding_width(self) -> None:
-        """It starts from no encoding but its own."""
+        """None: it starts from no encoding but its own."""
         return None
 
     @property

@@ -117,7 +117,7 @@ class Stack(nn.Module):
 
     config: BartConfig
     cross: bool
-    embedder: Embed  # What tied logits are of.
+    embedder: Embed  # Of tied logits.
 
     @nn.compact
     def __call__(self, x, mask, encoded=None, encoded_mask=None, deterministic=True):
@@ -139,7 +139,7 @@ class Stack(nn.Module):
 
 
 class Logits(nn.Module):
-    """Where they are not the embedding's alone."""
+    """Logits that are not the embedding's alone."""
 
     config: BartConfig
 

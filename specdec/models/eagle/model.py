@@ -75,7 +75,7 @@ class EagleModel:
         """Decode parameters of a tree of :func:`init_params`.
 
         Args:
-          narrow: what kernels of more bits are stored in; None to keep them.
+          narrow: dtype for kernels of more bits; None to keep theirs.
         """
         store = store_of(self.target.ops)
         packer = Packer(self.config.layer, store, jnp.dtype(narrow) if narrow else None, None)

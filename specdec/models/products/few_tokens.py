@@ -197,7 +197,7 @@ def _streamed_product(
     divides the rows, as in GPT-2's vocabulary, those left over follow.
     """
     size = kernel.shape[1]
-    sums = vector_registers() * 3 // 4  # That are kept at once; inputs and weights need some too.
+    sums = vector_registers() * 3 // 4  # Sums kept at once; inputs and weights need some too.
     fitting = [s for s in _STREAMS if s <= size and s * len(x) <= sums]
     streams = next((s for s in fitting if s > 1 and size % s == 0), fitting[0])
     rows = size // streams

@@ -47,7 +47,7 @@ class Norm:
     Attributes:
       scale: [D].
       bias: [D] of a LayerNorm; None for T5's norm, which subtracts no mean either.
-      epsilon: what is added to the mean square.
+      epsilon: added to the mean square.
     """
 
     scale: Float[Array, " d"]
@@ -251,7 +251,7 @@ def self_attention(
       qkv: queries, keys and values of the new tokens, in the cache's dtype.
       bias: float32, added to the products of queries and keys; [1 or B, 1 or H, T, M].
       start: where in each row they are written, at most M - T. Nothing behind them is looked at.
-      scale: what queries are multiplied with.
+      scale: factor of queries.
     """
     return _attention(qkv, keys, values, bias, start, scale=scale)
 

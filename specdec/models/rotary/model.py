@@ -263,7 +263,7 @@ class RotaryModel(EncoderDecoderModel):
         return jax.lax.optimization_barrier(hidden(x + part))
 
     def _fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
-        """Never: ``fused`` knows neither rotation nor shared keys."""
+        """False: ``fused`` knows neither rotation nor shared keys."""
         del x, others
         return False
 

@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def frequencies(rope: Rope, head_dim: int) -> Float[np.ndarray, " k/2"]:
-    """By how much each pair of features turns a position, in radians; float32."""
+    """Turn of each pair of features for a position, in radians; float32."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     turning = np.float32(1) / np.float32(rope.base) ** exponents
     if rope.low is None or rope.high is None or rope.original is None:
@@ -45,7 +45,7 @@ def frequencies(rope: Rope, head_dim: int) -> Float[np.ndarray, " k/2"]:
 
 
 def angles(rope: Rope, head_dim: int, positions: Int[Array, "b t"]) -> Float[Array, "b t k/2"]:
-    """By how much each pair of features turns at each position, in float32."""
+    """Turn of each pair of features at each position, in radians; float32."""
     return positions[..., None].astype(jnp.float32) * frequencies(rope, head_dim)
 
 

@@ -27,7 +27,7 @@ from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.types import Params
 
-# What of a layer are kernels; the rest are scales of norms and biases.
+# Fields of a layer that are kernels; the rest are scales of norms and biases.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
@@ -78,7 +78,7 @@ class PackedRotary:
     layers: tuple[PackedLayer, ...]
     final_norm: Float[Array, " d"]
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
-    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
+    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
 
 
 # Logical axes.
@@ -120,7 +120,7 @@ class Packer:
         return jnp.dtype(self.config.dtype)
 
     def put(self, array: Any, axes: Axes) -> Array:
-        """On its devices."""
+        """Puts an array on its devices."""
         return place(array, axes, self.partitioning)
 
     def decoder(self, name: str, *kernels: Array) -> Kernel:

@@ -25,7 +25,7 @@ from specdec.models.stores import Store, at_most, pack_logits
 from specdec.models.t5.config import T5Config
 from specdec.types import Params
 
-# What of a layer are kernels; the rest are scales of norms.
+# Fields of a layer that are kernels; the rest are scales of norms.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
@@ -74,7 +74,7 @@ class PackedT5:
     relpos: Float[Array, "h r"] | None  # Position biases; None where layers have their own.
     final_norm: Float[Array, " d"]
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
-    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
+    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
 
 
 # Logical axes.
@@ -105,7 +105,7 @@ class Packer:
     ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that dtype.
 
     Attributes:
-      narrow: what decoder kernels and embedding of more bits are stored in; None to keep them.
+      narrow: dtype for decoder kernels and embedding of more bits; None to keep theirs.
       partitioning: None for one device.
     """
 
@@ -120,7 +120,7 @@ class Packer:
         return jnp.dtype(self.config.dtype)
 
     def put(self, array: Any, axes: Axes) -> Array:
-        """On its devices."""
+        """Puts an array on its devices."""
         return place(array, axes, self.partitioning)
 
     def stored(self, array: Array) -> Array:

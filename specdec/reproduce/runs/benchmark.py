@@ -50,7 +50,7 @@ class WorkloadPiece:
     def do(self, directory: Path) -> Done:
         """Measures every system, unless this commit and machine have done it there.
 
-        A checkout with changes always measures: nothing tells whether it is the same.
+        A checkout with changes always measures: nothing shows whether it is the same.
         """
         same = {key: self.source[key] for key in ("versions", "device", "git_sha")}
         if str(same["git_sha"]).endswith("-dirty"):

@@ -127,7 +127,7 @@ class Study:
         return DecodedRows(path, self.decode_run(row, self.decode_examples))
 
     def pieces(self) -> Iterator[Piece]:
-        """All of the study."""
+        """All pieces of the study."""
         for temperature in sorted({temperature for _, temperature, _ in self.rows}):
             yield self.alpha_run(temperature)
         yield from map(self.timed, self.rows)

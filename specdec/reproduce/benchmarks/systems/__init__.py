@@ -19,7 +19,7 @@ from specdec.decoding.beam_rules import Rule
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """How a system is found."""
+    """Place of a system, and its abilities."""
 
     module: str  # In this package.
     method: str  # Passed to ``System``.

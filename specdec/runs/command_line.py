@@ -43,7 +43,7 @@ class Given:
         return Path(self.output_dir or f"out/{kind}_{Path(self.gin_files[-1]).stem}")
 
 
-def told(error: Exception | str) -> int:
+def report_error(error: Exception | str) -> int:
     """Prints an error in one line on stderr, without gin's account of calls; the exit code.
 
     It is 2 for a mistake in the command, 1 if the run failed, for example on a full disk.
@@ -63,7 +63,7 @@ def run(
     script: Callable[[Given], int], command: Callable[[], None], output_dir: str, *,
     required: bool = False, configured: bool = True,
 ) -> None:  # fmt: skip
-    """Exits with what ``script`` returns, or as :func:`told`; with 130 on Ctrl-C.
+    """Exits with what ``script`` returns, or as :func:`report_error`; with 130 on Ctrl-C.
 
     Args:
       command: the function whose docstring is the help.
@@ -86,11 +86,11 @@ def run(
         try:
             rest = flags.FLAGS(argv)
         except flags.Error as error:
-            sys.exit(told(f"{error} See --help."))
+            sys.exit(report_error(f"{error} See --help."))
         if flags.FLAGS["verbosity"].using_default_value:
             logging.set_verbosity(logging.WARNING)  # JAX and Orbax report each step they take.
         if len(rest) > 1:
-            sys.exit(told(f"unknown argument {rest[1]!r}. See --help."))
+            sys.exit(report_error(f"unknown argument {rest[1]!r}. See --help."))
         return rest
 
     def main(_: list[str]) -> int:
@@ -104,7 +104,7 @@ def run(
             logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
             while isinstance(error.__context__, OSError) and getattr(error, "errno", 0) is None:
                 error = error.__context__  # The error that gin raises in its place has no number.
-            code = told(error)
+            code = report_error(error)
             if isinstance(error, OSError) and error.errno in _NO_CAPACITY:
                 os._exit(code)  # Threads that still write would print below the message.
             return code

@@ -29,7 +29,7 @@ from jax.experimental import multihost_utils
 
 from specdec.core.files import written
 from specdec.core.processes import ProcessGone, exchange
-from specdec.runs.command_line import FAILURE, told
+from specdec.runs.command_line import FAILURE, report_error
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ def ending_with_others(processes: Processes) -> Iterator[None]:
     except (ProcessGone, jax.errors.JaxRuntimeError) as error:
         if processes.count == 1 or str(error).startswith(_OUT_OF_MEMORY):
             raise
-        told(error if isinstance(error, ProcessGone) else ProcessGone(error))
+        report_error(error if isinstance(error, ProcessGone) else ProcessGone(error))
         sys.stdout.flush()
         os._exit(FAILURE)
 

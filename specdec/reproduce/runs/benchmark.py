@@ -24,7 +24,7 @@ from specdec.reproduce.benchmarks.systems.specdec_loop import VARIANTS, decoder_
 from specdec.reproduce.benchmarks.workload import Workload, exported
 from specdec.reproduce.pieces import Done, carry_out, kept, slug
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given, told
+from specdec.runs.command_line import Given, report_error
 
 RESULTS, CONFIG, WORKLOAD = "results.json", "operative_config.gin", "workload.json"
 
@@ -140,6 +140,6 @@ def main(given: Given, root: Path, t5x_path: str | None) -> int:
         gin_files.parse(given.gin_files, given.bindings, root)
         gin.get_configurable(run)(directory, t5x_path, given.command)
     except (ValueError, OSError, RuntimeError) as error:
-        return told(error)
+        return report_error(error)
     print(f"Written to {directory}: {RESULTS}, {CONFIG}")
     return 0

@@ -29,7 +29,7 @@ from specdec.reproduce.pieces import Done, Piece, carry_out, slug
 from specdec.reproduce.runs.alpha_run import AlphaRun
 from specdec.reproduce.runs.compiled_runs import CompiledDecodes
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given, told
+from specdec.runs.command_line import Given, report_error
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured
@@ -228,7 +228,7 @@ def main(given: Given, root: Path, *, dry_run: bool = False) -> int:
             return 0
         content = reproduction.run(directory, given.command)
     except (ValueError, OSError) as error:
-        return told(error)
+        return report_error(error)
     if reproduction.studies:
         print(paper_tables.page(content))
     tables = f", {TABLES}" if reproduction.studies else ""

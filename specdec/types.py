@@ -29,7 +29,7 @@ RuleStates = Any  # See :mod:`specdec.rules.base`.
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
-    """How logits become the distribution that is sampled; see :func:`specdec.core.standardize`.
+    """Options of sampling, from logits to a distribution; see :func:`specdec.core.standardize`.
 
     Attributes:
       temperature: divides the logits; 0 means argmax. Must be >= 0.

@@ -73,7 +73,7 @@ class Parameter(NamedTuple):
 
 
 def task_of(reads_prefix: bool) -> str:
-    """How transformers' classes for a decoder-only model end, or for an encoder-decoder."""
+    """End of the name of transformers' class for a decoder-only model, or an encoder-decoder."""
     return "ForCausalLM" if reads_prefix else "ForSeq2SeqLM"
 
 

@@ -100,7 +100,7 @@ def read_config(directory: Path) -> Config:
 
 
 def _adapted(directory: Path) -> str:
-    """How peft's class ends for the model that an adapter changes."""
+    """End of the name of peft's class for the model that an adapter changes."""
     if (directory / CONFIG).exists():
         return task_of(_parsed(directory).reads_prefix)
     return task_of(read_json(directory / ADAPTER).get("task_type") != "SEQ_2_SEQ_LM")

@@ -81,13 +81,13 @@ class Slice:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How the chips of a TPU's slice stand; of one chip, of the host that it is of."""
+        """Grid of the chips of a TPU's slice; for one chip, of its host."""
         shapes = _SHAPES[self.chip.dimensions]
         return shapes[max(self.count, min(shapes))]
 
     @property
     def host_shape(self) -> tuple[int, ...]:
-        """How the chips of one host of a TPU's slice stand."""
+        """Grid of the chips of one host of a TPU's slice."""
         if self.chip.dimensions == 3:
             return (2, 2, 1)
         return self.shape if math.prod(self.shape) <= _ONE_HOST else (2, 2)

@@ -77,7 +77,7 @@ class Flow:
         return made if numbers and kernel else None
 
     def trips(self, computation: Computation, loop: Instruction) -> int | None:
-        """How often a loop runs that counts up to a constant; None where that is not known."""
+        """Number of runs of a loop that counts up to a constant; None where it is not known."""
         if loop.known_trips is not None:
             return loop.known_trips
         (condition,) = self.module.called(loop, "condition")

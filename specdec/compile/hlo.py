@@ -92,7 +92,7 @@ class Instruction:
 
     @property
     def known_trips(self) -> int | None:
-        """How often a loop runs, where the compiler noted it."""
+        """Number of runs of a loop, where the compiler noted it."""
         count = _found(r'"known_trip_count":\{"n":"(\d+)"', self.rest)
         return int(count) if count else None
 

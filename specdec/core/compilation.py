@@ -1,4 +1,4 @@
-"""How decode programs are compiled, and how many of them a process keeps."""
+"""Compilation of decode programs, and how many of them a process keeps."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
 
 
 def num_programs() -> int:
-    """How many were compiled so far in this process, one for each combination of shapes."""
+    """Number of programs compiled so far in this process, one for each combination of shapes."""
     return _dropped + sum(jitted._cache_size() for jitted in _kept.values())
 
 

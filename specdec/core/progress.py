@@ -45,7 +45,7 @@ def say(message: str, *, result: bool = False) -> None:
 
 
 class Progress(tqdm):
-    """How much is done, how fast, and how long the rest will take.
+    """A line that shows how much is done, how fast, and how long the rest will take.
 
     A bar on a terminal; elsewhere, in a log file say, a line every ten seconds. The last state is
     always shown. To be closed, or used with ``with``.

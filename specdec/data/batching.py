@@ -30,7 +30,7 @@ class TokenPair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BatchingOptions:
-    """How sentences become batches."""
+    """Options for making batches of sentences."""
 
     # Of inputs, and of targets, about: rows of (S, T) are 2 * tokens_per_batch // (S + T).
     tokens_per_batch: int = 4096

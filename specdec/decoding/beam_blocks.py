@@ -43,7 +43,7 @@ ENDS = ("miss", "done", "limit", "depth")
 
 @dataclasses.dataclass(frozen=True)
 class BeamDraft:
-    """How a draft model guesses."""
+    """A draft model, and its beams and levels."""
 
     model: Model
     beams: int  # u, at least W.
@@ -147,7 +147,7 @@ class BeamEngine:
         self, prompt: Prompt, level: Int[Array, " b"], family: Int[Array, "b t l"],
         ancestors: Bool[Array, "b t n"], depths: Int[np.ndarray, " n"], *, ahead: int,
     ) -> Forest:  # fmt: skip
-        """How the last T of the N tokens that a block has so far lie in a cache.
+        """Places in a cache of the last T of the N tokens that a block has so far.
 
         Args:
           level: of the block's first token; entries of levels before it are written.

@@ -54,7 +54,7 @@ _TITLES: dict[str, str] = {"t5x": "T5X", "huggingface": "Hugging Face"}
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-    """How beams are searched; see :mod:`specdec.decoding.beam_rules` for the two rules.
+    """Options of beam search; see :mod:`specdec.decoding.beam_rules` for the two rules.
 
     Attributes:
       num_beams: W, hypotheses that are kept.
@@ -144,7 +144,7 @@ class BeamRules:
     log_probs: bool = static_field()
 
     def num_candidates(self, eos_ids: tuple[int, ...]) -> int:
-        """How many continuations of all beams are looked at, and of each one at most."""
+        """Number of continuations that are looked at: of all beams, and at most of each one."""
         return max(2, 1 + len(eos_ids)) * self.num_beams
 
 

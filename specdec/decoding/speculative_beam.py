@@ -317,7 +317,7 @@ class BeamCounts:
 
     @property
     def levels_per_call(self) -> float:
-        """How many times fewer calls than those of plain beams, which have one level each."""
+        """Calls of plain beams, which have one level each, over these calls."""
         return levels_per_call(self.levels, len(self.levels) - 2)
 
 

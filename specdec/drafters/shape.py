@@ -42,7 +42,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """How many guesses a draft makes for each position. Give one of three shapes.
+    """Shape of a tree: the guesses for each position. Give one of three shapes.
 
     Attributes:
       branching: the children of every node, by level: (3, 2, 1) has 3 + 6 + 6 nodes, (4, 1, 1) is

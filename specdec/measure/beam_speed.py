@@ -1,4 +1,4 @@
-"""How fast speculative beams are, measured beside plain beams."""
+"""Speed of speculative beams, measured beside plain beams."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Choice:
 
     @property
     def alpha(self) -> float:
-        """How likely the first guess of a position is to be accepted."""
+        """Probability that the first guess of a position is accepted."""
         return self.accepted[0]
 
     @property

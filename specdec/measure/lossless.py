@@ -22,7 +22,7 @@ from specdec.types import Prompt
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """How one row differs from a reference decode; of beams, from its list of hypotheses."""
+    """Difference of one row from a reference decode; of beams, from its list of hypotheses."""
 
     position: int  # Of the first token, or hypothesis, that differs, from 0.
     # The target's largest logit there, after rules, minus its second largest. A difference with a

@@ -1,4 +1,4 @@
-"""How much memory a decode needs on each device, from the shapes of its models alone."""
+"""Memory that a decode needs on each device, from the shapes of its models alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast speculative decoding is, compared with plain decoding in the same run."""
+"""Speed of speculative decoding, compared with plain decoding in the same run."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class LoadableModel(Model, Protocol):
 
     @property
     def input_vocab_size(self) -> int:
-        """How many tokens an encoder knows; :attr:`vocab_size` where there is none."""
+        """Number of tokens that an encoder knows; :attr:`vocab_size` where there is none."""
         ...
 
     @property

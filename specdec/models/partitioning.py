@@ -153,7 +153,7 @@ def laid_over(data: int, model: int, devices: Sequence[Any]) -> Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Partitioning:
-    """How one model lies on a mesh."""
+    """Layout of one model on a mesh."""
 
     mesh: Mesh | AbstractMesh  # With the axes "data" and "model".
     rules: Rules  # See `DeviceMesh`.

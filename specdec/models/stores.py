@@ -1,4 +1,4 @@
-"""How a checkpoint's parameters are stored for the products that read them."""
+"""Storage of a checkpoint's parameters for the products that read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdec.models.products.quantized import Kernel
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """How a layout stores the parameters that products read."""
+    """A layout's storage of the parameters that products read."""
 
     kernel: Callable[[Array], Kernel]  # A decoder's, [in, out].
     whole: Callable[[Array], Kernel]  # An encoder's.

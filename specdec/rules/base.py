@@ -78,7 +78,7 @@ class Words(Protocol):
         ...
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text; some may be past the vocabulary's end."""
+        """Spelling of the first ``size`` token ids; some may be past the vocabulary's end."""
         ...
 
 

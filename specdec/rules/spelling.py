@@ -1,4 +1,4 @@
-"""How a decoder of texts makes a text of tokens, as tables can follow it.
+"""Spelling of tokens: how a decoder makes texts of them, as tables can follow it.
 
 A text is made in two steps. What the tokens spell is joined: a piece for each token, where some
 pieces are only parts of a character. Then the whole text is finished: stripped, and cleaned up.

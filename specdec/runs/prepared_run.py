@@ -335,7 +335,7 @@ class PreparedRun:
         )  # fmt: skip
 
     def _agreement(self) -> dict[str, Any]:
-        """How far the rounded target and its full weights agree, along some of the outputs.
+        """Agreement of the rounded target and its full weights, along some of the outputs.
 
         The full weights take the part of a draft: at temperature 0 alpha is the share of tokens
         that they would have generated too, above it 1 less the distance of the distributions.

@@ -116,7 +116,7 @@ class Tokenizer(Protocol):
         ...
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text; some may be past the end."""
+        """Spelling of the first ``size`` token ids; some may be past the end."""
         ...
 
     def pieces(self) -> list[bytes]:

@@ -163,7 +163,7 @@ class HuggingFaceTokenizer:
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text."""
+        """Spelling of the first ``size`` token ids."""
         if type(self._theirs).__name__ != "ByT5Tokenizer":
             letter = self._ids("a")[-1:]
             return spelling_of(

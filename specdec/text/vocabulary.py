@@ -118,7 +118,7 @@ class Vocabulary:
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text."""
+        """Spelling of the first ``size`` token ids."""
 
         def joined(rows: list[list[int]]) -> list[str]:
             return self._model.decode([*map(self._known, rows)])

@@ -76,7 +76,7 @@ class WordPieces:
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text."""
+        """Spelling of the first ``size`` token ids."""
         return spelling_of(size, self.tokens(), self._model.decode_batch, self.finish)
 
 

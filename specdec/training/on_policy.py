@@ -34,7 +34,7 @@ DIRECTORY = "on_policy"
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicy:
-    """How much of the training data the draft generates itself.
+    """Options for training data that the draft generates itself.
 
     Attributes:
       share: of the batches, in (0, 1]; a batch's outputs are all of one kind.

@@ -145,7 +145,7 @@ def first_accepted(
 def levels(
     target: Distribution, draft: Draft, path: Path
 ) -> tuple[Float[Array, "b d"], Int[Array, " b"]]:
-    """How likely recursive verification is to accept a guess at each level of a path.
+    """Probability that recursive verification accepts a guess at each level of a path.
 
     So that alpha means the same under all verifiers. A level is examined if its node has guesses.
 

@@ -57,7 +57,7 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """How a product is divided: powers of two.
+    """Sizes of the parts of a product: powers of two.
 
     Attributes:
       rows: all tokens.

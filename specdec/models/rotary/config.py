@@ -12,7 +12,7 @@ Activation = Literal["silu", "gelu"]
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """How fast each pair of a head's features turns with the position (Su et al. 2021).
+    """Rotary positions: how fast each pair of a head's features turns (Su et al. 2021).
 
     Attributes:
       base: pair i of K / 2 turns by base ** (-2i / K) a position.

@@ -121,7 +121,7 @@ def _stack(kind: Kind, config: Fields, encoder: str | None) -> dict[str, Any]:
 
 
 def _window(size: int, encoder: str | None) -> tuple[int, int]:
-    """How many tokens before and after its own one sees."""
+    """Numbers of tokens that one sees before and after itself."""
     if encoder is None:
         return size - 1, 0
     return (size, size) if encoder == "t5gemma" else ((size + 1) // 2 - 1, size // 2)

@@ -207,7 +207,7 @@ class Pair:
     def prefix_ids(
         self, prefix: Prefix | None, count: int, *, max_input_len: int, max_decode_len: int = 0
     ) -> list[np.ndarray]:
-        """Token ids of what each of ``count`` outputs is made to begin with; see :meth:`generate`.
+        """Token ids that each of ``count`` outputs is made to begin with; see :meth:`generate`.
 
         Raises:
           ValueError: see :func:`specdec.data.inputs.prefix_ids`.

@@ -81,7 +81,7 @@ class Fields(dict[str, Any]):
 
 @contextlib.contextmanager
 def naming_fields(source: str, names: Mapping[str, str]) -> Iterator[None]:
-    """Tells what a network's config refuses as a CheckpointError that names the file's field.
+    """Turns errors of a network's config into a CheckpointError that names the file's field.
 
     Args:
       names: of fields: for a config's the file's, if they differ.

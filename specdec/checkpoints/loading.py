@@ -186,7 +186,7 @@ def load_model(
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoader:
-    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`."""
+    """Loads the parts of a draft, for a target; see :class:`specdec.drafters.base.Opening`."""
 
     target: LoadedModel
     vocabulary: Path | None  # The target's tokenizer's file, if it has one.

@@ -80,7 +80,7 @@ class Cost:
 def cost_of(
     module: Module, computation: Computation, instruction: Instruction, kernels: Mapping[str, int]
 ) -> Cost:
-    """An instruction's own, without what it calls.
+    """An instruction's own cost, without the computations that it calls.
 
     Args:
       kernels: of each instruction by name; empty for a TPU.

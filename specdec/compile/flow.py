@@ -91,7 +91,7 @@ class Flow:
         return None if first is None or last is None else last - first
 
     def _number(self, computation: Computation, name: str) -> int | None:
-        """A constant's; of what a loop counts, where it begins."""
+        """Value of a constant; of a loop's counter, its first value."""
         _, made = self.origin(computation, name)
         digits = made.argument.strip("{} ")
         if made.opcode != "constant" or not digits.lstrip("-").isdigit():

@@ -1,4 +1,4 @@
-"""A compiled decode, part by part: what comes before its loop, and each phase of one block."""
+"""A compiled decode, part by part: the part before its loop, and each phase of one block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and drafts as shapes: what decodes, with no weight read and no array made.
+"""Models and drafts as shapes: decoders for which no weight is read and no array made.
 
 Everything is made as it is for real, inside of ``jax.eval_shape``; what comes out are shapes.
 """

@@ -1,4 +1,4 @@
-"""The machine that this runs on, and the cache directory for what was measured on it."""
+"""The machine that this runs on, and the cache directory for measurements on it."""
 
 from __future__ import annotations
 

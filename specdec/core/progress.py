@@ -91,12 +91,12 @@ class Progress(tqdm):
         return {**found, "pace": pace}
 
     def begin(self, what: str) -> None:
-        """Shows at once what is under way; ``set_description`` waits for the next line."""
+        """Shows at once the work under way; ``set_description`` waits for the next line."""
         self._shown = -self._gap
         self.set_description(what)
 
     def add(self, count: int = 1, *, kind: Hashable = None, tokens: int = 0) -> None:
-        """Counts what was done.
+        """Counts finished work.
 
         Args:
           kind: such as a batch's shape. What is the first of its kind compiles a program: neither
@@ -112,7 +112,7 @@ class Progress(tqdm):
         self.update(count)
 
     def skip(self, count: int = 0) -> None:
-        """Counts what the rate is not to be judged by, and not the time since the last addition."""
+        """Counts work that the rate leaves out, with the time since the last addition."""
         if self.disable:  # By the environment's TQDM_DISABLE.
             return
         self.initial += count

@@ -106,7 +106,7 @@ class Batches:
             )
 
     def _fits(self, sizes: np.ndarray) -> np.ndarray:
-        """Whether sizes [..., 2] without what stands behind fit each shape, [..., shapes]."""
+        """Whether sizes [..., 2], without the tokens behind, fit each shape, [..., shapes]."""
         whole = sizes + np.array([len(ends) for ends in self._ends])
         return np.all(whole[..., None, :] <= self._shapes, axis=-1)
 

@@ -44,7 +44,7 @@ def prefix_ids(
     prefix: Prefix | None, count: int, vocabulary: Tokenizer | None, model: LoadableModel,
     max_input_len: int, max_decode_len: int = 0,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Token ids of what each of ``count`` outputs is made to begin with, without EOS.
+    """Token ids that each of ``count`` outputs is made to begin with, without EOS.
 
     Args:
       prefix: a string or token ids, for all rows or in a list with one for each; None or an empty
@@ -91,7 +91,7 @@ def _ids(
     text: Any, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
     max_decode_len: int, continued: bool, before: Sequence[int] = (), truncate: bool | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """See :func:`text_ids`; what is ``continued`` has no EOS, and a string ``before`` in front.
+    """See :func:`text_ids`; a ``continued`` text has no EOS, and the string ``before`` in front.
 
     A prefix is not truncated: None.
     """

@@ -36,7 +36,7 @@ class PairsPart:
 
 @dataclasses.dataclass(frozen=True)
 class RestorationPart:
-    """Sentences to restore from a corrupted copy: what teaches a small model to copy.
+    """Sentences to restore from a corrupted copy: they teach a small model to copy.
 
     A denoising objective in the manner of BART's token masking and deletion (Lewis et al. 2020),
     with words instead of masks: of each sentence, ``corrupt`` of the words are dropped or replaced

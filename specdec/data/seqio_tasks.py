@@ -193,7 +193,7 @@ def _readable(vocabulary: str) -> str:
 
 
 def _check_prepared(source: seqio.TfdsDataSource) -> None:
-    """TFDS would download for hours what it has not, or without a network try for minutes."""
+    """Keeps TFDS from downloading for hours, or trying for minutes without a network."""
     data = source.tfds_dataset
     advice = f"run `tfds build {data.name}` where there is a network"
     try:

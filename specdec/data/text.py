@@ -115,7 +115,7 @@ def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
 
 
 def write_pairs(path: str | os.PathLike, pairs: Iterable[tuple[str, str]]) -> None:
-    """Writes what :func:`read_pairs` reads; the file appears when it is whole.
+    """Writes a file that :func:`read_pairs` reads; the file appears when it is whole.
 
     Raises:
       ValueError: a field is empty, or contains a tab or a line break.

@@ -1,4 +1,4 @@
-"""An engine or a search with all it needs to decode batches: what is timed, measured and served."""
+"""An engine or a search with all it needs to decode batches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Pause(Generic[R]):
 
 
 class LoopDecoder(abc.ABC, Generic[R]):
-    """Decodes batches by a loop. R is what a batch comes to, of NumPy arrays [B, ...].
+    """Decodes batches by a loop. R is the result of a batch, of NumPy arrays [B, ...].
 
     Attributes:
       target: the loop's, as it was loaded.
@@ -116,7 +116,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         self, batch: Batch, *, often: bool = False, seconds: float | None = None,
         limit: int | None = None, trace: bool = False,
     ) -> Iterator[Pause[R]]:  # fmt: skip
-        """Decodes a batch, and gives what it has come to whenever the loop pauses.
+        """Decodes a batch, and gives its result so far whenever the loop pauses.
 
         The loop pauses where its rows need larger arrays. Who asks for no more ends it.
 

@@ -175,7 +175,7 @@ class BeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and the next call."""
+        """The least output bucket for the tokens so far and the next call."""
         return beam_rules.needs(state.beams, 1)
 
     def result(self, params: tuple[BeamRules, Params], state: SearchState, size: int) -> BeamResult:

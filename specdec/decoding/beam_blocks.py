@@ -111,7 +111,7 @@ class Guesses:
 
 @dataclasses.dataclass(frozen=True)
 class BeamEngine:
-    """A target, what drafts for it, and the sizes of a search. Everything is pure; it is static.
+    """A target, its draft, and the sizes of a search. Everything is pure; it is static.
 
     Attributes:
       draft: None for plain beams in the same layout: each block is a level then.
@@ -197,7 +197,7 @@ class BeamEngine:
         self, params: Params, encoded: Encoded, prompt: Prompt, beams: BeamState, live: Live,
         cache: Cache, rules: Rules,
     ) -> tuple[Guesses, Cache, Bool[Array, " b"]]:  # fmt: skip
-        """The draft's beams, its cache with what it was fed, and rows where it gave NaN.
+        """The draft's beams, its cache with the tokens it was fed, and rows where it gave NaN.
 
         Its first call is fed the hypotheses' newest tokens and the level before, which it lacks
         after a block that survived whole: an idempotent overwrite otherwise. The last guesses are

@@ -414,7 +414,7 @@ def all_finished(state: BeamState) -> BeamState:
 
 
 def needs(state: BeamState, levels: int) -> Int[Array, " b"]:
-    """The least output bucket for what there is, and for ``levels`` more of rows that go on."""
+    """The least output bucket for the tokens so far, and for ``levels`` more of rows that go on."""
     more = jnp.minimum(state.length + levels, state.limit)
     return jnp.where(state.finished, state.length, more)
 

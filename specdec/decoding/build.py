@@ -1,4 +1,4 @@
-"""Builds what decodes: from a target, a draft and a :class:`Decoding`."""
+"""Builds engines and decoders from a target, a draft and a :class:`Decoding`."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Engine:
         self, params: EngineParams, state: DecodeState, draft: Draft, scored: Scored,
         verdict: Verdict,
     ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
-        """Takes in what is kept of a verdict."""
+        """Takes in the kept tokens of a verdict."""
         eos_ids = self.target.eos_ids
         stop = None
         if params.stops is not None:
@@ -323,7 +323,7 @@ class Engine:
         return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
 
     def needs(self, state: DecodeState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and a next block.
+        """The least output bucket for the tokens so far and a next block.
 
         A block begins inside the bucket and is written whole, so arrays hold depth + 1 tokens more.
         A sample that has ended has had no more blocks than its text's other samples have tokens, so

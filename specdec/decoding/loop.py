@@ -62,7 +62,7 @@ class Loop(Protocol[S, R]):
         ...
 
     def needs(self, state: S) -> Int[Array, " b"]:
-        """The least output bucket that holds what each row has produced, and its next block.
+        """The least output bucket that holds each row's output so far, and its next block.
 
         A row that has ended has no next block, nor have its samples that have.
         """

@@ -96,7 +96,7 @@ class Refilled(Generic[R]):
         self._going: dict[int, _Row] = {}  # Rows that were started and have not ended, by tag.
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
-        """Yields each batch with what it came to."""
+        """Yields each batch with its result."""
         queue = _Queue(batches)
         while queue.sizes() is not None:
             yield from self._until_smaller(queue)
@@ -169,7 +169,7 @@ class Refilled(Generic[R]):
         return self._decoder.arguments(Batch(prompt, row_ids))
 
     def _keep(self, results: R, tags: np.ndarray) -> None:
-        """Keeps what the rows with these tags have come to; -1 for none."""
+        """Keeps the results of the rows with these tags; -1 for none."""
         for index in np.flatnonzero(tags >= 0):
             opened, place = self._going.pop(int(tags[index]))
             opened.results[place] = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)
@@ -177,7 +177,7 @@ class Refilled(Generic[R]):
 
 
 def _stacked(results: Sequence[Any]) -> Any:
-    """Rows as a batch; zeros fill up what is shorter, and rows without a result."""
+    """Rows as a batch; zeros fill up shorter rows, and rows without a result."""
     known = [index for index, result in enumerate(results) if result is not None]
 
     def joined(*leaves):

@@ -181,11 +181,11 @@ class SpeculativeBeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and all levels of a next block."""
+        """The least output bucket for the tokens so far and all levels of a next block."""
         return beam_rules.needs(state.beams, self.engine.gamma + 1)
 
     def result(self, params: _Parameters, state: SearchState, size: int) -> SpeculativeBeamResult:
-        """The n-best lists, with hypotheses of ``size`` tokens, and what they took."""
+        """The n-best lists, with hypotheses of ``size`` tokens, and the calls they took."""
         found = result_of(params[0], state.beams, state.nan, size, self.engine.target.pad_id)
         guesses = state.stats.target_calls * self.engine.guesses
         return SpeculativeBeamResult(found, state.stats, guesses, state.trace)

@@ -107,7 +107,7 @@ def cut_at_end(
     verdict: Verdict, state: DecodeState, eos_ids: tuple[int, ...],
     stops: Bool[Array, "b d1"] | None = None,
 ) -> tuple[Verdict, Int[Array, " b"]]:  # fmt: skip
-    """The verdict without what follows EOS or the limit, and how many tokens that dropped, [B].
+    """The verdict without tokens behind EOS or the limit, and the number of these, [B].
 
     Finished rows emit nothing. A row cut inside its guesses keeps ``num_emitted`` of them, and
     counts no further level as examined.

@@ -1,4 +1,4 @@
-"""A target with what its checkpoint says of texts and outputs, which its network does not know."""
+"""A target with its checkpoint's rules for texts and outputs, which its network does not know."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Drafter(Protocol):
     def propose(
         self, params: Params, state: DrafterState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, DrafterState]:
-        """Guesses the tokens that follow what was emitted so far.
+        """Guesses the tokens behind the emitted ones.
 
         Args:
           rules: the states of the target's rules behind these, for a draft that applies them, too.
@@ -63,7 +63,7 @@ class Drafter(Protocol):
     def observe(
         self, state: DrafterState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> DrafterState:
-        """Takes in what was emitted and rolls back; rows with num_emitted = 0 stand still.
+        """Takes in the emitted tokens and rolls back; rows with num_emitted = 0 stand still.
 
         Args:
           states: the target's last hidden states from which the emitted tokens were drawn, in

@@ -1,4 +1,4 @@
-"""The copying drafter: what followed the last tokens elsewhere, in the input or the output."""
+"""The copying drafter: tokens that followed the last ones before, in the input or the output."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class CopyingDrafter:
 
 @dataclasses.dataclass(frozen=True)
 class Copying:
-    """Copies what followed the last tokens in the input or the output so far.
+    """Copies the tokens that followed the last ones in the input or the output so far.
 
     Attributes:
       max_match: most tokens compared, in 1..64.

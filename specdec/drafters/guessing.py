@@ -60,7 +60,7 @@ def weights_of(model: AnyDraft, params: DraftParams, logits: Logits) -> Float[Ar
 def likeliest_ids(
     model: AnyDraft, params: DraftParams, tokens: Int[Array, "b n"]
 ) -> Int[Array, "b n"]:
-    """Token ids of indices into what :func:`adjusted` gave."""
+    """Token ids of indices into the result of :func:`adjusted`."""
     return tokens if params.sampling.rules else ids_of(model, params.weights, tokens)
 
 

@@ -1,4 +1,4 @@
-"""The fastest way to decode here, measured within a bounded time: what all choices have in common.
+"""The fastest way to decode here, measured within a bounded time: the base of all choices.
 
 1. The programs of plain decoding and of a few probes are compiled, all at once.
 2. They decode rows: how many guesses are accepted, and what blocks cost.
@@ -92,7 +92,7 @@ class Timed:
 
     @property
     def block(self) -> float:
-        """Seconds of a block without what a decode does once."""
+        """Seconds of a block, without the work that a decode does once."""
         more = self.calls - len(self.results)
         if more <= 0 or self.seconds <= self.starts:  # Every decode was one block.
             return self.seconds / self.calls
@@ -100,7 +100,7 @@ class Timed:
 
     @property
     def start(self) -> float:
-        """Seconds of what a decode does once, its encoders above all."""
+        """Seconds of the work that a decode does once, its encoders above all."""
         return max(0.0, self.starts / len(self.results) - self.block)
 
     def stats(self, depth: int) -> RunStats:
@@ -278,7 +278,7 @@ def time_in_turns(
 
 
 class _Session:
-    """A choice that is under way: what it shows, and until when its parts may last."""
+    """A choice that is under way: its progress, and until when its parts may last."""
 
     def __init__(self, name: str, seconds: float, agree: Agree):
         self._agree = agree

@@ -118,7 +118,7 @@ def loop(decoder: BatchDecoder, batch: Batch) -> Loop:
 
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
-    """Loops that say what c and v are: "plain", "verified" (no draft) and "block".
+    """Loops that measure c and v: "plain", "verified" (no draft) and "block".
 
     Only the first if there is no ``fast``.
     """
@@ -154,7 +154,7 @@ def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:
 
 
 def start_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
-    """Decodes of one block: what a decode does once, its encoders above all; see `start_seconds`.
+    """Decodes of one block: work done once, in the encoders above all; see `start_seconds`.
 
     A whole decode runs before each, unmeasured, since an encoder whose weights are still in the
     processor's caches takes much less time.

@@ -84,7 +84,7 @@ class Row:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Row:
-        """A row of what its line of JSON holds.
+        """A row from its line of JSON.
 
         Raises:
           TypeError, KeyError: these are no row's fields.
@@ -121,7 +121,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _fields(beam: Hypothesis) -> dict[str, Any]:
-    """A hypothesis for JSON; of what was not asked for nothing."""
+    """A hypothesis for JSON, without fields that were not asked for."""
     fields = {name: value for name, value in vars(beam).items() if not name.endswith("log_probs")}
     log_probs = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
     kept = {name: value.tolist() for name, value in log_probs.items() if value is not None}

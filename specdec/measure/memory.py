@@ -40,7 +40,7 @@ class MemoryPlan:
     tree: Tree | None = None  # None for chains.
 
     def held(self) -> list[dict[str, int]]:
-        """Bytes a device holds of the target, and of the draft if it is a model, by what of."""
+        """Bytes that a device holds of the target, and of the draft if it is a model, by part."""
         return [
             {"all parameters": share.weights,
              "self-attention cache": share.self_cache(cached, self.input_len),

@@ -99,7 +99,7 @@ def block_mask(
 def slot_positions(
     topology: Order, length: Int[Array, " b"], max_len: int, size: int
 ) -> Int[Array, "b m"]:
-    """Position in its own sequence of what each slot holds, while a block is being scored.
+    """Position of each slot's token in its own sequence, while a block is being scored.
 
     Args:
       size: nodes of the block so far.

@@ -41,7 +41,7 @@ class Config(Protocol):
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether a text is what the output continues, and no encoder reads it."""
+        """Whether the output continues a text, and no encoder reads it."""
         ...
 
     @property

@@ -29,7 +29,7 @@ def cache_size(batch: int, tokens: int) -> int:
 
 
 def filled(x: Shaped[Array, "b t ..."], more: int) -> Shaped[Array, "b tm ..."]:
-    """The tokens, or what belongs to each, with so much filler behind them."""
+    """The tokens, or an array of theirs, with so much filler behind them."""
     if not more:
         return x
     return jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), (0, more), *[(0, 0)] * (x.ndim - 2))))

@@ -345,7 +345,7 @@ class PackedModel(abc.ABC):
         return 1.0
 
     def _fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
-        """Whether ``fused`` does what is done with x and such others: all have its dtype."""
+        """Whether ``fused`` does products of x with such others: all have its dtype."""
         return (
             platforms.current().fused
             and self.layout == "in_out"

@@ -94,7 +94,7 @@ class DeviceMesh:
 
 
 def check_mesh(mesh: Any) -> None:
-    """Raises ValueError for what is given as a mesh and is none; None is one device."""
+    """Raises ValueError for a mesh that is none; None is one device."""
     if not isinstance(mesh, DeviceMesh | None):
         raise ValueError(f"mesh must be a specdec.DeviceMesh(data, model) or None, got {mesh!r}.")
 

@@ -39,7 +39,7 @@ class Piece(Protocol):
         ...
 
     def do(self, directory: Path) -> Done:
-        """Measures what the directory does not hold, keeps it there, and gives the whole result.
+        """Measures results that the directory lacks, keeps them there, and gives the whole result.
 
         What is kept is used again for the same settings, weights and texts only. Rows that a
         stopped call left are kept; times are all of one call.

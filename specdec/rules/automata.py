@@ -51,7 +51,7 @@ class AllowedSequences:
 
 @dataclasses.dataclass(frozen=True)
 class Automaton:
-    """The output is what a deterministic finite automaton over tokens accepts, and then EOS.
+    """The output before EOS is accepted by a deterministic finite automaton over tokens.
 
     Attributes:
       edges: state -> {token: state}, states being 0, 1, 2, ...; a row begins in state 0.

@@ -152,7 +152,7 @@ def _padded(words: Sequence[Sequence[int]], size: int) -> np.ndarray:
 
 
 def _through(finder: Finder, following: np.ndarray, output: np.ndarray, ends: np.ndarray) -> Finder:
-    """The automaton that reads what a transducer reads.
+    """The automaton that reads a transducer's input, and finds in its output.
 
     Args:
       finder: reads what the transducer writes.
@@ -255,7 +255,7 @@ def _least(
     fresh: int, behind: int, step: Callable[[Codes], np.ndarray],
     found: Callable[[Codes], np.ndarray],
 ) -> Finder:  # fmt: skip
-    """The smallest automaton that finds what another one does.
+    """The smallest automaton that finds the same as another one.
 
     Args:
       fresh, behind: where it begins; see :class:`Finder`.

@@ -97,7 +97,7 @@ def _check_macros() -> None:
 
 
 class _Macros(config_parser.ParserDelegate):
-    """Notes what macros a configuration uses, and looks nothing up."""
+    """Notes the macros that a configuration uses, and looks nothing up."""
 
     def __init__(self):
         self.used: set[str] = set()

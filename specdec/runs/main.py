@@ -96,7 +96,7 @@ def _unread_task() -> str:
 
 
 def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:
-    """Bindings that replace the task by what the command line gave."""
+    """Bindings that replace the task by the texts of the command line."""
     if texts and input_file:
         raise ValueError("Give either --text or --input_file.")
     if texts:

@@ -205,7 +205,7 @@ class PreparedRun:
         return content if done else None
 
     def execute(self, command: str) -> dict[str, Any]:
-        """Decodes what is not decoded yet, measures, and writes every file.
+        """Decodes the rows that are left, measures, and writes every file.
 
         Returns:
           the content of ``results.json``; nothing in other processes than 0, which measures alone.
@@ -236,7 +236,7 @@ class PreparedRun:
             return self._conclude({"programs": programs, **source}, command)
 
     def _begin(self, source: Mapping[str, Any]) -> int:
-        """Writes what is decoded and what is not, before the first row is; the rows done before."""
+        """Writes the run's files before its first row; returns the number of rows done before."""
         done = self._count_previous_rows()  # Again: only now no other process writes here.
         header = "".join(f"# {name}: {value}\n" for name, value in source.items())
         files.write_text(self._directory / CONFIG, header + _END + self._identity)

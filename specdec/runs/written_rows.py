@@ -65,7 +65,7 @@ def _by_all(
     batches: Iterator[Members], decoder: LoopDecoder[Any],
     references: Mapping[str, LoopDecoder[Any]],
 ) -> Iterator[tuple[Members, Any, dict[str, Any]]]:  # fmt: skip
-    """Each batch with what a decoder and its references make of it."""
+    """Each batch with the results of a decoder and of its references."""
     mine, own, *others = itertools.tee(batches, 2 + len(references))
     traced = decoder.decode_all((batch for batch, _ in own), trace=True)
     plain = [

@@ -46,7 +46,7 @@ def sinusoids(config: BartConfig) -> Float[np.ndarray, "p d"]:
 
 
 class Attention(nn.Module):
-    """Attention of several heads: of x to what is attended to."""
+    """Attention of several heads: of x to ``attended``."""
 
     config: BartConfig
 

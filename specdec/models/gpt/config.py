@@ -69,7 +69,7 @@ class GPTConfig:
 
     @property
     def reads_prefix(self) -> bool:
-        """A text is what the output continues."""
+        """True: the output continues a text."""
         return True
 
     @property

@@ -123,7 +123,7 @@ def _dot(a: Array, b: Array) -> Float[Array, "m n"]:
 
 
 def _call(program: Callable[..., None], args: Any, **kwargs: Any) -> Any:
-    """A kernel; interpreted on a CPU, where tests run what is made for a GPU."""
+    """A kernel; interpreted on a CPU, where tests run code for a GPU."""
     kernel = pl.pallas_call(program, **kwargs)
     interpreted = pl.pallas_call(program, interpret=True, **kwargs)
     return jax.lax.platform_dependent(*args, cpu=interpreted, default=kernel)
@@ -260,7 +260,7 @@ def cross_attention(
     query: Float[Array, "b t i"], keys: Float[Array, "b h m k"], values: Float[Array, "b h m k"],
     bias: Float[Array, "*b *h *t m"], scale: float = 1.0,
 ) -> Float[Array, "b t i"]:  # fmt: skip
-    """Attention to what is there already; see :func:`self_attention`."""
+    """Attention to a cache that is already written; see :func:`self_attention`."""
     return _attention(query, keys, values, bias, None, scale=scale)
 
 

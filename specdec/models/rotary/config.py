@@ -195,7 +195,7 @@ class RotaryConfig(Stack):
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether a text is what the output continues, and no encoder reads it."""
+        """Whether the output continues a text, and no encoder reads it."""
         return self.encoder is None
 
     @property

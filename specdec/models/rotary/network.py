@@ -265,7 +265,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Logits of what follows each token."""
+    """Logits of the token after each one."""
 
     config: RotaryConfig
     embedder: Embed
@@ -307,7 +307,7 @@ class Transformer(nn.Module):
         self, inputs: Int[Array, "b s"], decoder_inputs: Int[Array, "b t"] | None = None,
         encoding: None = None, *, deterministic: bool = True,
     ) -> Float[Array, "b t v"]:  # fmt: skip
-        """Float32 logits of what follows each token, under a causal mask.
+        """Float32 logits of the token after each one, under a causal mask.
 
         Args:
           inputs: an encoder's, of which those that are ``pad_id`` are not seen; or a decoder's, if

@@ -33,7 +33,7 @@ LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout, what norms multiply with in float32.
+    """One layer; kernels in the model's layout, factors of norms in float32.
 
     What its stack has not is None.
     """

@@ -60,7 +60,7 @@ class DecodedRows:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A task, a target, and what it is drafted with.
+    """A task, a target, and its drafts.
 
     Attributes:
       name: short, for tables and directories.

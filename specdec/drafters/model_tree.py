@@ -59,7 +59,7 @@ def start_tree(
 def feed_pending(
     model: Model, params: DraftParams, state: ModelTreeState
 ) -> tuple[Float[Array, "b 1 v"], Cache]:
-    """Feeds tokens that the cache lacks: logits after the newest, and the cache with all of them."""
+    """Feeds tokens that the cache lacks: logits after the newest, and the cache with them all."""
     fed = model.extend(params.weights, state.encoded, state.cache, state.pending.tokens)
     newest, cache = state.pending.feed(fed, model.commit)
     return model.logits(params.weights, newest), cache

@@ -123,7 +123,7 @@ class Model(Protocol):
 
 
 class LoadableModel(Model, Protocol):
-    """A model with more methods than the loop asks: its kind of texts, what it reads, its copies."""
+    """A model with methods beside the loop's: its kind of texts, what it reads, its copies."""
 
     @property
     def input_vocab_size(self) -> int:

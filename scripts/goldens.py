@@ -71,7 +71,7 @@ BUNDLED = {
 
 
 def _drafts(home):
-    """What guesses and how: that of every family, and those of which each family has some."""
+    """Drafts and options: those of every family, and those that only some families have."""
     model, tables = f"{home}/draft", specdec.Ngram(f"{home}/ngrams.safetensors")
     medusa, eagle = specdec.Heads(f"{home}/medusa"), specdec.Heads(f"{home}/eagle")
     plain = model, {"method": "autoregressive"}

@@ -31,7 +31,7 @@ class Pair:
 
     Attributes:
       target: the model whose distribution outputs follow.
-      draft: what guesses.
+      draft: the draft that guesses.
       vocabulary: None if the checkpoints have none; then texts are token ids.
       texts: makes the texts of outputs.
       name: for results and tables.
@@ -169,7 +169,7 @@ class Pair:
         self, ids: Sequence[np.ndarray], decoding: Decoding | None = None, *,
         prefixes: Sequence[np.ndarray] | None = None, remember: bool = True, **options: Any,
     ) -> Choice:  # fmt: skip
-        """What "auto" chooses for these rows; see :func:`specdec.measure.auto.choose`.
+        """The choice of "auto" for these rows; see :func:`specdec.measure.auto.choose`.
 
         Args:
           decoding, options: as in :meth:`generate`.
@@ -184,7 +184,7 @@ class Pair:
         """Token ids of each text, with EOS where an encoder reads them.
 
         Args:
-          names: what messages call each text; by its index unless given.
+          names: of the texts in messages; their indices by default.
           max_decode_len: tokens for which positions of the target must be left behind them.
           truncate: cut texts that are longer than ``max_input_len`` tokens.
 
@@ -207,7 +207,7 @@ class Pair:
     def prefix_ids(
         self, prefix: Prefix | None, count: int, *, max_input_len: int, max_decode_len: int = 0
     ) -> list[np.ndarray]:
-        """Token ids of what each of ``count`` outputs is made to begin with; see :meth:`generate`.
+        """Token ids that each of ``count`` outputs is made to begin with; see :meth:`generate`.
 
         Raises:
           ValueError: see :func:`specdec.data.inputs.prefix_ids`.
@@ -226,7 +226,7 @@ def refuse_unknown(
     """Raises TypeError for unknown options, with what to give instead.
 
     Args:
-      method: what they were given to.
+      method: the method that they were given to.
       own: its keywords beside :class:`specdec.Decoding`'s fields.
     """
     known = [field.name for field in dataclasses.fields(Decoding)]

@@ -1,4 +1,4 @@
-"""What :meth:`specdec.api.Pair.generate` returns: what a loop has come to, as rows with texts."""
+"""Results of :meth:`specdec.api.Pair.generate`: a loop's results, as rows with texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Texts:
     def of(
         self, tokens: np.ndarray, batch: Batch, index: int, stop: Sequence[str | int] = ()
     ) -> str | None:
-        """What an output adds to the text that a batch's row begins with.
+        """Text that an output adds to the one that a batch's row begins with.
 
         The EOS that ends it has no text.
 
@@ -66,7 +66,7 @@ class Sample:
     """An output of a text.
 
     Attributes:
-      text: what the output adds to the text of a decoder-only model, or to ``prefix``. None if the
+      text: the output's addition to the text of a decoder-only model, or to ``prefix``. None if the
         pair has no vocabulary.
       tokens: [T] int32, EOS included.
       ended: why: "eos", "limit" (``max_decode_len``), "stop" (a stop string or stop token) or
@@ -90,21 +90,21 @@ class Sample:
 
     @classmethod
     def of(cls, row: DecodeResult, eos_ids: Sequence[int], limit: int) -> Sample:
-        """Without its text.
+        """A sample without its text.
 
         Args:
           row: a result's, without the axis of rows.
           limit: tokens that it may have.
         """
-        count, told = int(row.num_tokens), {}
+        count, asked_for = int(row.num_tokens), {}
         if row.log_probs is not None:
             plain, adjusted, top_tokens, top = (
                 leaf[:count] for leaf in vars(row.log_probs).values()
             )
-            told = {"log_probs": plain, "adjusted_log_probs": adjusted}
-            told["alternatives"] = (top_tokens, top) if top.shape[-1] else None
+            asked_for = {"log_probs": plain, "adjusted_log_probs": adjusted}
+            asked_for["alternatives"] = (top_tokens, top) if top.shape[-1] else None
         return cls(
-            None, np.asarray(row.tokens[:count]), ended(row, eos_ids, limit), **told,
+            None, np.asarray(row.tokens[:count]), ended(row, eos_ids, limit), **asked_for,
             blocks=None if row.trace is None 
             else blocks_of(jax.tree.map(lambda leaf: leaf[None], row.trace), 0),
         )  # fmt: skip
@@ -122,7 +122,7 @@ def ended(row: DecodeResult, eos_ids: Sequence[int], limit: int) -> End:
 
 @dataclasses.dataclass(frozen=True)
 class GenerateOutput:
-    """What :meth:`specdec.api.Pair.generate` returns; with ``num_samples``, of first samples.
+    """Result of :meth:`specdec.api.Pair.generate`; with ``num_samples``, of first samples.
 
     Attributes:
       texts: one string a row: what its output adds to the text of a decoder-only model, or to
@@ -222,7 +222,7 @@ class GenerateOutput:
         """The output with these samples of each row."""
 
         def first(name: str) -> Any:
-            """Of each row; None where that was not asked for."""
+            """Values of each row; None where they were not asked for."""
             values = [getattr(row[0], name) for row in samples]
             return None if any(value is None for value in values) else values
 
@@ -252,7 +252,7 @@ def with_texts(
 def pieces_of(
     texts: Texts, decoding: Decoding, batch: Batch, pauses: Iterable[Pause[DecodeResult]]
 ) -> Iterator[Piece]:
-    """What each block adds to the output of a batch of one row, whose blocks are traced."""
+    """Pieces that each block adds to the output of a batch of one row, whose blocks are traced."""
     vocabulary = texts.vocabulary
 
     def shown_of(tokens: Sequence[int] | np.ndarray) -> str:

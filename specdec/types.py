@@ -29,7 +29,7 @@ RuleStates = Any  # See :mod:`specdec.rules.base`.
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
-    """How logits become the distribution that is sampled; see :func:`specdec.core.standardize`.
+    """Options of sampling, from logits to a distribution; see :func:`specdec.core.standardize`.
 
     Attributes:
       temperature: divides the logits; 0 means argmax. Must be >= 0.
@@ -71,7 +71,7 @@ class SamplingConfig:
         return self.temperature == 0
 
     def traced(self, rules: tuple[Any, ...] = ()) -> Sampling:
-        """The same with traced numbers, which may change between calls of one program.
+        """These settings with traced numbers, which may change between calls of one program.
 
         A temperature that float32 would round to 0 becomes its smallest number.
 
@@ -110,7 +110,7 @@ class Sampling:
 
 @pytree
 class Prompt:
-    """What a batch of rows is decoded from.
+    """Tokens that a batch of rows is decoded from.
 
     Lengths are given, never found by comparing with a padding id: some models pad with EOS.
 
@@ -146,7 +146,7 @@ class Prompt:
 
 @pytree
 class Start:
-    """What a model makes of a prompt.
+    """A model's state after a prompt.
 
     Attributes:
       encoded: all that does not change while decoding (cross-attention K/V), computed once.
@@ -182,7 +182,7 @@ Distribution = Array | PointMass
 
 @pytree
 class Draft:
-    """What a drafter proposes for one block.
+    """Guesses of a drafter for one block.
 
     Attributes:
       tokens: [B, N] guesses, a node each.
@@ -204,7 +204,7 @@ class Draft:
 
 @pytree
 class Verdict:
-    """What verification made of a draft.
+    """Outcome of verifying a draft.
 
     Attributes:
       tokens: [B, D+1]; the first ``num_emitted[b]`` of row b are its next tokens: the accepted
@@ -227,7 +227,7 @@ class Verdict:
 
 
 class Purpose(enum.IntEnum):
-    """What a random number is for. No two purposes ever share one."""
+    """Purpose of a random number. No two purposes ever share one."""
 
     PROPOSAL = 0
     ACCEPTANCE = 1
@@ -321,7 +321,7 @@ NAN_OF_MODELS, NAN_OF_RULES = 1, 2
 
 @pytree
 class DecodeState:
-    """What the next step needs.
+    """State between two steps.
 
     Attributes:
       tokens: [B, L + slack] output so far; beyond ``num_tokens`` is garbage.

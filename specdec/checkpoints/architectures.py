@@ -1,6 +1,6 @@
-"""What a config describes: the middle of the library asks here and names no architecture.
+"""The models that a config describes: the middle of the library asks here and names none.
 
-Architectures are told apart by the classes of their configs (``specdec.checkpoints.families``).
+The class of a config says which architecture it is of (``specdec.checkpoints.families``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import shift_right
 from specdec.types import Encoded, Prompt
 
-EncoderDecoder = T5Config  # What T5X has, and what learns together with its draft.
+EncoderDecoder = T5Config  # The network that T5X has, and that learns together with its draft.
 
 
 def network(config: Config) -> Any:
@@ -40,7 +40,7 @@ def init_params(config: Config, key: jax.Array) -> dict:
 def decode_model(
     config: Config, layout: Layout | None = None, partitioning: Partitioning | None = None
 ) -> PackedModel:
-    """What decodes with what the network's parameters are packed to.
+    """Model that decodes with the network's parameters once they are packed.
 
     Args:
       layout: None for the best one here.
@@ -62,7 +62,7 @@ def config_of(fields: Mapping[str, Any]) -> Config:
 def training_pair(
     config: Config, text: Sequence[int], output: Sequence[int], start_ids: Sequence[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """What a network reads and what it is to predict, before EOS is put behind each.
+    """Tokens that a network reads, and tokens that it is to predict, both without EOS.
 
     A decoder-only model reads the text and the output as one, and predicts at each position the
     token after it; those of the text itself are pads, which no loss counts. Before a text stand
@@ -101,7 +101,7 @@ def teacher_forced(
     options: dict[str, Any] = {"deterministic": dropout_key is None}
     options["rngs"] = {} if dropout_key is None else {"dropout": dropout_key}
     if network.config.reads_prefix:
-        # What is behind the last target predicts nothing.
+        # States behind the last target predict nothing.
         logits = network.apply({"params": params}, inputs[:, : targets.shape[1]], **options)
     else:
         shifted = decoder_inputs(network.config, targets)
@@ -134,7 +134,7 @@ def states_along(
 
 
 def decoder_inputs(config: Config, targets: Int[Array, "b t"]) -> Int[Array, "b t"]:
-    """What the network's decoder reads to score ``targets``: the start token, then all but one."""
+    """Inputs of the network's decoder to score ``targets``: the start token, then all but one."""
     return shift_right(targets, config.start_id)
 
 

@@ -1,4 +1,4 @@
-"""The fields of config.json and generation_config.json; what is wrong is told with file and field.
+"""The fields of config.json and generation_config.json; errors name the file and the field.
 
 Types and ranges are checked where a network's config is made, whose fields have other names.
 """
@@ -22,7 +22,7 @@ _MOST_WORDS = 300  # Of a message, which may show a value.
 
 
 class Fields(dict[str, Any]):
-    """What one file, or a part of it, has; ``source`` is its path, for messages.
+    """Fields of one file, or of a part of it; ``source`` is its path, for messages.
 
     A field that is not there is a CheckpointError.
     """
@@ -45,7 +45,7 @@ class Fields(dict[str, Any]):
         return Fields(self[name], f"{self.source}: {name}")
 
     def choice(self, name: str, known: Mapping[str, T]) -> T:
-        """What a name means."""
+        """Meaning of a field's value, which must be a name in ``known``."""
         value = self[name]
         if not isinstance(value, str) or value not in known:
             raise CheckpointError(
@@ -81,7 +81,7 @@ class Fields(dict[str, Any]):
 
 @contextlib.contextmanager
 def naming_fields(source: str, names: Mapping[str, str]) -> Iterator[None]:
-    """Tells what a network's config refuses as a CheckpointError that names the file's field.
+    """Turns errors of a network's config into a CheckpointError that names the file's field.
 
     Args:
       names: of fields: for a config's the file's, if they differ.
@@ -133,7 +133,7 @@ def special_tokens(
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What specdec writes as config.json, with a checksum: it is read without transformers."""
+    """Fields of a config.json of specdec's, with a checksum: it is read without transformers."""
     text = json.dumps(fields, sort_keys=True)
     return {**fields, _SEAL: f"{zlib.crc32(text.encode()):08x}"}
 
@@ -144,7 +144,7 @@ def is_sealed(raw: Mapping[str, Any]) -> bool:
 
 
 def format_tokens(config: Any) -> dict[str, Any]:
-    """What both files say of a config's special tokens; null for no EOS."""
+    """Special tokens of a config, as both files write them; null for no EOS."""
     ends = [config.eos_id, *config.more_eos_ids]
     start = "bos_token_id" if config.reads_prefix else "decoder_start_token_id"
     return {

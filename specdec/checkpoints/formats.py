@@ -28,7 +28,7 @@ def open_checkpoint(
 
 
 def located(source: str | Path) -> str | Path:
-    """Where a checkpoint is read: the local snapshot of a hub id, anything else itself.
+    """Path of a checkpoint: the local snapshot of a hub id, anything else itself.
 
     Raises:
       CheckpointError: neither a directory nor a model that the Hugging Face Hub gives.
@@ -39,9 +39,9 @@ def located(source: str | Path) -> str | Path:
 def options_of(
     source: str | Path, config: Any, given: Mapping[str, Any] | None = None
 ) -> generation_options.GenerationOptions:
-    """What a directory's files set for transformers' ``generate``.
+    """Options that a directory's files set for transformers' ``generate``.
 
-    Warns of options that decoding has to be told. T5X's checkpoints have no such files.
+    Warns of options that have to be passed to decoding. T5X's checkpoints have no such files.
 
     Args:
       config: its network's.

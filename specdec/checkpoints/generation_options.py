@@ -1,11 +1,10 @@
 """Options of transformers' ``generate`` that a checkpoint sets, and what to do about each here.
 
 transformers' ``GenerationConfig`` reads the file. Rules for logits become the target's own. How to
-search or sample is for :class:`specdec.Decoding` to tell, so a line names what to pass. What cannot
-be done, and would change tokens, is refused by the methods whose tokens it would change.
-
-Source: ``generate`` of transformers 5.24, with the defaults that it takes.
-Special tokens are served; what only makes ``generate`` faster, or return more, changes no output.
+search or sample is an option of :class:`specdec.Decoding`, so a line names what to pass. What
+cannot be done, and would change tokens, is refused by the methods whose tokens it would change.
+Source: ``generate`` of transformers 5.24, with the defaults that it takes. Special tokens are
+served; what only makes ``generate`` faster, or return more, changes no output.
 """
 
 from __future__ import annotations
@@ -90,17 +89,17 @@ def _rule(found: Found) -> str:
 
 
 def _unsupported(found: Found) -> str:
-    """For all methods."""
+    """Advice for all methods."""
     return _UNSUPPORTED
 
 
 def _not_sampled(found: Found) -> str:
-    """For sampled decoding alone."""
+    """Advice for sampled decoding alone."""
     return _UNSUPPORTED
 
 
 def _not_searched(found: Found) -> str:
-    """For beams alone."""
+    """Advice for beams alone."""
     return _UNSUPPORTED
 
 
@@ -202,7 +201,7 @@ OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class GenerationOptions:
-    """What a checkpoint sets for ``generate``.
+    """Settings of a checkpoint for ``generate``.
 
     Attributes:
       rules: its rules for logits, in transformers' order.
@@ -322,5 +321,5 @@ def _rules_of(file: Path, found: Found, eos: Any) -> tuple[Rule, ...]:
 
 
 def advice_on(options: Found) -> dict[str, str]:
-    """What to do here about each of these options of transformers; others are left out."""
+    """Advice on each of these options of transformers; others are left out."""
     return {name: OPTIONS[name][1](options) for name in options if name in OPTIONS}

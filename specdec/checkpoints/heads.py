@@ -1,4 +1,4 @@
-"""What drafts on a target's hidden states, as files: config.json with its fingerprint, weights."""
+"""Files of drafts on a target's hidden states: config.json with its fingerprint, weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specdec.models.look_ahead import model as look_ahead
 from specdec.models.look_ahead.model import LookAheadConfig
 
 Config = HeadsConfig | EagleConfig | LookAheadConfig
-# What config.json calls the shapes that have no ``kind`` of their own.
+# Names in config.json of shapes that have no ``kind`` of their own.
 _KINDS: dict[str, Any] = {"eagle": EagleConfig, "look_ahead": LookAheadConfig}
 
 
@@ -120,7 +120,7 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
         names = file.keys()
         stored = {name: file.get_slice(name) for name in names}
         if {name: tuple(part.get_shape()) for name, part in stored.items()} != shapes:
-            raise CheckpointError(f"{path} does not hold the heads that {CONFIG} tells.")
+            raise CheckpointError(f"{path} does not hold the heads that {CONFIG} describes.")
         for name, part in stored.items():
             if (kind := part.get_dtype()) not in STORED_DTYPES:
                 raise CheckpointError(

@@ -73,7 +73,7 @@ class Parameter(NamedTuple):
 
 
 def task_of(reads_prefix: bool) -> str:
-    """How transformers' classes for a decoder-only model end, or for an encoder-decoder."""
+    """End of the name of transformers' class for a decoder-only model, or an encoder-decoder."""
     return "ForCausalLM" if reads_prefix else "ForSeq2SeqLM"
 
 
@@ -143,7 +143,7 @@ def opened(path: Path) -> Iterator[safe_open]:
 
 
 def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]:
-    """For each tensor of a checkpoint, the file that holds it and what the file calls its dtype.
+    """File that holds each tensor of a checkpoint, and the file's name of its dtype.
 
     Args:
       task: :func:`task_of` the model, for a message.
@@ -179,7 +179,7 @@ def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]
 
 
 def _without_weights(directory: Path, task: str) -> str:
-    """What to do where there are no safetensors."""
+    """Advice where there are no safetensors."""
     for pattern, (reader, argument) in _OTHER_WEIGHTS.items():
         for path in sorted(directory.glob(pattern)):
             return (

@@ -100,7 +100,7 @@ def read_config(directory: Path) -> Config:
 
 
 def _adapted(directory: Path) -> str:
-    """How peft's class ends for the model that an adapter changes."""
+    """End of the name of peft's class for the model that an adapter changes."""
     if (directory / CONFIG).exists():
         return task_of(_parsed(directory).reads_prefix)
     return task_of(read_json(directory / ADAPTER).get("task_type") != "SEQ_2_SEQ_LM")
@@ -128,7 +128,7 @@ def _parsed(directory: Path) -> Config:
 
 
 def _model_type(raw: Mapping[str, Any]) -> str | None:
-    """The model's type, which the public UMT5s tell by the name of their class alone."""
+    """The model's type, which only the name of their class shows in the public UMT5s."""
     match raw:
         case {"model_type": found}:
             return found if isinstance(found, str | None) else reprlib.repr(found)
@@ -145,7 +145,7 @@ def save_huggingface(
     """Writes a checkpoint that transformers' model of that architecture opens.
 
     mT5 models are written as T5 v1.1, which computes the same. A UMT5 is for transformers 5.24 or
-    newer: those before it scale the logits of every UMT5, also of one that does not.
+    newer: older ones scale the logits of every UMT5, also of one that does not.
 
     Args:
       directory: must not exist, or be empty; appears only once it is complete.
@@ -173,8 +173,8 @@ def save_huggingface(
         table = family.all_parameters(config)
         write_weights(partial, table, arrays, stored_dtype, max_shard_bytes)
         tokens = format_tokens(config)
-        told = {**family.format_config(config), "torch_dtype": dtype, **tokens}
-        write_json(partial / CONFIG, sealed(told))
+        fields = {**family.format_config(config), "torch_dtype": dtype, **tokens}
+        write_json(partial / CONFIG, sealed(fields))
         write_json(partial / GENERATION_CONFIG, tokens)
         if vocabulary_file is not None:
             copy_vocabulary(Path(vocabulary_file), partial)
@@ -188,11 +188,11 @@ def _tokenizer_config(vocabulary_file: str | Path, config: Config) -> dict[str, 
     beside = file.with_name(TOKENIZER_CONFIG)
     if beside.is_file():
         return read_json(beside)
-    told = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
-    if told.get("type") == "WordPiece":
-        pieces = {token: piece for piece, token in told["vocab"].items()}
+    tokenizer_model = read_json(file).get("model", {}) if file.name == TOKENIZER else {}
+    if tokenizer_model.get("type") == "WordPiece":
+        pieces = {token: piece for piece, token in tokenizer_model["vocab"].items()}
         return {
-            "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": told["unk_token"],
+            "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": tokenizer_model["unk_token"],
             **({} if config.eos_id is None else {"eos_token": pieces[config.eos_id]}),
             "pad_token": pieces[config.pad_id],
         }  # fmt: skip

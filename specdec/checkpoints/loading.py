@@ -95,10 +95,10 @@ def translating(loaded: LoadedTarget, languages: Languages, code: str | None) ->
     mBART's decoder starts from it. The others' first token is forced to be it.
 
     Args:
-      code: the language; None for that which the checkpoint forces, or else tells.
+      code: the language; None for the one that the checkpoint forces, or else names.
 
     Raises:
-      ValueError: there is no such language, or none is told.
+      ValueError: there is no such language, or none is given.
     """
     model, ids = loaded.model, set(languages.ids.values())
     assert isinstance(model, PackedModel)  # It was read from a checkpoint.
@@ -135,7 +135,7 @@ def bundled(name: str) -> Path:
 
 
 def draft_kernel_dtype(dtype: str) -> str | None:
-    """What a draft's float32 kernels are stored in here; see :func:`specdec.load_pair`."""
+    """The dtype that a draft's float32 kernels are stored in; see :func:`specdec.load_pair`."""
     return "float16" if dtype == "float32" and platforms.current() == platforms.CPU else None
 
 
@@ -186,7 +186,7 @@ def load_model(
 
 @dataclasses.dataclass(frozen=True)
 class DraftLoader:
-    """Loads what a draft is made of, for a target; see :class:`specdec.drafters.base.Opening`."""
+    """Loads the parts of a draft, for a target; see :class:`specdec.drafters.base.Opening`."""
 
     target: LoadedModel
     vocabulary: Path | None  # The target's tokenizer's file, if it has one.
@@ -267,7 +267,7 @@ class DraftLoader:
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
     """Raises ValueError unless the models have the same number of tokens and special ids.
 
-    Of several EOS ids one in common is enough: the target's end a row. A model that has none tells
+    Of several EOS ids one in common is enough: the target's end a row. A model that has none shows
     nothing of its tokens by that.
     """
     if target.model.reads_prefix != draft.model.reads_prefix:

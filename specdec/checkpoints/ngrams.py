@@ -120,7 +120,7 @@ def _check_level(
     path: Path, m: int, vocab_size: int, contexts: np.ndarray, counts: np.ndarray,
     best: np.ndarray, successors: np.ndarray, weights: np.ndarray,
 ) -> None:  # fmt: skip
-    """What :func:`make_level` and decoding take for granted; each array is gone through once."""
+    """Check all that :func:`make_level` and decoding rely on; each array is gone through once."""
     rows, size = len(contexts) if contexts.ndim else 0, successors.size
 
     def require(valid: Any, name: str, wanted: str) -> None:

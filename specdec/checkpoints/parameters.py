@@ -1,4 +1,4 @@
-"""What every format asks of parameters: names, shapes, finite values; and whole directories."""
+"""Checks of every format's parameters: names, shapes, finite values; and whole directories."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def as_dtype(name: str) -> np.dtype:
 
 
 def read_as(stored: Any) -> np.dtype:
-    """What parameters of a dtype are read in where nothing else is asked for."""
+    """The dtype in which stored parameters are read where nothing else is asked for."""
     return np.dtype(stored) if stored in map(np.dtype, DTYPES.values()) else np.dtype(np.float32)
 
 

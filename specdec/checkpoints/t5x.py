@@ -90,7 +90,7 @@ def open_t5x(
 ) -> tuple[T5Config, dict[str, Any]]:
     """Opens a T5X checkpoint, whose parameters are read when used.
 
-    The network's shape is that of the arrays. What they do not tell is T5's own: gated
+    The network's shape is that of the arrays. What they do not show is T5's own: gated
     feed-forwards have "gelu" and others "relu", unless T5X's ``config.gin`` names another
     activation (:func:`specdec.checkpoints.t5x_gin.with_gin`); the position biases'
     ``max_distance`` is 128; the ids are T5's. Layers that were scanned over become ``layers_<i>``,
@@ -165,7 +165,7 @@ def _open_target(location: str, dtype: np.dtype | None) -> dict[str, StoredArray
 def _unstack(arrays: Mapping[str, StoredArray], source: str) -> dict[str, StoredArray]:
     """Layers that were scanned over (``encoder/encoder/...``) as ``layers_<i>``; others as is.
 
-    Their axis and number are those of the norms: [D, layers] unless told otherwise.
+    Their axis and number are those of the norms: [D, layers] unless given otherwise.
     """
     shapes = {path: array.shape for path, array in arrays.items()}
     result = {}
@@ -230,7 +230,7 @@ def _with_joined_heads(
 
 
 def _joined(array: StoredArray, axis: int) -> StoredArray:
-    """The same with ``axis`` and the next one, heads and their parts, as one; read by slices."""
+    """This array with ``axis`` and the next one, heads and their parts, as one; read by slices."""
     heads, width = array.shape[axis : axis + 2]
     shape = (*array.shape[:axis], heads * width, *array.shape[axis + 2 :])
 

@@ -58,7 +58,7 @@ def kvstore(location: str, path: str = "") -> dict[str, Any]:
 
 
 def names_in(location: str) -> set[str]:
-    """What a directory holds; nothing if there is no such directory."""
+    """Names in a directory; empty if there is no such directory."""
     if is_remote(location):
         return {key.split("/")[0] for key in _keys_in(kvstore(location), location)}
     return set(os.listdir(location)) if os.path.isdir(location) else set()
@@ -79,7 +79,7 @@ def small_file(location: str, name: str) -> bytes | None:
 
     try:
         found = ts.KvStore.open(kvstore(location)).result().read(name).result()
-    except Exception as error:  # Of many types, by the kind of what is wrong.
+    except Exception as error:  # Its type depends on the fault.
         raise CheckpointError(f"{location}/{name} cannot be read ({reason(error)}).") from None
     return found.value if found.state == "value" else None
 
@@ -104,7 +104,7 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
                 tree = serialization.msgpack_restore(file.read(span[1] - span[0]))
                 if isinstance(tree, dict):
                     leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
-    except Exception as error:  # Of many types, by the kind of what is wrong.
+    except Exception as error:  # Its type depends on the fault.
         raise CheckpointError(
             f"{source} is truncated, or no checkpoint that T5X wrote "
             f"({type(error).__name__}: {reason(error)}); copy or download it again."
@@ -158,7 +158,7 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
         try:
             array = _open_array(spec, files[name])
             shape, kind = tuple(array.shape), array.dtype.numpy_dtype
-        except Exception as error:  # Of many types, by the kind of what is wrong.
+        except Exception as error:  # Its type depends on the fault.
             raise CheckpointError(
                 f"{label} cannot be opened ({reason(error)}); copy or download it again."
             ) from None
@@ -194,7 +194,7 @@ def write_arrays(
         spec = {"driver": "zarr", "dtype": dtype.name, "kvstore": place, "metadata": metadata}
         store = ts.open(spec, create=True).result()
         store.write(array).result()
-        # What a reader finds: the store is named as T5X's are, relative to the checkpoint.
+        # Names that a reader finds: the store is named as T5X's are, relative to the checkpoint.
         written = {key: store.spec().to_json()[key] for key in ("driver", "dtype", "metadata")}
         target[path] = written | {"kvstore": {"driver": "file", "path": name}}
     state = {"step": np.asarray(step, np.int32)}
@@ -231,7 +231,7 @@ def _stored(
             found = f"{store.dtype.name} {tuple(store.shape)}"
             if found == listed:
                 return _read(store, parts)
-        except Exception as error:  # Of many types, by the kind of what is wrong.
+        except Exception as error:  # Its type depends on the fault.
             raise CheckpointError(
                 f"{label} cannot be read: its files are missing, truncated or corrupt "
                 f"({reason(error)}); copy or download the checkpoint again."
@@ -270,7 +270,7 @@ def _open_array(spec: dict[str, Any], metadata: ts.Future[ts.KvStore.ReadResult]
         # TensorStore reads JSON too, but ends the process where values are nested very deep.
         spec = spec | {"metadata": json.loads(found.value)}
         return ts.open(spec, open=True, read=True, assume_metadata=True).result()
-    except Exception as error:  # Of many types, by the kind of what is wrong.
+    except Exception as error:  # Its type depends on the fault.
         raise ValueError(f"{METADATA[spec['driver']]}: {reason(error)}") from None
 
 
@@ -289,7 +289,7 @@ def _keys_in(store: dict[str, Any], location: str) -> list[str]:
 
     try:
         return [key.decode() for key in ts.KvStore.open(store).result().list().result()]
-    except Exception as error:  # Of many types, by the kind of what is wrong.
+    except Exception as error:  # Its type depends on the fault.
         raise CheckpointError(
             f"{location} cannot be listed ({reason(error)}); check that it is there, whole, and "
             "may be read."

@@ -1,4 +1,4 @@
-"""What T5X's gin file says of a network: its activation, which arrays do not tell, and its sizes.
+"""Fields of a network in T5X's gin file: its activation, which arrays do not show, and sizes.
 
 T5X writes ``config.gin`` beside its checkpoints. It is parsed and nothing in it is run.
 
@@ -45,7 +45,7 @@ def with_gin(config: T5Config, location: str) -> T5Config:
 def _applied(config: T5Config, text: bytes, source: str) -> T5Config:
     try:
         fields = _fields(text.decode())
-    except Exception as error:  # Of many types, by the kind of what is wrong.
+    except Exception as error:  # Its type depends on the fault.
         raise CheckpointError(
             f"{source} cannot be parsed ({reason(error)}); mend it, or move it away."
         ) from None
@@ -71,7 +71,7 @@ def _applied(config: T5Config, text: bytes, source: str) -> T5Config:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """What a gin file binds of a class ``T5Config``, as far as it says so itself."""
+    """Values that a gin file binds of a class ``T5Config``, as far as it gives them itself."""
     from gin import config_parser
 
     class Names(config_parser.ParserDelegate):

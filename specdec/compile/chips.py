@@ -22,11 +22,11 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One kind of device.
+    """A kind of device.
 
     Attributes:
-      name: what users call it.
-      platform: what programs for it have in common.
+      name: for users.
+      platform: of its programs.
       hardware: its public figures; of one chip.
       clock: cycles a second that the compiler's estimates are in; None where it makes none.
       cores: TensorCores of a chip, which Google's names of slices count; 1 where they count chips.
@@ -73,7 +73,7 @@ _OTHER_NAMES = {"v5litepod": "v5e"}  # Google's.
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """So many chips that compute together."""
+    """Several chips that compute together."""
 
     name: str  # As it was asked for.
     chip: Chip
@@ -81,13 +81,13 @@ class Slice:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How the chips of a TPU's slice stand; of one chip, of the host that it is of."""
+        """Grid of the chips of a TPU's slice; for one chip, of its host."""
         shapes = _SHAPES[self.chip.dimensions]
         return shapes[max(self.count, min(shapes))]
 
     @property
     def host_shape(self) -> tuple[int, ...]:
-        """How the chips of one host of a TPU's slice stand."""
+        """Grid of the chips of one host of a TPU's slice."""
         if self.chip.dimensions == 3:
             return (2, 2, 1)
         return self.shape if math.prod(self.shape) <= _ONE_HOST else (2, 2)

@@ -16,7 +16,7 @@ from jax.experimental import topologies
 
 from specdec.compile.chips import Slice
 
-# What the TPU compiler asks of a machine that it takes for a TPU's host; unless it is one.
+# Variables that the TPU compiler reads on a TPU's host, for a machine that is none.
 _TPU_VARIABLES = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -36,7 +36,7 @@ def _version(package: str) -> str | None:
 
 
 def _wanted() -> dict[str, dict[str, str]]:
-    """For each platform the packages that compile for it, and how their versions begin."""
+    """Packages that compile for each platform, and how their versions begin."""
     requirements = " ".join(metadata.requires("jax") or ())
     libtpu = re.search(r"libtpu\s*==\s*([\d.]+)", requirements)
     cuda = {f"jax-cuda{_CUDA}-plugin": jax.__version__, f"jax-cuda{_CUDA}-pjrt": jax.__version__}
@@ -92,7 +92,7 @@ def _gpus(name: str) -> Sequence[Any]:
         return topologies.get_topology_desc("1x1x1", **options).devices
     except NotImplementedError:
         pass
-    # Where there is no GPU the plugin stays out, unless it is told not to look for CUDA.
+    # Where there is no GPU the plugin stays out, unless an option forbids it to look for CUDA.
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     importlib.import_module(f"jax_plugins.xla_cuda{_CUDA}").initialize()
     return topologies.get_topology_desc("1x1x1", **options).devices

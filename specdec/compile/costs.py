@@ -1,4 +1,4 @@
-"""What the instructions of a program cost: the compiler's cycles, bytes of main memory, kernels."""
+"""Costs of a program's instructions: the compiler's cycles, bytes of main memory, kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FREE = {
 }  # fmt: skip
 _CONTROL = {"while", "conditional", "call"}
 _COPIES = {"copy-start", "slice-start", "async-start", "dynamic-slice-start"}
-_PARTS = {"slice", "dynamic-slice", "gather"}  # What reads no more than it gives.
+_PARTS = {"slice", "dynamic-slice", "gather"}  # Operations that read no more than they give.
 _COLLECTIVES = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
     "collective-broadcast",
@@ -29,7 +29,7 @@ _NO_LABEL = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of a part of a program.
+    """Cost of a part of a program.
 
     Attributes:
       cycles: the TPU compiler's estimate. Copies under way and collectives have none.
@@ -61,7 +61,7 @@ class Cost:
         )  # fmt: skip
 
     def divided(self, count: int) -> Cost:
-        """One of so many alike."""
+        """Cost of one of ``count`` equal parts."""
 
         def shared(counts: Counter[str]) -> Counter[str]:
             return Counter({name: round(each / count) for name, each in counts.items()})
@@ -73,14 +73,14 @@ class Cost:
 
     @staticmethod
     def total(costs: Iterable[Cost]) -> Cost:
-        """The sum."""
+        """Sum of costs."""
         return sum(costs, Cost())
 
 
 def cost_of(
     module: Module, computation: Computation, instruction: Instruction, kernels: Mapping[str, int]
 ) -> Cost:
-    """An instruction's own, without what it calls.
+    """An instruction's own cost, without the computations that it calls.
 
     Args:
       kernels: of each instruction by name; empty for a TPU.
@@ -132,7 +132,7 @@ def bytes_of(module: Module, computation: Computation, instruction: Instruction)
 
 
 def _read(instruction: Instruction, number: int, whole: int) -> int:
-    """Of an operand that it has in memory."""
+    """Bytes that an operation reads of an operand in memory."""
     if number == 0 and instruction.opcode in _PARTS:
         return instruction.bytes
     if number == 0 and instruction.opcode in ("dynamic-update-slice", "scatter"):
@@ -141,7 +141,7 @@ def _read(instruction: Instruction, number: int, whole: int) -> int:
 
 
 def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> int:
-    """Of a fusion's parameter: the whole, unless all that looks at it takes parts of it."""
+    """Bytes read of a fusion's parameter: the whole, unless all that reads it takes parts of it."""
     if parameter is inside.root:
         return parameter.bytes
     total = 0
@@ -162,10 +162,10 @@ def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> 
 
 
 def _written(instruction: Instruction, inside: Computation | None) -> int:
-    """Of its result: of what is updated in place, the update."""
+    """Bytes written of a result: of what is updated in place, the update."""
     shapes = instruction.shapes
     if instruction.opcode == "custom-call":
-        shapes = shapes[:1]  # What follows is the memory that a library works in.
+        shapes = shapes[:1]  # The rest is the memory that a library works in.
     roots = [inside.root] if inside else []
     if inside and inside.root.opcode == "tuple":
         roots = [inside.instructions[name] for name in inside.root.operands]

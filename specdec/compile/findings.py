@@ -1,4 +1,4 @@
-"""What a decode does that it need not: weights restated, loops over rows, products off the units.
+"""Needless work in a decode: weights restated, loops over rows, products off the units.
 
 Each is read in the structure of the compiled program, not in estimates.
 """
@@ -106,7 +106,7 @@ def _on_vector_unit(flow: Flow, computation: Computation, instruction: Instructi
 
 
 def _parts(module: Module, instruction: Instruction) -> list[Instruction]:
-    """An instruction, and what it is made of if it is a fusion, also of fusions in that."""
+    """An instruction, and all parts of it if it is a fusion, also of fusions in that."""
     if instruction.opcode != "fusion":
         return [instruction]
     (inside,) = module.called(instruction, "calls")

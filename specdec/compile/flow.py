@@ -1,4 +1,4 @@
-"""Where the arrays of a compiled program come from, across its loops, branches and fusions."""
+"""Origins of the arrays of a compiled program, across its loops, branches and fusions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import functools
 
 from specdec.compile.hlo import Computation, Instruction, Module
 
-# What only hands on or moves an array. Starts and dones are the two ends of a copy under way.
+# Operations that only hand on or move an array. Starts and dones are the ends of a copy under way.
 _MOVES = {
     "bitcast", "copy", "copy-start", "copy-done", "slice-start", "slice-done", "async-start",
     "async-done", "reshape", "transpose", "convert", "optimization-barrier",
 }  # fmt: skip
-# What a fusion may be made of and still only move, join or widen arrays.
+# Operations of fusions that only move, join or widen arrays.
 _MOVING = {
     "parameter", "bitcast", "copy", "transpose", "convert", "reshape", "concatenate", "slice",
     "pad", "constant", "tuple", "get-tuple-element",
@@ -35,7 +35,7 @@ class Flow:
     def origin(
         self, computation: Computation, name: str, path: tuple[int, ...] = ()
     ) -> tuple[Computation, Instruction]:
-        """What made an array, before it was moved, widened or handed into loops and fusions.
+        """Instruction that made an array, before moves, wider dtypes, loops and fusions.
 
         Args:
           path: of a tuple, which of its arrays.
@@ -77,7 +77,7 @@ class Flow:
         return made if numbers and kernel else None
 
     def trips(self, computation: Computation, loop: Instruction) -> int | None:
-        """How often a loop runs that counts up to a constant; None where that is not known."""
+        """Number of runs of a loop that counts up to a constant; None where it is not known."""
         if loop.known_trips is not None:
             return loop.known_trips
         (condition,) = self.module.called(loop, "condition")
@@ -91,7 +91,7 @@ class Flow:
         return None if first is None or last is None else last - first
 
     def _number(self, computation: Computation, name: str) -> int | None:
-        """A constant's; of what a loop counts, where it begins."""
+        """Value of a constant; of a loop's counter, its first value."""
         _, made = self.origin(computation, name)
         digits = made.argument.strip("{} ")
         if made.opcode != "constant" or not digits.lstrip("-").isdigit():

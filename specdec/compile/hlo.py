@@ -35,24 +35,24 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """Number of elements."""
         return math.prod(self.dims)
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Size of an element in bits."""
         digits = re.match(r"[a-z]+(\d+)", self.dtype)
         return _BITS.get(self.dtype, int(digits[1]) if digits else 0)
 
     @property
     def bytes(self) -> int:
-        """Without what a layout pads it with."""
+        """Size in bytes, without a layout's padding."""
         return self.size * self.bits // 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
-    """One line.
+    """An instruction: one line of a computation.
 
     Attributes:
       shapes: of its result; those of a tuple's arrays in order.
@@ -70,29 +70,29 @@ class Instruction:
     called: Mapping[str, tuple[str, ...]]
     op_name: str
     cycles: int
-    argument: str  # What is between the parentheses.
+    argument: str  # The text between the parentheses.
     rest: str
 
     @property
     def index(self) -> int:
-        """Of a parameter its number, of a get-tuple-element its place in the tuple."""
+        """Number of a parameter, or a get-tuple-element's place in the tuple."""
         if self.opcode == "parameter":
             return int(self.argument)
         return int(_found(r"\bindex=(\d+)", self.rest) or 0)
 
     @property
     def target(self) -> str:
-        """What a custom call calls."""
+        """Name of the function that a custom call calls."""
         return _found(r'custom_call_target="([^"]*)"', self.rest)
 
     @property
     def bytes(self) -> int:
-        """Of its result."""
+        """Size of the result in bytes."""
         return sum(shape.bytes for shape in self.shapes)
 
     @property
     def known_trips(self) -> int | None:
-        """How often a loop runs, where the compiler noted it."""
+        """Number of runs of a loop, where the compiler noted it."""
         count = _found(r'"known_trip_count":\{"n":"(\d+)"', self.rest)
         return int(count) if count else None
 
@@ -110,12 +110,12 @@ class Computation:
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """By number."""
+        """Parameters by number."""
         return {each.index: each for each in self if each.opcode == "parameter"}
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """By an instruction's name, those that have it as operand."""
+        """Users of each instruction by its name: those that have it as operand."""
         found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for each in self:
             for operand in dict.fromkeys(each.operands):
@@ -165,7 +165,7 @@ def parse(text: str) -> Module:
 
 
 def _instruction(name: str, text: str) -> Instruction:
-    """Of ``SHAPE opcode(operands), attributes``."""
+    """Parse ``SHAPE opcode(operands), attributes``."""
     end = _closing(text, 0) if text.startswith("(") else text.index(" ")
     shape, text = text[:end], text[end:].lstrip()
     opens = text.index("(")
@@ -191,7 +191,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Behind the parenthesis that closes the one at ``at``."""
+    """Index behind the parenthesis that closes the one at ``at``."""
     depth = 0
     for place in range(at, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")

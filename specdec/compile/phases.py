@@ -1,4 +1,4 @@
-"""A compiled decode, part by part: what comes before its loop, and each phase of one block."""
+"""A compiled decode, part by part: the part before its loop, and each phase of one block."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Reader:
     def _costs(
         self, computation: Computation, phase: str | None, skip: Instruction | None = None
     ) -> dict[str, Cost]:
-        """By phase; all in ``phase`` if it is given."""
+        """Cost of each phase; all in ``phase`` if it is given."""
         phases = {} if phase else _phases_of(computation)
         found: dict[str, Cost] = {}
         for instruction in computation:
@@ -125,7 +125,7 @@ class Reader:
 
 
 def _phases_of(computation: Computation) -> dict[str, str]:
-    """Of each instruction of a block: that of its op_name, else of what uses it, else of the last.
+    """Phase of each instruction: that of its op_name, else of its user, else of the one before.
 
     A copy that the compiler began early, to hide it, belongs to the phase that needs it, which may
     be one of the next block.
@@ -145,7 +145,7 @@ def _phases_of(computation: Computation) -> dict[str, str]:
 
 
 def _users_in_next_pass(computation: Computation) -> dict[str, list[Instruction]]:
-    """As ``users``, with a loop's parts of which the next pass uses what this one made."""
+    """Users of each instruction, with those of the next pass of a loop."""
     users = {name: list(each) for name, each in computation.users.items()}
     if computation.root.opcode == "tuple" and 0 in computation.parameters:
         for part in computation.users[computation.parameters[0].name]:

@@ -45,7 +45,7 @@ class Program:
       text: its optimized HLO.
       argument_bytes, temporary_bytes: of one device's memory, as the compiler lays it out.
       seconds: to trace and compile it.
-      thunks: what it launches; None for a TPU.
+      thunks: its launches; None for a TPU.
     """
 
     text: str
@@ -97,19 +97,19 @@ class Place:
 
     @property
     def draft(self) -> Partitioning | None:
-        """The draft's."""
+        """The draft's layout over these chips; None for one."""
         return self.mesh and Partitioning(self._mesh, self.mesh.draft_rules)
 
     @property
     def whole(self) -> NamedSharding | SingleDeviceSharding:
-        """Of what every chip has the whole of."""
+        """Sharding of arrays that every chip has the whole of."""
         if self.mesh is None:
             return SingleDeviceSharding(devices(self.where)[0])
         return NamedSharding(self._mesh, PartitionSpec())
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """While it lasts, models are made and programs are traced for these chips."""
+        """Context in which models are made and programs are traced for these chips."""
         with platforms.compiling_for(self.where.chip.platform):
             yield
 
@@ -175,7 +175,7 @@ def compile_program(
 
 @contextlib.contextmanager
 def _uncached() -> Iterator[None]:
-    """While it lasts, nothing comes from JAX's persistent cache: times are those of compiling."""
+    """Context without JAX's persistent cache: times are those of compiling."""
     before = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # Else what was decided at the first program stays.
@@ -187,7 +187,7 @@ def _uncached() -> Iterator[None]:
 
 
 def _does_not_fit(place: Place, message: str) -> str:
-    """One sentence of the compiler's message."""
+    """Sentence for a program that does not fit, made of the compiler's message."""
     chip = place.where.chip.hardware
     found = _SIZES.search(message)
     if found is None:

@@ -1,4 +1,4 @@
-"""What the compilers say of a decode beside plain decoding: parts, speedup and findings."""
+"""Report of the compilers on a decode beside plain decoding: parts, speedup and findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
       bytes: of main memory, read and written by one chip.
       ms: the larger of cycles at the chip's clock and bytes over its bandwidth; of a GPU the
         latter, which is a floor.
-      kernels: that a GPU launches; None of a TPU.
+      kernels: launches of a GPU; None for a TPU.
       collectives: how many of each kind, with others of the mesh.
       largest: where the most cycles (of a GPU: bytes) are from.
     """
@@ -120,8 +120,8 @@ class CompileReport:
     """A decode and plain decoding of the same target, both compiled for the same chips.
 
     Attributes:
-      topology: what they were compiled for.
-      target, draft: what they are called.
+      topology: the chips that they were compiled for.
+      target, draft: their names.
       gamma: guesses in a row: a chain's, or the levels of a tree.
       tree: None for chains.
       tokens: that a row emits in what ``speedup_at`` is of.
@@ -158,7 +158,7 @@ class CompileReport:
         return (self.speculative.block.ms - (draft.ms if draft else 0)) / self.plain.block.ms
 
     def speedup(self, tokens_per_block: float) -> float:
-        """Of whole decodes, start included, whose blocks emit so many tokens on average.
+        """Speedup of whole decodes, start included, whose blocks emit so many tokens on average.
 
         Raises ValueError where there are no blocks but plain steps.
         """
@@ -188,7 +188,7 @@ class CompileReport:
         return "\n".join(text.lines(self))
 
     def json(self) -> dict[str, Any]:
-        """What ``compile.json`` has: parts have cycles, bytes, ms and kernels."""
+        """Contents of ``compile.json``: parts have cycles, bytes, ms and kernels."""
         main, chip = self.main, self.topology.chip
         guessed = self.speculative
 

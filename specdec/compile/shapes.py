@@ -1,4 +1,4 @@
-"""Models and drafts as shapes: what decodes, with no weight read and no array made.
+"""Models and drafts as shapes: decoders for which no weight is read and no array made.
 
 Everything is made as it is for real, inside of ``jax.eval_shape``; what comes out are shapes.
 """
@@ -140,7 +140,7 @@ def _unknown(source: str) -> Config:
 
 
 def _arrays(decoder: Decoder) -> Any:
-    """What of a decoder are arrays: of its target, of all that drafts, and how it samples."""
+    """Arrays of a decoder: of its target, of all that drafts, and how it samples."""
     if isinstance(decoder, BatchDecoder):
         return decoder.target.params, decoder.params
     draft = decoder.draft if isinstance(decoder, SpeculativeBeamDecoder) else None

@@ -22,7 +22,7 @@ _FEW = 1e6  # Bytes that say nothing of how a part stands to its floor.
 
 
 def lines(report: CompileReport) -> list[str]:
-    """What the command line prints."""
+    """Lines that the command line prints."""
     chip, main = report.topology.chip, report.main
     needed, has = main.argument_bytes + main.temporary_bytes, chip.hardware.memory
     rows = [("start of plain decoding", report.plain.start), ("plain step", report.plain.block)]

@@ -1,4 +1,4 @@
-"""What a GPU's program launches: XLA's list of its kernels and graphs, which is not in the HLO."""
+"""Launches of a GPU's program: XLA's list of kernels and graphs, which is not in the HLO."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Thunks:
 
 
 def read(folder: Path) -> Thunks:
-    """What XLA wrote into a folder (``xla_dump_to``).
+    """Read the files that XLA wrote into a folder (``xla_dump_to``).
 
     Raises FileNotFoundError if there is no list of thunks in it.
     """

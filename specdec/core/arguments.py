@@ -34,7 +34,7 @@ def real(
     """``value`` as a float.
 
     Args:
-      meaning: what it must be, for the message.
+      meaning: the wanted value in words, for the message.
 
     Raises:
       ValueError: it is no finite number, or not in least..most.

@@ -1,4 +1,4 @@
-"""How decode programs are compiled, and how many of them a process keeps."""
+"""Compilation of decode programs, and how many of them a process keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEEP_BARRIERS = "cse_barrier_expander"
 if jax.__version_info__ >= (0, 12):  # It cannot compile them in loops that it makes functions.
     _KEEP_BARRIERS += ",small-while-loop-hoisting"
 
-# What the products of few tokens (specdec.models.products.few_tokens) need of XLA on CPU.
+# Options of XLA on CPU for the products of few tokens (specdec.models.products.few_tokens).
 CPU_OPTIONS = {
     # A sum may be taken in any order, so that it vectorises. NaN, infinity and division stay
     # exact: XLA's defaults for what fast math must honour.
@@ -53,7 +53,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
     """``jax.jit`` with the backend's options, of whose programs a process keeps the last ones.
 
     Attributes:
-      function: what is compiled, for use inside another program: a ``jit`` inside another one
+      function: the function itself, for use inside another program: a ``jit`` inside another one
         cannot have options.
     """
 
@@ -95,7 +95,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
 
 
 def num_programs() -> int:
-    """How many were compiled so far in this process, one for each combination of shapes."""
+    """Number of programs compiled so far in this process, one for each combination of shapes."""
     return _dropped + sum(jitted._cache_size() for jitted in _kept.values())
 
 

@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Where to write a file or a directory, which takes its name when all is on disk.
+    """A path to write a file or a directory to, which takes its name when all is on disk.
 
     It replaces a file or an empty directory, and makes its parents. A failure leaves nothing
     behind. Remains of a killed process are removed.
@@ -164,8 +164,8 @@ def numpy_file(path: Path, remedy: str) -> Iterator[IO[bytes]]:
             raise ValueError(f"{path} is damaged ({reason}). {remedy}") from None
 
 
-# What NumPy raises where a header is no literal of Python's, or a part of an archive is cut off;
-# of zipfile NotImplementedError, where a damaged byte names a compression that it lacks.
+# Errors of NumPy where a header is no literal of Python's, or a part of an archive is cut off; of
+# zipfile NotImplementedError, where a damaged byte names a compression that it lacks.
 _UNREADABLE = (
     ValueError, LookupError, OSError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError,
     BadZipFile, NotImplementedError, zlib.error,

@@ -1,4 +1,4 @@
-"""The machine that this runs on, and the cache directory for what was measured on it."""
+"""The machine that this runs on, and the cache directory for measurements on it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def num_cores() -> int:
 
 @functools.cache
 def vector_registers() -> int:
-    """How many vectors a core keeps at once: 32 with AVX-512, else taken to be AVX2's 16."""
+    """Number of vectors that a core keeps at once: 32 with AVX-512, else taken to be AVX2's 16."""
     return 32 if "avx512f" in _cpu_info("flags").split() else 16
 
 

@@ -19,7 +19,7 @@ Layout = Literal["out_in", "in_out"]
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
-    """What programs of one kind of device have in common.
+    """The platform that programs are compiled for: a kind of device, and what follows from it.
 
     Attributes:
       name: as JAX has it.
@@ -54,7 +54,7 @@ class Platform:
 
     @property
     def without_kernels(self) -> Platform:
-        """The same without our kernels: the compiler's own operations have gradients."""
+        """This platform without our kernels: the compiler's own operations have gradients."""
         return dataclasses.replace(self, fused=False)
 
 
@@ -69,7 +69,7 @@ _compiling: contextvars.ContextVar[Platform | None] = contextvars.ContextVar(
 
 
 def current() -> Platform:
-    """What programs are traced for: that of :func:`compiling_for`, or of JAX's default device."""
+    """The platform of programs: that of :func:`compiling_for`, or of JAX's default device."""
     return _compiling.get() or PLATFORMS[jax.default_backend()]
 
 

@@ -13,7 +13,7 @@ class ProcessGone(Exception):
     """Another process has gone, so that nothing that all of them do can end.
 
     Args:
-      found: JAX's error, which tells it.
+      found: JAX's error, from which it is known.
     """
 
     def __init__(self, found: Exception):
@@ -25,7 +25,7 @@ class ProcessGone(Exception):
 
 
 def exchange(mine: bytes) -> list[bytes]:
-    """What each process gave, by index; raises ProcessGone if one has gone."""
+    """The bytes of each process, by index; raises ProcessGone if one has gone."""
     if jax.process_count() == 1:
         return [mine]
     try:

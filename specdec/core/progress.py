@@ -45,15 +45,15 @@ def say(message: str, *, result: bool = False) -> None:
 
 
 class Progress(tqdm):
-    """How much is done, how fast, and how long the rest will take.
+    """A line that shows how much is done, how fast, and how long the rest will take.
 
     A bar on a terminal; elsewhere, in a log file say, a line every ten seconds. The last state is
     always shown. To be closed, or used with ``with``.
 
     Args:
       total: of what is to be done.
-      unit: what is counted, such as "rows".
-      done: what an earlier session did.
+      unit: of counting, such as "rows".
+      done: number that an earlier session did.
       name: of the whole, if it has one.
       until: of ``time.monotonic``, when it will end in any case.
     """
@@ -78,7 +78,7 @@ class Progress(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """What the line is made of; tqdm's, and how fast it goes, where that is known."""
+        """Fields of the line: tqdm's, and how fast it goes, where that is known."""
         found = super().format_dict
         done, elapsed = found["n"] - found["initial"], found["elapsed"]
         pace = ""
@@ -91,12 +91,12 @@ class Progress(tqdm):
         return {**found, "pace": pace}
 
     def begin(self, what: str) -> None:
-        """Shows at once what is under way; ``set_description`` waits for the next line."""
+        """Shows at once the work under way; ``set_description`` waits for the next line."""
         self._shown = -self._gap
         self.set_description(what)
 
     def add(self, count: int = 1, *, kind: Hashable = None, tokens: int = 0) -> None:
-        """Counts what was done.
+        """Counts finished work.
 
         Args:
           kind: such as a batch's shape. What is the first of its kind compiles a program: neither
@@ -112,7 +112,7 @@ class Progress(tqdm):
         self.update(count)
 
     def skip(self, count: int = 0) -> None:
-        """Counts what the rate is not to be judged by, and not the time since the last addition."""
+        """Counts work that the rate leaves out, with the time since the last addition."""
         if self.disable:  # By the environment's TQDM_DISABLE.
             return
         self.initial += count
@@ -138,7 +138,7 @@ class Progress(tqdm):
 
 
 def _rate(per_second: float, unit: str) -> str:
-    """Such as "5.0 rows/s" or "12 rows/min": never seconds for one, nor a fraction of one."""
+    """A rate, as "5.0 rows/s" or "12 rows/min": never seconds for one, nor a fraction of one."""
     if per_second >= 1:
         return f"{per_second:.{0 if per_second >= 100 else 1}f} {unit}/s"
     if per_second * 60 >= 1:
@@ -147,7 +147,7 @@ def _rate(per_second: float, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Such as "12 s", "3 min 20 s" or "2 h 5 min"."""
+    """A time such as "12 s", "3 min 20 s" or "2 h 5 min"."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"

@@ -129,12 +129,12 @@ def acceptance_prob(
 
 
 def leading_true(flags: jax.Array) -> Int[Array, " b"]:
-    """How many entries of [B, N] are true before the first false one."""
+    """Number of entries of [B, N] that are true before the first false one."""
     return jnp.sum(jnp.cumprod(flags.astype(jnp.int32), axis=-1), axis=-1)
 
 
 def guess_counts(draft: Draft) -> Int[Array, " b"]:
-    """How many guesses each row has, [B]."""
+    """Number of guesses of each row, [B]."""
     batch, size = draft.tokens.shape
     if draft.num_guesses is None:
         return jnp.full((batch,), size, jnp.int32)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class StopRequest:
-    """What :func:`stop_request` noted."""
+    """A request to stop, as :func:`stop_request` noted it."""
 
     by: signal.Signals | None = None  # The signal that came last; None while there was none.
 

@@ -70,12 +70,12 @@ def _lowest_kept(
 def warped_parts(
     logits: Float[Array, "*shape v"], sampling: Sampling
 ) -> tuple[Float[Array, "*shape v"], Float[Array, "*shape 1"]]:
-    """Unnormalised probabilities after temperature and what cuts tokens off, and their sum.
+    """Unnormalised probabilities after temperature and the cuts, and their sum.
 
-    That is top-k, top-p, min-p and typical-p in that order. top-k keeps x if fewer than k tokens
-    are likelier, top-p if those that are likelier have less than p together, typical-p if those
-    that are more typical have. So what is tied with the last token kept is kept too, and the result
-    does not depend on the order of the vocabulary.
+    The cuts are top-k, top-p, min-p and typical-p, in that order. top-k keeps x if fewer than k
+    tokens are likelier, top-p if those that are likelier have less than p together, typical-p if
+    those that are more typical have. So tokens tied with the last one kept are kept too, and the
+    result does not depend on the order of the vocabulary.
     Source: Leviathan et al. 2023, section 2.2 ("standardized sampling").
 
     Args:

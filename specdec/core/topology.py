@@ -1,4 +1,4 @@
-"""Which token of a block follows which.
+"""Shapes of a block: which token follows which.
 
 Shapes: B rows, N nodes, D depth (N = D = gamma for a chain).
 """
@@ -83,7 +83,7 @@ class Topology:
         return self == Topology.chain(self.size)
 
     def rooted(self) -> Topology:
-        """The same under a root of its own, node 0: the block that a target scores."""
+        """This topology under a root of its own, node 0: the block that a target scores."""
         return Topology((-1, *(parent + 1 for parent in self.parents)))
 
     def with_filler(self, size: int, more: int) -> Topology:
@@ -194,7 +194,7 @@ class Forest:
     entries: Int[Array, "b m"]
 
     def with_filler(self, size: int, more: int) -> Forest:
-        """With ``more`` tokens behind a call's own that attend to nothing.
+        """This forest with ``more`` tokens behind a call's own that attend to nothing.
 
         ``size`` is for topologies: a forest has the tokens of one call.
         """
@@ -204,7 +204,7 @@ class Forest:
         return Forest(seen, jnp.pad(self.positions, padding), self.entries)
 
     def over(self, max_len: int) -> Forest:
-        """For a cache with capacity for more entries than are followed."""
+        """This forest in a cache with capacity for more entries than are followed."""
         padding = (0, max_len - self.entries.shape[1])
         seen = jnp.pad(self.seen, ((0, 0), (0, 0), padding))
         return Forest(seen, self.positions, jnp.pad(self.entries, ((0, 0), padding)))

@@ -30,7 +30,7 @@ class TokenPair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BatchingOptions:
-    """How sentences become batches."""
+    """Options for making batches of sentences."""
 
     # Of inputs, and of targets, about: rows of (S, T) are 2 * tokens_per_batch // (S + T).
     tokens_per_batch: int = 4096
@@ -77,9 +77,9 @@ class Batches:
     random order. Joining concatenates ids, which is what encoding the space-joined texts gives.
 
     Args:
-      eos_id: what stands behind targets.
-      pad_id: what fills rows.
-      input_ends: what stands behind inputs; None for EOS.
+      eos_id: the token behind targets.
+      pad_id: the token that fills rows.
+      input_ends: the tokens behind inputs; None for EOS.
 
     Raises:
       ValueError: there are no pairs, or one does not fit the longest length.
@@ -106,12 +106,12 @@ class Batches:
             )
 
     def _fits(self, sizes: np.ndarray) -> np.ndarray:
-        """Whether sizes [..., 2] without what stands behind fit each shape, [..., shapes]."""
+        """Whether sizes [..., 2], without the tokens behind, fit each shape, [..., shapes]."""
         whole = sizes + np.array([len(ends) for ends in self._ends])
         return np.all(whole[..., None, :] <= self._shapes, axis=-1)
 
     def fingerprint(self) -> str:
-        """Identifies the examples and the options, so that a resumed run can tell a change."""
+        """Identifies the examples and the options, so that a resumed run notices a change."""
         ids = np.concatenate([np.asarray(side, np.int32) for pair in self._pairs for side in pair])
         crc = zlib.crc32(ids.tobytes(), zlib.crc32(self._sizes.tobytes()))
         return f"{len(self._pairs)} examples, crc32 {crc:08x}, {self._options}"

@@ -24,7 +24,7 @@ def text_ids(
     text that the output continues has nothing behind it, and may be empty.
 
     Args:
-      name: what messages call the text.
+      name: of the text, in messages.
       max_decode_len: tokens for which positions of the model must be left behind it.
       truncate: leave out what is behind ``max_input_len`` tokens, but not what stands behind an
         encoder's texts, such as EOS, as transformers does.
@@ -44,7 +44,7 @@ def prefix_ids(
     prefix: Prefix | None, count: int, vocabulary: Tokenizer | None, model: LoadableModel,
     max_input_len: int, max_decode_len: int = 0,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Token ids of what each of ``count`` outputs is made to begin with, without EOS.
+    """Token ids that each of ``count`` outputs is made to begin with, without EOS.
 
     Args:
       prefix: a string or token ids, for all rows or in a list with one for each; None or an empty
@@ -91,7 +91,7 @@ def _ids(
     text: Any, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
     max_decode_len: int, continued: bool, before: Sequence[int] = (), truncate: bool | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """See :func:`text_ids`; what is ``continued`` has no EOS, and a string ``before`` in front.
+    """See :func:`text_ids`; a ``continued`` text has no EOS, and the string ``before`` in front.
 
     A prefix is not truncated: None.
     """
@@ -137,10 +137,10 @@ def _ids(
         ids = np.concatenate([ids[:kept], ids[len(ids) - max_input_len + kept :]])
     limit, more = model.max_positions, max_decode_len if continued else 0
     if limit is not None and len(ids) + more > limit:
-        told = f"; with max_decode_len = {more} that is" if more else ","
+        with_output = f"; with max_decode_len = {more} that is" if more else ","
         lower = " or lower max_decode_len" if more else ""
         raise ValueError(
-            f"{name} has {len(ids)} tokens{told} more than the model's {limit} positions. Shorten "
-            f"it{lower}."
+            f"{name} has {len(ids)} tokens{with_output} more than the model's {limit} positions. "
+            f"Shorten it{lower}."
         )
     return ids

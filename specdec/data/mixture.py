@@ -25,7 +25,7 @@ class PairsPart:
     validation_examples: int = 500  # At most so many, evenly spread.
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
-        """Its (input, target) examples for "train" or "validation"; its paths are in ``data``."""
+        """Pairs (input, target) for "train" or "validation"; the paths are in ``data``."""
         del random
         rows = read_pairs(data / self.directory / f"{split}.tsv")
         found = [(self.prefix + source, target) for source, target in rows]
@@ -36,7 +36,7 @@ class PairsPart:
 
 @dataclasses.dataclass(frozen=True)
 class RestorationPart:
-    """Sentences to restore from a corrupted copy: what teaches a small model to copy.
+    """Sentences to restore from a corrupted copy: they teach a small model to copy.
 
     A denoising objective in the manner of BART's token masking and deletion (Lewis et al. 2020),
     with words instead of masks: of each sentence, ``corrupt`` of the words are dropped or replaced

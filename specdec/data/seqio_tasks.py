@@ -126,7 +126,7 @@ def pairs_task(
         del shuffle_files, seed
         path = Path(directory) / f"{split}.tsv"
         for _ in stream_pairs(path):
-            pass  # What a bad line raises in here is ours; from inside the data set, tensorflow's.
+            pass  # A bad line's error in here is ours; from inside the data set, tensorflow's.
         text = tf.TensorSpec((), tf.string)
         return tf.data.Dataset.from_generator(
             lambda: ({"input": a, "target": b} for a, b in stream_pairs(path)),
@@ -193,7 +193,7 @@ def _readable(vocabulary: str) -> str:
 
 
 def _check_prepared(source: seqio.TfdsDataSource) -> None:
-    """TFDS would download for hours what it has not, or without a network try for minutes."""
+    """Keeps TFDS from downloading for hours, or trying for minutes without a network."""
     data = source.tfds_dataset
     advice = f"run `tfds build {data.name}` where there is a network"
     try:

@@ -1,4 +1,4 @@
-"""What a run decodes: texts, with references where there are any."""
+"""Tasks of a run: texts to decode, with references where there are any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Example:
     """One text to decode."""
 
     input: str  # Blank only where a model is to generate from nothing.
-    reference: str | None  # What a person would have written; None where nobody did.
+    reference: str | None  # A person's output; None where there is none.
     origin: str  # Where it came from, for messages ("talk.txt:12").
     tokens: tuple[int, ...] | None = None  # With EOS, where the task itself tokenizes and cuts.
 
@@ -65,7 +65,7 @@ def good(row: Example | BadRow) -> Example:
 def model_inputs(
     examples: Sequence[Example], vocabulary: Tokenizer | None
 ) -> list[str | tuple[int, ...]]:
-    """What a model is given: an example's ids where its task made them, else its text.
+    """Inputs of a model: an example's ids where its task made them, else its text.
 
     Raises:
       ValueError: a task's ids are not those of the model's ``vocabulary``.

@@ -20,7 +20,7 @@ _SENTENCE_END = re.compile(rf"(?:(?<=[.!?])|(?<=[.!?][\"'”’])){_TITLES}\s+(?
 
 @dataclasses.dataclass(frozen=True)
 class BadRow:
-    """What replaces a row that cannot be used."""
+    """Stand-in for a row that cannot be used."""
 
     origin: str  # Where it came from ("talk.txt:12").
     reason: str  # A sentence that names it.
@@ -115,7 +115,7 @@ def read_pairs(path: str | os.PathLike) -> list[tuple[str, str]]:
 
 
 def write_pairs(path: str | os.PathLike, pairs: Iterable[tuple[str, str]]) -> None:
-    """Writes what :func:`read_pairs` reads; the file appears when it is whole.
+    """Writes a file that :func:`read_pairs` reads; the file appears when it is whole.
 
     Raises:
       ValueError: a field is empty, or contains a tab or a line break.

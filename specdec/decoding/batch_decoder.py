@@ -1,4 +1,4 @@
-"""An engine or a search with all it needs to decode batches: what is timed, measured and served."""
+"""An engine or a search with all it needs to decode batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pause(Generic[R]):
     """A loop that the host looks at.
 
     Attributes:
-      result: what its rows have come to so far, of NumPy arrays.
+      result: of its rows so far, in NumPy arrays.
       finished: [B] which of them have ended.
       over: whether nothing follows because the time is over.
     """
@@ -48,7 +48,7 @@ class Pause(Generic[R]):
 
 
 class LoopDecoder(abc.ABC, Generic[R]):
-    """Decodes batches by a loop. R is what a batch comes to, of NumPy arrays [B, ...].
+    """Decodes batches by a loop. R is the result of a batch, of NumPy arrays [B, ...].
 
     Attributes:
       target: the loop's, as it was loaded.
@@ -63,12 +63,12 @@ class LoopDecoder(abc.ABC, Generic[R]):
     @property
     @abc.abstractmethod
     def loop(self) -> Loop[Any, R]:
-        """What decodes."""
+        """The loop that decodes: an engine, or a search."""
 
     @property
     @abc.abstractmethod
     def loop_params(self) -> Params:
-        """What it decodes with."""
+        """The parameters that :attr:`loop` decodes with."""
 
     @abc.abstractmethod
     def check_result(self, batch: Batch, result: R) -> None:
@@ -85,7 +85,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         return min(self.output_bucket, loops.FIRST_BUCKET)
 
     def arguments(self, batch: Batch) -> Arguments:
-        """What :meth:`Loop.start` takes: arrays on their devices."""
+        """Arguments of :meth:`Loop.start`: arrays on their devices."""
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.loop_params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
@@ -116,7 +116,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         self, batch: Batch, *, often: bool = False, seconds: float | None = None,
         limit: int | None = None, trace: bool = False,
     ) -> Iterator[Pause[R]]:  # fmt: skip
-        """Decodes a batch, and gives what it has come to whenever the loop pauses.
+        """Decodes a batch, and gives its result so far whenever the loop pauses.
 
         The loop pauses where its rows need larger arrays. Who asks for no more ends it.
 

@@ -36,8 +36,8 @@ class BeamResult:
       num_tokens: [B, W]; 0 where fewer than W hypotheses ended.
       scores: [B, W] by the rule; -inf where there is no hypothesis.
       log_probs: [B, W] sums of log p, in float32; with rules for logits, as these have it.
-      told: [B, W, L, 2] log p of each token, as the model has it and as rules made it; None unless
-        asked for.
+      token_log_probs: [B, W, L, 2] log p of each token, as the model has it and as rules made it;
+        None unless asked for.
       steps: [B] target calls until the row was done.
       nan: [B] whose logits were NaN before that; see :class:`specdec.types.DecodeState`.
     """
@@ -46,7 +46,7 @@ class BeamResult:
     num_tokens: Int[Array, "b w"]
     scores: Float[Array, "b w"]
     log_probs: Float[Array, "b w"]
-    told: Float[Array, "b w l 2"] | None
+    token_log_probs: Float[Array, "b w l 2"] | None
     steps: Int[Array, " b"]
     nan: Int[Array, " b"]
 
@@ -54,12 +54,12 @@ class BeamResult:
         """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
         found = []
         for beam in np.flatnonzero(self.num_tokens[index, :count]):
-            length, told = self.num_tokens[index, beam], (None, None)
-            if self.told is not None:
-                told = np.moveaxis(np.asarray(self.told)[index, beam, :length], 1, 0)
+            length, log_probs = self.num_tokens[index, beam], (None, None)
+            if self.token_log_probs is not None:
+                log_probs = np.asarray(self.token_log_probs)[index, beam, :length].T
             tokens = np.asarray(self.tokens)[index, beam, :length]
             score, log_prob = float(self.scores[index, beam]), float(self.log_probs[index, beam])
-            found.append(Hypothesis(tokens, score, log_prob, None, *told))
+            found.append(Hypothesis(tokens, score, log_prob, None, *log_probs))
         return found
 
     @property
@@ -99,7 +99,7 @@ class Hypothesis:
 
 @pytree
 class SearchState:
-    """What a target call needs."""
+    """Arrays of a search before a target call."""
 
     beams: BeamState
     last_token: Int[Array, "b w"]  # Of each live hypothesis; not yet in the cache.
@@ -175,7 +175,7 @@ class BeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and the next call."""
+        """The least output bucket for the tokens so far and the next call."""
         return beam_rules.needs(state.beams, 1)
 
     def result(self, params: tuple[BeamRules, Params], state: SearchState, size: int) -> BeamResult:
@@ -187,7 +187,7 @@ def result_of(
     rules: BeamRules, beams: BeamState, nan: Int[Array, " b"], size: int, pad_id: int
 ) -> BeamResult:
     """The n-best lists of a search."""
-    tokens, lengths, scores, log_probs, told = beam_rules.best_hypotheses(rules, beams)
+    tokens, lengths, scores, log_probs, token_log_probs = beam_rules.best_hypotheses(rules, beams)
     inside = jnp.arange(size) < lengths[..., None]
 
     def of_size(values):
@@ -197,9 +197,9 @@ def result_of(
         return jnp.pad(values, padding)
 
     tokens = jnp.where(inside, of_size(tokens), pad_id)
-    if told is not None:
-        told = jnp.where(inside[..., None], of_size(told), 0)
-    return BeamResult(tokens, lengths, scores, log_probs, told, beams.length, nan)
+    if token_log_probs is not None:
+        token_log_probs = jnp.where(inside[..., None], of_size(token_log_probs), 0)
+    return BeamResult(tokens, lengths, scores, log_probs, token_log_probs, beams.length, nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +226,7 @@ class BeamDecoder(LoopDecoder[BeamResult]):
 
     @property
     def seed(self) -> int:
-        """Nothing is random."""
+        """Seed 0: nothing is random."""
         return 0
 
     @property

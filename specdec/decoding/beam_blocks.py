@@ -1,4 +1,4 @@
-"""What a block of speculative beams does: guess, score, replay the rules, keep.
+"""A block of speculative beams: guess, score, replay the rules, keep.
 
 See :mod:`specdec.decoding.speculative_beam`.
 
@@ -43,7 +43,7 @@ ENDS = ("miss", "done", "limit", "depth")
 
 @dataclasses.dataclass(frozen=True)
 class BeamDraft:
-    """How a draft model guesses."""
+    """A draft model, and its beams and levels."""
 
     model: Model
     beams: int  # u, at least W.
@@ -95,7 +95,7 @@ class Live:
 
 @pytree
 class Guesses:
-    """What a target call scores; the first W tokens are the hypotheses' newest ones.
+    """Tokens that a target call scores; the first W are the hypotheses' newest ones.
 
     Attributes:
       tokens, parents: see :class:`BeamBlock`. A parent of -2: filler, which nothing descends from.
@@ -111,7 +111,7 @@ class Guesses:
 
 @dataclasses.dataclass(frozen=True)
 class BeamEngine:
-    """A target, what drafts for it, and the sizes of a search. Everything is pure; it is static.
+    """A target, its draft, and the sizes of a search. Everything is pure; it is static.
 
     Attributes:
       draft: None for plain beams in the same layout: each block is a level then.
@@ -147,7 +147,7 @@ class BeamEngine:
         self, prompt: Prompt, level: Int[Array, " b"], family: Int[Array, "b t l"],
         ancestors: Bool[Array, "b t n"], depths: Int[np.ndarray, " n"], *, ahead: int,
     ) -> Forest:  # fmt: skip
-        """How the last T of the N tokens that a block has so far lie in a cache.
+        """Places in a cache of the last T of the N tokens that a block has so far.
 
         Args:
           level: of the block's first token; entries of levels before it are written.
@@ -177,7 +177,7 @@ class BeamEngine:
     def start(
         self, params: Params, draft_params: Params, prompt: Prompt, output_bucket: int
     ) -> tuple[tuple[Encoded, Encoded], Live, tuple[Cache, Cache]]:
-        """What both models made of the inputs, the one hypothesis of no tokens, both caches.
+        """Encodings of both models, the one hypothesis of no tokens, both caches.
 
         Args:
           output_bucket: L.
@@ -197,7 +197,7 @@ class BeamEngine:
         self, params: Params, encoded: Encoded, prompt: Prompt, beams: BeamState, live: Live,
         cache: Cache, rules: Rules,
     ) -> tuple[Guesses, Cache, Bool[Array, " b"]]:  # fmt: skip
-        """The draft's beams, its cache with what it was fed, and rows where it gave NaN.
+        """The draft's beams, its cache with the tokens it was fed, and rows where it gave NaN.
 
         Its first call is fed the hypotheses' newest tokens and the level before, which it lacks
         after a block that survived whole: an idempotent overwrite otherwise. The last guesses are

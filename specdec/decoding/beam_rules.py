@@ -54,14 +54,14 @@ _TITLES: dict[str, str] = {"t5x": "T5X", "huggingface": "Hugging Face"}
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-    """How beams are searched; see :mod:`specdec.decoding.beam_rules` for the two rules.
+    """Options of beam search; see :mod:`specdec.decoding.beam_rules` for the two rules.
 
     Attributes:
       num_beams: W, hypotheses that are kept.
       rule: "t5x" or "huggingface".
-      alpha: T5X's brevity penalty, >= 0; 0.6 unless told.
-      length_penalty: Hugging Face's power of the length; 1.0 unless told.
-      early_stopping: Hugging Face's: False, which it is unless told, True or "never".
+      alpha: T5X's brevity penalty, >= 0; 0.6 by default.
+      length_penalty: Hugging Face's power of the length; 1.0 by default.
+      early_stopping: Hugging Face's: False (the default), True or "never".
 
     Raises:
       ValueError: a value out of its range, or one that belongs to the other rule.
@@ -103,7 +103,7 @@ class BeamConfig:
         return f"{self.num_beams} beams by the rule of {_TITLES[self.rule]} ({own})"
 
     def traced(self, output_bucket: int, logits: Rules = (), log_probs: bool = False) -> BeamRules:
-        """The same for a compiled program, whose penalties may change without another compile.
+        """These rules for a compiled program, whose penalties may change without another compile.
 
         Args:
           logits, log_probs: see :class:`BeamRules`.
@@ -144,7 +144,7 @@ class BeamRules:
     log_probs: bool = static_field()
 
     def num_candidates(self, eos_ids: tuple[int, ...]) -> int:
-        """How many continuations of all beams are looked at, and of each one at most."""
+        """Number of continuations that are looked at: of all beams, and at most of each one."""
         return max(2, 1 + len(eos_ids)) * self.num_beams
 
 
@@ -202,7 +202,7 @@ class Continuations:
 def initial_state(
     rules: BeamRules, prompt: Prompt, limit: Int[Array, ""] | int, output_bucket: int, pad_id: int
 ) -> BeamState:
-    """Before the first step: one live hypothesis a row, of no tokens.
+    """State before the first step: one live hypothesis a row, of no tokens.
 
     Args:
       limit: tokens a hypothesis may have, at most ``output_bucket``.
@@ -210,7 +210,7 @@ def initial_state(
     num_rows = prompt.batch_size
     nothing = jnp.full((num_rows, rules.num_beams), -jnp.inf)
     tokens = jnp.full((*nothing.shape, output_bucket), pad_id, jnp.int32)
-    told = jnp.zeros((*tokens.shape, 2)) if rules.log_probs else None
+    token_log_probs = jnp.zeros((*tokens.shape, 2)) if rules.log_probs else None
     limit = jnp.asarray(limit, jnp.int32)
     return BeamState(
         live_log_probs=nothing.at[:, 0].set(0.0),
@@ -219,8 +219,8 @@ def initial_state(
         pool_log_probs=nothing,
         pool_tokens=tokens,
         pool_lengths=jnp.zeros(nothing.shape, jnp.int32),
-        live_token_log_probs=told,
-        pool_token_log_probs=told,
+        live_token_log_probs=token_log_probs,
+        pool_token_log_probs=token_log_probs,
         length=jnp.zeros((num_rows,), jnp.int32),
         rules=jax.tree.map(
             lambda leaf: jnp.repeat(leaf[:, None], rules.num_beams, axis=1),
@@ -293,21 +293,21 @@ def step(
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, total), width)
     live_parents, live_tokens = take_rows(parents, chosen), take_rows(tokens, chosen)
-    told = None
+    token_log_probs = None
     if rules.log_probs:
         both = jnp.stack([best.plain, best.log_probs], axis=-1)
-        told = take_rows(both.reshape(len(indices), -1, 2), indices)
-    pool = _pooled(rules, state, total, tokens, parents, ends, told)
+        token_log_probs = take_rows(both.reshape(len(indices), -1, 2), indices)
+    pool = _pooled(rules, state, total, tokens, parents, ends, token_log_probs)
     new = dataclasses.replace(
         state,
         live_log_probs=live_log_probs,
         live_tokens=_appended(
             take_rows(state.live_tokens, live_parents), live_tokens, state.length
         ),
-        live_token_log_probs=told
-        if told is None or state.live_token_log_probs is None
+        live_token_log_probs=token_log_probs
+        if token_log_probs is None or state.live_token_log_probs is None
         else _appended(
-            take_rows(state.live_token_log_probs, live_parents), take_rows(told, chosen),
+            take_rows(state.live_token_log_probs, live_parents), take_rows(token_log_probs, chosen),
             state.length
         ),
         length=length,
@@ -331,7 +331,8 @@ def step(
 
 def _pooled(
     rules: BeamRules, state: BeamState, total: Float[Array, "b k"], tokens: Int[Array, "b k"],
-    parents: Int[Array, "b k"], ends: Bool[Array, "b k"], told: Float[Array, "b k 2"] | None,
+    parents: Int[Array, "b k"], ends: Bool[Array, "b k"],
+    token_log_probs: Float[Array, "b k 2"] | None,
 ) -> dict[str, Array | None]:  # fmt: skip
     """The pool's fields, with the candidates that end now."""
     width, length = rules.num_beams, state.length + 1
@@ -355,8 +356,8 @@ def _pooled(
         "pool_log_probs": take_rows(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen),
         "pool_tokens": grown(state.pool_tokens, state.live_tokens, tokens),
         "pool_token_log_probs": None
-        if told is None
-        else grown(state.pool_token_log_probs, state.live_token_log_probs, told),
+        if token_log_probs is None
+        else grown(state.pool_token_log_probs, state.live_token_log_probs, token_log_probs),
         "pool_lengths": jnp.where(
             scores > -jnp.inf,
             take_rows(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen),
@@ -413,13 +414,13 @@ def all_finished(state: BeamState) -> BeamState:
 
 
 def needs(state: BeamState, levels: int) -> Int[Array, " b"]:
-    """The least output bucket for what there is, and for ``levels`` more of rows that go on."""
+    """The least output bucket for the tokens so far, and for ``levels`` more of rows that go on."""
     more = jnp.minimum(state.length + levels, state.limit)
     return jnp.where(state.finished, state.length, more)
 
 
 def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:
-    """The rows of a [B, ...] where they are told, else of b."""
+    """The rows of a [B, ...] where ``rows`` is True, else of b."""
     return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
 
@@ -432,6 +433,6 @@ def take_rows(values: Array, indices: Int[Array, "b n"]) -> Array:
 def _appended(
     rows: Shaped[Array, "b w l ..."], new: Shaped[Array, "b w ..."], at: Int[Array, " b"]
 ) -> Shaped[Array, "b w l ..."]:
-    """The rows with a token, or what is told of it, set at index at[b]."""
+    """The rows with a token, or its log-probabilities, set at index at[b]."""
     here = (jnp.arange(rows.shape[2]) == at[:, None])[:, None]
     return jnp.where(here.reshape(*here.shape, *[1] * (rows.ndim - 3)), new[:, :, None], rows)

@@ -1,4 +1,4 @@
-"""Builds what decodes: from a target, a draft and a :class:`Decoding`."""
+"""Builds engines and decoders from a target, a draft and a :class:`Decoding`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _opening(target: LoadedTarget, decoding: Decoding) -> RuleTarget:
 
 
 def rules_of(target: LoadedTarget, decoding: Decoding) -> tuple[Rule, ...]:
-    """The rules that are given, or the checkpoint's own, and the first token that is told.
+    """The rules that are given, or the checkpoint's own, and one for a fixed first token.
 
     Raises:
       ValueError: the checkpoint's options cannot be followed in this way.

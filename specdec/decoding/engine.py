@@ -68,7 +68,7 @@ class EngineParams:
     target: Params  # The target's packed parameters.
     sampling: Sampling  # How the target's logits become the distribution of the output.
     drafter: Params = ()  # The drafter's own; () for plain decoding.
-    stops: Stops | None = None  # What ends rows beside EOS.
+    stops: Stops | None = None  # Strings and tokens that end rows beside EOS.
 
 
 @pytree
@@ -94,7 +94,7 @@ class Engine:
     Attributes:
       target: the model whose distribution outputs follow.
       drafter: None for plain decoding.
-      verifier: what accepts guesses; plain decoding has none.
+      verifier: accepts guesses; plain decoding has none.
       alternatives: of each token, the likeliest ones whose log-probabilities are kept with its own;
         None to keep nothing.
       samples: of each text; above 1, results are of texts and their samples, [B, samples, ...].
@@ -120,7 +120,7 @@ class Engine:
 
     @property
     def topology(self) -> AnyTopology:
-        """Of each draft; the chain of no guesses in plain decoding."""
+        """Topology of each draft; the chain of no guesses in plain decoding."""
         return self.drafter.topology if self.drafter else CHAIN
 
     @property
@@ -148,7 +148,7 @@ class Engine:
           seed: of all random numbers; see :func:`specdec.core.randomness.row_keys`.
           output_bucket: L, size of the output buffer.
           trace: whether every block's diagnostics are kept.
-          encoded: what its target made of the inputs, where a draft decodes alone.
+          encoded: the target's encoding of the inputs, where a draft decodes alone.
         """
         capacity = output_bucket + max(self.nodes + 1, self.width)
         start = self.target.start(params.target, prompt, capacity, encoded)
@@ -230,7 +230,7 @@ class Engine:
 
     @jax.named_scope("verify")
     def verify(self, scored: Scored, draft: Draft, random: RandomSource) -> Verdict:
-        """What the verifier keeps; with no guess at all one token is drawn from p."""
+        """Verdict on a draft; with no guess at all one token is drawn from p."""
         verifier = self.verifier if self.drafter else TOKEN_VERIFIER
         return verifier(random, scored.distribution, draft)
 
@@ -239,7 +239,7 @@ class Engine:
         self, params: EngineParams, state: DecodeState, draft: Draft, scored: Scored,
         verdict: Verdict,
     ) -> tuple[DecodeState, BlockInfo]:  # fmt: skip
-        """Takes in what is kept of a verdict."""
+        """Takes in the kept tokens of a verdict."""
         eos_ids = self.target.eos_ids
         stop = None
         if params.stops is not None:
@@ -289,7 +289,7 @@ class Engine:
         return rules.where(active, after, state.rules), _any_emitted(scored.nothing, verdict)
 
     def _log_probs(self, params: EngineParams, scored: Scored, verdict: Verdict) -> LogProbs | None:
-        """Of a verdict's tokens, if they are kept."""
+        """Log-probabilities of a verdict's tokens, if they are kept."""
         if scored.logits is None:
             return None
 
@@ -323,7 +323,7 @@ class Engine:
         return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
 
     def needs(self, state: DecodeState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and a next block.
+        """The least output bucket for the tokens so far and a next block.
 
         A block begins inside the bucket and is written whole, so arrays hold depth + 1 tokens more.
         A sample that has ended has had no more blocks than its text's other samples have tokens, so
@@ -335,14 +335,14 @@ class Engine:
         return needed if self.samples == 1 else jnp.max(by_text(needed, self.samples), axis=1)
 
     def result(self, params: EngineParams, state: DecodeState, size: int) -> DecodeResult:
-        """What the rows have come to, with outputs of ``size`` tokens."""
+        """Results of the rows, with outputs of ``size`` tokens."""
         del params
         found = st.result(state, size, self.target.pad_id)
         return found if self.samples == 1 else by_text(found, self.samples)
 
 
 def _nan(scored: Scored, verdict: Verdict) -> Int[Array, " b"]:
-    """Whose logits were NaN; see :class:`DecodeState`."""
+    """Code of whose logits were NaN; see :class:`DecodeState`."""
     # A draft's NaN, too, is in what of it is accepted.
     models = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
     of_rules = 0

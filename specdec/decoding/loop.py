@@ -37,7 +37,7 @@ FIRST_BUCKET = 64  # Tokens for which a decode has arrays at first, unless fewer
 
 
 class Loop(Protocol[S, R]):
-    """What decodes rows block by block: an engine, or a search. It is static, all else is pure.
+    """Decoding of rows block by block: an engine, or a search. It is static, all else is pure.
 
     S is its state, R what comes of it.
     """
@@ -62,14 +62,14 @@ class Loop(Protocol[S, R]):
         ...
 
     def needs(self, state: S) -> Int[Array, " b"]:
-        """The least output bucket that holds what each row has produced, and its next block.
+        """The least output bucket that holds each row's output so far, and its next block.
 
         A row that has ended has no next block, nor have its samples that have.
         """
         ...
 
     def result(self, params: Params, state: S, size: int) -> R:
-        """What the rows have come to, with outputs of ``size`` tokens; every leaf is [B, ...]."""
+        """Results of the rows, with outputs of ``size`` tokens; every leaf is [B, ...]."""
         ...
 
 
@@ -104,7 +104,7 @@ def decode(
 
     Args:
       limit: tokens of an output, at most ``output_bucket``.
-      given: what else this loop's ``start`` takes; all arguments are its own.
+      given: other arguments of this loop's ``start``; all arguments are its own.
     """
     state = loop.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace, **given
@@ -232,7 +232,7 @@ class RefillResult(Generic[S, R]):
       tags: [B] the rows' in their places; -1 for none.
       taken: see :class:`RefillQueue`.
       replaced: [B] the tag of the row whose place each waiting one took; -1 for none.
-      left: what these have come to, [B, ...].
+      left: their results, [B, ...].
       status, result: of the rows that are in their places.
       blocks: scalar, how many were run.
     """

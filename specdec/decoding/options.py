@@ -18,7 +18,7 @@ from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
 
 Method = Literal["speculative", "autoregressive", "beam", "speculative_beam"]
-AutoName = Literal["gamma", "tree", "beams"]  # What "auto" chooses.
+AutoName = Literal["gamma", "tree", "beams"]  # The shape that "auto" chooses.
 GREEDY = SamplingConfig(temperature=0.0)
 DEFAULT_GAMMA = 4
 _OF_CHAINS, _OF_TREES = TokenVerifier(), RecursiveVerifier()
@@ -277,7 +277,7 @@ class Decoding:
 
     @property
     def alternatives(self) -> int | None:
-        """To keep of each token with its log-probabilities; None to keep nothing."""
+        """Number of alternatives to keep of each token; None to keep no log-probabilities."""
         return self.top_log_probs if self.log_probs or self.top_log_probs else None
 
     @property
@@ -292,7 +292,7 @@ class Decoding:
 
     @property
     def to_choose(self) -> AutoName | None:
-        """What "auto" is to choose; None if nothing is "auto"."""
+        """The shape that "auto" is to choose; None if nothing is "auto"."""
         if not self.guesses or "auto" not in (self.gamma, self.tree):
             return None
         return "beams" if self.searches else "tree" if self.tree else "gamma"
@@ -320,7 +320,7 @@ class Decoding:
         return self.verifier or (_OF_CHAINS if self.tree is None else _OF_TREES)
 
     def fitted(self, most_guesses: int) -> Decoding:
-        """The same with a number for a gamma that was not given.
+        """These options with a number for a gamma that was not given.
 
         Args:
           most_guesses: the most guesses in a row that the draft can make.
@@ -330,7 +330,7 @@ class Decoding:
         return dataclasses.replace(self, gamma=min(self.depth, most_guesses))
 
     def with_shape(self, shape: Shape | None) -> Decoding:
-        """The same with these guesses in a block; plain decoding if None."""
+        """These options with this shape of a block; plain decoding if None."""
         changes: dict[str, Any] = {"gamma": None, "tree": None, "stop_below": 0.0}
         if shape is None:
             changes |= {"method": _PLAIN.get(self.method, self.method), "draft_beams": None}

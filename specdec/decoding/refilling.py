@@ -54,7 +54,7 @@ class _Queue:
         self._open: collections.deque[_Open] = collections.deque()
 
     def sizes(self) -> Sizes | None:
-        """Of the next row; None where there is none."""
+        """Padded sizes of the next row's inputs and prefix; None where there is no row."""
         while not self._rows:
             batch = next(self._batches, None)
             if batch is None:
@@ -84,7 +84,7 @@ class Refilled(Generic[R]):
     """Decodes batches of as many rows each.
 
     Attributes:
-      blocks: that its loops have run so far.
+      blocks: number that its loops have run so far.
     """
 
     def __init__(self, decoder: LoopDecoder[R], batch_size: int, trace: bool):
@@ -96,7 +96,7 @@ class Refilled(Generic[R]):
         self._going: dict[int, _Row] = {}  # Rows that were started and have not ended, by tag.
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
-        """Yields each batch with what it came to."""
+        """Yields each batch with its result."""
         queue = _Queue(batches)
         while queue.sizes() is not None:
             yield from self._until_smaller(queue)
@@ -155,7 +155,7 @@ class Refilled(Generic[R]):
         return loops.RefillQueue(state, tags, count, np.zeros_like(count)), sizes
 
     def _arguments(self, rows: Sequence[_Row | None], sizes: Sizes) -> tuple:
-        """What starts some rows, filled up with rows that have ended."""
+        """Arguments that start some rows, filled up with rows that have ended."""
         count = self._batch_size
         inputs, prefix = (np.zeros((count, size), np.int32) for size in sizes)
         prompt = Prompt(inputs, np.zeros(count, np.int32), prefix, np.ones(count, np.int32))
@@ -169,7 +169,7 @@ class Refilled(Generic[R]):
         return self._decoder.arguments(Batch(prompt, row_ids))
 
     def _keep(self, results: R, tags: np.ndarray) -> None:
-        """Keeps what the rows with these tags have come to; -1 for none."""
+        """Keeps the results of the rows with these tags; -1 for none."""
         for index in np.flatnonzero(tags >= 0):
             opened, place = self._going.pop(int(tags[index]))
             opened.results[place] = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)
@@ -177,7 +177,7 @@ class Refilled(Generic[R]):
 
 
 def _stacked(results: Sequence[Any]) -> Any:
-    """Rows as a batch; zeros fill up what is shorter, and rows without a result."""
+    """Rows as a batch; zeros fill up shorter rows, and rows without a result."""
     known = [index for index, result in enumerate(results) if result is not None]
 
     def joined(*leaves):

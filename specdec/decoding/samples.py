@@ -1,4 +1,4 @@
-"""Several samples of each text: rows that share what was encoded, and have their own randomness.
+"""Several samples of each text: rows that share its encoding, and have their own randomness.
 
 The n samples of a text are n rows behind each other: B texts have B n rows. In what a loop returns
 they are an axis of their own, [B, n, ...].

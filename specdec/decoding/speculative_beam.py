@@ -60,7 +60,7 @@ class BeamStats:
 
 @pytree
 class SpeculativeBeamResult:
-    """Like plain beams, with what it took.
+    """Result of plain beams, with the calls and blocks that it took.
 
     Attributes:
       beams: its ``steps`` count levels.
@@ -81,7 +81,7 @@ class SpeculativeBeamResult:
 
     @property
     def stats(self) -> Stats:
-        """The same counts as of other blocks.
+        """Counts as other blocks have them.
 
         A level is accepted when all its survivors had been guessed, and examined when it is or is
         the one that was missed; ``emitted`` has the tokens of the best hypotheses.
@@ -99,7 +99,7 @@ class SpeculativeBeamResult:
 
 @pytree
 class SearchState:
-    """What a block needs."""
+    """Arrays of a search before a block."""
 
     beams: BeamState
     live: Live
@@ -181,18 +181,18 @@ class SpeculativeBeamLoop:
         return dataclasses.replace(state, beams=beam_rules.all_finished(state.beams))
 
     def needs(self, state: SearchState) -> Int[Array, " b"]:
-        """The least output bucket for what there is and all levels of a next block."""
+        """The least output bucket for the tokens so far and all levels of a next block."""
         return beam_rules.needs(state.beams, self.engine.gamma + 1)
 
     def result(self, params: _Parameters, state: SearchState, size: int) -> SpeculativeBeamResult:
-        """The n-best lists, with hypotheses of ``size`` tokens, and what they took."""
+        """The n-best lists, with hypotheses of ``size`` tokens, and the calls they took."""
         found = result_of(params[0], state.beams, state.nan, size, self.engine.target.pad_id)
         guesses = state.stats.target_calls * self.engine.guesses
         return SpeculativeBeamResult(found, state.stats, guesses, state.trace)
 
 
 def _counted(stats: BeamStats, block: BeamBlock) -> BeamStats:
-    """With one block more."""
+    """Counts with one block more."""
     ran = (block.num_levels > 0)[:, None]
     levels = jnp.arange(stats.levels.shape[1]) == block.num_levels[:, None]
     ends = jnp.arange(len(ENDS)) == block.end[:, None]
@@ -264,13 +264,13 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
 
     @property
     def engine(self) -> BeamEngine:
-        """What does it."""
+        """The engine of this search."""
         draft = self.draft and BeamDraft(self.draft.model, self.draft_beams, self.gamma)
         return BeamEngine(self.target.model, draft, self.config.num_beams, self.width)
 
     @property
     def seed(self) -> int:
-        """Nothing is random."""
+        """Seed 0: nothing is random."""
         return 0
 
     @property
@@ -317,7 +317,7 @@ class BeamCounts:
 
     @property
     def levels_per_call(self) -> float:
-        """How many times fewer calls than those of plain beams, which have one level each."""
+        """Calls of plain beams, which have one level each, over these calls."""
         return levels_per_call(self.levels, len(self.levels) - 2)
 
 
@@ -327,7 +327,7 @@ class SearchedBlock:
 
     Attributes:
       guesses: the draft's tokens, of each level.
-      survivors: what the live hypotheses went on with, of each level that was taken.
+      survivors: tokens of the live hypotheses, at each level that was taken.
       lost: those of the last level that had not been guessed, if that ended the block.
       end: why it ended, of :data:`specdec.decoding.beam_blocks.ENDS`.
     """

@@ -1,4 +1,4 @@
-"""What surrounds a block: the buffers, the end of a row, and taking in a block's tokens.
+"""The state around blocks: buffers, the end of a row, and taking in a block's tokens.
 
 A verdict is cut at EOS or the limit before anything is committed or counted. The output buffer has
 depth + 1 extra positions, so a block that crosses the limit is written whole and cut afterwards.
@@ -97,7 +97,7 @@ def initial_state(
 
 
 def no_log_probs(batch: int, size: int, alternatives: int) -> LogProbs:
-    """Of ``size`` tokens, before there are any."""
+    """Empty buffers for ``size`` tokens."""
     nothing = jnp.zeros((batch, size))
     top = jnp.zeros((batch, size, alternatives))
     return LogProbs(nothing, nothing, top.astype(jnp.int32), top)
@@ -107,7 +107,7 @@ def cut_at_end(
     verdict: Verdict, state: DecodeState, eos_ids: tuple[int, ...],
     stops: Bool[Array, "b d1"] | None = None,
 ) -> tuple[Verdict, Int[Array, " b"]]:  # fmt: skip
-    """The verdict without what follows EOS or the limit, and how many tokens that dropped, [B].
+    """The verdict without tokens behind EOS or the limit, and the number of these, [B].
 
     Finished rows emit nothing. A row cut inside its guesses keeps ``num_emitted`` of them, and
     counts no further level as examined.
@@ -227,7 +227,7 @@ def record(state: DecodeState, info: BlockInfo) -> DecodeState:
 
 
 def result(state: DecodeState, size: int, pad_id: int) -> DecodeResult:
-    """What rows have come to, [B, size], padded after their end."""
+    """Results of the rows, [B, size], padded after their end."""
     tokens = state.tokens[:, :size]
     tokens = jnp.pad(tokens, ((0, 0), (0, size - tokens.shape[1])))
     inside = jnp.arange(size) < state.num_tokens[:, None]

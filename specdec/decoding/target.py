@@ -1,4 +1,4 @@
-"""A target with what its checkpoint says of texts and outputs, which its network does not know."""
+"""A target with its checkpoint's rules for texts and outputs, which its network does not know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LoadedTarget(LoadedModel):
       vocabulary: the words of its tokens; None where there is none.
       rules: those for logits that its checkpoint sets.
       refused: why "sampled" decoding or "beams" cannot follow its checkpoint's other options.
-      first_token: what each output begins with, such as its language, whatever the rules; None for
+      first_token: that each output begins with, such as its language, whatever the rules; None for
         what the model makes of it.
     """
 

@@ -1,4 +1,4 @@
-"""What a drafter is, and how a specification of one is opened for a target."""
+"""The contract of drafters, and of the specs that are opened for a target."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class Drafter(Protocol):
 
     @property
     def topology(self) -> AnyTopology:
-        """Its ``depth`` (gamma, for a chain) and ``size`` (nodes) are those of every draft."""
+        """Shape of every draft: its ``depth`` (gamma, for a chain) and ``size`` (nodes)."""
         ...
 
     def init(self, params: Params, prompt: Prompt, max_len: int, target: Start) -> DrafterState:
         """State before the first block, for outputs of up to ``max_len`` tokens.
 
         Args:
-          target: what the target's ``start`` made of the prompt.
+          target: the target's ``Start`` of the prompt.
         """
         ...
 
     def propose(
         self, params: Params, state: DrafterState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, DrafterState]:
-        """Guesses the tokens that follow what was emitted so far.
+        """Guesses the tokens behind the emitted ones.
 
         Args:
           rules: the states of the target's rules behind these, for a draft that applies them, too.
@@ -63,7 +63,7 @@ class Drafter(Protocol):
     def observe(
         self, state: DrafterState, verdict: Verdict, states: Float[Array, "b d1 w"]
     ) -> DrafterState:
-        """Takes in what was emitted and rolls back; rows with num_emitted = 0 stand still.
+        """Takes in the emitted tokens and rolls back; rows with num_emitted = 0 stand still.
 
         Args:
           states: the target's last hidden states from which the emitted tokens were drawn, in
@@ -90,7 +90,7 @@ class OpenDraft:
     # How guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot draw
     # them so.
     params: Callable[[SamplingConfig], Params]
-    weights: Params = ()  # What was loaded; () for a draft without parameters.
+    weights: Params = ()  # Loaded parameters; () for a draft without any.
     model: LoadedModel | None = None  # The draft model, if it is one.
     # (tree, catch_up) -> a drafter of that tree; None for a draft of chains only. ``catch_up``:
     # tokens that a block may emit behind the guesses of its own that were accepted. Raises
@@ -108,7 +108,7 @@ MakeTree = Callable[[Topology, bool], Drafter]
 
 
 class Opening(Protocol):
-    """What a spec is opened for, and what it may ask to be loaded.
+    """The target that a spec is opened for, and the files that it may ask to be loaded.
 
     Each method raises ValueError for something of another vocabulary than the target's, and
     CheckpointError for a file that cannot be read.
@@ -124,10 +124,10 @@ class Opening(Protocol):
         ...
 
     def heads(self, path: str) -> tuple[MakeTree, Params, int]:
-        """What was trained on the target's hidden states, from a directory.
+        """A draft that was trained on the target's hidden states, from a directory.
 
         Returns:
-          what makes it, its parameters, and the guesses in a row that it can make.
+          a function that makes it, its parameters, and the guesses in a row that it can make.
         """
         ...
 
@@ -186,10 +186,10 @@ class StateDraft(Protocol):
     def start(
         self, params: Params, batch: int, max_len: int, given: Encoded
     ) -> tuple[Encoded, Cache]:
-        """Its view of the inputs, and an empty cache for ``max_len`` tokens.
+        """The draft's view of the inputs, and an empty cache for ``max_len`` tokens.
 
         Args:
-          given: what the target's ``start`` made of the inputs.
+          given: the target's encoding of the inputs.
         """
         ...
 
@@ -251,7 +251,7 @@ class LookAhead(Protocol):
 
 @runtime_checkable
 class DraftSpec(Protocol):
-    """What to draft with: small, printable, nothing loaded."""
+    """Description of a draft: small, printable, nothing loaded."""
 
     def open(self, opening: Opening) -> OpenDraft:
         """Loads it for a target; raises as :class:`Opening` does."""
@@ -268,7 +268,7 @@ def chain(gamma: int) -> Topology:
 
 
 class ChainDrafter:
-    """What drafters by gamma have in common: each guess follows the one before.
+    """Base of drafters by gamma: each guess follows the one before.
 
     Raises:
       ValueError: see :func:`chain`.

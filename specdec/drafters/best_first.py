@@ -56,7 +56,7 @@ class BestFirstDrafter:
 
     @property
     def topology(self) -> TracedTopology:
-        """Its sizes; a draft has the parents."""
+        """Sizes of the trees; a draft has the parents."""
         nowhere = jnp.zeros((0, self.nodes), jnp.int32)
         return TracedTopology(nowhere, self.depth, self.siblings)
 

@@ -1,4 +1,4 @@
-"""The copying drafter: what followed the last tokens elsewhere, in the input or the output."""
+"""The copying drafter: tokens that followed the last ones before, in the input or the output."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class CopyingDrafter:
         del params, random, rules
         text, length = state.text, state.length[:, None]
         size = text.shape[1]
-        position = jnp.arange(size)  # Of the first guess; what is before it has to match.
+        position = jnp.arange(size)  # Of the first guess; the tokens before it have to match.
         matched = jnp.zeros(text.shape, jnp.int32)
         agrees = (position > 0) & (position < length)
         for back in range(1, self.max_match + 1):
@@ -126,7 +126,7 @@ class CopyingDrafter:
         text = write_at(state.text, verdict.tokens, state.length, verdict.num_emitted)
         if self._chains == 1:
             source = state.source
-        else:  # That of the chain which agrees with what was emitted, or of the first.
+        else:  # Of the chain that agrees with the emitted tokens, or of the first.
             same = jnp.take_along_axis(state.text, state.positions, axis=1) == verdict.tokens[:, :1]
             best = jnp.argmax(same, axis=1)[:, None]
             here = jnp.take_along_axis(state.positions, best, axis=1)[:, 0]
@@ -141,7 +141,7 @@ class CopyingDrafter:
 
 @dataclasses.dataclass(frozen=True)
 class Copying:
-    """Copies what followed the last tokens in the input or the output so far.
+    """Copies the tokens that followed the last ones in the input or the output so far.
 
     Attributes:
       max_match: most tokens compared, in 1..64.
@@ -169,7 +169,7 @@ class Copying:
         make = never_stopping(
             "A copying", lambda gamma: CopyingDrafter(chain(gamma), self.max_match)
         )
-        # What is copied is not drawn.
+        # Copied tokens are not drawn.
         return OpenDraft(
             make, lambda sampling: (), make_tree=make_tree, trees="chains", independent=False
         )

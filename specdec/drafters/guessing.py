@@ -1,4 +1,4 @@
-"""What a draft that has logits draws its guesses from."""
+"""Distributions that a draft with logits draws its guesses from."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def distribution_of(model: AnyDraft, params: DraftParams, logits: Logits) -> Dis
 
 
 def weights_of(model: AnyDraft, params: DraftParams, logits: Logits) -> Float[Array, "b m v"]:
-    """What siblings are drawn by: q, or at temperature 0 the logits themselves."""
+    """Weights that siblings are drawn by: q, or at temperature 0 the logits themselves."""
     if params.sampling.greedy:
         return logits
     found = distribution_of(model, params, logits)
@@ -60,7 +60,7 @@ def weights_of(model: AnyDraft, params: DraftParams, logits: Logits) -> Float[Ar
 def likeliest_ids(
     model: AnyDraft, params: DraftParams, tokens: Int[Array, "b n"]
 ) -> Int[Array, "b n"]:
-    """Token ids of indices into what :func:`adjusted` gave."""
+    """Token ids of indices into the result of :func:`adjusted`."""
     return tokens if params.sampling.rules else ids_of(model, params.weights, tokens)
 
 

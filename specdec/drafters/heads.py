@@ -123,7 +123,7 @@ class OffsetHeadsDrafter:
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """What was trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
+    """A draft trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
 
     Attributes:
       path: their directory, which :mod:`specdec.training.heads` writes.
@@ -141,7 +141,7 @@ class Heads:
         make, weights, most = opening.heads(str(self))
 
         def make_tree(tree: Tree, catch_up: int) -> Drafter:
-            del catch_up  # What a block emits is all they keep, and no more than a tree's levels.
+            del catch_up  # They keep a block's emitted tokens alone, no more than a tree's levels.
             return make(fixed_shape(tree, "heads"), tree.independent)
 
         return OpenDraft(

@@ -149,19 +149,19 @@ class HierarchicalDrafter(ChainDrafter):
         return draft, dataclasses.replace(state, start=start, fed=fed)
 
     def _uniforms(self, random: RandomSource, i: Array) -> RandomSource:
-        """Those of inner round i; a block has at most gamma rounds."""
+        """Random numbers of inner round i; a block has at most gamma rounds."""
         return _InnerRandom(random, i, self.gamma)
 
     def _score(
         self, params: EngineParams, rows: DecodeState, draft: Draft, token: Int[Array, "b 1"],
         lacking: Int[Array, " b"],
     ) -> Scored:  # fmt: skip
-        """As the engine's; the call also feeds, and commits, a token that a row's cache may lack.
+        """Scores a draft; the call also feeds, and commits, a token that a row's cache may lack.
 
         A call of one token more costs less than a call of its own.
 
         Args:
-          token: what comes before the last token of the rows.
+          token: the one before the last token of the rows.
           lacking: 1 for a row whose cache lacks it, else 0.
         """
         tokens = jnp.concatenate([rows.last_token[:, None], draft.tokens], axis=1)
@@ -195,7 +195,7 @@ class Hierarchical:
 
     Attributes:
       draft: the draft model, as in :func:`specdec.load_pair`, or the target's copy in few bits.
-      inner: what guesses its tokens: n-gram tables, copying or random guesses.
+      inner: the draft of the draft: n-gram tables, copying or random guesses.
       gamma: guesses of ``inner`` in a round.
 
     Raises:

@@ -19,7 +19,7 @@ from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, RuleState
 class LookAheadState:
     """The look-ahead drafter between blocks."""
 
-    encoded: Encoded  # What the target made of the inputs.
+    encoded: Encoded  # The target's encoding of the inputs.
     cache: Cache  # The draft's own; holds every emitted token but the pending ones.
     pending: Pending  # All that the last block emitted.
 

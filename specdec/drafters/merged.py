@@ -49,7 +49,7 @@ class MergedDrafter:
 
     Drafts are independent of each other, so each node's q given its earlier siblings is its own
     drafter's. A point mass beside guesses that were drawn is q = one-hot. Parameters are a tuple of
-    the drafters'. A drafter whose guesses are not the accepted ones is told of what was emitted
+    the drafters'. A drafter whose guesses are not the accepted ones observes what was emitted
     as if it had guessed nothing right, so it has to take in any number of tokens.
 
     Source: Miao et al. 2024, "SpecInfer", section 3 (merge-based trees).
@@ -130,10 +130,10 @@ class MergedDrafter:
             size, depth = drafter.topology.size, drafter.topology.depth
             own = (first_node > first) & (first_node <= first + size)
             path = jnp.where(verdict.path > 0, verdict.path - first, 0)[:, : depth + 1]
-            told = dataclasses.replace(
+            own_verdict = dataclasses.replace(
                 verdict, path=path, num_accepted=jnp.where(own, verdict.num_accepted, 0)
             )
-            after.append(drafter.observe(each, told, states))
+            after.append(drafter.observe(each, own_verdict, states))
         return tuple(after)
 
 

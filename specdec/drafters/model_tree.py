@@ -59,7 +59,7 @@ def start_tree(
 def feed_pending(
     model: Model, params: DraftParams, state: ModelTreeState
 ) -> tuple[Float[Array, "b 1 v"], Cache]:
-    """Feeds what the cache lacks: logits after the newest token, and the cache with all of it."""
+    """Feeds tokens that the cache lacks: logits after the newest, and the cache with them all."""
     fed = model.extend(params.weights, state.encoded, state.cache, state.pending.tokens)
     newest, cache = state.pending.feed(fed, model.commit)
     return model.logits(params.weights, newest), cache
@@ -81,7 +81,7 @@ def inner_nodes(tree: Topology) -> Topology:
 
 
 def observe_tree(model: Model, state: ModelTreeState, verdict: Verdict) -> ModelTreeState:
-    """Keeps the accepted guesses that were fed; what was emitted behind them is pending.
+    """Keeps the accepted guesses that were fed; tokens emitted behind them are pending.
 
     Of the accepted guesses only the last can be one that was not fed, for inner nodes are.
     """
@@ -132,7 +132,7 @@ class ModelTreeDrafter:
         caches = [state.cache]
 
         def ids(tokens):
-            """Of likeliest tokens among those that the model generates, which may not be all."""
+            """Ids of likeliest tokens; the model may generate only some of all tokens."""
             return likeliest_ids(model, params, tokens) if greedy else tokens
 
         def distributions_after(nodes, tokens, states):

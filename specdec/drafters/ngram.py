@@ -59,7 +59,7 @@ class NgramDrafter:
         family = tree.ancestors()
 
         def distributions_after(nodes, tokens, states):
-            """What the context of each node has: the last emitted tokens, then its ancestors."""
+            """Distributions after each node: its context is emitted tokens, then ancestors."""
             del states
             distributions = []
             for node in nodes:

@@ -1,4 +1,4 @@
-"""N-gram models as arrays: what follows a context, found by hashing inside a jitted loop."""
+"""N-gram models as arrays: a context's next tokens, found by hashing inside a jitted loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FACTOR = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing.
 
 @pytree
 class NgramLevel:
-    """Contexts of m tokens, in a hash table with linear probing, and what followed them."""
+    """Contexts of m tokens, in a hash table with linear probing, and their next tokens."""
 
     # The context in each slot, oldest token first; -1 in an empty one. S is a power of two.
     contexts: Int[Array, "s m"]
@@ -142,7 +142,7 @@ def make_level(
 
 
 def of_order(tables: NgramTables, order: int) -> NgramTables:
-    """The same counts with shorter contexts.
+    """These counts with shorter contexts.
 
     Raises:
       ValueError: order is not in 1..the tables' own.

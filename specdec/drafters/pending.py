@@ -28,7 +28,7 @@ class Pending:
     def of(
         cls, newest: Int[Array, " b"], capacity: int, state: Float[Array, "b w"] | None = None
     ) -> Pending:
-        """Before the first block: the newest token alone, and the state that it was drawn from.
+        """Pending tokens before the first block: the newest alone, and the state it is drawn from.
 
         Args:
           capacity: P, tokens that a cache may lack after a block.
@@ -45,7 +45,7 @@ class Pending:
         """The hidden state of the newest token, and the cache with all pending ones.
 
         Args:
-          fed: what extending the cache with ``tokens`` gave.
+          fed: hidden states and cache, extended with ``tokens``.
         """
         hidden, cache = fed
         newest = take_position(hidden, self.count - 1)[:, None]
@@ -55,7 +55,7 @@ class Pending:
         self, verdict: Verdict, kept: Int[Array, " b"],
         states: Float[Array, "b d1 w"] | None = None,
     ) -> tuple[Pending, Int[Array, " b"]]:  # fmt: skip
-        """What is pending after a block.
+        """Pending tokens after a block.
 
         Args:
           kept: emitted tokens that the cache holds: accepted guesses that were fed.

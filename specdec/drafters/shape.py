@@ -42,7 +42,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """How many guesses a draft makes for each position. Give one of three shapes.
+    """Shape of a tree: the guesses for each position. Give one of three shapes.
 
     Attributes:
       branching: the children of every node, by level: (3, 2, 1) has 3 + 6 + 6 nodes, (4, 1, 1) is
@@ -124,7 +124,7 @@ class Tree:
 
     @property
     def topology(self) -> Topology | None:
-        """Of a fixed shape; None where it is found in each block."""
+        """Topology of a fixed shape; None where it is found in each block."""
         if self.branching is not None:
             return Topology.branching(self.branching)
         return None if self.parents is None else Topology(tuple(self.parents))

@@ -269,7 +269,7 @@ class SpeculativeEncoderDecoderModel(
 
 
 def _vocabulary_file(vocabulary: seqio.Vocabulary) -> Path | None:
-    """Its SentencePiece model, or None where there is none on this machine to compare."""
+    """SentencePiece model of a vocabulary, or None where this machine has none to compare."""
     if not isinstance(vocabulary, seqio.SentencePieceVocabulary):
         return None
     path = Path(vocabulary.sentencepiece_model_file)

@@ -45,7 +45,7 @@ _WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an
 
 @pytree
 class Acceptance:
-    """What would be accepted at each position of texts [B, L]; zero where there is no guess."""
+    """Acceptance at each position of texts [B, L]; zero where there is no guess."""
 
     guessed: Bool[Array, "b l"]  # Whether the draft has a guess; nowhere beyond a text's end.
     prob: Float[Array, "b l"]  # sum_x min(p, q).
@@ -98,7 +98,7 @@ def along_texts(
     engine: Engine, params: EngineParams, state: DecodeState, tokens: Int[Array, "b l"],
     num_tokens: Int[Array, " b"], found: T, ask: Callable[..., T],
 ) -> T:  # fmt: skip
-    """What is asked at every position of texts, while they are emitted; part of a program.
+    """Answers of ``ask`` at every position of texts, while they are emitted; part of a program.
 
     Args:
       state: before the first block. No guess is accepted, so the drafter takes in each token as one
@@ -131,7 +131,7 @@ def along_texts(
 def _acceptance(
     target: Distribution, draft: Draft, token: Int[Array, "b 1"], leniences: tuple[float, ...]
 ) -> Acceptance:
-    """One position's, [B, 1]."""
+    """Acceptance at one position, [B, 1]."""
     if isinstance(target, PointMass):
         p_token = (target.tokens[:, :1] == token).astype(jnp.float32)
     else:
@@ -184,7 +184,7 @@ def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[i
 
 
 def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
-    """What the rows say of alpha.
+    """Summary of alpha over the rows.
 
     Returns:
       ``alpha``, the mean over all guesses, as in a decode's statistics, with its

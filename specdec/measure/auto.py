@@ -1,4 +1,4 @@
-"""What "auto" chooses for a target, a draft and some rows; kept for the next time."""
+"""The choice of "auto" for a target, a draft and some rows; kept for the next time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def choose(
                 f"{type(engine.verifier).__name__} verifies chains only: give "
                 'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
             )
-    # What changes no program and no time is left out.
+    # Options that change no program and no time are left out.
     most = bucket(decoding.max_decode_len)
     alike = dataclasses.replace(decoding, seed=0, max_input_len=1, max_decode_len=most)
     weights = fingerprint(target.params), fingerprint(draft.weights)

@@ -1,7 +1,7 @@
-"""Speculative beams or plain ones: what :mod:`specdec.measure.chooser` asks of beam search.
+"""Speculative beams or plain ones: beam search for :mod:`specdec.measure.chooser`.
 
-A search with the most levels tells how many of them calls advance. Searches of plain beams in calls
-of as many tokens tell v, and the difference c (:mod:`specdec.core.theory_beams`).
+A search with the most levels shows how many of them calls advance. Searches of plain beams in calls
+of as many tokens show v, and the difference c (:mod:`specdec.core.theory_beams`).
 """
 
 from __future__ import annotations

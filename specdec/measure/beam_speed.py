@@ -1,4 +1,4 @@
-"""How fast speculative beams are, measured beside plain beams."""
+"""Speed of speculative beams, measured beside plain beams."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def measure(
 
     Args:
       fast: speculative beams; None for a run of plain ones.
-      levels: that a call of theirs advances.
+      levels: number that a call of theirs advances.
 
     Returns:
-      the keys of ``results.json`` that tell of speed: medians, and "spread" with the ranges.
+      the keys of ``results.json`` about speed: medians, and "spread" with the ranges.
     """
     searchers = {"beam": plain} | ({} if fast is None else {"speculative_beam": fast})
     works, tokens = [], dict.fromkeys(searchers, 0)

@@ -53,14 +53,14 @@ class Choice:
     """The fastest way found. ``print`` gives the reason.
 
     Attributes:
-      name: what was chosen.
+      name: "gamma", "tree" or "beams".
       shape: of the first candidate; None for plain decoding.
       accepted: how likely each guess of a position is to be the one that is accepted, by its rank;
         a chain's one is alpha. Of beams: the share of calls that advanced 0, 1, 2, ... levels.
       cost_ratio: c of a level of one guess; of beams, of a level of them.
       verify_ratio: v by the guesses of a call.
       candidates: the fastest first; those that were timed before those that were not.
-      note: what was not measured because time was up; empty if nothing.
+      note: of measurements that are missing because time was up; empty if none are.
 
     Raises:
       ValueError: a field of another type or out of range, or a choice that is no candidate.
@@ -93,7 +93,7 @@ class Choice:
 
     @property
     def alpha(self) -> float:
-        """How likely the first guess of a position is to be accepted."""
+        """Probability that the first guess of a position is accepted."""
         return self.accepted[0]
 
     @property

@@ -1,4 +1,4 @@
-"""The fastest way to decode here, measured within a bounded time: what all choices have in common.
+"""The fastest way to decode here, measured within a bounded time: the base of all choices.
 
 1. The programs of plain decoding and of a few probes are compiled, all at once.
 2. They decode rows: how many guesses are accepted, and what blocks cost.
@@ -48,13 +48,13 @@ Agree = Callable[[Any], Any]
 
 
 def alone(value: T) -> T:
-    """What one process goes on with."""
+    """The value itself: one process has nobody to agree with."""
     return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """What decodes a batch in one way.
+    """A decoder of batches in one way.
 
     Attributes:
       lower: a batch's program, to be compiled.
@@ -87,12 +87,12 @@ class Timed:
 
     @property
     def calls(self) -> int:
-        """Of the target; a batch goes on until its slowest row is done."""
+        """Calls of the target; a batch goes on until its slowest row is done."""
         return sum(int(np.max(each.stats.target_calls)) for each in self.results)
 
     @property
     def block(self) -> float:
-        """Seconds of a block without what a decode does once."""
+        """Seconds of a block, without the work that a decode does once."""
         more = self.calls - len(self.results)
         if more <= 0 or self.seconds <= self.starts:  # Every decode was one block.
             return self.seconds / self.calls
@@ -100,7 +100,7 @@ class Timed:
 
     @property
     def start(self) -> float:
-        """Seconds of what a decode does once, its encoders above all."""
+        """Seconds of the work that a decode does once, its encoders above all."""
         return max(0.0, self.starts / len(self.results) - self.block)
 
     def stats(self, depth: int) -> RunStats:
@@ -111,11 +111,11 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What the probes tell; see :class:`Choice`.
+    """Estimate from the probes; see :class:`Choice`.
 
     Attributes:
       candidates: the most promising first.
-      note: what of it is not measured.
+      note: of parts that are not measured.
     """
 
     accepted: tuple[float, ...]
@@ -126,22 +126,22 @@ class Estimate:
 
 
 class SearchSpace(Protocol):
-    """What is chosen: a gamma, a tree, or the gamma of beams."""
+    """Candidates to choose from: values of gamma, trees, or values of the gamma of beams."""
 
     @property
     def name(self) -> AutoName:
-        """Which of them."""
+        """Name of this choice."""
         ...
 
     def probes(self) -> Mapping[str, Runner]:
-        """What is measured first; PLAIN and one other are needed, and come first.
+        """Runners to measure first; PLAIN and one other are needed, and come first.
 
         A probe that is a candidate has its name.
         """
         ...
 
     def estimate(self, found: Mapping[str, Timed]) -> Estimate:
-        """What the timed probes tell."""
+        """Estimate from the timed probes."""
         ...
 
     def assumed(self) -> Estimate:
@@ -217,7 +217,7 @@ def _decided(space: SearchSpace, estimate: Estimate, times: Mapping[str, Timed])
 def with_speedups(
     candidates: Sequence[Candidate], times: Mapping[str, Timed]
 ) -> tuple[Candidate, ...]:
-    """With their speedups over PLAIN for each token, the fastest first."""
+    """Candidates with their speedups over PLAIN for each token, the fastest first."""
 
     def speedup(candidate: Candidate) -> float:
         fast, plain = times[str(candidate)], times[PLAIN]
@@ -278,7 +278,7 @@ def time_in_turns(
 
 
 class _Session:
-    """A choice that is under way: what it shows, and until when its parts may last."""
+    """A choice that is under way: its progress, and until when its parts may last."""
 
     def __init__(self, name: str, seconds: float, agree: Agree):
         self._agree = agree
@@ -290,7 +290,7 @@ class _Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What is being compiled cannot be stopped; nobody waits for it.
+        # A compilation cannot be stopped; nobody waits for it.
         self._ended = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -306,7 +306,7 @@ class _Session:
     def compile(
         self, runners: Mapping[str, Runner], batch: Batch, share: float, needed: Sequence[str] = ()
     ) -> dict[str, Runner]:
-        """Those whose programs are there in time; for those that are needed there is more."""
+        """Runners whose programs are there in time; for those that are needed there is more."""
         waiting: dict[Future[Any], str] = {}
         ready: dict[str, Runner] = {}
         if not runners:
@@ -322,7 +322,7 @@ class _Session:
                 progress.refresh()
 
             for name, runner in runners.items():
-                context = contextvars.copy_context()  # What programs are traced for is in it.
+                context = contextvars.copy_context()  # The platform to trace for is in it.
                 waiting[self._pool.submit(context.run, self._compile, runner, batch)] = name
             while waiting:
                 late = _NEEDED if any(name in needed for name in waiting.values()) else share
@@ -349,7 +349,7 @@ class _Session:
             plain.run(batch, limit=limit)
             return self._agree(time.monotonic() - began)
 
-        took(1)  # What comes first takes longer.
+        took(1)  # The first run takes longer.
         first = took(1)
         if first > seconds:
             return 0

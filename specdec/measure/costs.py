@@ -1,4 +1,4 @@
-"""What the parts of a decode cost: the one timer of c and v.
+"""Costs of the parts of a decode: the one timer of c and v.
 
 Timing a single step would mostly measure its dispatch. So each loop here runs ``STEPS`` blocks of
 the real engine in one program, with buffers of the size the decode has. The cost of a block does
@@ -50,7 +50,7 @@ def start(
     engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[Array, " b"],
     limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int,
 ) -> DecodeState:  # fmt: skip
-    """What each decode does once; see :meth:`specdec.decoding.engine.Engine.start`."""
+    """Start a decode, once; see :meth:`specdec.decoding.engine.Engine.start`."""
     return engine.start(params, prompt, row_ids, limit, seed, output_bucket=output_bucket)
 
 
@@ -61,7 +61,7 @@ def blocks(
     state: DecodeState,
     steps: Int[Array, ""],
 ) -> tuple[Array, Array, Array, Stats]:
-    """What a number of blocks leave, each of which waits for the one before.
+    """Run a number of blocks, each of which waits for the one before.
 
     Args:
       steps: the number; not static, as the length of a decode is not.
@@ -93,7 +93,7 @@ class _FreePointMasses(RandomDrafter):
 
 
 def without_draft(fast: BatchDecoder, shape: Topology | None = None) -> BatchDecoder:
-    """The same blocks with guesses that cost nothing.
+    """This decoder with guesses that cost nothing.
 
     Args:
       shape: of the guesses; that of the draft's if None.
@@ -118,7 +118,7 @@ def loop(decoder: BatchDecoder, batch: Batch) -> Loop:
 
 
 def step_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
-    """Loops that say what c and v are: "plain", "verified" (no draft) and "block".
+    """Loops that measure c and v: "plain", "verified" (no draft) and "block".
 
     Only the first if there is no ``fast``.
     """
@@ -154,7 +154,7 @@ def step_seconds(seconds: dict[str, float], depth: int) -> dict[str, float]:
 
 
 def start_works(plain: BatchDecoder, fast: BatchDecoder | None, batch: Batch) -> list[Work]:
-    """Decodes of one block: what a decode does once, its encoders above all; see `start_seconds`.
+    """Decodes of one block: work done once, in the encoders above all; see `start_seconds`.
 
     A whole decode runs before each, unmeasured, since an encoder whose weights are still in the
     processor's caches takes much less time.

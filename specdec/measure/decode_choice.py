@@ -1,7 +1,7 @@
 """gamma or a tree by measurement: what :mod:`specdec.measure.chooser` asks of decoding.
 
 A chain is a tree with one branch. Plain decoding, the chain of three guesses and guesses that cost
-nothing tell alpha, c and v; for trees, eight guesses for the first position of each block tell how
+nothing show alpha, c and v; for trees, eight guesses for the first position of each block show how
 likely each rank is to be accepted. Of every size and depth the best tree is found
 (:mod:`specdec.core.tree_shapes`).
 """
@@ -88,7 +88,7 @@ class DecodeSpace:
         return Candidate(Tree(parents=parents, independent=self._independent))
 
     def decoder(self, shape: Shape | None) -> BatchDecoder:
-        """What decodes so; None: plain decoding."""
+        """Decoder with this shape of a block; of plain decoding if None."""
         return build_decoder(self.target, self.draft, self.decoding.with_shape(shape))
 
     def runner(self, candidate: Candidate) -> Runner:
@@ -103,7 +103,7 @@ class DecodeSpace:
             found[_TREE_PROBE] = _runner(self.decoder(Tree(shape, independent=self._independent)))
             sizes = FREE
         fast = self.decoder(probe.shape)
-        for size in sizes:  # What a call costs hardly depends on their shape.
+        for size in sizes:  # A call's cost hardly depends on their shape.
             found[_free(size)] = _runner(without_draft(fast, Topology.chain(size)))
         return found
 

@@ -1,4 +1,4 @@
-"""What one device of a mesh holds of a model, and what it reads of its weights in each step.
+"""One device's share of a model on a mesh: what it holds, and the weights each step reads.
 
 From shapes and rules alone: neither weights nor devices are needed. All devices have equal shares.
 
@@ -37,9 +37,9 @@ class Quantization:
 
 @dataclasses.dataclass(frozen=True)
 class UnusedCache:
-    """What a cache holds of positions that are behind all windows."""
+    """The part of a cache for positions that are behind all windows."""
 
-    layers: int  # That see a window.
+    layers: int  # Layers that see a window.
     needed: int  # Positions of a row that such a layer needs at most.
     unneeded: int  # Bytes of the others, in all these layers.
 
@@ -113,7 +113,7 @@ class DeviceShare:
 
     @property
     def rows(self) -> int:
-        """Of the batch, those that this device decodes."""
+        """Rows of the batch that this device decodes."""
         return self.batch_size // self.partitioning.ways("batch")
 
     @property
@@ -155,7 +155,7 @@ class DeviceShare:
     def beyond_windows(
         self, length: int, input_length: int, width: int, beams: int = 1
     ) -> UnusedCache:
-        """What of :meth:`self_cache` no layer that sees a window will read again.
+        """The part of :meth:`self_cache` that no layer with a window will read again.
 
         Args:
           width: tokens of a call, of which each has a window.

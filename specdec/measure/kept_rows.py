@@ -38,7 +38,7 @@ class Row:
     accepted_histogram: list[int]
     accepted_by_rank: list[int]
     acceptance_prob_sum: float
-    blocks: list[Block]  # What each block accepted, rejected and added.
+    blocks: list[Block]  # Accepted, rejected and added tokens of each block.
     # Of each token, if asked for; see `specdec.types.LogProbs`. Alternatives are [token, log p].
     log_probs: list[float] | None = None
     adjusted_log_probs: list[float] | None = None
@@ -48,7 +48,7 @@ class Row:
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
     # Of beam search, the best hypotheses: see `specdec.decoding.beam.Hypothesis`.
     beams: list[dict[str, Any]] | None = None
-    searched: list[SearchedBlock] | None = None  # What each block of speculative beams did.
+    searched: list[SearchedBlock] | None = None  # Blocks of speculative beams.
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class Row:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Row:
-        """A row of what its line of JSON holds.
+        """A row from its line of JSON.
 
         Raises:
           TypeError, KeyError: these are no row's fields.
@@ -121,24 +121,24 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _fields(beam: Hypothesis) -> dict[str, Any]:
-    """A hypothesis for JSON; of what was not asked for nothing."""
+    """A hypothesis for JSON, without fields that were not asked for."""
     fields = {name: value for name, value in vars(beam).items() if not name.endswith("log_probs")}
-    told = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
-    kept = {name: value.tolist() for name, value in told.items() if value is not None}
+    log_probs = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
+    kept = {name: value.tolist() for name, value in log_probs.items() if value is not None}
     return fields | {"tokens": beam.tokens.tolist()} | kept
 
 
 def _log_probs(result: DecodeResult, index: int) -> dict[str, Any]:
-    """Of a row's tokens, if they were kept."""
+    """Log-probabilities of a row's tokens, if they were kept."""
     if result.log_probs is None:
         return {}
-    told, count = result.log_probs, result.num_tokens[index]
+    kept, count = result.log_probs, result.num_tokens[index]
     pairs = [
         [(int(token), float(log_prob)) for token, log_prob in zip(*each, strict=True)]
-        for each in zip(told.top_tokens[index, :count], told.top[index, :count], strict=True)
+        for each in zip(kept.top_tokens[index, :count], kept.top[index, :count], strict=True)
     ]
     return {
-        "log_probs": told.plain[index, :count].tolist(),
-        "adjusted_log_probs": told.adjusted[index, :count].tolist(),
-        "alternatives": pairs if told.top.shape[-1] else None,
+        "log_probs": kept.plain[index, :count].tolist(),
+        "adjusted_log_probs": kept.adjusted[index, :count].tolist(),
+        "alternatives": pairs if kept.top.shape[-1] else None,
     }

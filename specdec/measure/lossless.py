@@ -22,7 +22,7 @@ from specdec.types import Prompt
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """How one row differs from a reference decode; of beams, from its list of hypotheses."""
+    """Difference of one row from a reference decode; of beams, from its list of hypotheses."""
 
     position: int  # Of the first token, or hypothesis, that differs, from 0.
     # The target's largest logit there, after rules, minus its second largest. A difference with a
@@ -48,7 +48,7 @@ def compare(
       prompt: of the row alone.
       tokens, expected: the row's own tokens and the reference's.
       rules: for logits, that both followed.
-      limit: tokens that the row might emit, as rules are told.
+      limit: tokens that the row might emit, as rules get it.
     """
     position = first_difference(tokens, expected)
     if position is None:

@@ -1,4 +1,4 @@
-"""How much memory a decode needs on each device, from the shapes of its models alone."""
+"""Memory that a decode needs on each device, from the shapes of its models alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryPlan:
     tree: Tree | None = None  # None for chains.
 
     def held(self) -> list[dict[str, int]]:
-        """Bytes a device holds of the target, and of the draft if it is a model, by what of."""
+        """Bytes that a device holds of the target, and of the draft if it is a model, by part."""
         return [
             {"all parameters": share.weights,
              "self-attention cache": share.self_cache(cached, self.input_len),
@@ -59,7 +59,7 @@ class MemoryPlan:
         return [share.step_weights for share in self._shares]
 
     def beyond_windows(self, beams: int) -> list[UnusedCache]:
-        """What the self-attention caches hold behind all windows, of target and draft."""
+        """The self-attention caches' parts behind all windows, of target and draft."""
         return [
             share.beyond_windows(cached, self.input_len, width, beams)
             for share, cached, width in self._sides
@@ -99,7 +99,7 @@ class MemoryPlan:
 
     @property
     def _sides(self) -> Iterator[tuple[DeviceShare, int, int]]:
-        """Of each model: its share, its cache's capacity, and tokens of its longest call."""
+        """Share of each model, its cache's capacity, and tokens of its longest call."""
         nodes, fed = self.gamma if self.tree is None else self.tree.size, self._fed
         cached = draft_cached = self.output_len + nodes + 1
         if self.tree is not None:  # Whose leaves the draft never reads.

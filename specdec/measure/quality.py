@@ -1,4 +1,4 @@
-"""How good outputs are: scores of a whole corpus, from its rows one after another.
+"""Quality of outputs: scores of a whole corpus, from its rows one after another.
 
 Scorers take rows, an output and its reference each, and give scores by name, None without a row.
 """

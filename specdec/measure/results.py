@@ -103,7 +103,7 @@ def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
     if stats.alpha is not None:
         prediction = predict(stats, speed)
         if stats.proposed < stats.gamma * stats.target_calls:
-            # Not all blocks have gamma guesses, so only the counted ones tell.
+            # Not all blocks have gamma guesses, so only the counted ones count.
             predictions = {"predicted_speedup_counted": "counted"}
         result |= {key: getattr(prediction, name) for key, name in predictions.items()}
 

@@ -163,7 +163,7 @@ def _weights_remarks(r: dict[str, Any]) -> list[str]:
 
 
 def lossless_remarks(r: dict[str, Any]) -> list[str]:
-    """What the comparison with plain greedy decoding found, and whether loss was chosen."""
+    """Remarks on the comparison with plain greedy decoding, and on loss that was chosen."""
     rows = r["num_examples"]
     if not r["lossless"]:
         differ = r["greedy_mismatches"]

@@ -1,4 +1,4 @@
-"""How fast speculative decoding is, compared with plain decoding in the same run."""
+"""Speed of speculative decoding, compared with plain decoding in the same run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timings:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """What the timings say; the speculative part is None for a plain decoding run."""
+    """Measured times; the speculative part is None for a plain decoding run."""
 
     repetitions: int  # How often everything was measured.
     ms_per_token: dict[str, Spread]  # Whole decode, encoders included, by method.
@@ -152,7 +152,7 @@ def summarize(timings: Timings) -> Speed:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What theory makes of a measured alpha, c and v."""
+    """Prediction of theory from a measured alpha, c and v."""
 
     decoder: float  # expected_tokens / (gamma c + v), encoders left out.
     theorem_3_8: float  # The same with v = 1.

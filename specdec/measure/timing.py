@@ -12,7 +12,7 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Something to be timed."""
+    """A piece of work to be timed."""
 
     name: str  # Times of the same name in one repetition are added up.
     run: Callable[[], object]  # Does it; its result is waited for.
@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
+        """Median, least and largest of at least one value."""
         values = list(values)
         return cls(statistics.median(values), min(values), max(values))
 

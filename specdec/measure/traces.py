@@ -41,14 +41,14 @@ _PLAIN = {
     "accepted": "{}", "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}",
     "bonus": "{{+{}+}}", "note": "{}",
 }  # fmt: skip
-_PART = "\ufffd"  # What tokenizers give for a part of a character, if anything.
+_PART = "\ufffd"  # Tokenizers give it for a part of a character, if anything.
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
     """A run of tokens of one kind."""
 
-    kind: Kind  # What became of them.
+    kind: Kind  # Whether they were accepted, rejected or added.
     text: str  # Theirs, with the space before it where there is one.
 
 
@@ -111,7 +111,7 @@ _ENDS = {"miss": "missed", "done": "done", "limit": "length limit", "depth": "al
 
 
 def _levels(block: SearchedBlock, vocabulary: Tokenizer | None) -> Iterator[Span]:
-    """What hypotheses went on with: level after level, with / between them, and why it ended."""
+    """Survivors of a search's levels, with / between them, and why it ended."""
     for number, tokens in enumerate(block.survivors, start=1):
         last = number == len(block.survivors)
         # After the last guesses the target continues alone.
@@ -148,7 +148,7 @@ def _text(
 def _added_text(
     vocabulary: Tokenizer | None, before: Sequence[int], tokens: Sequence[int], ended: bool
 ) -> str:
-    """What ``tokens`` add to the text of ``before``; EOS, which has no text, as ``</s>``.
+    """Text that ``tokens`` add to that of ``before``; EOS, which has no text, as ``</s>``.
 
     A character that is not complete yet is left for what follows, unless the text has ``ended``.
     """

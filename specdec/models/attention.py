@@ -119,7 +119,7 @@ def _side_by_side(rows: Float[Array, "b g rt k"], count: int) -> Float[Array, "b
 
 
 def _for_sharing(bias: Float[Array, "#b #h #t m"], repeats: int) -> Float[Array, "#b #h #rt m"]:
-    """That of rows of :func:`sharing`."""
+    """Bias for rows of :func:`sharing`."""
     return bias if repeats == 1 or bias.shape[2] == 1 else jnp.tile(bias, (1, 1, repeats, 1))
 
 

@@ -1,4 +1,4 @@
-"""What a model is to the decode loop."""
+"""The model, as the decode loop calls it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Model(Protocol):
 
     @property
     def pad_id(self) -> int:
-        """What outputs are filled up with. It may be a token that is also emitted."""
+        """Token that outputs are filled up with. It may be a token that is also emitted."""
         ...
 
     @property
@@ -87,15 +87,15 @@ class Model(Protocol):
         ...
 
     def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """float32 logits of what follows each token.
+        """float32 logits of the token after each one.
 
-        A model that generates n tokens only has logits [B, T, n]: :meth:`over_vocabulary` tells
-        which.
+        A model that generates n tokens only has logits [B, T, n]; :meth:`over_vocabulary` puts
+        them among all.
         """
         ...
 
     def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """What is made of :meth:`logits`, over all V tokens.
+        """A distribution made of :meth:`logits`, over all V tokens.
 
         A draft may leave rare tokens out, which saves it most of its logits and stays lossless:
         its q is 0 there. A target never does.
@@ -123,11 +123,11 @@ class Model(Protocol):
 
 
 class LoadableModel(Model, Protocol):
-    """A model with what the loop does not ask: how texts are given, what it reads, its copies."""
+    """A model with methods beside the loop's: its kind of texts, what it reads, its copies."""
 
     @property
     def input_vocab_size(self) -> int:
-        """How many tokens an encoder knows; :attr:`vocab_size` where there is none."""
+        """Number of tokens that an encoder knows; :attr:`vocab_size` where there is none."""
         ...
 
     @property
@@ -147,7 +147,7 @@ class LoadableModel(Model, Protocol):
     def reads_prefix(self) -> bool:
         """Whether a text is the decoder's prefix, which the output continues.
 
-        Else an encoder reads it, which is told its end by EOS.
+        Else an encoder reads it, and EOS marks its end.
         """
         ...
 

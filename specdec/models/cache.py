@@ -99,7 +99,7 @@ def block_mask(
 def slot_positions(
     topology: Order, length: Int[Array, " b"], max_len: int, size: int
 ) -> Int[Array, "b m"]:
-    """Position in its own sequence of what each slot holds, while a block is being scored.
+    """Position of each slot's token in its own sequence, while a block is being scored.
 
     Args:
       size: nodes of the block so far.
@@ -143,7 +143,7 @@ def select(cache: KVCache, rows: Int[Array, "g n"]) -> KVCache:
 
 
 def rows_of(array: Shaped[Array, "b ..."], rows: Int[Array, "g n"]) -> Shaped[Array, "g*n ..."]:
-    """Those of an array whose rows are G groups of as many each."""
+    """Rows of an array that consists of G groups of as many rows each."""
     groups, count = rows.shape
     grouped = array.reshape(groups, -1, *array.shape[1:])
     positions = rows.reshape(groups, count, *(1,) * (array.ndim - 1))

@@ -1,4 +1,4 @@
-"""What every architecture's config has."""
+"""Fields that every architecture's config has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Config(Protocol):
 
     @property
     def num_heads(self) -> int:
-        """Of the decoder's queries, H."""
+        """Number of heads of the decoder's queries, H."""
         ...
 
     @property
@@ -41,17 +41,17 @@ class Config(Protocol):
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether a text is what the output continues, and no encoder reads it."""
+        """Whether the output continues a text, and no encoder reads it."""
         ...
 
     @property
     def encoder_width(self) -> int | None:
-        """Of what the encoder gives a draft; None where there is no encoder."""
+        """Width of the encoder's output, as a draft gets it; None where there is no encoder."""
         ...
 
     @property
     def encoding_width(self) -> int | None:
-        """Of the target's encoding, where a draft starts from it; else None."""
+        """Width of the target's encoding, where a draft starts from it; else None."""
         ...
 
     @property
@@ -61,12 +61,12 @@ class Config(Protocol):
 
     @property
     def dropout_rate(self) -> float:
-        """In training only."""
+        """Rate of dropout, in training only."""
         ...
 
     @property
     def dtype(self) -> str:
-        """Of activations."""
+        """The dtype of activations."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Config(Protocol):
 
     @property
     def start_id(self) -> int:
-        """What an encoder-decoder's first token follows, and a decoder's where there is no text."""
+        """Token before an encoder-decoder's output, or a decoder's where there is no text."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What encoder-decoders have in common as the decode loop's :class:`~specdec.models.base.Model`.
+"""Base of encoder-decoders, as the decode loop's :class:`~specdec.models.base.Model`.
 
 A text is the encoder's input. It is encoded once: every layer's cross-attention keys and values are
 one product. An architecture adds its encoder and its layers.
@@ -26,7 +26,7 @@ M = TypeVar("M", bound="EncoderDecoderModel")
 
 @pytree
 class EncodedInputs:
-    """What decoding needs of the inputs."""
+    """Encoded inputs, as decoding needs them."""
 
     # Each layer's cross-attention keys and values.
     keys: tuple[Float[Array, "b h s k"], ...]
@@ -45,7 +45,7 @@ class EncoderDecoderModel(PackedModel):
 
     @property
     def decoder_start_id(self) -> int:
-        """What the first output token follows."""
+        """The token before the first token of an output."""
         return self.config.start_id
 
     @property
@@ -79,7 +79,7 @@ class EncoderDecoderModel(PackedModel):
         batch, before = prompt.batch_size, prompt.prefix.shape[1] - 1
         with self._resolving(batch):
             if params.encoder is None and given is not None:
-                encoded = given  # What the same model in more bits made of the inputs.
+                encoded = given  # The encoding of the same model in more bits.
             else:
                 mask = prompt.input_mask
                 encoded = self.attended(params, self._encode(params, prompt, mask, given), mask)
@@ -89,7 +89,7 @@ class EncoderDecoderModel(PackedModel):
     def attended(
         self, params: Any, output: Float[Array, "b s d"], mask: Bool[Array, "b s"]
     ) -> EncodedInputs:
-        """What each layer attends to, of an encoder's output."""
+        """Keys and values of an encoder's output, for each layer's cross-attention."""
         count, heads = self.config.num_decoder_layers, self._cached_heads(len(output))
         split = [attention.entries(each, heads) for each in self._cross_keys_values(params, output)]
         return EncodedInputs(tuple(split[:count]), tuple(split[count:]), mask, output)
@@ -122,5 +122,5 @@ class EncoderDecoderModel(PackedModel):
 
 
 def padding_bias(encoded: EncodedInputs) -> Float[Array, "b 1 1 s"]:
-    """What keeps filler of the inputs from being seen."""
+    """Attention bias that hides filler of the inputs."""
     return jnp.where(encoded.mask, 0.0, NEG_INF)[:, None, None, :]

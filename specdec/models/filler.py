@@ -29,12 +29,12 @@ def cache_size(batch: int, tokens: int) -> int:
 
 
 def filled(x: Shaped[Array, "b t ..."], more: int) -> Shaped[Array, "b tm ..."]:
-    """The tokens, or what belongs to each, with so much filler behind them."""
+    """The tokens, or an array of theirs, with so much filler behind them."""
     if not more:
         return x
     return jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), (0, more), *[(0, 0)] * (x.ndim - 2))))
 
 
 def without(x: Shaped[Array, "b tm ..."], more: int) -> Shaped[Array, "b t ..."]:
-    """What came of the tokens alone."""
+    """Result of the real tokens alone."""
     return jax.lax.optimization_barrier(x)[:, :-more] if more else x

@@ -1,4 +1,4 @@
-"""What transformers with LayerNorm, and with biases everywhere, have in common.
+"""Base of transformers with LayerNorm and with biases everywhere.
 
 Shapes: B batch, T block length, K head_dim, I = H * K, D d_model, F d_ff.
 """
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @pytree
 class Norm:
-    """Of a LayerNorm."""
+    """Parameters of a LayerNorm."""
 
     norm_scale: Float[Array, " d"]
     norm_bias: Float[Array, " d"]
@@ -37,14 +37,14 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True)
 class LayerNormModel(PackedModel):
-    """Its layers have ``self_norm``, ``self_qkv``, ``mlp_norm`` and ``wi``, with their biases."""
+    """Layers have ``self_norm``, ``self_qkv``, ``mlp_norm`` and ``wi``, with their biases."""
 
     @property
     def _query_scale(self) -> float:
         return self.config.head_dim**-0.5
 
     def _before(self, norm: Norm | None) -> Norm | None:
-        """What is done to x before a product with it, of the norm that a layer has there."""
+        """Norm that is done within the product after it, of the norm that a layer has there."""
         return norm
 
     def _normed(self, x: Float[Array, "b t d"], norm: Norm | None) -> Float[Array, "b t d"]:

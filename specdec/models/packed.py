@@ -1,4 +1,4 @@
-"""What transformers have in common as the decode loop's :class:`~specdec.models.base.Model`.
+"""Base of transformers, as the decode loop's :class:`~specdec.models.base.Model`.
 
 An architecture adds its prompt, its layers and its logits. On CPU each kernel is stored
 out-features first, which ``few_tokens.py`` reads once for all tokens. On a mesh attention is cut by
@@ -67,11 +67,11 @@ class PackedModel(abc.ABC):
     @property
     @abc.abstractmethod
     def packing(self) -> ModuleType:
-        """What fuses and stores a checkpoint's parameters."""
+        """The module that fuses and stores a checkpoint's parameters."""
 
     @property
     def axis_sizes(self) -> dict[str, dict[str, int]]:
-        """For each logical axis that a mesh may cut, the sizes along it by what they are called."""
+        """Sizes along each logical axis that a mesh may cut, by their names."""
         config = self.config
         return {
             "heads": {"num_heads": config.num_heads},
@@ -110,12 +110,12 @@ class PackedModel(abc.ABC):
 
     @property
     def key_value_heads(self) -> int:
-        """Of keys and values: fewer than of queries where some share them."""
+        """Number of heads of keys and values: fewer than of queries where some share them."""
         return self.config.num_heads
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Of decoder layers that see a window: how many tokens before its own a token sees."""
+        """Windows of the decoder layers that have one: tokens before its own that a token sees."""
         return ()
 
     @property
@@ -136,7 +136,7 @@ class PackedModel(abc.ABC):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of activations and cache; kernels and embedding may have fewer bits."""
+        """The dtype of activations and cache; kernels and embedding may have fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def pack(
@@ -187,7 +187,7 @@ class PackedModel(abc.ABC):
         return store_of(self.ops)
 
     def step_params(self, params: Any) -> Any:
-        """Those that a decode step reads: without the embedding, unless it is the logits' too."""
+        """Parameters that a decode step reads: no embedding, unless it is the logits' too."""
         embedding = params.embedding if params.logits is None else None
         return dataclasses.replace(params, embedding=embedding, output_tokens=None)
 
@@ -260,7 +260,7 @@ class PackedModel(abc.ABC):
         return filler.without(x, more), cache
 
     def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
-        """For ``max_len`` tokens a row."""
+        """An empty cache for ``max_len`` tokens a row."""
         size = filler.cache_size(batch, max_len)
         heads = self._cached_heads(batch)
         width = self.key_value_heads * self.config.head_dim // heads
@@ -268,7 +268,7 @@ class PackedModel(abc.ABC):
             return kv.init_cache(self.depth, batch, heads, size, width, self.dtype)
 
     def _cached_heads(self, batch: int) -> int:
-        """Of keys and values of so many rows; 1 for heads side by side (``attention.py``)."""
+        """Heads of a cache of so many rows; 1 if they are side by side (``attention.py``)."""
         heads, platform = self.key_value_heads, platforms.current()
         if heads < self.config.num_heads:
             return heads  # Each has several rows of queries as it is.
@@ -312,7 +312,7 @@ class PackedModel(abc.ABC):
         return few_tokens if self.layout == "out_in" else plain
 
     def _resolving(self, batch_size: int) -> contextlib.AbstractContextManager:
-        """What constraints mean: this model's own rules, or nothing."""
+        """Context where this model's rules, if it has any, resolve constraints."""
         if self.partitioning is None:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
@@ -334,18 +334,18 @@ class PackedModel(abc.ABC):
 
     @abc.abstractmethod
     def _joined_queries_keys_values(self, layer, x) -> Float[Array, "b t 3*i"]:
-        """Of x, normalised."""
+        """Queries, keys and values of x, normalised, side by side."""
 
     @abc.abstractmethod
     def _queries_keys_values(self, layer, x) -> list[Float[Array, "b t i"]]: ...
 
     @property
     def _query_scale(self) -> float:
-        """What queries are multiplied with."""
+        """Factor of queries."""
         return 1.0
 
     def _fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
-        """Whether ``fused`` does what is done with x and such others: all have its dtype."""
+        """Whether ``fused`` does products of x with such others: all have its dtype."""
         return (
             platforms.current().fused
             and self.layout == "in_out"
@@ -435,5 +435,5 @@ class PackedModel(abc.ABC):
 
 
 def hidden(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """What layers add to, laid out on a mesh."""
+    """The residual stream, laid out on a mesh."""
     return constrain(x, HIDDEN_AXES)

@@ -1,4 +1,4 @@
-"""Which device holds what: logical axis names, and rules that map them to the axes of a mesh.
+"""Places of arrays on a mesh: logical axis names, and rules that map them to the axes of a mesh.
 
 Parameters, activations and caches name their axes (batch, heads, mlp, ...) where they are made. A
 model with a :class:`Partitioning` resolves these names by its own rules, so that a target and a
@@ -94,7 +94,7 @@ class DeviceMesh:
 
 
 def check_mesh(mesh: Any) -> None:
-    """Raises ValueError for what is given as a mesh and is none; None is one device."""
+    """Raises ValueError for a mesh that is none; None is one device."""
     if not isinstance(mesh, DeviceMesh | None):
         raise ValueError(f"mesh must be a specdec.DeviceMesh(data, model) or None, got {mesh!r}.")
 
@@ -153,13 +153,13 @@ def laid_over(data: int, model: int, devices: Sequence[Any]) -> Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Partitioning:
-    """How one model lies on a mesh."""
+    """Layout of one model on a mesh."""
 
     mesh: Mesh | AbstractMesh  # With the axes "data" and "model".
     rules: Rules  # See `DeviceMesh`.
 
     def sharding(self, axes: Axes) -> NamedSharding:
-        """That of an array with these logical axes."""
+        """Sharding of an array with these logical axes."""
         spec = logical_to_mesh_axes(axes, self.rules)
         assert spec is not None
         return NamedSharding(self.mesh, spec)
@@ -174,7 +174,7 @@ class Partitioning:
         return self.sharding((axis,)).spec[0]
 
     def ways(self, axis: str) -> int:
-        """Into how many parts it is cut."""
+        """Number of parts that an axis is cut into."""
         onto = self.onto(axis)
         return 1 if onto is None else self.mesh.shape[onto]
 
@@ -209,7 +209,7 @@ class Partitioning:
 
     @contextlib.contextmanager
     def resolving(self, batch_size: int) -> Iterator[None]:
-        """While it lasts, :func:`constrain` follows these rules.
+        """Context in which :func:`constrain` follows these rules.
 
         A batch that cannot be cut into equal parts, such as one row to look into, stays whole.
         """
@@ -237,5 +237,5 @@ def constrain(x: jax.Array, axes: Axes) -> jax.Array:
 
 
 def ways(partitioning: Partitioning | None, axis: str | None) -> int:
-    """Into how many parts an axis is cut; 1 without a mesh."""
+    """Number of parts that an axis is cut into; 1 without a mesh."""
     return 1 if partitioning is None or axis is None else partitioning.ways(axis)

@@ -1,4 +1,4 @@
-"""How a checkpoint's parameters are stored for the products that read them."""
+"""Storage of a checkpoint's parameters for the products that read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdec.models.products.quantized import Kernel
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """How a layout stores the parameters that products read."""
+    """A layout's storage of the parameters that products read."""
 
     kernel: Callable[[Array], Kernel]  # A decoder's, [in, out].
     whole: Callable[[Array], Kernel]  # An encoder's.
@@ -28,7 +28,7 @@ class Store:
 
 
 def store_of(ops: ModuleType) -> Store:
-    """That of a layout's products, with all bits."""
+    """Store for a layout's products, with all bits."""
     return Store(ops.pack, ops.pack_whole, lambda table: table, ops.joined)
 
 

@@ -102,7 +102,7 @@ class ToyModel:
     def over_vocabulary(
         self, params: Float[Array, "c v"], distribution: Distribution
     ) -> Distribution:
-        """It generates every token."""
+        """The distribution itself: the model generates every token."""
         return distribution
 
     def commit(

@@ -13,9 +13,9 @@ from specdec.reproduce import paper
 from specdec.reproduce.pages.tables import Part, Table, grid, joined, leaves
 
 Content = Mapping[str, Any]
-HALF_DIGIT = 0.005  # What two printed digits of alpha and c leave open.
+HALF_DIGIT = 0.005  # The error of two printed digits of alpha and c.
 _DECODES = "table_2/*/*/*"
-# What was measured along the targets' own texts, by study, temperature and draft.
+# Measurements along the targets' own texts, by study, temperature and draft.
 _ALPHAS = "alpha/*/drafts/{drafter}"
 
 
@@ -123,7 +123,7 @@ class Comparison:
         return round(self.calc, self.digits) == self.paper
 
     def shown(self, value: float) -> str:
-        """With two digits more than printed: with one, 2.347 would be 2.35 and look like 2.4."""
+        """Value with two digits more than printed: with one, 2.347 is 2.35 and looks like 2.4."""
         return f"{value:.{self.digits + 2}f}"
 
     @property
@@ -195,7 +195,7 @@ PARTS: Sequence[Part] = [
     "## Table 3: alpha along the target's own texts", TABLE_3, "The paper's:", PAPER_TABLE_3,
     _OF_THE_PAPER,
 ]  # fmt: skip
-# Of several reproductions: what a reader needs of them.
+# The page of several reproductions.
 SHORT: Sequence[Part] = [
     TABLE_1,
     "## Table 2: measured speedups", FASTEST,

@@ -39,7 +39,7 @@ class Piece(Protocol):
         ...
 
     def do(self, directory: Path) -> Done:
-        """Measures what the directory does not hold, keeps it there, and gives the whole result.
+        """Measures results that the directory lacks, keeps them there, and gives the whole result.
 
         What is kept is used again for the same settings, weights and texts only. Rows that a
         stopped call left are kept; times are all of one call.
@@ -76,7 +76,7 @@ def carry_out(
 
 
 def kept(file: Path, settings: Mapping[str, Any], make: Callable[[], Result]) -> Done:
-    """What the file holds of these settings, or what is made now, and kept there.
+    """Result of these settings: from the file, or made now and kept there.
 
     ``settings`` are as JSON gives them back, and become the key "settings".
 

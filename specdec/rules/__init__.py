@@ -1,1 +1,1 @@
-"""Rules for logits that depend on what was generated: one file for each kind. See ``base``."""
+"""Rules for logits that depend on the tokens so far: one file for each kind. See ``base``."""

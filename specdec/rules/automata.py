@@ -1,4 +1,4 @@
-"""What alone may be generated: given sequences, or what a finite automaton accepts."""
+"""Rules that allow only given sequences, or only what a finite automaton accepts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AllowedSequences:
 
 @dataclasses.dataclass(frozen=True)
 class Automaton:
-    """The output is what a deterministic finite automaton over tokens accepts, and then EOS.
+    """The output before EOS is accepted by a deterministic finite automaton over tokens.
 
     Attributes:
       edges: state -> {token: state}, states being 0, 1, 2, ...; a row begins in state 0.

@@ -1,4 +1,4 @@
-"""What a rule for logits is, and how rules follow rows, and the guesses of a block.
+"""Rules for logits, and how they follow rows and the guesses of a block.
 
 A rule is an automaton: what it makes of the logits depends on its state, and its state on the
 tokens so far. So position i of a block has another state than position i + 1, and each node of a
@@ -34,14 +34,14 @@ RuleState = Any  # Of one rule: a pytree of arrays.
 
 @pytree
 class RowStart:
-    """A row before its first token, as a rule is told of it.
+    """A row before its first token, as a rule sees it.
 
     Attributes:
       prefix: [P] the decoder's first tokens: a start token and what is forced behind it, or a
         decoder-only model's prompt.
       prefix_length: how many of them the row has.
       limit: tokens that it may emit.
-      size: the most tokens that a rule is told of behind the prefix, those of guesses included.
+      size: the most tokens that a rule sees behind the prefix, those of guesses included.
     """
 
     prefix: Int[AnyArray, " p"]
@@ -54,7 +54,7 @@ class OpenRule(Protocol):
     """A rule for a target's logits: a pytree, whose arrays are traced. Methods are of one row."""
 
     def init(self, row: RowStart) -> RuleState:
-        """Before the first token. Shapes may depend on ``row``'s, in their last axes."""
+        """State before the first token. Shapes may depend on ``row``'s, in their last axes."""
         ...
 
     def allow(self, state: RuleState, logits: Float[Array, " v"]) -> Float[Array, " v"]:
@@ -67,7 +67,7 @@ class OpenRule(Protocol):
 
 
 class Words(Protocol):
-    """What a vocabulary's tokens have to do with text."""
+    """A vocabulary, as rules need it: text to tokens and back."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without EOS."""
@@ -78,13 +78,13 @@ class Words(Protocol):
         ...
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text; some may be past the vocabulary's end."""
+        """Spelling of the first ``size`` token ids; some may be past the vocabulary's end."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class RuleTarget:
-    """What a rule is opened for.
+    """The target and the limits that a rule is opened for.
 
     Attributes:
       vocab_size: V.
@@ -241,7 +241,7 @@ def unsound(largest: Float[Array, "*b"], logits: Float[Array, "*b v"]) -> Bool[A
     Args:
       largest: of what they made of ``logits``.
     """
-    return ~(largest < jnp.inf) & (max_last(logits) < jnp.inf)  # What is NaN is not less.
+    return ~(largest < jnp.inf) & (max_last(logits) < jnp.inf)  # NaN is not less.
 
 
 def advanced(rules: Rules, states: RuleStates, tokens: Int[Array, "*b"]) -> RuleStates:
@@ -269,13 +269,12 @@ def settled(leaf: Any, before: Array | None = None) -> Array:
 
 
 def at(states: RuleStates, nodes: AnyArray | int) -> RuleStates:
-    """Of states [B, M, ...], those of some nodes, [B, N, ...], or of one."""
+    """States of some nodes, [B, N, ...], or of one node, out of [B, M, ...]."""
     return jax.tree.map(lambda leaf: leaf[:, nodes], states)
 
 
 def taken(states: RuleStates, index: Int[Array, "b ..."]) -> RuleStates:
-    """Of states [B, M, ...], those at ``index``, [B] or [B, N], without a row looking into
-    another's."""
+    """States at ``index``, [B] or [B, N], out of [B, M, ...]. No row looks into another's."""
     if index.ndim == 1:
         return jax.tree.map(lambda leaf: take_position(leaf, index), states)
     return jax.tree.map(

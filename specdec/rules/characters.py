@@ -1,4 +1,4 @@
-"""UTF-8 as an automaton that tells some characters from all others."""
+"""An automaton over UTF-8 that tells some characters from all others."""
 
 from __future__ import annotations
 

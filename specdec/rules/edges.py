@@ -1,4 +1,4 @@
-"""Which tokens may follow which state, and where they lead: a finite automaton in arrays.
+"""A finite automaton in arrays: which tokens may follow which state, and where they lead.
 
 Most states have few edges, which are found in a sorted list; the few that allow many have a bit for
 each token. So a trie of millions of nodes takes a few numbers a node.

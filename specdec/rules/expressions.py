@@ -81,7 +81,7 @@ def automaton_of(rule: Rule, pattern: str, finish: Finish) -> ByteAutomaton:
 
 
 def _endings(strips: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An automaton over bytes that tells what strips a text of its end: whitespace.
+    """An automaton over bytes that finds what is stripped from a text's end: whitespace.
 
     Returns:
       [E, 256] the state behind each byte, and [E] whether the text then ends in whitespace. One
@@ -109,12 +109,12 @@ def library(name: str) -> Any:
 
 
 def asked(rule: Rule, function: Callable[..., Any], *args: Any) -> Any:
-    """What outlines-core answers; raises ValueError, which names the rule, where it refuses."""
+    """Answer of outlines-core; raises ValueError, which names the rule, where it refuses."""
     try:
         return function(*args)
     except ValueError as error:
-        told = cut(" ".join(str(error).split()))
-        raise ValueError(f"{named(rule)} is refused by outlines-core: {told}") from None
+        reason = cut(" ".join(str(error).split()))
+        raise ValueError(f"{named(rule)} is refused by outlines-core: {reason}") from None
     except TypeError:  # It is JSON, as this library reads it.
         raise ValueError(
             f"{named(rule)} is refused by outlines-core, which takes JSON of at most 127 levels "

@@ -119,7 +119,7 @@ def searching(words: Sequence[Sequence[int]], letters: int) -> Finder:
 
 
 def _replaced(finder: Finder, old: Sequence[int], new: Sequence[int]) -> Finder:
-    """Of a text in which each ``old`` becomes ``new``: Knuth, Morris and Pratt's automaton."""
+    """Finder in a text where each ``old`` becomes ``new``: Knuth, Morris and Pratt's automaton."""
     letters = finder.steps.shape[1]
     borders = [0, 0]  # Of the first letters of ``old``: how many of them they end with.
     for i in range(1, len(old)):
@@ -131,19 +131,19 @@ def _replaced(finder: Finder, old: Sequence[int], new: Sequence[int]) -> Finder:
     for held in range(len(old)):
         row = []
         for letter in range(letters):
-            told, size = [], held
+            output, size = [], held
             while size and old[size] != letter:
-                told += old[: size - borders[size]]
+                output += old[: size - borders[size]]
                 size = borders[size]
             size += old[size] == letter
             if not size:
-                told.append(letter)
-            row.append(([*told, *new], 0) if size == len(old) else (told, size))
+                output.append(letter)
+            row.append(([*output, *new], 0) if size == len(old) else (output, size))
         rows.append(row)
     following = np.array([[to for _, to in row] for row in rows])
-    told = np.stack([_padded([word for word, _ in row], len(old) + len(new)) for row in rows])
+    output = np.stack([_padded([word for word, _ in row], len(old) + len(new)) for row in rows])
     ends = _padded([list(old[:held]) for held in range(len(old))], len(old))
-    return _through(finder, following, told, ends)
+    return _through(finder, following, output, ends)
 
 
 def _padded(words: Sequence[Sequence[int]], size: int) -> np.ndarray:
@@ -151,20 +151,20 @@ def _padded(words: Sequence[Sequence[int]], size: int) -> np.ndarray:
     return np.array([[*word, *[-1] * (size - len(word))] for word in words])
 
 
-def _through(finder: Finder, following: np.ndarray, told: np.ndarray, ends: np.ndarray) -> Finder:
-    """The automaton that reads what a transducer reads.
+def _through(finder: Finder, following: np.ndarray, output: np.ndarray, ends: np.ndarray) -> Finder:
+    """The automaton that reads a transducer's input, and finds in its output.
 
     Args:
-      finder: reads what the transducer tells.
+      finder: reads what the transducer writes.
       following: [Q, L] the transducer's state behind each letter; its first state is 0.
-      told: [Q, L, W] letters that it tells on the way; -1 for none.
-      ends: [Q, W] letters that it tells if the text ends.
+      output: [Q, L, W] letters that it writes on the way; -1 for none.
+      ends: [Q, W] letters that it writes if the text ends.
     """
     count, after = len(following), _runner(finder)
 
     def step(codes: Codes) -> np.ndarray:
         states, held = np.divmod(codes, count)
-        return after(states[:, None], told[held]) * count + following[held]
+        return after(states[:, None], output[held]) * count + following[held]
 
     def found(codes: Codes) -> np.ndarray:
         return finder.found[after(codes // count, ends[codes % count])]
@@ -185,7 +185,7 @@ def _runner(finder: Finder) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 
 def _stripped(finder: Finder, spaces: np.ndarray) -> Finder:
-    """Of a text that loses its whitespace at both ends.
+    """Finder in a text that loses its whitespace at both ends.
 
     Args:
       spaces: [L] whether each letter is whitespace.
@@ -204,7 +204,7 @@ def _stripped(finder: Finder, spaces: np.ndarray) -> Finder:
 
 
 def _decoded(finder: Finder, characters: Characters, dropped: bool) -> Finder:
-    """Of bytes, of which the text has the characters; others are dropped or replaced."""
+    """Finder in bytes; the text has their characters, and others are dropped or replaced."""
     letters = characters.letters[..., None]
     ends = np.where(np.arange(len(characters.begun)) > 0, characters.other, -1)[:, None]
     if dropped:
@@ -214,7 +214,7 @@ def _decoded(finder: Finder, characters: Characters, dropped: bool) -> Finder:
 
 
 def _in_runs(finder: Finder, characters: Characters) -> Finder:
-    """Of bytes, of which the text has the characters, if all in a run are some.
+    """Finder in runs of bytes; the text has their characters if all bytes of a run are some.
 
     A state has the text with the run and with it replaced, and the bytes of a begun character.
     """
@@ -255,7 +255,7 @@ def _least(
     fresh: int, behind: int, step: Callable[[Codes], np.ndarray],
     found: Callable[[Codes], np.ndarray],
 ) -> Finder:  # fmt: skip
-    """The smallest automaton that finds what another one does.
+    """The smallest automaton that finds the same as another one.
 
     Args:
       fresh, behind: where it begins; see :class:`Finder`.

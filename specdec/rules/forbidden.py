@@ -19,7 +19,7 @@ from specdec.types import AnyArray
 
 @dataclasses.dataclass(frozen=True)
 class Forbidden:
-    """What never occurs in an output: strings, or sequences of token ids.
+    """Strings, or sequences of token ids, that never occur in an output.
 
     A string is forbidden in the text that is shown, whatever tokens it would be made of: no token
     passes with which the text so far would have it, even if later ones would change that, as where

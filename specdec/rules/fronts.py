@@ -1,4 +1,4 @@
-"""What the text in front of an output leaves for it, and whole pieces through an automaton."""
+"""Automata over the text in front of an output, and whole pieces through an automaton."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec.types import AnyArray
 
 @pytree
 class Fronts:
-    """What a row's text in front of its output, a prefix or a prompt, leaves for the output.
+    """States that a text in front of an output, a prefix or a prompt, leaves for the output.
 
     An automaton, too, of few states. Most tokens lead to one of them wherever they are, so only
     those behind the last such token are looked at.
@@ -54,18 +54,18 @@ class Fronts:
         return starts[jax.lax.fori_loop(first, end, step, jnp.int32(self.begin))]
 
 
-# What a text in front leaves: whether there is any, the bytes of a character that it ends inside
-# of, and whether it ends with a run of bytes that are no characters.
+# State that a text in front leaves: whether there is any text, the bytes of a character that it
+# ends inside of, and whether it ends with a run of bytes that are no characters.
 Left = tuple[bool, bytes, bool]
 
 
 def fronts_of(
     spelling: Spelling, target: RuleTarget, known: str, start: Callable[[Left], int], before: int
 ) -> Fronts:
-    """What is in front of the rows of a target.
+    """Fronts of the rows of a target.
 
     Args:
-      known: the characters that the rule tells from others.
+      known: the characters that the rule distinguishes.
       start: the state of a rule in which a row begins behind what is left.
       before: that state where nothing but silent tokens is in front.
     """
@@ -88,7 +88,7 @@ def fronts_of(
 
 
 def _left(spelling: Spelling, known: str) -> tuple[list[Left], np.ndarray]:
-    """What may be left, and the automaton over bytes that tells it; [S], and [S, 257]."""
+    """Texts that may be left, and the automaton over bytes that finds them; [S], and [S, 257]."""
     finish, dropped = spelling.finish, spelling.broken == "dropped"
     spaces = [*map(chr, WHITESPACE)] if finish.strips else []
     letters = {each: i for i, each in enumerate(dict.fromkeys([*spaces, *known]))}

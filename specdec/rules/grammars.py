@@ -1,4 +1,4 @@
-"""What the text of an output must be: a match of a regular expression, or JSON of a schema.
+"""Rules for the whole text of an output: a regular expression, or JSON of a schema.
 
 outlines-core turns the expression into an automaton over bytes; here whole pieces of the vocabulary
 go through it, so that it becomes one over tokens.
@@ -207,7 +207,7 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
 def _shown_first(
     spelling: Spelling, pieces: Sequence[bytes]
 ) -> tuple[list[bytes], dict[int, bool]]:
-    """What each token shows as the first one of a text.
+    """Text that each token shows as the first one of an output.
 
     Returns:
       The texts; and of those that then show nothing, whether what follows is still shown as a first
@@ -291,7 +291,7 @@ def _reached(
 
 
 def _sized(edges: Edges) -> Edges:
-    """The same automaton in arrays of few sizes, so that expressions share their programs."""
+    """This automaton in arrays of few sizes, so that expressions share their programs."""
 
     def size(count: int, least: int) -> int:
         return max(least, 1 << max(count - 1, 0).bit_length())

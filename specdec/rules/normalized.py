@@ -1,4 +1,4 @@
-"""A rule that makes probabilities of what other rules left."""
+"""A rule that makes the probabilities that other rules left sum to 1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Opens rules for a target, and checks them once, by shapes alone.
 
 Inside a decode a rule is vmapped over rows and nodes, scanned along chains and carried by a loop,
-each of which would tell a mistake in words of its own. Here its methods are traced as a decode
+each of which would report a mistake in words of its own. Here its methods are traced as a decode
 traces them, before anything else, for two rows of different sizes.
 """
 
@@ -28,7 +28,7 @@ _NEED_VALUES = (
 )
 _ONE = jax.tree.structure(0)
 _TOKEN = jax.ShapeDtypeStruct((), jnp.int32)
-_Leaf = jax.ShapeDtypeStruct | str  # Of an array its shape; of anything else, what it is.
+_Leaf = jax.ShapeDtypeStruct | str  # An array's shape; for anything else, its type's name.
 
 
 def opened(rule: Rule, target: RuleTarget) -> OpenRule:
@@ -76,7 +76,7 @@ def _opened(itself: _Itself, target: RuleTarget) -> OpenRule:
             )
     if own:
         try:
-            hash(methods)  # What may change would leave programs of what it was.
+            hash(methods)  # A value that changes would leave programs of the old one.
         except TypeError as error:
             raise ValueError(
                 f"{owner} must be a frozen dataclass whose fields are numbers, strings or tuples "
@@ -128,7 +128,7 @@ def _check(
 
 
 class _Given:
-    """What a method gave for a row: a pytree's structure, and its leaves as shapes."""
+    """A method's values for a row: a pytree's structure, and its leaves as shapes."""
 
     def __init__(self, given: Any, like: Any = None):
         self.leaves: list[_Leaf]
@@ -143,13 +143,13 @@ class _Given:
         return isinstance(other, _Given) and self.tree == other.tree and self.leaves == other.leaves
 
     def __str__(self) -> str:
-        told = iter(each if isinstance(each, str) else _told(each) for each in self.leaves)
+        leaves = iter(each if isinstance(each, str) else _array_type(each) for each in self.leaves)
         form = str(self.tree).removeprefix("PyTreeDef(").removesuffix(")")
-        return _cut(re.sub(r"\*", lambda star: next(told, star[0]), form))
+        return _cut(re.sub(r"\*", lambda star: next(leaves, star[0]), form))
 
     @property
     def form(self) -> Any:
-        """All but the sizes."""
+        """Structure, dtypes and numbers of axes: all but the sizes."""
         return self.tree, [
             each if isinstance(each, str) else (each.dtype, each.ndim) for each in self.leaves
         ]
@@ -192,7 +192,7 @@ class _Methods:
         return found
 
     def call(self, method: str, state: _Given, argument: jax.ShapeDtypeStruct) -> _Given:
-        """Another method's, with a state and the token or the logits."""
+        """Values of another method, for a state and the token or the logits."""
 
         def call(rule, leaves, argument):
             before = state.tree.unflatten(leaves)
@@ -219,7 +219,7 @@ class _Methods:
 
 
 def _shape(leaf: Any, before: Any = None) -> _Leaf:
-    """Of an array or a number its shape; of anything else, what it is."""
+    """Shape of an array or a number; for anything else, the name of its type."""
     try:
         array = settled(leaf, before)
     except (TypeError, ValueError):
@@ -227,17 +227,17 @@ def _shape(leaf: Any, before: Any = None) -> _Leaf:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def _told(leaf: jax.ShapeDtypeStruct) -> str:
+def _array_type(leaf: jax.ShapeDtypeStruct) -> str:
     return f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
 
 
 def _failed(method: str, error: Exception) -> str:
-    told = f"{method} fails with {type(error).__name__}: {_line(error)}"
+    failed = f"{method} fails with {type(error).__name__}: {_line(error)}"
     if not isinstance(error, _NEED_VALUES):
-        return f"{told}."
+        return f"{failed}."
     return (
-        f"{told}. A rule's values are traced by JAX: use jax.numpy instead of NumPy, and jnp.where "
-        "instead of if."
+        f"{failed}. A rule's values are traced by JAX: use jax.numpy instead of NumPy, and "
+        "jnp.where instead of if."
     )
 
 

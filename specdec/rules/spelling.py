@@ -1,4 +1,4 @@
-"""How a decoder of texts makes a text of tokens, as tables can follow it.
+"""Spelling of tokens: how a decoder makes texts of them, as tables can follow it.
 
 A text is made in two steps. What the tokens spell is joined: a piece for each token, where some
 pieces are only parts of a character. Then the whole text is finished: stripped, and cleaned up.
@@ -20,7 +20,7 @@ UNKNOWN = "\ufffd"  # Stands for bytes that are no character.
 
 @dataclasses.dataclass(frozen=True)
 class Finish:
-    """What is done to a whole text.
+    """Changes to a whole text, after its tokens are joined.
 
     An output's text is finished by itself: behind a prefix or a prompt nothing of these changes,
     and the whitespace that an output begins with there is text.
@@ -53,7 +53,7 @@ class Finish:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spelling:
-    """What tokens spell, and how it is joined.
+    """Text of each token, and how texts are joined.
 
     Attributes:
       pieces: [V] what each token adds behind others, in UTF-8; it may be a part of a character.
@@ -64,7 +64,7 @@ class Spelling:
       broken: what becomes of bytes that are no character: they are left out, "dropped"; they are
         "replaced" by U+FFFD; or all bytes of a "run" are, from one token of ``apart`` to the next,
         if some are no character.
-      finish: what is done to the joined text.
+      finish: changes to the joined text.
     """
 
     pieces: Sequence[bytes]
@@ -76,12 +76,12 @@ class Spelling:
 
     @classmethod
     def of_bytes(cls, pieces: Sequence[bytes], broken: Broken = "replaced", **more) -> Spelling:
-        """That of tokens whose bytes are joined wherever they are."""
+        """Spelling of tokens whose bytes are joined wherever they are."""
         none = np.zeros(len(pieces), bool)
         return cls(pieces, pieces, none, none, broken, **more)
 
     def joined(self, ids: Iterable[int]) -> str:
-        """What tokens spell, before it is finished; of U+FFFD there may be fewer than are shown."""
+        """Text of tokens, before it is finished; of U+FFFD there may be fewer than are shown."""
         text, run, first = "", b"", True
         for token in ids:
             piece = (self.first if first else self.pieces)[token]
@@ -102,7 +102,7 @@ class Spelling:
 
 
 class Decodes(Protocol):
-    """What makes texts of tokens."""
+    """A decoder of texts from tokens."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids."""
@@ -127,12 +127,12 @@ def check_followed(name: str, words: Decodes, spelling: Spelling) -> None:
         ids = np.where(
             generator.random(6) < 0.5, generator.choice(odd, 6), generator.integers(size, size=6)
         ).tolist()
-        shown, told = words.decode(ids), spelling.finish(spelling.joined(ids))
-        if _BROKEN.sub(UNKNOWN, shown) != _BROKEN.sub(UNKNOWN, told):
+        shown, spelt = words.decode(ids), spelling.finish(spelling.joined(ids))
+        if _BROKEN.sub(UNKNOWN, shown) != _BROKEN.sub(UNKNOWN, spelt):
             raise ValueError(
                 f"{name} is about text, but the text of this vocabulary's tokens depends on more "
                 f"than a piece for each: tokens {ids} show {shown!r}, and their pieces are "
-                f"{told!r}. Give token ids."
+                f"{spelt!r}. Give token ids."
             )
 
 

@@ -1,4 +1,4 @@
-"""What ends an output beside EOS: strings in its text, and tokens."""
+"""Strings and tokens that end an output, beside EOS."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stops:
 
 
 def open_stops(stop: Sequence[str | int], target: RuleTarget) -> Stops | None:
-    """What ends rows for a target; None where nothing is given.
+    """Stops for a target; None where nothing is given.
 
     Raises:
       ValueError: a token outside the vocabulary, or a string that

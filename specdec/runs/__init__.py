@@ -1,1 +1,1 @@
-"""What a command does: one function for each kind of run, bound by gin. Thin: the work is below."""
+"""Commands: one function for each kind of run, bound by gin. Thin: the work is below."""

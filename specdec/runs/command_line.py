@@ -31,7 +31,7 @@ flags.disclaim_key_flags()  # They are listed as the command's own.
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the command line gave: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
+    """Arguments of the command line: ``bindings`` are the --gin.NAME=value, ``command`` is all."""
 
     gin_files: Sequence[str]
     bindings: Sequence[str]
@@ -43,7 +43,7 @@ class Given:
         return Path(self.output_dir or f"out/{kind}_{Path(self.gin_files[-1]).stem}")
 
 
-def told(error: Exception | str) -> int:
+def report_error(error: Exception | str) -> int:
     """Prints an error in one line on stderr, without gin's account of calls; the exit code.
 
     It is 2 for a mistake in the command, 1 if the run failed, for example on a full disk.
@@ -63,11 +63,11 @@ def run(
     script: Callable[[Given], int], command: Callable[[], None], output_dir: str, *,
     required: bool = False, configured: bool = True,
 ) -> None:  # fmt: skip
-    """Exits with what ``script`` returns, or as :func:`told`; with 130 on Ctrl-C.
+    """Exits with what ``script`` returns, or as :func:`report_error`; with 130 on Ctrl-C.
 
     Args:
       command: the function whose docstring is the help.
-      output_dir: what --output_dir is for; it may be ``required``.
+      output_dir: help of --output_dir; it may be ``required``.
       configured: whether there are gin files.
     """
     gin_file, bindings, argv = None, [], sys.argv
@@ -86,11 +86,11 @@ def run(
         try:
             rest = flags.FLAGS(argv)
         except flags.Error as error:
-            sys.exit(told(f"{error} See --help."))
+            sys.exit(report_error(f"{error} See --help."))
         if flags.FLAGS["verbosity"].using_default_value:
             logging.set_verbosity(logging.WARNING)  # JAX and Orbax report each step they take.
         if len(rest) > 1:
-            sys.exit(told(f"unknown argument {rest[1]!r}. See --help."))
+            sys.exit(report_error(f"unknown argument {rest[1]!r}. See --help."))
         return rest
 
     def main(_: list[str]) -> int:
@@ -103,8 +103,8 @@ def run(
         except (ValueError, OSError) as error:
             logging.debug("Traceback:", exc_info=True)  # With --verbosity=1.
             while isinstance(error.__context__, OSError) and getattr(error, "errno", 0) is None:
-                error = error.__context__  # What gin raises in its place has no number.
-            code = told(error)
+                error = error.__context__  # The error that gin raises in its place has no number.
+            code = report_error(error)
             if isinstance(error, OSError) and error.errno in _NO_CAPACITY:
                 os._exit(code)  # Threads that still write would print below the message.
             return code
@@ -118,7 +118,7 @@ def run(
 def _load_library() -> None:
     """Imports JAX and specdec, and turns on JAX's persistent cache.
 
-    The cache is in specdec's cache directory unless JAX was told another.
+    The cache is in specdec's cache directory unless JAX was given another.
     """
 
     def leave(*_: object) -> None:
@@ -187,7 +187,7 @@ def decode() -> None:
 
 
 def _without_devices() -> None:
-    """Nothing is run, so JAX need not look for accelerators, nor say which it does not find."""
+    """Keeps JAX from looking for accelerators, and from saying which it does not find."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -93,7 +93,7 @@ def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any]
     if is_run(source):
         step = find_step(source, step)
         config, params = open_params(source, dtype, step)
-        # What the weights are used in is the reader's choice, not the training run's.
+        # The dtype of activations is the reader's choice, not the training run's.
         found = dataclasses.replace(config, dtype="float32"), params
         return found, step, vocabulary_in(Path(source))
     if checkpoints.is_t5x(source):

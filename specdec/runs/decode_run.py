@@ -1,4 +1,4 @@
-"""What a decoding run is to do."""
+"""The description of a decoding run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specdec.runs.inputs import BadRows
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRun:
-    """What to decode, and how. ``configs/runs/decode.gin`` binds its fields.
+    """A decoding run: its rows, and how. ``configs/runs/decode.gin`` binds its fields.
 
     Attributes:
       target, draft, dtype, weights, mesh, generation_config, source_language, target_language: see

@@ -42,7 +42,7 @@ SHAPES = "configs/shapes"
 
 @dataclasses.dataclass(frozen=True)
 class _Models:
-    """What a run would open: its models, and the tables of an n-gram draft."""
+    """Models that a run would open, and the tables of an n-gram draft."""
 
     names: list[str]
     shapes: list[Config]  # Of the target, and of the draft if it is a model.
@@ -55,7 +55,7 @@ def report(
     run: DecodeRun, root: Path, hardware: str | float | None = None, compile_for: str | None = None,
     folder: Path | None = None, *, task: str = "", distributed: bool = False,
 ) -> str:  # fmt: skip
-    """What ``--dry_run`` prints.
+    """Text that ``--dry_run`` prints.
 
     Args:
       hardware: the devices of the run's mesh, or the one it has without: a chip's name
@@ -112,7 +112,7 @@ def _models(run: DecodeRun, root: Path) -> _Models:
         model, tables = model.draft, model.inner
     source = resolve(run.target, "target")
     names, found = [run.target], [find_config(source, root)]
-    if run.generation_config != "ignore":  # What it cannot do is told now.
+    if run.generation_config != "ignore":  # Options that cannot be followed are an error now.
         given = None if run.generation_config == "follow" else run.generation_config
         options_of(source, found[0][0], given)
     bits = None
@@ -226,7 +226,7 @@ def _fitting(plan: MemoryPlan, device: tuple[str, float] | None) -> list[str]:
 
 
 def _advice(plan: MemoryPlan, memory: float) -> str:
-    """On what mesh the models would fit."""
+    """Sentence on the mesh on which the models would fit."""
     mesh = plan.fitting_mesh(memory)
     if mesh is None:
         return "It would on no mesh with this data axis: a smaller batch or draft, or more groups."
@@ -270,7 +270,7 @@ def _amount(count: float) -> str:
 
 
 def what_processes_do(mesh: DeviceMesh | None) -> str:
-    """Of several processes that do one run."""
+    """Sentence on several processes that do one run."""
     if mesh is None:
         return "Each process holds a copy of the target and decodes its part of the batches"
     return (

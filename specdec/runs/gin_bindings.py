@@ -1,4 +1,4 @@
-"""What decoding configurations can name. The library meets gin's registry here and in reproduce."""
+"""Names for decoding configurations. The library meets gin's registry here and in reproduce."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ gin.external_configurable(dry_run.report, "dry_run", module="specdec")
 
 
 def configured(what: Callable[..., T]) -> T:
-    """What the parsed configuration makes of a class or function above.
+    """Object that the parsed configuration makes of a class or function above.
 
     Raises:
       ValueError: a setting has a value of the wrong type, or as ``what`` does.

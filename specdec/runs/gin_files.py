@@ -14,7 +14,7 @@ _REQUIRED = "gin.REQUIRED"
 
 
 def root() -> Path:
-    """Where ``configs/`` is: a checkout, or the installed package, which has a copy."""
+    """Folder that has ``configs/``: a checkout, or the installed package, which has a copy."""
     package = Path(__file__).resolve().parents[1]
     return package if (package / "configs").is_dir() else package.parent
 
@@ -97,7 +97,7 @@ def _check_macros() -> None:
 
 
 class _Macros(config_parser.ParserDelegate):
-    """Notes what macros a configuration uses, and looks nothing up."""
+    """Notes the macros that a configuration uses, and looks nothing up."""
 
     def __init__(self):
         self.used: set[str] = set()

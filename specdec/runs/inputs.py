@@ -46,7 +46,7 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What a first pass over all rows found.
+    """Findings of a first pass over all rows.
 
     Attributes:
       num_rows, num_shapes: rows that can be decoded, and their input buckets.

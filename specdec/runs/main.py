@@ -16,7 +16,7 @@ from specdec.core.progress import say
 from specdec.measure import traces
 from specdec.measure.run_table import format_table
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given, told
+from specdec.runs.command_line import Given, report_error
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report, what_processes_do
 from specdec.runs.gin_bindings import configured
@@ -68,11 +68,11 @@ def decode(
         prepared = PreparedRun(run, config, directory, together)
         processes.check_same(prepared.identity)
     except (ValueError, OSError) as error:
-        return told(error)
+        return report_error(error)
     try:
         results = prepared.execute(given.command)
     except OSError as error:  # A full disk; a ValueError from here on would be a bug.
-        return told(error)
+        return report_error(error)
     if not results:
         return 0
     rows, vocabulary = prepared.first_rows(SHOWN_ROWS), prepared.pair.vocabulary
@@ -96,7 +96,7 @@ def _unread_task() -> str:
 
 
 def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:
-    """Bindings that replace the task by what the command line gave."""
+    """Bindings that replace the task by the texts of the command line."""
     if texts and input_file:
         raise ValueError("Give either --text or --input_file.")
     if texts:

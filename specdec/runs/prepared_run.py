@@ -94,7 +94,7 @@ class PreparedRun:
             self._num_done = processes.sharing_target.first(self._count_previous_rows)
 
     def _open(self, run: DecodeRun) -> None:
-        """What each process does by itself: loads the models, checks them, reads all rows."""
+        """Work of each process by itself: loads the models, checks them, reads all rows."""
         if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
             for row in islice(run.task.read(), run.num_examples):
                 good(row)
@@ -122,14 +122,14 @@ class PreparedRun:
 
     @classmethod
     def without_gin(cls, run: DecodeRun, directory: Path) -> PreparedRun:
-        """As the class, for a run whose configuration is its own fields."""
+        """A prepared run whose configuration is its own fields."""
         fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "task"}
         settings = "".join(f"{name} = {value}\n" for name, value in fields.items())
         return cls(run, f"task = {run.task.name}\n{settings}", directory)
 
     @property
     def identity(self) -> str:
-        """What processes of one run have in common: configuration, weights and texts."""
+        """Text that is the same in all processes of one run: configuration, weights and texts."""
         rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
         weights = self.pair.target.params, self.pair.draft.weights
         common = f"weights that every device holds: {fingerprint(weights, common=True)}"
@@ -157,7 +157,7 @@ class PreparedRun:
         self._choice = choice
 
     def _batches(self) -> Iterator[tuple[Batch, list[Item]]]:
-        """Those of this process."""
+        """Batches of this process, with their rows."""
         return self._parts.mine(self._inputs.batches(self.run.decoding.batch_size))
 
     def _count_previous_rows(self) -> int:
@@ -195,7 +195,7 @@ class PreparedRun:
         return heapq.nsmallest(count, window, key=lambda row: row.id)
 
     def finished(self) -> dict[str, Any] | None:
-        """What :meth:`execute` returned when this run was finished before, if it was."""
+        """Result of :meth:`execute` when this run was finished before, if it was."""
         path = self._directory / RESULTS
         try:
             content = files.read_object(path) if path.is_file() else {}
@@ -205,7 +205,7 @@ class PreparedRun:
         return content if done else None
 
     def execute(self, command: str) -> dict[str, Any]:
-        """Decodes what is not decoded yet, measures, and writes every file.
+        """Decodes the rows that are left, measures, and writes every file.
 
         Returns:
           the content of ``results.json``; nothing in other processes than 0, which measures alone.
@@ -236,7 +236,7 @@ class PreparedRun:
             return self._conclude({"programs": programs, **source}, command)
 
     def _begin(self, source: Mapping[str, Any]) -> int:
-        """Writes what is decoded and what is not, before the first row is; the rows done before."""
+        """Writes the run's files before its first row; returns the number of rows done before."""
         done = self._count_previous_rows()  # Again: only now no other process writes here.
         header = "".join(f"# {name}: {value}\n" for name, value in source.items())
         files.write_text(self._directory / CONFIG, header + _END + self._identity)
@@ -249,7 +249,7 @@ class PreparedRun:
     def _conclude(self, about: dict[str, Any], command: str) -> dict[str, Any]:
         """Measures, and writes the results."""
         run, how, measured = self.run, self.run.decoding, None
-        first = self._processes.sharing_target.first  # Which alone has the rows, and writes.
+        first = self._processes.sharing_target.first  # It alone has the rows, and writes.
         batches = self._to_time()
         if batches and not how.searches:
             plain = run.decoder(self.pair, plain=True)
@@ -335,7 +335,7 @@ class PreparedRun:
         )  # fmt: skip
 
     def _agreement(self) -> dict[str, Any]:
-        """How far the rounded target and its full weights agree, along some of the outputs.
+        """Agreement of the rounded target and its full weights, along some of the outputs.
 
         The full weights take the part of a draft: at temperature 0 alpha is the share of tokens
         that they would have generated too, above it 1 less the distance of the distributions.
@@ -376,7 +376,7 @@ class PreparedRun:
             self._processes.sharing_target.first(lambda: writer.append(*lines))
 
         say(f"Decoding {total} rows{f', {done} of them before' if done else ''}")
-        # What asks this process alone to stop; of several, JAX notes SIGTERM for all.
+        # A signal for this process alone; of several, JAX notes SIGTERM for all.
         signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
             for number, (batch, _), rows in append_missing(

@@ -29,7 +29,7 @@ from jax.experimental import multihost_utils
 
 from specdec.core.files import written
 from specdec.core.processes import ProcessGone, exchange
-from specdec.runs.command_line import FAILURE, told
+from specdec.runs.command_line import FAILURE, report_error
 
 T = TypeVar("T")
 
@@ -59,16 +59,16 @@ class Processes:
 
     @property
     def sharing_target(self) -> Processes:
-        """Those that hold one target with this one."""
+        """Processes that hold one target with this one."""
         return self if self.one_target else ALONE
 
     @property
     def sharing_batches(self) -> Processes:
-        """Those among which batches are dealt out."""
+        """Processes among which batches are dealt out."""
         return ALONE if self.one_target else self
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """What each process gave, by index; raises ProcessGone if one has gone."""
+        """The bytes of each process, by index; raises ProcessGone if one has gone."""
         return [mine] if self.count == 1 else exchange(mine)
 
     def agreed(self, value: T) -> T:
@@ -76,7 +76,7 @@ class Processes:
         return pickle.loads(self.exchange(pickle.dumps(value))[0])
 
     def first(self, work: Callable[[], T]) -> T:
-        """What process 0's work gives, for all; ProcessError in the others if that fails."""
+        """Result of process 0's work, for all; ProcessError in the others if that fails."""
         failure, mine = None, b""
         if not self.index:
             if self.count == 1:
@@ -129,11 +129,11 @@ class Processes:
     def stopped(self, step: int, by: signal.Signals | None) -> signal.Signals | None:
         """The signal for which this process stops at this step, counted from 0; None: it goes on.
 
-        All stop at the same step because one was told to by SIGTERM, which JAX notes for them, and
+        All stop at the same step because one got SIGTERM, which JAX notes for them, and
         where they share a target also by another signal.
 
         Args:
-          by: what this process has noted.
+          by: the signal that this process has noted.
         """
         if self.count == 1:
             return by
@@ -201,7 +201,7 @@ def ending_with_others(processes: Processes) -> Iterator[None]:
     except (ProcessGone, jax.errors.JaxRuntimeError) as error:
         if processes.count == 1 or str(error).startswith(_OUT_OF_MEMORY):
             raise
-        told(error if isinstance(error, ProcessGone) else ProcessGone(error))
+        report_error(error if isinstance(error, ProcessGone) else ProcessGone(error))
         sys.stdout.flush()
         os._exit(FAILURE)
 
@@ -242,7 +242,7 @@ class Parts:
         return self.directory / name
 
     def mine(self, of_batches: Iterable[T]) -> Iterator[T]:
-        """What belongs to this process's batches."""
+        """Items of this process's batches."""
         return islice(of_batches, self.processes.index, None, self.processes.count)
 
     @functools.cached_property

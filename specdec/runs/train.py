@@ -12,7 +12,7 @@ import gin
 from specdec.core.files import check_writable, write_text
 from specdec.core.progress import say
 from specdec.runs import gin_files
-from specdec.runs.command_line import FAILURE, Given, told
+from specdec.runs.command_line import FAILURE, Given, report_error
 from specdec.text.files import TOKENIZER, VOCABULARY
 from specdec.text.vocabulary import train_vocabulary
 from specdec.text.word_pieces import train_word_pieces
@@ -58,6 +58,6 @@ def main(given: Given, root: Path) -> int:
                 shutil.rmtree(directory)
             raise
     except FloatingPointError as error:
-        told(error)
+        report_error(error)
         return FAILURE
     return 0

@@ -1,5 +1,4 @@
-"""What a decoding run writes of each row: its output, its counts, and how it compares with plain
-decoding."""
+"""Written rows of a decoding run: output, counts, and the comparison with plain decoding."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def decoded_rows(run: DecodeRun, pair: Pair, batches: Iterator[Members]) -> Iter
 
 
 def _decoders(run: DecodeRun, pair: Pair) -> tuple[LoopDecoder[Any], dict[str, LoopDecoder[Any]]]:
-    """What decodes, and what its outputs are compared with in a checked run."""
+    """Decoder of a run, and those that a checked run compares its outputs with."""
     if not run.decoding.searches:
         decoder = run.decoder(pair)
         widths = {"mismatch": 1, "width_matched_mismatch": decoder.engine.nodes + 1}
@@ -66,7 +65,7 @@ def _by_all(
     batches: Iterator[Members], decoder: LoopDecoder[Any],
     references: Mapping[str, LoopDecoder[Any]],
 ) -> Iterator[tuple[Members, Any, dict[str, Any]]]:  # fmt: skip
-    """Each batch with what a decoder and its references make of it."""
+    """Each batch with the results of a decoder and of its references."""
     mine, own, *others = itertools.tee(batches, 2 + len(references))
     traced = decoder.decode_all((batch for batch, _ in own), trace=True)
     plain = [

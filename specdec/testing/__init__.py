@@ -1,1 +1,1 @@
-"""What proves a decode lossless: an exact oracle, toy models, parts broken on purpose."""
+"""Proofs that a decode is lossless: an exact oracle, toy models, parts broken on purpose."""

@@ -27,7 +27,7 @@ class LeftOutOfPool(BeamEngine):
     def replay(self, rules, beams, live, guesses, logits):
         after, new, block, nan = super().replay(rules, beams, live, guesses, logits)
         inside = (block.num_levels > 1)[:, None]
-        # What ended before the last level of the block.
+        # Hypotheses that ended before the last level of the block.
         ended = inside & (after.pool_lengths > beams.length[:, None])
         ended &= after.pool_lengths < after.length[:, None]
         scores = jnp.where(ended, -jnp.inf, after.pool_scores)

@@ -130,7 +130,7 @@ def _rows(tree: Any, index: Any) -> Any:
 
 
 def _tileable(state: DecodeState) -> DecodeState:
-    """Without what has no row of its own: the tape stands in for keys, and counts do not matter."""
+    """State without parts that no row owns: the tape replaces keys, and counts do not matter."""
     nothing = jnp.zeros((len(state.finished), 0))
     return dataclasses.replace(state, block=nothing, limit=nothing, row_keys=nothing, stats=nothing)
 

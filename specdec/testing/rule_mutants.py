@@ -26,7 +26,7 @@ class StateOfTheBlock(Engine):
 
 
 class RejectedGuessesCount(Engine):
-    """What was guessed moves the state, accepted or not."""
+    """Guesses move the rules' state, accepted or not."""
 
     def _followed(self, params, state, scored, verdict):
         _, stuck = super()._followed(params, state, scored, verdict)

@@ -22,7 +22,7 @@ class Languages:
       ids: token ids by code.
       starts_outputs: whether an output's language is what the decoder starts from (mBART), instead
         of the first token that it is made to generate.
-      source, target: the codes that tokenizer_config.json tells; None where it tells none.
+      source, target: the codes in tokenizer_config.json; None where it has none.
       rows: of the model's embedding, beyond which a language cannot be used; None for any number.
     """
 
@@ -37,7 +37,7 @@ class Languages:
 
         Raises:
           ValueError: there is no such language, it is beyond the embedding, or neither ``given``
-            nor the file tells one. (That a file's language of texts is, their tokens show.)
+            nor the file names one. (That a file's language of texts is, their tokens show.)
         """
         source = option == "source_language"
         code = given if given is not None else self.source if source else self.target
@@ -84,7 +84,7 @@ class Tokenizer(Protocol):
 
     @property
     def languages(self) -> Languages | None:
-        """Those of a translator's texts and outputs; None where there are none."""
+        """Languages of a translator's texts and outputs; None where there are none."""
         ...
 
     def __len__(self) -> int:
@@ -112,20 +112,20 @@ class Tokenizer(Protocol):
 
     @property
     def finish(self) -> Finish:
-        """What is done to a whole text."""
+        """Changes to a whole text, after its tokens are joined."""
         ...
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text; some may be past the end."""
+        """Spelling of the first ``size`` token ids; some may be past the end."""
         ...
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         ...
 
 
 def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
-    """What ``ids`` add to the text of the tokens ``before`` them; it is finished by itself.
+    """Text that ``ids`` add to that of the tokens ``before`` them; it is finished by itself.
 
     A piece that continues a word has no space in front, and the rest of a character whose first
     bytes were before is that character.
@@ -139,7 +139,7 @@ def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int])
 
 
 def common(text: str, other: str) -> int:
-    """With how many characters in common two texts begin."""
+    """Number of characters in common that two texts begin with."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
 
@@ -159,8 +159,8 @@ def check_languages(tokenizer: Tokenizer | None, **given: str | None) -> None:
             if code is not None:
                 raise ValueError(
                     f"{option} = {code!r}, but the vocabulary has no languages: leave it out. "
-                    "Where a model is told the language in the text, as T5 is by a sentence and "
-                    "Marian by >>fra<< before it, put it there."
+                    "Where a model reads the language in the text, as T5 does in a sentence "
+                    "and Marian in >>fra<< before it, put it there."
                 )
 
 

@@ -1,4 +1,4 @@
-"""What the files of a tokenizer must be before transformers is given them."""
+"""Checks of a tokenizer's files, before transformers is given them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _LISTS = ("extra_special_tokens", "additional_special_tokens")
 
 
-def check_files(path: Path, told: Mapping[str, Any]) -> None:
+def check_files(path: Path, settings: Mapping[str, Any]) -> None:
     """CheckpointError unless a vocabulary's file and those beside it are whole and well formed.
 
     Args:
-      told: what tokenizer_config.json holds.
+      settings: the content of tokenizer_config.json.
     """
     for file in {path, *map(path.with_name, FILES)}:
         if file.exists() or file == path:
@@ -44,7 +44,8 @@ def check_files(path: Path, told: Mapping[str, Any]) -> None:
     if has_piece_ids(path):
         beside = []
         if path.with_name(SOURCE_PIECES).is_file():
-            names = (TARGET_PIECES, TARGET_PIECE_IDS)[: 1 + (told.get("separate_vocabs") is True)]
+            separate = settings.get("separate_vocabs") is True
+            names = (TARGET_PIECES, TARGET_PIECE_IDS)[: 1 + separate]
             beside = [path.with_name(name) for name in names]
     for file in beside:
         if not file.is_file():
@@ -55,15 +56,15 @@ def check_files(path: Path, told: Mapping[str, Any]) -> None:
     for name in (*MERGES, TARGET_PIECE_IDS, ADDED_TOKENS):
         if path.with_name(name).is_file():
             _check_ids(path.with_name(name), read_json(path.with_name(name)))
-    _check_settings(path.with_name(TOKENIZER_CONFIG), told)
+    _check_settings(path.with_name(TOKENIZER_CONFIG), settings)
     special = path.with_name(SPECIAL_TOKENS_MAP)
     if special.is_file():
         _check_settings(special, read_json(special))
 
 
-def _check_settings(path: Path, told: Mapping[str, Any]) -> None:
+def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Special tokens and options, which transformers takes as they are."""
-    for key, value in told.items():
+    for key, value in settings.items():
         if key.endswith("_token") and value is not None and not isinstance(value, bool):
             _check_token(path, key, value)
         elif key in _LISTS and value is not None:
@@ -90,15 +91,15 @@ def _check_settings(path: Path, told: Mapping[str, Any]) -> None:
                 _check_token(path, f"{key}[{index}]", token)
 
 
-def _check_token(path: Path, field: str, told: Any) -> None:
+def _check_token(path: Path, field: str, token: Any) -> None:
     """CheckpointError unless it is a token as text, or with its flags."""
-    text = told.get("content") if isinstance(told, dict) else told
+    text = token.get("content") if isinstance(token, dict) else token
     # Halves of surrogate pairs are no text.
     if not isinstance(text, str) or re.search("[\ud800-\udfff]", text):
-        raise _wrong(path, field, told, "a token")
-    for flag in _FLAGS if isinstance(told, dict) else ():
-        if not isinstance(told.get(flag, True), bool):
-            raise _wrong(path, f"{field}.{flag}", told[flag], "true or false")
+        raise _wrong(path, field, token, "a token")
+    for flag in _FLAGS if isinstance(token, dict) else ():
+        if not isinstance(token.get(flag, True), bool):
+            raise _wrong(path, f"{field}.{flag}", token[flag], "true or false")
 
 
 def _check_ids(path: Path, ids: Mapping[str, Any], field: str = "") -> None:
@@ -141,15 +142,15 @@ def check_content(path: Path) -> None:
 
 
 def check_added(path: Path, theirs: Any) -> None:
-    """CheckpointError unless added tokens have the ids that files tell."""
-    for told, token in theirs.init_kwargs.get("added_tokens_decoder", {}).items():
+    """CheckpointError unless added tokens have the ids that the files give."""
+    for given, token in theirs.init_kwargs.get("added_tokens_decoder", {}).items():
         found, text = theirs.convert_tokens_to_ids(str(token)), reprlib.repr(str(token))
-        if found != told:
+        if found != given:
             raise CheckpointError(
-                f"{path} and the files beside it give the added token {text} the id {told}, but "
+                f"{path} and the files beside it give the added token {text} the id {given}, but "
                 f"it gets {found}: ids of added tokens must follow those of the vocabulary, "
                 "without gaps. Correct added_tokens.json, added_tokens_decoder in "
-                "tokenizer_config.json or added_tokens in tokenizer.json, whichever tells it."
+                "tokenizer_config.json or added_tokens in tokenizer.json, whichever has it."
             )
 
 

@@ -21,7 +21,7 @@ PIECE_IDS, TARGET_PIECE_IDS = "vocab.json", "target_vocab.json"
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 # The first that is there is what a vocabulary is called by.
 VOCABULARIES = (TOKENIZER, VOCABULARY, FAIRSEQ_PIECES, *MERGES, LLAMA_PIECES)
-# What is read beside any of them.
+# Files that are read beside any of them.
 BESIDE = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
 _BESIDE_IDS = (SOURCE_PIECES, TARGET_PIECES, FAIRSEQ_PIECES, TARGET_PIECE_IDS)
 FILES = tuple(dict.fromkeys((*VOCABULARIES, *MERGES.values(), *_BESIDE_IDS, *BESIDE)))

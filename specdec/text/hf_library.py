@@ -1,4 +1,4 @@
-"""What transformers makes of a checkpoint's files; it is imported where one is opened, torch not.
+"""Use of transformers on a checkpoint's files; it is imported where one is opened, torch not.
 
 Nothing that a file names is run: classes are chosen by model_type from those that transformers has.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from specdec.core.arguments import MOST_LAYERS
 from specdec.core.checkpoint_files import CheckpointError
 
-# What is no matter of the network: the weights' files tell their dtype, and the rest is of
+# Fields that are no matter of the network: the weights' files have their dtype, and the rest is of
 # classifiers and images, or of the file's own quantization, which the weights show.
 _UNREAD = (
     "dtype", "torch_dtype", "id2label", "label2id", "num_labels", "problem_type", "vision_config",
@@ -58,7 +58,7 @@ def config_object(model_type: str, raw: Mapping[str, Any], path: Path) -> Any:
 
 
 def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dict[str, Any]:
-    """What ``generate`` is told by a generation_config.json, or by a config.json that is alone.
+    """Options of ``generate`` in a generation_config.json, or in a config.json that is alone.
 
     Raises:
       CheckpointError: transformers does not take it.
@@ -72,7 +72,7 @@ def generation_fields(raw: Mapping[str, Any], path: Path, *, alone: bool) -> dic
 
 
 def _read(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What is read of a file's fields, and of the parts in it."""
+    """Fields of a file that are read, and those of the parts in it."""
     for name, value in raw.items():
         # A list of layers is made before anything is compared with the weights.
         if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > MOST_LAYERS:
@@ -131,8 +131,8 @@ class _Later:
 def _without_torch() -> None:
     """Imports what reads files from transformers, without torch, which takes seconds more.
 
-    Two of these modules import torch if it is installed, though only models need it: they are told
-    that it is not, and get it when they use it. (Where it is not, transformers would say so.)
+    Two of these modules import torch if it is installed, though only models need it: here they
+    find it missing, and get it when they use it. (Where it is not, transformers would say so.)
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     names = ("transformers.utils", "transformers.utils.import_utils")

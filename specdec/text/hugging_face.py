@@ -45,7 +45,7 @@ _TRANSLATORS = {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer", "M2M100To
 _LANGUAGE = re.compile("[a-z]{2,3}_[A-Z][A-Za-z]+")
 _BYTE_OFFSET = 3  # Byte b is ByT5's token b + 3.
 _STRIPPED = {"MarianTokenizer", "M2M100Tokenizer"}  # Their texts.
-# What transformers calls the files that OpenAI and others name otherwise.
+# transformers' names of the files that OpenAI and others name otherwise.
 _NAMES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
 
 
@@ -61,7 +61,7 @@ class HuggingFaceTokenizer:
       path: a file of :data:`specdec.text.files.VOCABULARIES`; all of its directory's count.
       rows: of the model's embedding; None for any number. Added tokens may be beyond them, as a
         trimmed translator's languages are: these cannot be used.
-      source_language: a text's, where there are languages; None for what the file tells.
+      source_language: a text's, where there are languages; None for the one that the file names.
 
     Raises:
       ValueError: a file cannot be read, has no EOS, or has more pieces than there are rows; or the
@@ -159,11 +159,11 @@ class HuggingFaceTokenizer:
         return tokens_of(self._theirs)
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text."""
+        """Spelling of the first ``size`` token ids."""
         if type(self._theirs).__name__ != "ByT5Tokenizer":
             letter = self._ids("a")[-1:]
             return spelling_of(
@@ -179,8 +179,8 @@ class HuggingFaceTokenizer:
 def tokens_of(theirs: Any) -> dict[str, int]:
     """A tokenizer's tokens, and those of outputs where these have ids of their own."""
     outputs = theirs.target_encoder if _apart(theirs) else {}
-    told = {f"{piece} of outputs": i for piece, i in outputs.items()}
-    return {**theirs.get_vocab(), **told}
+    of_outputs = {f"{piece} of outputs": i for piece, i in outputs.items()}
+    return {**theirs.get_vocab(), **of_outputs}
 
 
 def _apart(theirs: Any) -> bool:
@@ -195,9 +195,9 @@ def _languages(theirs: Any, path: Path, rows: int | None) -> Languages | None:
     ids |= {code: theirs.convert_tokens_to_ids(code) for code in _codes(theirs)}
     ids = {code: i for code, i in ids.items() if i != theirs.unk_token_id}
     beside = path.with_name(TOKENIZER_CONFIG)
-    told = read_json(beside) if beside.is_file() else {}
+    settings = read_json(beside) if beside.is_file() else {}
     return Languages(
-        ids, kind == "MBartTokenizer", told.get("src_lang"), told.get("tgt_lang"), rows
+        ids, kind == "MBartTokenizer", settings.get("src_lang"), settings.get("tgt_lang"), rows
     )
 
 
@@ -213,21 +213,21 @@ def opened(path: Path) -> Any:
       CheckpointError: one of them cannot be read, or transformers cannot make anything of them.
     """
     beside = (path.with_name(name) for name in (TOKENIZER_CONFIG, _CONFIG))
-    told, config = (read_json(file) if file.is_file() else {} for file in beside)
-    check_files(path, told)
+    settings, config = (read_json(file) if file.is_file() else {} for file in beside)
+    check_files(path, settings)
     with library_errors(path, functools.partial(_reason, path)):
         if path.name in (*VOCABULARIES, TOKENIZER_CONFIG) and path.name not in _NAMES:
-            theirs = _opened(path, told, config)
+            theirs = _opened(path, settings, config)
         else:
-            theirs = _renamed(path, told, config)
+            theirs = _renamed(path, settings, config)
         if type(theirs).__name__ == "T5Tokenizer":
             _spell_unknown(theirs)
-        theirs.encode("a \U0010fffd", verbose=False)  # What cannot be used is found here.
+        theirs.encode("a \U0010fffd", verbose=False)  # A tokenizer that cannot be used fails here.
     check_added(path, theirs)
     return theirs
 
 
-def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+def _opened(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
@@ -235,8 +235,9 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     model_type = str(config.get("model_type"))
     registered = TOKENIZER_MAPPING_NAMES.get(model_type)
-    named = told.get("tokenizer_class") or config.get("tokenizer_class")
-    if path.name == VOCABULARY and "extra_ids" not in told and b"<extra_id_0>" in path.read_bytes():
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    sized = path.name != VOCABULARY or "extra_ids" in settings
+    if not sized and b"<extra_id_0>" in path.read_bytes():
         options["extra_ids"] = 0  # Sentinels are among the pieces.
     # Of a UMT5, transformers reads tokenizer.json alone.
     if (
@@ -260,15 +261,15 @@ def _opened(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> A
     return theirs
 
 
-def _renamed(path: Path, told: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """The same where files have other names than transformers knows."""
+def _renamed(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    """Open files that have other names than transformers knows."""
     known = {path.name: VOCABULARY} | {name: name for name in (_CONFIG, *BESIDE)}
     known |= _NAMES if path.name in _NAMES else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in known:
             if path.with_name(name).is_file():
                 (Path(folder) / known[name]).symlink_to(path.with_name(name).absolute())
-        return _opened(Path(folder) / known[path.name], told, config)
+        return _opened(Path(folder) / known[path.name], settings, config)
 
 
 def _guessed(path: Path) -> str:

@@ -22,8 +22,8 @@ def open_tokenizer(
     Args:
       of_t5x: a SentencePiece model is read as T5X's own library, seqio, does it, instead of as
         transformers does.
-      source_language: of the texts, where the vocabulary has languages; None for what
-        tokenizer_config.json tells.
+      source_language: of the texts, where the vocabulary has languages; None for the one
+        that tokenizer_config.json names.
 
     Raises:
       ValueError: see :class:`~specdec.text.hugging_face.HuggingFaceTokenizer` and
@@ -50,17 +50,17 @@ def _is_pieces_alone(path: Path) -> bool:
     It spells unknown characters in bytes, and no file adds a token.
     """
     config = path.with_name(TOKENIZER_CONFIG)
-    told = read_json(config) if config.is_file() else {"extra_ids": 0}
+    settings = read_json(config) if config.is_file() else {"extra_ids": 0}
     there = {name for name in FILES if path.with_name(name).is_file()} - {TOKENIZER_CONFIG}
-    if there != {VOCABULARY} or path.name != VOCABULARY or told.get("extra_ids") != 0:
+    if there != {VOCABULARY} or path.name != VOCABULARY or settings.get("extra_ids") != 0:
         return False
-    plain = told.keys() <= {"tokenizer_class", "extra_ids"}
-    named = told.get("tokenizer_class", "T5Tokenizer") == "T5Tokenizer"
+    plain = settings.keys() <= {"tokenizer_class", "extra_ids"}
+    named = settings.get("tokenizer_class", "T5Tokenizer") == "T5Tokenizer"
     return plain and named and read_pieces(path).trainer_spec.byte_fallback
 
 
 def difference(ours: Path, theirs: Path) -> str | None:
-    """What differs between the tokens of two vocabularies' files; None where they are the same.
+    """Name a difference between the tokens of two vocabularies' files; None if there is none.
 
     Two are the same if each token has the same id in both. Sentinels are not compared where one
     has none: that of a SentencePiece model alone are as many as a model has rows for.
@@ -74,8 +74,8 @@ def difference(ours: Path, theirs: Path) -> str | None:
     both = all(any(text.startswith("<extra_id_") for text in each) for each in (first, second))
     for text in sorted({text for text, _ in first.items() ^ second.items()}):
         if both or not text.startswith("<extra_id_"):
-            told = (found.get(text, "not there") for found in (first, second))
-            return f"token {text!r} is {next(told)} in the former and {next(told)} in the latter"
+            ids = (found.get(text, "not there") for found in (first, second))
+            return f"token {text!r} is {next(ids)} in the former and {next(ids)} in the latter"
     return None
 
 

@@ -1,4 +1,4 @@
-"""How tokens make a text, found out from the texts of few tokens."""
+"""Spelling of tokens, found out from the texts of few tokens."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Joined = Callable[[list[list[int]]], list[str]]  # The texts of rows of token id
 def spelling_of(
     size: int, tokens: Mapping[str, int], joined: Joined, finish: Finish, letter: int | None = None
 ) -> Spelling:
-    """How the first ``size`` token ids make a text.
+    """Spelling of the first ``size`` token ids.
 
     Args:
       tokens: ids, by how the file writes a token.
       joined: texts before they are finished.
-      finish: what is done to a whole text.
+      finish: changes to a whole text.
       letter: a token that others are put behind; the first one that shows a letter if None.
     """
     alone = joined([[token] for token in range(size)])

@@ -17,7 +17,7 @@ _TORN = "<0xC3>"  # How vocabularies with pieces of bytes write one that is no c
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """What a block adds to an output.
+    """Text and tokens that a block adds to an output.
 
     Attributes:
       text: whole characters that nothing changes any more; it may be empty, and then comes with a
@@ -74,10 +74,10 @@ def pieces(
       parts: after each block all tokens so far, how many of them were guesses, their text, and why
         the output has ended, if it has.
     """
-    told, count, guessed = "", 0, 0
+    shown, count, guessed = "", 0, 0
     for tokens, accepted, text, ended in parts:
         if ended is None and vocabulary is not None:
             text = settled(text, vocabulary, stop)
-        new = text[len(told) :]
+        new = text[len(shown) :]
         yield Piece(new, tokens[count:], accepted - guessed, ended)
-        told, count, guessed = told + new, len(tokens), accepted
+        shown, count, guessed = shown + new, len(tokens), accepted

@@ -18,7 +18,7 @@ from specdec.text.base import EOS_ID, PAD_ID, SPACE, UNK_ID, check_rows
 from specdec.text.files import VOCABULARY
 from specdec.text.pieces import spelling_of
 
-MAX_EXTRA_IDS = 100  # T5's sentinels, <extra_id_0> ..., where no file tells their number.
+MAX_EXTRA_IDS = 100  # T5's sentinels, <extra_id_0> ..., where no file gives their number.
 _DEFINED = 4  # Type of a piece that is one token wherever its text is.
 
 
@@ -114,11 +114,11 @@ class Vocabulary:
         }
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text."""
+        """Spelling of the first ``size`` token ids."""
 
         def joined(rows: list[list[int]]) -> list[str]:
             return self._model.decode([*map(self._known, rows)])

@@ -72,11 +72,11 @@ class WordPieces:
         return self._model.get_vocab()
 
     def pieces(self) -> list[bytes]:
-        """What each token adds to a text, in UTF-8; of those without text nothing."""
+        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
         return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
-        """How the first ``size`` token ids make a text."""
+        """Spelling of the first ``size`` token ids."""
         return spelling_of(size, self.tokens(), self._model.decode_batch, self.finish)
 
 

@@ -1,4 +1,4 @@
-"""How well a draft under training guesses: a few rows are decoded with it."""
+"""Acceptance of a draft under training: a few rows are decoded with it."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def load_vocabulary(source: str | os.PathLike) -> Tokenizer:
 
     Raises:
       FileNotFoundError: it has none.
-      ValueError: the file is not what its name tells.
+      ValueError: the file is not what its name says.
       CheckpointError: ``source`` is nothing that can be loaded.
     """
     if Path(source).is_file():

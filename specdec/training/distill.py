@@ -41,7 +41,7 @@ from specdec.training.train import Files, apply, first_params, per_token, prepar
 
 @dataclasses.dataclass(frozen=True)
 class DistillationOptions:
-    """What the draft learns from the target.
+    """Options for a draft that learns from the target.
 
     Attributes:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".

@@ -55,7 +55,7 @@ Compared = tuple[Array, Array, Array]
 
 @dataclasses.dataclass(frozen=True)
 class HeadsOptions:
-    """What heads learn from the target.
+    """Options for heads that learn from the target.
 
     Attributes:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
@@ -134,11 +134,11 @@ def train_heads(
     )  # fmt: skip
     divergence = LOSSES[options.loss]
     full = target.pack(target_params)
-    # What guesses take from the target; most of it is the same arrays.
+    # The target's parts that guesses use; most are the same arrays.
     guessing = full if tokens is None else target.restricted(full, target_params, tokens, None)
 
     def compared(params: Any, frozen: tuple[Any, Any], batch: TokenBatch) -> Iterator[Compared]:
-        """Of guess 1, 2, ... in a row from each position."""
+        """Compare guess 1, 2, ... in a row from each position with the target."""
         full, guessing = frozen
         inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
         fed, encoded, hidden = architectures.states_along(target, full, inputs, targets)
@@ -258,7 +258,7 @@ def steps_ahead(
 
 
 def _after(states: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """Of each token that is fed, the state from which it was drawn; of the first there is none."""
+    """State from which each fed token was drawn; zero for the first, which has none."""
     return jnp.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 

@@ -72,7 +72,7 @@ def run_loop(
         with its fields. ``current()`` are the parameters as they are when it is called.
       evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
       frozen: parameters that the loss reads and nobody trains.
-      pad_id: what fills the batches.
+      pad_id: the token that fills the batches.
 
     Returns:
       The final parameters.
@@ -128,7 +128,7 @@ def run_loop(
 
 
 def _means(pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
-    """Of the metrics of the steps up to ``step``; reading them is what waits for the device."""
+    """Mean metrics of the steps up to ``step``; reading them waits for the device."""
     metrics = jax.device_get(pending)
     for number, values in enumerate(metrics, start=step - len(metrics) + 1):
         if not np.isfinite(values["loss"]) or not np.isfinite(values["gradient_norm"]):

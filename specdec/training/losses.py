@@ -1,4 +1,4 @@
-"""How far a draft's distribution is from its target's: the losses of distillation.
+"""Losses of distillation: how far a draft's distribution is from its target's.
 
 Position by position, with p the target's and q the draft's distribution over the vocabulary, a
 token is accepted with probability alpha = sum_x min(p, q) = 1 - TV(p, q) (Leviathan et al. 2023,

@@ -43,7 +43,7 @@ from specdec.training.train import TextFiles, apply, likeliest, per_token, prepa
 
 @dataclasses.dataclass(frozen=True)
 class MutualOptions:
-    """Which models learn to agree, and how much.
+    """Options for models that learn to agree: which, and how much.
 
     Attributes:
       target, draft: training runs, or checkpoints: directories, hub ids or names such as

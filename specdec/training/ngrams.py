@@ -50,7 +50,7 @@ def count_ngrams(
       sequences: outputs as token ids, EOS included.
       vocab_size: V of the model that is drafted for.
       order: n >= 1.
-      start_id: what precedes the first token, as often as a context needs it.
+      start_id: precedes the first token, as often as a context needs it.
       discount: in (0, 1).
       min_count: a context of two or more tokens must have occurred so often; rarer ones back off.
       max_successors: of a context, the commonest so many are kept.

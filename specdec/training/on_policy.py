@@ -34,7 +34,7 @@ DIRECTORY = "on_policy"
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicy:
-    """How much of the training data the draft generates itself.
+    """Options for training data that the draft generates itself.
 
     Attributes:
       share: of the batches, in (0, 1]; a batch's outputs are all of one kind.
@@ -98,7 +98,7 @@ class OnPolicyBatches:
     def _generated(
         self, first: int, batches: Sequence[Any], current: Callable[[], Any]
     ) -> dict[int, TokenBatch]:
-        """Those of ``batches`` that the draft generates, by number; they begin at ``first``."""
+        """Generated ones of ``batches``, by number; they begin at ``first``."""
         path = self._directory / f"{first}.npz"
         if not path.exists():
             params, arrays = current(), {}
@@ -120,7 +120,7 @@ class OnPolicyBatches:
 def generator(
     draft: Config, options: OnPolicy, seed: int, target: tuple[Config, Any]
 ) -> Callable[[Any, TokenBatch, int], TokenBatch]:
-    """What decodes batches with a draft's parameters.
+    """A function that decodes batches with a draft's parameters.
 
     Args:
       target: its config and parameters, for a draft that starts from its encoding.

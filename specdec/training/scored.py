@@ -35,7 +35,7 @@ class ScoredBatch(NamedTuple):
 
     @property
     def log_probs(self) -> jax.Array:
-        """Of ``probs``, float32; what is 0 in float16 is no less than its smallest number."""
+        """Logarithms of ``probs``, float32; 0 counts as the smallest number of float16."""
         return jnp.log(jnp.maximum(self.probs.astype(jnp.float32), 2.0**-25))
 
 
@@ -94,7 +94,7 @@ class ScoredBatches:
         with contextlib.ExitStack() as stack, Progress(len(self._batches), "batches") as progress:
             progress.begin("The target scores")
             files = {}
-            # What is entered first gets its name last.
+            # The file that is opened first gets its name last.
             for name in reversed([name for name in _FILES if name in shapes]):
                 partial = stack.enter_context(written(paths[name]))
                 size = self._rows(name, len(self._batches) - 1).stop, shapes[name].shape[-1]

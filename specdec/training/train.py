@@ -27,7 +27,7 @@ from specdec.training.validation import Translate, bleu
 
 
 class Files(Protocol):
-    """Where examples are read from."""
+    """Files that examples are read from."""
 
     def read(self, name: Literal["train", "validation"]) -> list[tuple[str, str]]:
         """(input, output) texts of one split."""

@@ -1,1 +1,1 @@
-"""What decides which guesses are kept: one file for each rule. Never imports drafters."""
+"""Verifiers decide which guesses are kept: one file for each rule. Never imports drafters."""

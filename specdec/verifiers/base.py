@@ -1,4 +1,4 @@
-"""What a verifier is."""
+"""The contract of verifiers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Verifier(Protocol):
 
 
 def described(verifier: Verifier) -> str:
-    """Its class and settings, such as "BlockVerifier" or "LenientVerifier(lenience=0.5)"."""
+    """Class and settings, such as "BlockVerifier" or "LenientVerifier(lenience=0.5)"."""
     fields = [f for f in dataclasses.fields(verifier) if f.init]  # pyright: ignore[reportArgumentType]
     settings = ", ".join(f"{f.name}={getattr(verifier, f.name)!r}" for f in fields)
     return type(verifier).__name__ + (f"({settings})" if settings else "")

@@ -70,7 +70,7 @@ class KSeqVerifier(RecursiveVerifier):
     def _rho(
         self, p: Float[Array, "b v"], q: Float[Array, "b v"], count: Int[Array, " b"]
     ) -> Float[Array, " b"]:
-        """By bisection, from above: the residual stays non-negative."""
+        """Finds rho by bisection, from above: the residual stays non-negative."""
 
         def halve(_, bounds):
             low, high = bounds

@@ -21,7 +21,7 @@ _POINT_MASSES = PointMassVerifier()
 
 @pytree
 class _Walk:
-    """How far the tour has come."""
+    """State of the tour so far."""
 
     weights: Float[Array, "b d1"]  # w of the node at each level of the current path.
     distributions: Float[Array, "b d1 v"]  # r of it.

@@ -1,4 +1,4 @@
-"""What verifiers of trees share: siblings, walking down a tree, and the verdict.
+"""Parts that verifiers of trees share: siblings, walking down a tree, and the verdict.
 
 Nodes are counted as in the scored block: 0 is the token before the draft, i + 1 is guess i.
 """
@@ -36,7 +36,7 @@ class Path:
         return take_position(self.nodes, self.length)
 
     def then(self, guess: Int[Array, " b"], found: Bool[Array, " b"]) -> Path:
-        """With one guess more in the rows where it was found."""
+        """This path with one guess more in the rows where it was found."""
         slots = jnp.arange(self.nodes.shape[1])
         new = found[:, None] & (slots == self.length[:, None] + 1)
         nodes = jnp.where(new, guess[:, None] + 1, self.nodes)
@@ -68,7 +68,7 @@ def tokens_of(draft: Draft, siblings: Siblings) -> Int[Array, "b k"]:
 
 
 def follow(draft: Draft, chosen: Int[Array, "b n1"]) -> Path:
-    """Down the tree, as long as the token chosen after each node is among the guesses."""
+    """Path down the tree while the token chosen after each node is among the guesses."""
     path = start_of(draft)
     going = jnp.ones((len(chosen),), bool)
     for _ in range(draft.topology.depth):
@@ -81,7 +81,7 @@ def follow(draft: Draft, chosen: Int[Array, "b n1"]) -> Path:
 
 
 def path_to(draft: Draft, guess: Int[Array, " b"]) -> Path:
-    """From the token before the draft to a guess; -1 for that token itself."""
+    """Path from the token before the draft to a guess; -1 for that token itself."""
     batch, size = draft.tokens.shape
     family = jnp.broadcast_to(jnp.asarray(draft.topology.ancestors()), (batch, size, size))
     depths = jnp.broadcast_to(jnp.asarray(draft.topology.depths()), (batch, size))
@@ -145,7 +145,7 @@ def first_accepted(
 def levels(
     target: Distribution, draft: Draft, path: Path
 ) -> tuple[Float[Array, "b d"], Int[Array, " b"]]:
-    """How likely recursive verification is to accept a guess at each level of a path.
+    """Probability that recursive verification accepts a guess at each level of a path.
 
     So that alpha means the same under all verifiers. A level is examined if its node has guesses.
 

@@ -7,7 +7,7 @@ import pytest
 from specdec.core.progress import say, visible
 from specdec.measure import traces
 from specdec.measure.kept_rows import Row
-from specdec.runs.command_line import told
+from specdec.runs.command_line import report_error
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\ufefff\u2028g\x7f\x00\udcff"
 SAFE = "a\u241b[2Jb<U+009B>31mc<U+202E>d<U+2066>e<U+FEFF>f<U+2028>g\u2421\u2400<U+DCFF>"
@@ -24,7 +24,7 @@ def test_all_that_steers_is_seen():
 @pytest.mark.parametrize("result", [False, True])
 def test_messages_and_errors(capsys, result):
     say(f"{HOSTILE}\n{NEEDED}", result=result)
-    told(ValueError(HOSTILE))
+    report_error(ValueError(HOSTILE))
     out, err = capsys.readouterr()
     assert (out if result else err).startswith(f"{SAFE}\n{NEEDED}\n")
     assert "\x9b" not in err

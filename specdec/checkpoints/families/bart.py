@@ -1,4 +1,4 @@
-"""What Hugging Face calls the parts of BART and its kin: config.json's fields, and parameters.
+"""Names of BART's and its kin's config fields and parameters in Hugging Face's files.
 
 Source: the configurations and models of BART, mBART, M2M100, Marian and Pegasus in transformers 5.
 """
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu",
     "silu": "silu", "swish": "silu",
 }  # fmt: skip
-# Of BartConfig: what config.json calls it.
+# Fields of BartConfig: their names in config.json.
 NAMES = {
     "vocab_size": "vocab_size", "max_positions": "max_position_embeddings", "d_model": "d_model",
     "num_heads": "encoder_attention_heads", "d_ff": "encoder_ffn_dim",
@@ -38,14 +38,14 @@ NAMES = {
     "scaled_embedding": "scale_embedding", "tied_logits": "tie_word_embeddings",
     "dropout_rate": "dropout",
 }  # fmt: skip
-# What a decoder has of its own in config.json, and here has of the encoder's size.
+# Fields of the decoder in config.json that must be equal to the encoder's.
 SAME = {
     "decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim",
 }  # fmt: skip
 
 
 class Kind(NamedTuple):
-    """What a model_type says by itself: transformers' class, and fields of a config."""
+    """Facts about a model_type: transformers' class, and fields of a config."""
 
     architecture: str
     settings: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a family of models is: what runs it, and what Hugging Face calls its parts.
+"""A family of models: the classes that run it, and its names in Hugging Face's files.
 
 A family is a folder under ``specdec/models`` and a module here, which ends in
 ``FAMILY = Family(...)``. Nothing else names it.
@@ -29,9 +29,9 @@ from specdec.models.packed import PackedModel
 
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
-# What older versions of transformers saved beside the weights: buffers that config.json determines
-# (angles of rotary positions, numbers of positions, masks of GPT-2, a factor of Gemma's), a bias
-# of T5 that nothing used, and BART's versions. Newer ones pass over it, too.
+# Tensors that older versions of transformers saved beside the weights: buffers that config.json
+# determines (angles of rotary positions, numbers of positions, masks of GPT-2, a factor of
+# Gemma's), a bias of T5 that nothing used, and BART's versions. Newer ones pass over them, too.
 _LEFTOVERS = re.compile(
     r"rotary_emb(_local)?\.(\w*inv_freq|(cos|sin)_cached)$|(^|\.)position_ids$|\.embed_scale$"
     r"|\.(attn|crossattention)\.(masked_)?bias$|(^|\.)(en|de)coder\.version$"
@@ -81,7 +81,7 @@ class Weights:
         return iter(self.files)
 
     def renamed(self, rename: Callable[[str], str]) -> Weights:
-        """The same by other names."""
+        """These weights by other names."""
         files = {rename(name): file for name, file in self.files.items()}
         return dataclasses.replace(self, files=files)
 
@@ -130,7 +130,7 @@ class Weights:
 
 
 def weights_in(directory: Path, dtype: np.dtype | None, config: Config) -> Weights:
-    """Those of a checkpoint's directory; CheckpointError if there are none."""
+    """Weights of a checkpoint's directory; CheckpointError if there are none."""
     found = weight_files(directory, task_of(config.reads_prefix)).items()
     files = {name: (path, name, kind) for name, (path, kind) in found}
     return Weights(directory, files, dtype)
@@ -144,11 +144,11 @@ class Family:
       config: the class of their configs.
       network: the module with ``Transformer``, which is trained and scores whole texts, and
         ``init_params``.
-      model: what decodes.
+      model: the class that decodes.
       model_types: config.json's, and for each what public models of that type are called, too.
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.
-      tokenizer_class: what transformers has to be told; None where the model type tells it.
+      tokenizer_class: named in tokenizer_config.json; None where the model type implies it.
       parse_config: the network that a config.json of a model type, with the defaults of what it
         leaves out, and generation_config.json, if there is one, describe. Raises CheckpointError or
         ValueError for what is missing, wrong or unsupported.

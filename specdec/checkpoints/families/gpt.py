@@ -1,4 +1,4 @@
-"""What Hugging Face calls GPT-2's parts: config.json's fields, and parameters against our tree.
+"""Names of GPT-2's config fields and parameters in Hugging Face's files, against our tree.
 
 Source: ``GPT2Config`` and ``GPT2LMHeadModel`` in transformers 5. Its kernels are [in, out]
 ("Conv1D"), those of query, key and value side by side.
@@ -28,13 +28,13 @@ from specdec.models.gpt.model import GPTModel
 ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu_exact", "relu": "relu",
 }  # fmt: skip
-# Of GPTConfig: what config.json calls it.
+# Fields of GPTConfig: their names in config.json.
 NAMES = {
     "vocab_size": "vocab_size", "max_positions": "n_positions", "d_model": "n_embd",
     "num_heads": "n_head", "num_layers": "n_layer", "layer_norm_epsilon": "layer_norm_epsilon",
     "dropout_rate": "resid_pdrop", "tied_logits": "tie_word_embeddings",
 }  # fmt: skip
-# Variants that are something else than GPT-2, with what GPT-2 has.
+# Fields of variants that are not supported, with GPT-2's values.
 VARIANTS = {
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,

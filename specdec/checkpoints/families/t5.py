@@ -1,4 +1,4 @@
-"""What Hugging Face calls T5's parts: config.json's fields, and parameters against T5X's tree.
+"""Names of T5's config fields and parameters in Hugging Face's files, against T5X's tree.
 
 Source: ``T5Config``, ``MT5Config``, ``UMT5Config`` and their ``ForConditionalGeneration`` in
 transformers 5, and ``t5x.examples.t5.network``. A draft that starts from its target's encoding has
@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu", "silu": "silu", "swish": "silu", "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
 }  # fmt: skip
-# Of T5Config: what config.json calls it.
+# Fields of T5Config: their names in config.json.
 NAMES = {
     "vocab_size": "vocab_size", "d_model": "d_model", "num_heads": "num_heads", "d_ff": "d_ff",
     "head_dim": "d_kv", "num_encoder_layers": "num_layers",
@@ -51,14 +51,14 @@ EMBEDDING_NAMES = (EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_toke
 def parse_config(model_type: str, config: Fields, generation: Fields | None) -> T5Config:
     """See :class:`Family`.
 
-    ``tied_logits`` tells whether logits are scaled by d_model**-0.5. Those are tied to the
+    ``tied_logits`` is whether logits are scaled by d_model**-0.5. Those are tied to the
     embedding in every public checkpoint, but whether they are is a matter of the weights. mT5's are
     never scaled.
     """
     given = {ours: config[theirs] for ours, theirs in NAMES.items()}
     size = config.size("vocab_size")
     activation, gated = config.choice("feed_forward_proj", FEED_FORWARDS)
-    if "dense_act_fn" in config:  # transformers has it from the former, unless the file tells it.
+    if "dense_act_fn" in config:  # transformers has it from the former, unless the file has it.
         activation = config.choice("dense_act_fn", ACTIVATIONS)
     return T5Config(
         **given,

@@ -97,17 +97,17 @@ class BartConfig:
 
     @property
     def start_id(self) -> int:
-        """What the first token of an output follows."""
+        """The token before the first token of an output."""
         return self.decoder_start_id
 
     @property
     def encoder_width(self) -> int:
-        """Of what the encoder gives a draft."""
+        """Width of the encoder's output, as a draft gets it."""
         return self.d_model
 
     @property
     def encoding_width(self) -> None:
-        """It starts from no encoding but its own."""
+        """None: it starts from no encoding but its own."""
         return None
 
     @property
@@ -117,5 +117,5 @@ class BartConfig:
 
     @property
     def layer_norm_epsilon(self) -> float:
-        """What is added to the variance in LayerNorm."""
+        """Number added to the variance in LayerNorm."""
         return 1e-5

@@ -76,7 +76,7 @@ class BartModel(EncoderDecoderModel, LayerNormModel):
         return norm if self.config.pre_norm else None
 
     def _added_to(self, x: Float[Array, "b t d"], norm: Norm | None) -> Float[Array, "b t d"]:
-        """What a part is added to, of what the one before it left; and the norm between them."""
+        """The input of a part: the output of the part before it, with the norm between them."""
         if self.config.pre_norm or norm is None:
             return x
         return jax.lax.optimization_barrier(hidden(self._normed(x, norm)))

@@ -46,7 +46,7 @@ def sinusoids(config: BartConfig) -> Float[np.ndarray, "p d"]:
 
 
 class Attention(nn.Module):
-    """Attention of several heads: of x to what is attended to."""
+    """Attention of several heads: of x to ``attended``."""
 
     config: BartConfig
 
@@ -117,7 +117,7 @@ class Stack(nn.Module):
 
     config: BartConfig
     cross: bool
-    embedder: Embed  # What tied logits are of.
+    embedder: Embed  # Of tied logits.
 
     @nn.compact
     def __call__(self, x, mask, encoded=None, encoded_mask=None, deterministic=True):
@@ -139,7 +139,7 @@ class Stack(nn.Module):
 
 
 class Logits(nn.Module):
-    """Where they are not the embedding's alone."""
+    """Logits that are not the embedding's alone."""
 
     config: BartConfig
 

@@ -26,7 +26,7 @@ from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.types import Params
 
-# What of a layer are kernels; the rest are norms and biases.
+# Fields of a layer that are kernels; the rest are norms and biases.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
@@ -82,7 +82,7 @@ class PackedBart:
     final_norm: Norm
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
     logits_bias: Float[Array, " v"] | None  # Or of N output tokens.
-    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
+    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
 
 
 # Logical axes.
@@ -120,11 +120,11 @@ class _Packer:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of what is not stored in fewer bits."""
+        """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def put(self, name: str, array: Any) -> Array:
-        """On its devices."""
+        """Puts an array on its devices."""
         return place(array, AXES[name], self.partitioning)
 
     def vector(self, name: str, array: Any) -> Array:
@@ -195,7 +195,7 @@ class _Packer:
         )
 
     def stack(self, name: str, params: Any, count: int, fuse: Callable[..., Kernel]) -> dict:
-        """What encoder and decoder both have, by field."""
+        """Fields that encoder and decoder both have."""
         cfg, stack = self.config, params[name]
         layers = [stack[f"layers_{i}"] for i in range(count)]
         parts = ["self_attention", "cross_attention", "mlp"]

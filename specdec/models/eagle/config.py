@@ -41,7 +41,7 @@ class EagleConfig:
 
     @property
     def encoder_width(self) -> int:
-        """Of what the target's encoder makes of a text."""
+        """Width of the encoding that the target's encoder makes of a text."""
         return self.width if self.encoding_width is None else self.encoding_width
 
     @property

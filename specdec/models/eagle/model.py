@@ -75,7 +75,7 @@ class EagleModel:
         """Decode parameters of a tree of :func:`init_params`.
 
         Args:
-          narrow: what kernels of more bits are stored in; None to keep them.
+          narrow: dtype for kernels of more bits; None to keep theirs.
         """
         store = store_of(self.target.ops)
         packer = Packer(self.config.layer, store, jnp.dtype(narrow) if narrow else None, None)
@@ -93,7 +93,7 @@ class EagleModel:
     def start(
         self, params: EagleParams, batch: int, max_len: int, given: Encoded
     ) -> tuple[EncodedInputs | None, kv.KVCache]:
-        """What it makes of what the target made of the inputs, and an empty cache.
+        """The draft's view of the target's encoding, and an empty cache.
 
         Args:
           max_len: capacity of the cache, in tokens.

@@ -33,10 +33,10 @@ class GPTConfig:
     layer_norm_epsilon: float = 1e-5  # Added to the variance in LayerNorm.
     dropout_rate: float = 0.0  # In training only.
     dtype: str = "float32"  # Of activations; or "bfloat16".
-    pad_id: int = 0  # What outputs are filled up with.
+    pad_id: int = 0  # Token that outputs are filled up with.
     eos_id: int | None = 0  # None: nothing ends an output but its limit.
     more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
-    start_id: int = 0  # What an empty prompt is: generation from nothing follows it.
+    start_id: int = 0  # The token of an empty prompt.
 
     def __post_init__(self):
         for name in ("vocab_size", "max_positions", "d_model", "num_layers", "num_heads", "d_ff"):
@@ -69,20 +69,20 @@ class GPTConfig:
 
     @property
     def reads_prefix(self) -> bool:
-        """A text is what the output continues."""
+        """True: the output continues a text."""
         return True
 
     @property
     def encoder_width(self) -> None:
-        """There is no encoder."""
+        """None: there is no encoder."""
         return None
 
     @property
     def encoding_width(self) -> None:
-        """It starts from no encoding."""
+        """None: it starts from no encoding."""
         return None
 
     @property
     def num_decoder_layers(self) -> int:
-        """All layers are the decoder's."""
+        """Number of layers: all are the decoder's."""
         return self.num_layers

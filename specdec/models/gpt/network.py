@@ -104,7 +104,7 @@ class MlpBlock(nn.Module):
 
 
 def _into(config: GPTConfig) -> float:
-    """What is added to the residual stream starts smaller, by its depth (Radford et al., 2.3)."""
+    """Initial scale of kernels that add to the residual stream (Radford et al., 2.3)."""
     return _STDDEV * (2 * config.num_layers) ** -0.5
 
 
@@ -189,7 +189,7 @@ class Transformer(nn.Module):
     def __call__(
         self, tokens: Int[Array, "b t"], *, deterministic: bool = True
     ) -> Float[Array, "b t v"]:
-        """Float32 logits of what follows each token, under a causal mask."""
+        """Float32 logits of the token after each one, under a causal mask."""
         positions = jnp.arange(tokens.shape[1])[None]
         x = self.token_embedder(tokens) + self.position_embedder(positions)
         return self.decoder(constrain(self.dropout(x, deterministic), HIDDEN_AXES), deterministic)

@@ -20,7 +20,7 @@ from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.types import Params
 
-# What of a layer are kernels; the rest are norms and biases.
+# Fields of a layer that are kernels; the rest are norms and biases.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo")
 
 
@@ -50,7 +50,7 @@ class PackedGPT:
     layers: tuple[PackedLayer, ...]
     final_norm: Norm
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
-    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
+    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
 
 
 # Logical axes.

@@ -24,7 +24,7 @@ class HeadsParams:
 
 @dataclasses.dataclass(frozen=True)
 class TargetHeads:
-    """Heads on a target: a guess's logits are what the target makes of its head's output."""
+    """Heads on a target: a guess's logits are the target's logits of its head's output."""
 
     target: PackedModel
     config: HeadsConfig

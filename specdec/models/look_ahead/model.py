@@ -75,7 +75,7 @@ class LookAheadModel:
     ) -> tuple[Float[Array, "b l1 d"], kv.KVCache]:  # fmt: skip
         x = self.target.embed(params.target, tokens)
         rows = jnp.broadcast_to(params.embeddings, (len(x), *params.embeddings.shape))
-        # What stands behind the embeddings is filler, which none before it attends to.
+        # Filler stands behind the embeddings, and none before it attends to it.
         x = jnp.concatenate([x, jnp.zeros(rows.shape, x.dtype)], axis=1)
         x = write_at(x, rows.astype(x.dtype), count)
         hidden, cache = self.target.extend_embedded(params.target, encoded, cache, x)

@@ -56,7 +56,7 @@ def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
 
 
 def pack_whole(kernel: Float[Array, "i o"]) -> Float[Array, "1 o i"]:
-    """The same for an encoder's kernel, which always meets more than a few tokens: one chunk."""
+    """Pack an encoder's kernel, which always meets more than a few tokens: one chunk."""
     return kernel.T[None]
 
 
@@ -152,13 +152,13 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
 
 
 def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
-    """Of each token's features, in float32."""
+    """Mean of each token's features, in float32."""
     x = _barrier(x).astype(jnp.float32)
     return (sum_last(x) / x.shape[-1])[..., None]
 
 
 def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
-    """Of their squares, in float32."""
+    """Mean of the squares of each token's features, in float32."""
     x = _barrier(x).astype(jnp.float32)
     return (sum_last(x * x) / x.shape[-1])[..., None]
 
@@ -197,7 +197,7 @@ def _streamed_product(
     divides the rows, as in GPT-2's vocabulary, those left over follow.
     """
     size = kernel.shape[1]
-    sums = vector_registers() * 3 // 4  # That are kept at once; inputs and weights need some too.
+    sums = vector_registers() * 3 // 4  # Sums kept at once; inputs and weights need some too.
     fitting = [s for s in _STREAMS if s <= size and s * len(x) <= sums]
     streams = next((s for s in fitting if s > 1 and size % s == 0), fitting[0])
     rows = size // streams

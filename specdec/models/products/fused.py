@@ -42,12 +42,12 @@ _ENTRIES_BYTES = 32 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """What is done to tokens before a product.
+    """A norm of tokens before a product.
 
     Attributes:
       scale: [D].
       bias: [D] of a LayerNorm; None for T5's norm, which subtracts no mean either.
-      epsilon: what is added to the mean square.
+      epsilon: added to the mean square.
     """
 
     scale: Float[Array, " d"]
@@ -57,7 +57,7 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """How a product is divided: powers of two.
+    """Sizes of the parts of a product: powers of two.
 
     Attributes:
       rows: all tokens.
@@ -75,7 +75,7 @@ class _Blocks:
 
     @classmethod
     def of(cls, rows: int, depth: int, columns: int, kernels: int, itemsize: int) -> _Blocks:
-        """Those of [rows, depth] by so many kernels [depth, columns] of a program."""
+        """Sizes for [rows, depth] by so many kernels [depth, columns] of a program."""
         rows = max(_LEAST_ROWS, pl.next_power_of_2(rows))
         wide = 128
         while wide > 16 and pl.cdiv(columns, wide) < _PROGRAMS:
@@ -123,7 +123,7 @@ def _dot(a: Array, b: Array) -> Float[Array, "m n"]:
 
 
 def _call(program: Callable[..., None], args: Any, **kwargs: Any) -> Any:
-    """A kernel; interpreted on a CPU, where tests run what is made for a GPU."""
+    """A kernel; interpreted on a CPU, where tests run code for a GPU."""
     kernel = pl.pallas_call(program, **kwargs)
     interpreted = pl.pallas_call(program, interpret=True, **kwargs)
     return jax.lax.platform_dependent(*args, cpu=interpreted, default=kernel)
@@ -251,7 +251,7 @@ def self_attention(
       qkv: queries, keys and values of the new tokens, in the cache's dtype.
       bias: float32, added to the products of queries and keys; [1 or B, 1 or H, T, M].
       start: where in each row they are written, at most M - T. Nothing behind them is looked at.
-      scale: what queries are multiplied with.
+      scale: factor of queries.
     """
     return _attention(qkv, keys, values, bias, start, scale=scale)
 
@@ -260,7 +260,7 @@ def cross_attention(
     query: Float[Array, "b t i"], keys: Float[Array, "b h m k"], values: Float[Array, "b h m k"],
     bias: Float[Array, "*b *h *t m"], scale: float = 1.0,
 ) -> Float[Array, "b t i"]:  # fmt: skip
-    """Attention to what is there already; see :func:`self_attention`."""
+    """Attention to a cache that is already written; see :func:`self_attention`."""
     return _attention(query, keys, values, bias, None, scale=scale)
 
 

@@ -51,7 +51,7 @@ def product(kernel: Int4Kernel, x: Float[Array, "t i"]) -> Float[Array, "t o"]:
     positions = [slice(i * rows, (i + 1) * rows) for i in range(streams)]
 
     def terms(token: int, stream: int) -> Float[Array, "o l"]:
-        """What each group adds."""
+        """Sums of each group's products."""
         total = -extra[token][None]
         for pair in range(pairs):
             for part in (0, 1):

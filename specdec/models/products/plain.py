@@ -90,7 +90,7 @@ def product(
 
 
 def precision(x: Array) -> jax.lax.Precision:
-    """Of products with x: all of its own bits."""
+    """Precision of products with x: all of its own bits."""
     exact = x.dtype == jnp.float32
     return jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT
 
@@ -130,10 +130,10 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
 
 
 def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
-    """Of each token's features, in float32."""
+    """Mean of each token's features, in float32."""
     return jnp.mean(x.astype(jnp.float32), axis=-1, keepdims=True)
 
 
 def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
-    """Of their squares, in float32."""
+    """Mean of the squares of each token's features, in float32."""
     return jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True)

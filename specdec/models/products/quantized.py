@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from specdec.core.arguments import whole
 from specdec.core.pytrees import pytree
 
-GROUP = 16  # In-features that share a scale in 4 bits, unless told otherwise.
+GROUP = 16  # In-features that share a scale in 4 bits, by default.
 
 
 @pytree
@@ -39,7 +39,7 @@ Kernel: TypeAlias = Array | Int8Kernel | Int4Kernel  # As a layout's module pack
 
 
 def num_bytes(tree: Any) -> int:
-    """Of a tree of arrays; accelerators store two numbers of JAX's int4 in a byte."""
+    """Size of a tree of arrays, in bytes; accelerators store two of JAX's int4 in a byte."""
 
     def of(array: Array) -> int:
         bits = 4 if array.dtype == jnp.int4 else 8 * array.dtype.itemsize

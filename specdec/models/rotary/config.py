@@ -12,7 +12,7 @@ Activation = Literal["silu", "gelu"]
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """How fast each pair of a head's features turns with the position (Su et al. 2021).
+    """Rotary positions: how fast each pair of a head's features turns (Su et al. 2021).
 
     Attributes:
       base: pair i of K / 2 turns by base ** (-2i / K) a position.
@@ -41,7 +41,7 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What fixes the arithmetic of a stack of layers, a decoder's or an encoder's."""
+    """Dimensions and options of a stack of layers, a decoder's or an encoder's."""
 
     d_model: int  # Width of the residual stream, D.
     num_layers: int
@@ -59,7 +59,7 @@ class Stack:
     rope: Rope = Rope()
     # Which layers see a window only, repeated as often as there are layers; empty for none.
     sliding: tuple[bool, ...] = ()
-    window: tuple[int, int] | None = None  # What they see: so many tokens before, and after.
+    window: tuple[int, int] | None = None  # Numbers of tokens that they see before, and after.
     sliding_rope: Rope | None = None  # Theirs; None for the same.
     layer_norm_epsilon: float = 1e-6  # Added to the mean square in RMSNorm.
 
@@ -107,12 +107,12 @@ class Stack:
         return bool(self.sliding) and self.sliding[layer % len(self.sliding)]
 
     def rope_of(self, sliding: bool) -> Rope:
-        """That of layers that see a window, or of the others."""
+        """Rotation of layers that see a window, or of the others."""
         return self.sliding_rope if sliding and self.sliding_rope is not None else self.rope
 
     @property
     def query_scale(self) -> float:
-        """What queries are multiplied with."""
+        """Factor of queries."""
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
 
 
@@ -147,10 +147,10 @@ class RotaryConfig(Stack):
     shared_embedding: bool = True  # The encoder has the decoder's; needs the same d_model.
     dropout_rate: float = 0.0  # In training only.
     dtype: str = "float32"  # Of activations; or "bfloat16".
-    pad_id: int = 0  # What outputs are filled up with.
+    pad_id: int = 0  # Token that outputs are filled up with.
     eos_id: int | None = 1  # None: nothing ends an output but its limit.
     more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
-    # What an encoder-decoder's first token follows, and a decoder's where the prompt is empty.
+    # Token before an encoder-decoder's output, or a decoder's where the prompt is empty.
     start_id: int = 2
     # Of an image in a text, and before and behind one: such texts are refused. -1 for none.
     image_ids: tuple[int, ...] = ()
@@ -195,26 +195,26 @@ class RotaryConfig(Stack):
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether a text is what the output continues, and no encoder reads it."""
+        """Whether the output continues a text, and no encoder reads it."""
         return self.encoder is None
 
     @property
     def encoder_width(self) -> int | None:
-        """Of what the encoder gives a draft."""
+        """Width of the encoder's output, as a draft gets it; None where there is no encoder."""
         return None if self.encoder is None else self.encoder.d_model
 
     @property
     def encoding_width(self) -> None:
-        """It starts from no encoding but its own."""
+        """None: it starts from no encoding but its own."""
         return None
 
     @property
     def num_decoder_layers(self) -> int:
-        """Of the decoder."""
+        """Number of the decoder's layers."""
         return self.num_layers
 
     @property
     def stacks(self) -> dict[str, Stack]:
-        """By name, the encoder first if there is one."""
+        """Stacks by name, the encoder first if there is one."""
         own: dict[str, Stack] = {"decoder": self}
         return own if self.encoder is None else {"encoder": self.encoder, **own}

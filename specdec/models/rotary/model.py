@@ -40,7 +40,7 @@ from specdec.types import AnyArray, Prompt, Start
 
 
 class View(NamedTuple):
-    """What a layer's tokens see, and by how much they turn."""
+    """Bias and angles of a layer's tokens: what they see, and by how much they turn."""
 
     bias: Float[Array, "b 1 t m"]
     by: Float[Array, "b t k/2"]
@@ -152,7 +152,7 @@ class RotaryModel(EncoderDecoderModel):
         self, stack: Stack, seen: Bool[Array, "b t m"], positions: Int[Array, "b t"],
         entries: Int[Array, "b m"],
     ) -> dict[bool, View]:  # fmt: skip
-        """Those of layers that see all, and of those that see a window."""
+        """Views of layers that see all, and of those that see a window."""
         found = {}
         for sliding in {stack.slides(i) for i in range(stack.num_layers)}:
             mask = seen
@@ -263,7 +263,7 @@ class RotaryModel(EncoderDecoderModel):
         return jax.lax.optimization_barrier(hidden(x + part))
 
     def _fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
-        """Never: ``fused`` knows neither rotation nor shared keys."""
+        """False: ``fused`` knows neither rotation nor shared keys."""
         del x, others
         return False
 

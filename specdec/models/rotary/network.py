@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def frequencies(rope: Rope, head_dim: int) -> Float[np.ndarray, " k/2"]:
-    """By how much each pair of features turns a position, in radians; float32."""
+    """Turn of each pair of features for a position, in radians; float32."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     turning = np.float32(1) / np.float32(rope.base) ** exponents
     if rope.low is None or rope.high is None or rope.original is None:
@@ -45,7 +45,7 @@ def frequencies(rope: Rope, head_dim: int) -> Float[np.ndarray, " k/2"]:
 
 
 def angles(rope: Rope, head_dim: int, positions: Int[Array, "b t"]) -> Float[Array, "b t k/2"]:
-    """By how much each pair of features turns at each position, in float32."""
+    """Turn of each pair of features at each position, in radians; float32."""
     return positions[..., None].astype(jnp.float32) * frequencies(rope, head_dim)
 
 
@@ -118,7 +118,7 @@ class RMSNorm(nn.Module):
 
 
 class Seen(NamedTuple):
-    """What a token attends to: states, which of them, and how far their keys turn."""
+    """States that a token attends to, which of them, and how far their keys turn."""
 
     states: Float[Array, "b m d"]
     mask: Bool[Array, "b t m"]  # T may be 1.
@@ -265,7 +265,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Logits of what follows each token."""
+    """Logits of the token after each one."""
 
     config: RotaryConfig
     embedder: Embed
@@ -307,7 +307,7 @@ class Transformer(nn.Module):
         self, inputs: Int[Array, "b s"], decoder_inputs: Int[Array, "b t"] | None = None,
         encoding: None = None, *, deterministic: bool = True,
     ) -> Float[Array, "b t v"]:  # fmt: skip
-        """Float32 logits of what follows each token, under a causal mask.
+        """Float32 logits of the token after each one, under a causal mask.
 
         Args:
           inputs: an encoder's, of which those that are ``pad_id`` are not seen; or a decoder's, if

@@ -27,13 +27,13 @@ from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.types import Params
 
-# What of a layer are kernels; the rest are scales of norms and biases.
+# Fields of a layer that are kernels; the rest are scales of norms and biases.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout, what norms multiply with in float32.
+    """One layer; kernels in the model's layout, factors of norms in float32.
 
     What its stack has not is None.
     """
@@ -78,7 +78,7 @@ class PackedRotary:
     layers: tuple[PackedLayer, ...]
     final_norm: Float[Array, " d"]
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
-    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
+    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
 
 
 # Logical axes.
@@ -116,11 +116,11 @@ class Packer:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of what is not stored in fewer bits."""
+        """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def put(self, array: Any, axes: Axes) -> Array:
-        """On its devices."""
+        """Puts an array on its devices."""
         return place(array, axes, self.partitioning)
 
     def decoder(self, name: str, *kernels: Array) -> Kernel:
@@ -144,7 +144,7 @@ class Packer:
         return at_most(self.narrow or self.dtype, array)
 
     def norm(self, name: str, parameters: Any) -> Float[Array, " d"]:
-        """What a norm multiplies with: its scale with its dtype's rounding, but wide."""
+        """Factor of a norm: its scale with its dtype's rounding, but wide."""
         scale = self.put(parameters["scale"], AXES[name]).astype(self.dtype)
         wide = scale.astype(jnp.promote_types(self.dtype, jnp.float32))
         return wide + 1 if self.config.shifted_norms else wide
@@ -179,7 +179,7 @@ class Packer:
         return PackedLayer(**found)
 
     def stack(self, name: str, parameters: Any, fuse: Callable[..., Kernel]) -> dict[str, Any]:
-        """What encoder and decoder both have: ``layers`` and ``final_norm``."""
+        """Fields that encoder and decoder both have: ``layers`` and ``final_norm``."""
         stack = self.config.stacks[name]
         layers = (parameters[f"layers_{i}"] for i in range(stack.num_layers))
         return {
@@ -188,7 +188,7 @@ class Packer:
         }
 
     def cross_kv(self, decoder: Any) -> Kernel:
-        """What every layer makes of an encoder's output: all keys, then all values."""
+        """Kernel from an encoder's output to every layer's keys, then every layer's values."""
         merged = self.config.merged_attention
         name = "self_attention" if merged else "encoder_decoder_attention"
         layers = [decoder[f"layers_{i}"][name] for i in range(self.config.num_layers)]

@@ -91,10 +91,10 @@ class T5Config:
 
     @property
     def start_id(self) -> int:
-        """What the first token of an output follows."""
+        """The token before the first token of an output."""
         return self.decoder_start_id
 
     @property
     def encoder_width(self) -> int:
-        """Of what the encoder gives a draft."""
+        """Width of the encoder's output, as a draft gets it."""
         return self.d_model

@@ -319,7 +319,7 @@ def init_params(config: T5Config, key: jax.Array) -> dict:
 
 
 def check_encoding(config: T5Config, encoding: Float[Array, "b s w"] | None) -> None:
-    """Whether an encoder is given what it starts from.
+    """Checks the encoding that an encoder starts from.
 
     Raises:
       ValueError: a target's encoding is missing or of another width than ``encoding_width``.

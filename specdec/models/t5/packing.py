@@ -25,7 +25,7 @@ from specdec.models.stores import Store, at_most, pack_logits
 from specdec.models.t5.config import T5Config
 from specdec.types import Params
 
-# What of a layer are kernels; the rest are scales of norms.
+# Fields of a layer that are kernels; the rest are scales of norms.
 LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
 
 
@@ -74,7 +74,7 @@ class PackedT5:
     relpos: Float[Array, "h r"] | None  # Position biases; None where layers have their own.
     final_norm: Float[Array, " d"]
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
-    output_tokens: Int[Array, " n"] | None = None  # What logits are of, in order; None for all.
+    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
 
 
 # Logical axes.
@@ -105,7 +105,7 @@ class Packer:
     ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that dtype.
 
     Attributes:
-      narrow: what decoder kernels and embedding of more bits are stored in; None to keep them.
+      narrow: dtype for decoder kernels and embedding of more bits; None to keep theirs.
       partitioning: None for one device.
     """
 
@@ -116,11 +116,11 @@ class Packer:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of what is not stored in fewer bits."""
+        """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
     def put(self, array: Any, axes: Axes) -> Array:
-        """On its devices."""
+        """Puts an array on its devices."""
         return place(array, axes, self.partitioning)
 
     def stored(self, array: Array) -> Array:
@@ -181,7 +181,7 @@ class Packer:
     def stack(
         self, name: str, parameters: Any, count: int, fuse: Callable[..., Kernel]
     ) -> dict[str, Any]:
-        """What encoder and decoder both have: ``layers``, ``relpos`` and ``final_norm``."""
+        """Fields that encoder and decoder both have: ``layers``, ``relpos`` and ``final_norm``."""
         layers = (parameters[f"layers_{i}"] for i in range(count))
         return {
             "layers": tuple(self.layer(layer, fuse) for layer in layers),
@@ -190,7 +190,7 @@ class Packer:
         }
 
     def cross_kv(self, parameters: Any) -> Kernel:
-        """Of all the decoder's layers."""
+        """Kernel from an encoder's output to the keys and values of all the decoder's layers."""
         count = self.config.num_decoder_layers
         layers = [parameters[f"layers_{i}"]["encoder_decoder_attention"] for i in range(count)]
         return self.encoder(

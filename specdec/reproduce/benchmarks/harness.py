@@ -28,7 +28,7 @@ Answer = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one system did with one workload; of an absent one only the first two say something."""
+    """Times and tokens of one system on one workload; an absent one has only the first two."""
 
     system: str  # Its name.
     absent: str | None = None  # Why it did not run; None if it did.
@@ -46,7 +46,7 @@ class Measurement:
         return Spread.of(1e3 * seconds / self.num_tokens for seconds in self.seconds)
 
     def speedup_over(self, other: Measurement) -> Spread:
-        """How many times less a token takes than with ``other``, repetition by repetition."""
+        """Speedup of a token over ``other``, repetition by repetition."""
         ratio = self.num_tokens / other.num_tokens
         return Spread.of(
             theirs / ours * ratio for ours, theirs in zip(self.seconds, other.seconds, strict=True)

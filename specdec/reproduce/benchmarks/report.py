@@ -92,7 +92,7 @@ def guesses(result: Mapping[str, Any]) -> bool:
 def text(result: Mapping[str, Any]) -> str:
     """One workload for a terminal."""
     lines = [title(result), ""]
-    # What an absent system has instead of numbers is no column's width.
+    # The reason for an absent system is no column's width.
     cells = [row[:2] if row[1].startswith("absent") else row for row in rows(result)]
     lines += aligned([COLUMNS, *cells])
     if result["breakdown"] is not None:
@@ -101,7 +101,7 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """What was run."""
+    """Title of a benchmark: its rows, sampling, gamma, batch size and dtype."""
     how = "greedy" if result["temperature"] == 0 else f"temperature {result['temperature']:g}"
     if result.get("beam"):  # Not in results of before there were beams.
         how = f"{result['beam']['num_beams']} beams"

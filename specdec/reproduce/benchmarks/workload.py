@@ -1,4 +1,4 @@
-"""What every system in a benchmark does: the same weights, inputs and output lengths."""
+"""The task of every system in a benchmark: the same weights, inputs and output lengths."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Its name, saying so where acceptance is forced."""
+        """The name, marked where acceptance is forced."""
         if self.forced_alpha is None:
             return self.name
         return f"{self.name}, FORCED acceptance {self.forced_alpha:g}"

@@ -1,4 +1,4 @@
-"""How figures look and how they are saved: vector and PNG, the same bytes every time."""
+"""Look of figures, and saving them: vector and PNG, the same bytes every time."""
 
 from __future__ import annotations
 

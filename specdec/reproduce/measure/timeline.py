@@ -125,6 +125,6 @@ def _start_target(
 def _init_drafter(
     engine: Engine, params: EngineParams, prompt: Prompt, target: Start, *, output_bucket: int
 ) -> DrafterState:
-    """What a drafter does once: a draft model's encoder, mostly."""
+    """Start a drafter, once: a draft model's encoder, mostly."""
     assert engine.drafter
     return engine.drafter.init(params.drafter, prompt, output_bucket, target)

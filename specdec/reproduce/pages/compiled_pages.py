@@ -62,7 +62,7 @@ def _devices(compiled: Result, *measured: Result) -> list[dict[str, Any]]:
 
 
 def draw_devices(root: Path) -> None:
-    """Speedups by device, the first on top; what is estimated is hatched."""
+    """Speedups by device, the first on top; estimates are hatched."""
     rows, path = _devices(*(read_json(root, each) for each in DEVICES.sources)), root / PICTURE
     with figures.saved(path.parent, path.stem, (7.0, 0.8 + 0.5 * len(rows)), ["svg"]) as figure:
         axes = figure.subplots()

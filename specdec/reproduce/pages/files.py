@@ -10,7 +10,7 @@ from typing import Any
 from specdec.core.files import read_object, write_text
 
 Result = Mapping[str, Any]
-# What a section raises whose results are damaged.
+# Errors of a section whose results are damaged.
 _DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 _SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 

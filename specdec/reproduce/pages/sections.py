@@ -120,7 +120,7 @@ PAPER = Section(
 
 
 def sections(root: Path) -> dict[str, Callable[[str], str]]:
-    """What gives a section's text, by page."""
+    """Functions that give a section's text, by page."""
 
     def page(
         known: Mapping[str, Section], other: Callable[[str], Section] = {}.__getitem__

@@ -19,7 +19,7 @@ Part = str | Callable[..., str]
 
 
 def leaves(content: Result, pattern: str) -> Iterator[dict[str, Any]]:
-    """What stands at the paths of a pattern such as "drafts/*/{draft}/t{temperature}".
+    """Leaves at the paths of a pattern such as "drafts/*/{draft}/t{temperature}".
 
     Each leaf has, beside its own items, what the pattern names and the items above it that are no
     mappings. A step may be a regular expression.

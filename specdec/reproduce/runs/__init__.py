@@ -1,1 +1,1 @@
-"""What gin binds: reproductions, benchmarks, and the pieces of both."""
+"""Functions that gin binds: reproductions, benchmarks, and the pieces of both."""

@@ -51,7 +51,7 @@ class AlphaRun:
     seed: int = 0
 
     def do(self, directory: Path) -> Done:
-        """Measures what is not on disk yet, and writes the results' file, whose content it returns.
+        """Measures rows that are not on disk yet; writes the results' file and returns its content.
 
         Raises:
           OSError: the directory cannot be written to.

@@ -24,7 +24,7 @@ from specdec.reproduce.benchmarks.systems.specdec_loop import VARIANTS, decoder_
 from specdec.reproduce.benchmarks.workload import Workload, exported
 from specdec.reproduce.pieces import Done, carry_out, kept, slug
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given, told
+from specdec.runs.command_line import Given, report_error
 
 RESULTS, CONFIG, WORKLOAD = "results.json", "operative_config.gin", "workload.json"
 
@@ -50,7 +50,7 @@ class WorkloadPiece:
     def do(self, directory: Path) -> Done:
         """Measures every system, unless this commit and machine have done it there.
 
-        A checkout with changes always measures: nothing tells whether it is the same.
+        A checkout with changes always measures: nothing shows whether it is the same.
         """
         same = {key: self.source[key] for key in ("versions", "device", "git_sha")}
         if str(same["git_sha"]).endswith("-dirty"):
@@ -133,13 +133,13 @@ def _speed(workload: Workload, method: str, repetitions: int) -> dict[str, float
 
 
 def main(given: Given, root: Path, t5x_path: str | None) -> int:
-    """Runs a configuration; returns the exit code: 0, or 2 for a mistake told on stderr."""
+    """Runs a configuration; returns the exit code: 0, or 2 for a mistake, which stderr names."""
     directory = given.directory("benchmark")
     try:
         files.check_writable(directory)
         gin_files.parse(given.gin_files, given.bindings, root)
         gin.get_configurable(run)(directory, t5x_path, given.command)
     except (ValueError, OSError, RuntimeError) as error:
-        return told(error)
+        return report_error(error)
     print(f"Written to {directory}: {RESULTS}, {CONFIG}")
     return 0

@@ -86,7 +86,7 @@ class CompiledDecodes:
     paper_inputs: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def pieces(self) -> Iterator[Piece]:
-        """All decodes."""
+        """All decodes, one piece each."""
         name = slug(self.name)
         for fields in self.decodes:
             case = slug("-".join(f"{key}{value}" for key, value in fields.items()))

@@ -29,7 +29,7 @@ from specdec.reproduce.pieces import Done, Piece, carry_out, slug
 from specdec.reproduce.runs.alpha_run import AlphaRun
 from specdec.reproduce.runs.compiled_runs import CompiledDecodes
 from specdec.runs import gin_files
-from specdec.runs.command_line import Given, told
+from specdec.runs.command_line import Given, report_error
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report
 from specdec.runs.gin_bindings import configured
@@ -60,7 +60,7 @@ class DecodedRows:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A task, a target, and what it is drafted with.
+    """A task, a target, and its drafts.
 
     Attributes:
       name: short, for tables and directories.
@@ -127,7 +127,7 @@ class Study:
         return DecodedRows(path, self.decode_run(row, self.decode_examples))
 
     def pieces(self) -> Iterator[Piece]:
-        """All of the study."""
+        """All pieces of the study."""
         for temperature in sorted({temperature for _, temperature, _ in self.rows}):
             yield self.alpha_run(temperature)
         yield from map(self.timed, self.rows)
@@ -228,7 +228,7 @@ def main(given: Given, root: Path, *, dry_run: bool = False) -> int:
             return 0
         content = reproduction.run(directory, given.command)
     except (ValueError, OSError) as error:
-        return told(error)
+        return report_error(error)
     if reproduction.studies:
         print(paper_tables.page(content))
     tables = f", {TABLES}" if reproduction.studies else ""

@@ -1,4 +1,4 @@
-"""What Hugging Face calls the parts of transformers with rotary positions.
+"""Names in Hugging Face's files of the parts of transformers with rotary positions.
 
 Source: in transformers 5 ``LlamaForCausalLM``, ``Qwen2ForCausalLM``, ``Qwen3ForCausalLM``,
 ``Gemma2ForCausalLM``, ``Gemma3ForCausalLM``, ``T5GemmaForConditionalGeneration`` and

@@ -13,20 +13,20 @@ from specdec.models.rotary.config import Activation, Rope, RotaryConfig, Stack
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
 }  # fmt: skip
-# Of Stack: what config.json calls it.
+# Fields of Stack: their names in config.json.
 NAMES = {
     "d_model": "hidden_size", "d_ff": "intermediate_size", "num_heads": "num_attention_heads",
     "num_layers": "num_hidden_layers", "num_kv_heads": "num_key_value_heads",
     "layer_norm_epsilon": "rms_norm_eps",
 }  # fmt: skip
-# Variants that no setting says, with what must be there.
+# Fields of variants that are not supported, with the value that they must have.
 VARIANTS = {"attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False}
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a model type's network always has."""
+    """Facts about a model_type: transformers' class, and fields of a config."""
 
     architecture: str
     settings: Mapping[str, Any]  # Of Stack.
@@ -66,7 +66,7 @@ KINDS = {
         "T5Gemma2ForConditionalGeneration", whole=_GEMMA | {"merged_attention": True}, **_GEMMA_3
     ),
 }
-# What stands for an image, before one and behind it in texts of T5Gemma 2.
+# Tokens for an image, before one and behind it in texts of T5Gemma 2.
 _IMAGES = ("image_token_index", "boi_token_index", "eoi_token_index")
 
 
@@ -79,8 +79,8 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
             places = zip(_IMAGES, (config, encoder, encoder), strict=True)
             images = tuple(-1 if fields[name] is None else fields[name] for name, fields in places)
             encoder = encoder.inside("text_config")
-    told = {name: value for name, value in config.items() if value is not None}
-    size, both = own.size("vocab_size"), Fields({**own, **told}, config.source)
+    given = {name: value for name, value in config.items() if value is not None}
+    size, both = own.size("vocab_size"), Fields({**own, **given}, config.source)
     return RotaryConfig(
         **_stack(kind, own, None), **kind.whole,
         vocab_size=size,
@@ -95,7 +95,7 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
 
 
 def _stack(kind: Kind, config: Fields, encoder: str | None) -> dict[str, Any]:
-    """The settings of a stack; of an encoder, if ``encoder`` tells whose."""
+    """The settings of a stack; of an encoder, if ``encoder`` names its model."""
     config.check(VARIANTS)
     found = {ours: config[theirs] for ours, theirs in NAMES.items()}
     share = config.size("hidden_size") // config.size("num_attention_heads")
@@ -121,7 +121,7 @@ def _stack(kind: Kind, config: Fields, encoder: str | None) -> dict[str, Any]:
 
 
 def _window(size: int, encoder: str | None) -> tuple[int, int]:
-    """How many tokens before and after its own one sees."""
+    """Numbers of tokens that one sees before and after itself."""
     if encoder is None:
         return size - 1, 0
     return (size, size) if encoder == "t5gemma" else ((size + 1) // 2 - 1, size // 2)

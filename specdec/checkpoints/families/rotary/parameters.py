@@ -13,7 +13,7 @@ _EMBEDDING_PATH, _HEAD_PATH = "token_embedder/embedding", "decoder/logits_dense/
 
 
 def _head_name(config: RotaryConfig) -> str:
-    """What the logits' kernel is called, which files may have though it is the embedding."""
+    """Name of the logits' kernel, which files may have though it is the embedding."""
     return "lm_head.weight" if config.encoder is None else "lm_head.out_proj.weight"
 
 

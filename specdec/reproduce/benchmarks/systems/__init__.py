@@ -19,10 +19,10 @@ from specdec.decoding.beam_rules import Rule
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """How a system is found."""
+    """Place of a system, and its abilities."""
 
     module: str  # In this package.
-    method: str  # What ``System`` is told.
+    method: str  # Passed to ``System``.
     needs: tuple[str, ...] = ()  # Packages whose absence makes the system absent.
     # Whether it does the workload's own arithmetic, so that its tokens must be the same.
     exact: bool = True

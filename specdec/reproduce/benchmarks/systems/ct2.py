@@ -21,7 +21,7 @@ class System:
 
         class Converter(TransformersConverter):
             def load_tokenizer(self, tokenizer_class, model_name_or_path, **kwargs):
-                """What the converter asks of a tokenizer; tokens are numbers as strings."""
+                """Stand-in for the converter's tokenizer; tokens are numbers as strings."""
                 del tokenizer_class, kwargs
                 config = transformers.AutoConfig.from_pretrained(model_name_or_path)
                 bos = config.to_dict().get("bos_token_id")

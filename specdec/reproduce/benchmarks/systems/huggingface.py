@@ -39,7 +39,7 @@ class System:
 
         def read(checkpoint: Any) -> Any:
             model = kind.from_pretrained(checkpoint, dtype=dtype).eval()
-            if workload.beam is None:  # Rows get the lengths they are told.
+            if workload.beam is None:  # Rows get prescribed lengths.
                 model.generation_config.eos_token_id = None
             if "num_decoder_layers" in model.config.to_dict():
                 # transformers gives T5's cache as many layers as the encoder has.
@@ -61,7 +61,7 @@ class System:
             settings.assistant_confidence_threshold = 0.0
 
     def _quantized(self, model: Any, transposed: type) -> Any:
-        """Its linear layers in 8 bits; torch knows no ``transposed`` ones, which GPT-2 has."""
+        """A model with linear layers in 8 bits; torch knows no ``transposed`` ones, as in GPT-2."""
         linear = self._torch.nn.Linear
         found = [(n, layer) for n, layer in model.named_modules() if isinstance(layer, transposed)]
         for name, layer in found:

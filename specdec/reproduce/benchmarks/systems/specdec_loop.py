@@ -53,7 +53,7 @@ VARIANTS = {
 
 
 def endless(model: PackedModel) -> PackedModel:
-    """The same model, but its rows end at the length limit only."""
+    """This model, but its rows end at the length limit only."""
     return _endless_kind(type(model))(**vars(model))
 
 
@@ -104,8 +104,8 @@ def random_pair(target: Config, draft: Config, dtype: str, seed: int, variant: V
 def pair_of(workload: Workload, variant: Variant) -> Pair:
     """The workload's pair; one that never ends by itself where lengths are prescribed.
 
-    A target in 8 bits is another model: it is told the full weights' lengths, as other libraries'
-    8-bit models are.
+    A target in 8 bits is another model: it gets the full weights' lengths, as other libraries'
+    8-bit models do.
 
     Raises:
       WorkloadError: weights that are drawn at random here were to be rounded to 8 bits.
@@ -125,24 +125,24 @@ def pair_of(workload: Workload, variant: Variant) -> Pair:
         )
         target = dataclasses.replace(pair.target, params=wide)
         pair = Pair(target, pair.draft, pair.vocabulary, pair.name)
-    if not _is_told_lengths(workload, variant):
+    if not _has_fixed_lengths(workload, variant):
         return pair
 
-    def told(loaded: Loaded) -> Loaded:
+    def without_end(loaded: Loaded) -> Loaded:
         assert isinstance(loaded.model, PackedModel)
         return dataclasses.replace(loaded, model=endless(loaded.model))
 
     assert pair.draft.model is not None
-    drafted = model_draft(told(pair.draft.model))
-    return Pair(told(pair.target), drafted, pair.vocabulary, pair.name)
+    drafted = model_draft(without_end(pair.draft.model))
+    return Pair(without_end(pair.target), drafted, pair.vocabulary, pair.name)
 
 
-def _is_told_lengths(workload: Workload, variant: Variant) -> bool:
+def _has_fixed_lengths(workload: Workload, variant: Variant) -> bool:
     return workload.lengths is not None or variant.weights == "int8"
 
 
 def decoder_of(workload: Workload, pair: Pair, method: Method) -> BatchDecoder:
-    """What decodes the workload's batches."""
+    """Decoder of the workload's batches."""
     forced = workload.forced_alpha
     return pair.decoder(
         method=method, gamma=workload.gamma, max_decode_len=workload.max_decode_len,
@@ -160,7 +160,7 @@ class System:
         pair = pair_of(workload, variant)
         self.inputs = [np.asarray(ids) for ids in workload.inputs]
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
-        self.is_told_lengths = _is_told_lengths(workload, variant)
+        self.has_fixed_lengths = _has_fixed_lengths(workload, variant)
         if workload.beam is None:
             self.decoder = decoder_of(workload, pair, variant.method)
             return
@@ -179,7 +179,7 @@ class System:
         batch = dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32))
         # Rows that end by themselves need no other limit; users do not know it.
         limit = None
-        if lengths is not None and (self.is_told_lengths or max(lengths) == 1):
+        if lengths is not None and (self.has_fixed_lengths or max(lengths) == 1):
             limit = max(lengths)
         result = self.decoder.decode(batch, limit=limit)
         return [

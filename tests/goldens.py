@@ -1,7 +1,7 @@
 """Compares what two checkouts decode: tokens, log-probabilities and the text of their programs.
 
-    python scripts/goldens.py write FILE              in the one
-    python scripts/goldens.py compare FILE [CASES]    in the other; CASES: a regular expression
+    python tests/goldens.py write FILE              in the one
+    python tests/goldens.py compare FILE [CASES]    in the other; CASES: a regular expression
 
 Run both on one machine. ``write FILE.npz`` makes tiny random models of every family in FILE.models,
 unless they are there. Both checkouts read these files, and decode them by public names.

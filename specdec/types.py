@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import positive, real, whole
-from specdec.pytrees import pytree, static_field
-from specdec.topology import AnyTopology
+from specdec.core.arguments import positive, real, whole
+from specdec.core.pytrees import pytree, static_field
+from specdec.core.topology import AnyTopology
 
 AnyArray = Any  # A JAX array, or on the host a NumPy array.
 Seed = Any  # An int of 32 bits, a scalar array, or a uint32 array of two words.

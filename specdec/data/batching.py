@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.arguments import real, whole
+from specdec.core.arguments import real, whole
 from specdec.text.base import EOS_ID, PAD_ID
 
 

@@ -35,10 +35,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from specdec.arguments import real, whole
+from specdec.core.arguments import real, whole
+from specdec.core.pytrees import pytree, static_field
 from specdec.core.reductions import max_last, sum_last
 from specdec.core.residuals import one_of
-from specdec.pytrees import pytree, static_field
 from specdec.rules.base import Rules, advanced, allowed, start, unsound
 from specdec.types import NAN_OF_MODELS, NAN_OF_RULES, AnyArray, Prompt, RuleStates
 

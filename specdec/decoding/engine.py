@@ -21,19 +21,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import has_nan, standardize
+from specdec.core.topology import CHAIN, AnyTopology, Topology
 from specdec.decoding import state as st
 from specdec.decoding.samples import by_text, sampled
 from specdec.drafters.base import Drafter
 from specdec.drafters.guessing import over_vocabulary
 from specdec.models.base import Model
-from specdec.pytrees import pytree
 from specdec.rules import base as rules
 from specdec.rules.stops import Stops
-from specdec.topology import CHAIN, AnyTopology, Topology
 from specdec.types import (
     NAN_OF_MODELS,
     NAN_OF_RULES,

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from specdec.arguments import positive, real, truth, whole
+from specdec.core.arguments import positive, real, truth, whole
+from specdec.core.topology import MOST_NODES
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.shape import Chain, Shape, Tree, as_tree
 from specdec.rules.base import Rule
-from specdec.topology import MOST_NODES
 from specdec.types import SamplingConfig
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.recursive import RecursiveVerifier

@@ -7,12 +7,12 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
+from specdec.core.topology import Topology
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.shape import Tree, fixed_shape
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import Draft, Params, Prompt, RandomSource, RuleStates, Start, Verdict
 
 _MOST_COMPARED = 64  # Each is an operation of its own in the program.

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec.arguments import path_name
+from specdec.core.arguments import path_name
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
+from specdec.core.topology import Topology
 from specdec.drafters.base import (
     Drafter,
     DraftParams,
@@ -25,8 +27,6 @@ from specdec.drafters.base import (
 from specdec.drafters.growing import grow
 from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
 from specdec.drafters.shape import Tree, fixed_shape
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import Draft, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
 
 

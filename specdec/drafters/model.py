@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import path_name, real
+from specdec.core.arguments import path_name, real
+from specdec.core.pytrees import pytree
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
 from specdec.core.residuals import guess_counts, one_of, take
@@ -21,7 +22,6 @@ from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.pending import Pending
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel, Model
-from specdec.pytrees import pytree
 from specdec.rules.base import advanced
 from specdec.types import (
     Cache,

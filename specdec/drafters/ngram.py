@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec.arguments import path_name, whole
+from specdec.core.arguments import path_name, whole
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams, OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
 from specdec.drafters.shape import Tree, fixed_shape
-from specdec.topology import Topology
 from specdec.types import (
     Draft,
     Prompt,

@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-from specdec.arguments import path_name
+from specdec.core.arguments import path_name
 from specdec.drafters.base import OpenDraft, Opening
 from specdec.drafters.model import model_draft
 from specdec.models.products.quantized import GROUP, check_bits

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.arguments import real, truth, whole
-from specdec.topology import MOST_NODES, Topology
+from specdec.core.arguments import real, truth, whole
+from specdec.core.topology import MOST_NODES, Topology
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from specdec.arguments import positive, real, whole
+from specdec.core.arguments import positive, real, whole
 from specdec.core.files import read_object, write_json
 from specdec.core.theory_beams import levels_per_call
 from specdec.decoding.options import AutoName

@@ -23,7 +23,7 @@ import jax
 from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
 
 Rules = tuple[tuple[str, str | None], ...]
 Axes = tuple[str | None, ...]

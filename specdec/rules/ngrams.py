@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.arguments import whole
-from specdec.pytrees import pytree, static_field
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import real
-from specdec.pytrees import pytree, static_field
+from specdec.core.arguments import real
+from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import whole
-from specdec.pytrees import pytree
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
 

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Literal, get_args
 
 from specdec.api import Pair
-from specdec.arguments import choice, path_name, truth, whole
 from specdec.checkpoints.loading import GenerationConfig, check_generation_config
+from specdec.core.arguments import choice, path_name, truth, whole
 from specdec.data.inputs import Text
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder

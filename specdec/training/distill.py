@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
+from specdec.core.arguments import real, whole
 from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
 from specdec.training.acceptance import acceptance

@@ -27,12 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.heads import Config, init_params, load_heads, save_heads
 from specdec.checkpoints.loading import resolve
 from specdec.core import platforms
+from specdec.core.arguments import real, whole
+from specdec.core.topology import Forest
 from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
@@ -40,7 +41,6 @@ from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadParams
 from specdec.models.packed import PackedModel
-from specdec.topology import Forest
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.losses import LOSSES, comparison

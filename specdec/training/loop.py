@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
 from specdec.data.batching import TokenBatch
-from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import checkpoints, restore, save
 from specdec.types import AnyArray
 

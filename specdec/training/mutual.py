@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
+from specdec.core.arguments import real, whole
 from specdec.data.batching import BatchingOptions
 from specdec.text.files import copy_vocabulary
 from specdec.training.checkpointing import (

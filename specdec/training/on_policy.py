@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from specdec.arguments import real, whole
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
+from specdec.core.arguments import real, whole
 from specdec.core.files import numpy_file, written
 from specdec.data.batching import TokenBatch
 from specdec.models.base import Model

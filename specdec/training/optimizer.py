@@ -9,7 +9,7 @@ from typing import Literal
 import jax.numpy as jnp
 import optax
 
-from specdec.arguments import real, whole
+from specdec.core.arguments import real, whole
 
 
 @dataclasses.dataclass(frozen=True)

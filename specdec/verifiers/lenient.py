@@ -6,7 +6,7 @@ import dataclasses
 
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import positive
+from specdec.core.arguments import positive
 from specdec.core.residuals import acceptance_prob, guess_probs, leading_true, take
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource
 from specdec.verifiers.token import TokenVerifier

@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.arguments import positive
+from specdec.core.arguments import positive
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take, take_position

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
-from specdec.arguments import MOST_LAYERS, MOST_SIZE, real, truth, whole
+from specdec.core.arguments import MOST_LAYERS, MOST_SIZE, real, truth, whole
 
 Activation = Literal["relu", "gelu", "gelu_exact", "silu"]
 Positions = Literal["learned", "sinusoidal", "tensor2tensor"]

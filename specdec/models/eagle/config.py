@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
 from specdec.models.t5.config import T5Config
 
 

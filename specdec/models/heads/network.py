@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
 from specdec.models.products.plain import precision
 
 Kind = Literal["blockwise", "medusa"]

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.models import cache as kv
 from specdec.models.packed import PackedModel
-from specdec.pytrees import pytree
 from specdec.types import Distribution, Encoded, Params, Prompt
 
 _STDDEV = 0.02  # Of embeddings that have learned nothing.

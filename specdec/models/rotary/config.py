@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from specdec.arguments import MOST_LAYERS, MOST_SIZE, positive, real, truth, whole
+from specdec.core.arguments import MOST_LAYERS, MOST_SIZE, positive, real, truth, whole
 
 Activation = Literal["silu", "gelu"]
 

@@ -1,10 +1,10 @@
 """Compares what two checkouts decode: tokens, log-probabilities and the text of their programs.
 
-    python scripts/goldens.py write FILE      in the one
-    python scripts/goldens.py compare FILE    in the other
+    python scripts/goldens.py write FILE              in the one
+    python scripts/goldens.py compare FILE [CASES]    in the other; CASES: a regular expression
 
-Run both on one machine. ``write`` makes tiny random models of every family in FILE.models (less its
-suffix), unless they are there. Both checkouts read these files, and decode them by public names.
+Run both on one machine. ``write FILE.npz`` makes tiny random models of every family in FILE.models,
+unless they are there. Both checkouts read these files, and decode them by public names.
 ``compare`` exits with 1 if tokens, statistics or log-probabilities differ in a bit. Programs that
 differ are listed with the case that compiled them first, and are in FILE.differ, old and new, for
 diff. They are no failure: a change may be meant. A program's text is StableHLO as JAX lowered it,
@@ -51,21 +51,23 @@ BEAMS = {
     "speculative beams": {"method": "speculative_beam", "beam": specdec.BeamConfig(3), "gamma": 2},
 }
 RULES = (specdec.NoRepeatNgram(3), specdec.RepetitionPenalty(1.1), specdec.MinNewTokens(4))
+SAMPLED = {"sampling": specdec.SamplingConfig(0.8, top_k=50, top_p=0.9)}
+KEPT = CHAIN | SAMPLED | {"log_probs": True, "top_log_probs": 2, "num_samples": 2}
+OWN = ("quickstart", "quickstart")
 BUNDLED = {
-    "plain": {"method": "autoregressive"}, "chain": {"gamma": 4}, "tree": {"tree": (3, 1, 1)},
-    "beams": {"method": "beam"}, "speculative beams": {"method": "speculative_beam", "gamma": 3},
-    "batches": {"gamma": 4, "batch_size": 2}, "rules": {"gamma": 4, "rules": RULES},
-    "batched beams": {"method": "beam", "batch_size": 2}, "stops": {"gamma": 4, "stop": ["e", 7]},
-    "long": CHAIN | {"max_decode_len": 90, "rules": (specdec.MinNewTokens(70),)},
+    "plain": (OWN, {"method": "autoregressive"}), "chain": (OWN, CHAIN),
+    "plain sampled": (OWN, {"method": "autoregressive"} | SAMPLED),
+    "chain sampled": (OWN, CHAIN | SAMPLED), "tree": (OWN, {"tree": (3, 1)} | SAMPLED),
+    "beams": (OWN, {"method": "beam"}),
+    "refilled beams": (OWN, {"method": "beam", "batch_size": 2}),
+    "speculative beams": (OWN, {"method": "speculative_beam", "gamma": 3}),
+    "refilled": (OWN, CHAIN | SAMPLED | {"batch_size": 2, "rules": RULES, "stop": ["e", 7]}),
+    "long": (OWN, CHAIN | {"max_decode_len": 90, "rules": (specdec.MinNewTokens(70),)}),
+    "eagle": (("quickstart", specdec.Heads("quickstart/eagle")), {"tree": (2, 1)} | SAMPLED),
+    "8-bit weights": (OWN, KEPT | {"weights": "int8"}),
+    "bfloat16": (OWN, KEPT | {"dtype": "bfloat16"}),
+    "language model": (("quickstart_lm", "quickstart_lm"), KEPT),
 }  # fmt: skip
-WARM = {
-    "eagle": (("quickstart", specdec.Heads("quickstart/eagle")), {"gamma": None, "tree": (2, 1)}),
-    "n-gram": (("quickstart", specdec.Ngram("quickstart/ngrams.safetensors")), {}),
-    "8 bits": (("quickstart", specdec.Quantized()), {}),
-    "int8 weights": (("quickstart", "quickstart"), {"weights": "int8"}),
-    "bfloat16": (("quickstart", "quickstart"), {"dtype": "bfloat16"}),
-    "language model": (("quickstart_lm", "quickstart_lm"), {}),
-}
 
 
 def _drafts(home):
@@ -74,7 +76,7 @@ def _drafts(home):
     medusa, eagle = specdec.Heads(f"{home}/medusa"), specdec.Heads(f"{home}/eagle")
     plain = model, {"method": "autoregressive"}
     everywhere = {"plain": plain, "chain": (model, CHAIN), "tree": (model, TREE)}
-    independent = {"tree": specdec.Tree((2, 1), independent=True)}
+    kseq = {"tree": specdec.Tree((2, 1), independent=True), "verifier": specdec.KSeqVerifier()}
     in_turn = {
         "best-first tree": (model, {"tree": specdec.Tree(nodes=4, depth=2, siblings=2)}),
         "8 bits": (specdec.Quantized(), CHAIN),
@@ -88,7 +90,7 @@ def _drafts(home):
         "block": (model, CHAIN | {"verifier": specdec.BlockVerifier()}),
         "lenient": (model, CHAIN | {"verifier": specdec.LenientVerifier(0.7)}),
         "traversal": (model, TREE | {"verifier": specdec.TraversalVerifier()}),
-        "kseq": (model, independent | {"verifier": specdec.KSeqVerifier()}),
+        "kseq": (model, kseq),
     }  # fmt: skip
     if home.name == "marian":  # Its texts have another vocabulary than its outputs.
         in_turn = {name: way for name, way in in_turn.items() if "copying" not in name}
@@ -110,20 +112,20 @@ def make_models(at):
     for name, config in EVERY.items():
         home = at / name
         params = jax.device_get(random_params(config, SEEDS.get(name, 21)))
-        # Layers' outputs are larger than their inputs, or else every token predicts itself.
+        # Layers' outputs are larger than their inputs, or each token would predict itself.
         params = jax.tree_util.tree_map_with_path(
             lambda path, a: a + 4 if "post_" in jax.tree_util.keystr(path) else a, params
         )
         near = jax.tree.map(lambda a: a * noise.normal(1, 0.1, a.shape).astype(a.dtype), params)
         save_huggingface(home / "target", config, params)
         save_huggingface(home / "draft", config, near)
-        encoder, width = getattr(config, "encoder", None), config.d_model
-        reads = encoder is not None or hasattr(config, "num_encoder_layers")
-        eagle = EagleConfig(width, 8, 2, 4, 16, reads, encoder.d_model if encoder else None)
+        width, encoder = config.d_model, config.encoder_width
+        other = encoder if encoder != width else None
+        eagle = EagleConfig(width, 8, 2, 4, 16, not config.reads_prefix, other)
         for kind, shape in ("medusa", HeadsConfig("medusa", 3, width)), ("eagle", eagle):
             save_heads(home / kind, shape, init_params(shape, jax.random.key(0)), params)
-        rows, start = noise.integers(2, 18, (20, 8)).tolist(), getattr(config, "start_id", 0)
-        tables = count_ngrams(rows, config.vocab_size, order=2, start_id=start)
+        rows = noise.integers(2, 18, (20, 8)).tolist()
+        tables = count_ngrams(rows, config.vocab_size, order=2, start_id=config.start_id)
         save_ngrams(home / "ngrams.safetensors", tables, None)
 
 
@@ -142,16 +144,8 @@ def cases(models):
                 yield f"{home.name}/{kind}/t{t:.0f}", (target, draft), TEXTS, how
         kind, pair = list(BEAMS)[number % len(BEAMS)], (target, f"{home}/draft")
         yield f"{home.name}/{kind}", pair, TEXTS, tiny | BEAMS[kind] | {"num_return": 2}
-    for kind, way in BUNDLED.items():
-        for t in (0.0,) if "beam" in kind else (0.0, 1.0):
-            how = {"sampling": specdec.SamplingConfig(t)} | way
-            yield f"quickstart/{kind}/t{t:.0f}", ("quickstart",) * 2, SENTENCES, how
-    warm = {
-        "batch_size": 5, "log_probs": True, "top_log_probs": 2, "num_samples": 2, "gamma": 3,
-        "sampling": specdec.SamplingConfig(0.8, top_k=50, top_p=0.9),
-    }  # fmt: skip
-    for kind, (pair, way) in WARM.items():
-        yield f"quickstart/{kind}", pair, SENTENCES, warm | way
+    for kind, (pair, way) in BUNDLED.items():
+        yield f"quickstart/{kind}", pair, SENTENCES, {"batch_size": 5} | way
 
 
 def arrays(out):
@@ -189,18 +183,21 @@ def new_programs():
     return found
 
 
-def decoded(models):
+def decoded(models, wanted=""):
     """Everything that is compared: arrays by case and name; programs by hash, with their case."""
     results, programs = {}, {}
-    for case, loaded, texts, options in cases(models):
-        target, draft = loaded
+    for case, (target, draft), texts, options in cases(models):
+        if not re.search(wanted, case):
+            continue
+        if case.endswith("plain/t0"):  # A family's first case: no other shares its programs.
+            jax.clear_caches()
         how = {name: options.pop(name) for name in ("weights", "dtype") if name in options}
         pair = specdec.load_pair(target=target, draft=draft, **how)
         found = arrays(pair.generate(texts, **options))
         results |= {f"{case}: {name}": value for name, value in found.items()}
         for key, (name, text) in new_programs().items():
             programs.setdefault(key, (f"{case}: {name}", text))
-        print(f"{case}: {[row.tolist() for row in list(found.values())[:1]]}", flush=True)
+        print(f"{case}: {found['tokens 0.0'].tolist()}", flush=True)
     return results, programs
 
 
@@ -208,53 +205,46 @@ def differences(old, new):
     """A line for each array that differs, and how much floats do at most."""
     lines, most = [], 0.0
     for name in sorted({*old, *new}):
-        if name not in old or name not in new:
-            lines.append(f"{name}: only in the {'new' if name in new else 'old'} one")
-            continue
-        one, other = old[name], new[name]
+        one, other = old.get(name, np.array("nothing")), new.get(name, np.array("nothing"))
         if (one.dtype, one.shape, one.tobytes()) != (other.dtype, other.shape, other.tobytes()):
             apart = f"{one} is now {other}"
-            if one.dtype.kind == "f" and one.shape == other.shape:
+            if one.dtype == other.dtype and one.dtype.kind == "f" and one.shape == other.shape:
                 apart = float(np.nanmax(np.abs(one - other), initial=0.0))
                 most = max(most, apart)
-            lines.append(f"{name}: differs: {apart}")
+            lines.append(f"{name}: {apart}")
     return lines, most
 
 
-def main(command, file):
+def main(command, file, wanted=""):
     """Writes or compares; the exit status."""
-    file = Path(file)
+    file, models = Path(file), Path(file).with_suffix(".models")
     if command == "write":
-        if not file.with_suffix(".models").exists():
-            make_models(file.with_suffix(".models"))
-        results, programs = decoded(file.with_suffix(".models"))
+        if not models.exists():
+            make_models(models)
+        results, programs = decoded(models)
         texts = {f"program {key} {name}": text for key, (name, text) in programs.items()}
         np.savez_compressed(file, **results, **texts)
         print(f"{len(results)} arrays and {len(programs)} programs are in {file}")
         return 0
     with np.load(file) as kept:
-        old = {name: kept[name] for name in kept.files}
+        old = {each: kept[each] for each in kept.files if re.search(wanted, each.split(": ")[0])}
     names = [name.split(" ", 2)[1:] for name in old if name.startswith("program ")]
     known = {key: (name, str(old.pop(f"program {key} {name}"))) for key, name in names}
-    results, programs = decoded(file.with_suffix(".models"))
+    results, programs = decoded(models, wanted)
     lines, most = differences(old, results)
     print(*lines, sep="\n")
     for kind, some, others in (("old", known, programs), ("new", programs, known)):
         place = file.with_suffix(".differ") / kind
         shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
         for name, text in [some[key] for key in some if key not in others]:
-            print(f"only in the {kind} one: {name}, {text.count(chr(10))} lines")
-            place.mkdir(parents=True, exist_ok=True)
+            print(f"program only in the {kind} one: {name}")
             (place / re.sub(r"\W+", "-", name)).write_text(text)
-    print(
-        f"{'DIFFERENT' if lines else 'EQUAL'}: {len(lines)} of {len(old)} arrays differ, floats by "
-        f"{most:.3g} at most; of {len(known)} programs {len(known.keys() - programs.keys())} are "
-        f"gone, {len(programs.keys() - known.keys())} are new"
-    )
+    gone, new = len(known.keys() - programs.keys()), len(programs.keys() - known.keys())
+    print("DIFFERENT" if lines else "EQUAL", end=f": {len(lines)} of {len(old)} arrays differ, ")
+    print(f"floats by {most:.3g} at most; {gone} of {len(known)} programs are gone, {new} new")
     return bool(lines)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("write", "compare"):
-        sys.exit(__doc__)
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]) if sys.argv[1:2] in (["write"], ["compare"]) else __doc__)

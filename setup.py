@@ -29,7 +29,10 @@ def version() -> str:
     return match.group(1)
 
 
-COMMANDS = {"runs": ("decode", "train", "convert"), "studies": ("benchmark", "reproduce")}
+COMMANDS = {
+    "runs.command_line": ("decode", "train", "convert"),
+    "studies.commands": ("benchmark", "reproduce"),
+}
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
 DOCS = [
     "mkdocs>=1.6,<2",  # 2 takes no plugins.
@@ -51,7 +54,7 @@ SEQIO = [
 ]
 
 setup(
-    name="specdec",
+    name="specdec-jax",  # The name specdec is taken on PyPI; the import stays specdec.
     version=version(),
     description="Faster sampling from large Transformers with the same output distribution.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
@@ -63,12 +66,12 @@ setup(
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={
         "console_scripts": [
-            f"specdec-{name} = specdec.{room}.commands:{name}"
-            for room, names in COMMANDS.items()
+            f"specdec-{name} = specdec.{module}:{name}"
+            for module, names in COMMANDS.items()
             for name in names
         ]
     },
-    package_data={"specdec": ["accelerators/*.txtpb", "bundled/**/*", "py.typed"]},
+    package_data={"specdec": ["compile/*.txtpb", "bundled/**/*", "py.typed"]},
     install_requires=[
         "absl-py>=2.1",
         "flax>=0.10.7",

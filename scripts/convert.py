@@ -1,11 +1,11 @@
-"""The command ``specdec-convert`` from a checkout; specdec/runs/commands.py has its options."""
+"""The command ``specdec-convert`` from a checkout; specdec/runs/command_line.py has its options."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec.runs.commands import convert
+from specdec.runs.command_line import convert
 
 if __name__ == "__main__":
     convert()

@@ -7,12 +7,12 @@ from specdec.version import __version__
 
 if TYPE_CHECKING:
     from specdec.api import Pair
-    from specdec.compiling import compile_report
+    from specdec.compile.compiling import compile_report
     from specdec.decoding.beam_rules import BeamConfig
-    from specdec.decoding.hierarchical import Hierarchical
     from specdec.decoding.options import Decoding
     from specdec.drafters.copying import Copying
     from specdec.drafters.heads import Heads
+    from specdec.drafters.hierarchical import Hierarchical
     from specdec.drafters.merged import Merged
     from specdec.drafters.ngram import Ngram
     from specdec.drafters.quantized import Quantized
@@ -53,7 +53,7 @@ _HOMES = {
     "FrequencyPenalty": "rules.penalties",
     "GenerateOutput": "outputs",
     "Heads": "drafters.heads",
-    "Hierarchical": "decoding.hierarchical",
+    "Hierarchical": "drafters.hierarchical",
     "JsonSchema": "rules.grammars",
     "KSeqVerifier": "verifiers.kseq",
     "LenientVerifier": "verifiers.lenient",
@@ -78,7 +78,7 @@ _HOMES = {
     "TraversalVerifier": "verifiers.traversal",
     "Tree": "drafters.shape",
     "TypicalVerifier": "verifiers.typical",
-    "compile_report": "compiling",
+    "compile_report": "compile.compiling",
     "load_pair": "load",
 }
 __all__ = [

@@ -5,10 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
-import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from specdec.checkpoints.generation_options import advice_on
 from specdec.core.stats import RunStats
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
-from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batch_decoder import BatchDecoder, within
 from specdec.decoding.batches import Batch, Block, make_batches
 from specdec.decoding.beam import BeamDecoder, Hypothesis
 from specdec.decoding.build import build_decoder, build_search
@@ -29,31 +28,18 @@ from specdec.decoding.speculative_beam import (
     SpeculativeBeamResult,
     searched_blocks,
 )
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
-from specdec.models.base import LoadedModel
 from specdec.models.placing import agreed
 from specdec.outputs import GenerateOutput, Sample
 from specdec.rules.stops import cut_before
-from specdec.streaming import End, Piece, pieces, sure, within
 from specdec.text.base import Tokenizer, added_text
+from specdec.text.streaming import End, Piece, pieces, sure
 from specdec.types import DecodeResult
 
-F = TypeVar("F", bound=Callable[..., Any])
 _PART = 0.1  # Seconds between looks at what there is, unless a block takes longer.
-
-
-def _showing_options(method: F) -> F:
-    """The method, whose signature shows :class:`specdec.Decoding`'s fields: for help and Tab."""
-    given = inspect.signature(method)
-    named = [p for p in given.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for p in inspect.signature(Decoding).parameters.values()
-    ]
-    vars(method)["__signature__"] = given.replace(parameters=[*named, *options])
-    return method
 
 
 class Pair:
@@ -68,7 +54,7 @@ class Pair:
 
     def __init__(
         self,
-        target: LoadedModel,
+        target: LoadedTarget,
         draft: OpenDraft,
         vocabulary: Tokenizer | None,
         name: str = "custom",
@@ -82,7 +68,6 @@ class Pair:
         rules = ", ".join(map(str, self.target.rules))
         return f"{self.name}: {self.target.source}" + (f", rules: {rules}" if rules else "")
 
-    @_showing_options
     def generate(
         self,
         texts: Iterable[Text],
@@ -106,7 +91,10 @@ class Pair:
             one for each. It is not part of the output and has at most max_input_len tokens.
           trace: return the blocks of every row.
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
-            ``decoding``.
+            ``decoding``: method, gamma, stop_below, tree, beam, num_samples, num_return,
+            draft_beams, verifier, rules, draft_follows_rules, stop, time_limit, log_probs,
+            top_log_probs, sampling, draft_sampling, max_input_len, truncate, max_decode_len, seed,
+            batch_size.
 
         Raises:
           ValueError: an option out of range; an empty text, or one longer than max_input_len; a
@@ -132,7 +120,6 @@ class Pair:
             found = self._decoded(len(ids), batches, decoding, trace)
         return dataclasses.replace(found, choice=choice)
 
-    @_showing_options
     def stream(
         self, text: Text, decoding: Decoding | None = None, *, prefix: Prefix | None = None,
         **options: Any,
@@ -391,4 +378,4 @@ def refuse_unknown(
         )
 
 
-__all__ = ["Block", "GenerateOutput", "LoadedModel", "Pair"]
+__all__ = ["Block", "GenerateOutput", "LoadedTarget", "Pair"]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from specdec.api import Pair
-from specdec.arguments import choice
 from specdec.checkpoints import find_vocabulary, is_t5x
 from specdec.checkpoints.loading import (
     BUNDLED,
@@ -18,6 +17,7 @@ from specdec.checkpoints.loading import (
     resolve,
     translating,
 )
+from specdec.core.arguments import choice
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
 from specdec.models.partitioning import DeviceMesh, check_mesh

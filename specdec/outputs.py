@@ -14,7 +14,7 @@ from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.beam import Hypothesis
 from specdec.decoding.speculative_beam import BeamCounts, SearchedBlock
 from specdec.measure.choice import Choice
-from specdec.streaming import End
+from specdec.text.streaming import End
 from specdec.types import DecodeResult
 
 

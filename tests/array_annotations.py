@@ -7,7 +7,7 @@ import jaxtyping
 from beartype import beartype
 
 ROOMS = (
-    "specdec.types", "specdec.topology", "specdec.core", "specdec.verifiers", "specdec.drafters",
+    "specdec.types", "specdec.core", "specdec.verifiers", "specdec.drafters",
     "specdec.decoding",
 )  # fmt: skip
 

@@ -5,12 +5,12 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.core.residuals import write_at
+from specdec.core.topology import CHAIN, Topology
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.models.cache import block_mask, slot_positions
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.topology import CHAIN, Topology
 
 
 class WholeVocabulary:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from tiny import random_bart_params, random_gpt_params, random_rotary_params, random_t5_params
 
+from specdec.core.topology import CHAIN, Forest
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models import cache as kv
 from specdec.models import filler
@@ -31,7 +32,6 @@ from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer as T5Network
 from specdec.testing.oracle import exact_distribution, total_variation
 from specdec.testing.toys import reference_distribution
-from specdec.topology import CHAIN, Forest
 from specdec.types import Prompt, SamplingConfig
 from specdec.verifiers.token import TokenVerifier
 

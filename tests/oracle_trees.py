@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from oracle_cases import CONTEXTS
 
+from specdec.core.topology import Topology
 from specdec.testing.oracle import Grid
-from specdec.topology import Topology
 
 ONE = Fraction(1)
 FIRST = 1e-5  # In the first cell, and above what rounding leaves of nothing.

@@ -19,11 +19,11 @@ from oracle_heads import (
 from test_oracle import TerseToy, terse
 from test_oracle_trees import DRAFTS, POINTS, STEEP, off
 
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.look_ahead import LookAheadDrafter
-from specdec.topology import Topology
 from specdec.types import SamplingConfig
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.recursive import RecursiveVerifier

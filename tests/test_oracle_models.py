@@ -11,6 +11,7 @@ from oracle_trees import FIRST, fractions_of, recursive_grid, rolled
 from slow import slow
 
 from specdec.core import platforms
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
@@ -19,7 +20,6 @@ from specdec.drafters.ngram import NgramDrafter
 from specdec.testing import mutants
 from specdec.testing.oracle import Grid
 from specdec.testing.toys import dyadic_ngrams
-from specdec.topology import Topology
 from specdec.verifiers.recursive import RecursiveVerifier
 
 EXACT = Grid(4, 2, 4)  # Where quarters are drawn for a steep target.

@@ -11,9 +11,9 @@ from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, Case, distances_of, ta
 from slow import slow
 
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter

@@ -11,6 +11,7 @@ from oracle_cases import CASES, CAUGHT, LOSSLESS, distances_of
 from oracle_trees import FIRST, fractions_of, kseq_grid, recursive_grid, rolled, traversal_grid
 from slow import slow
 
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
@@ -22,7 +23,6 @@ from specdec.models.toy import ToyModel
 from specdec.testing import tree_mutants as mutants
 from specdec.testing.oracle import Grid
 from specdec.testing.toys import dyadic_ngrams
-from specdec.topology import Topology
 from specdec.types import SamplingConfig
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier

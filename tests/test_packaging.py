@@ -51,9 +51,10 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_the_code_and_nothing_else(wheel):
     names = set(wheel.namelist())
+    metadata = f"specdec_jax-{specdec.__version__}.dist-info/"
     code = {p.relative_to(REPO).as_posix() for p in (REPO / "specdec").rglob("*.py")}
     assert code <= names
-    assert all(name.startswith(("specdec/", "specdec-")) for name in names)
+    assert all(name.startswith(("specdec/", metadata)) for name in names)
 
 
 def test_the_wheel_holds_the_bundled_files(wheel):
@@ -67,14 +68,15 @@ def test_the_wheel_holds_the_configurations_and_the_commands(wheel):
     (entries,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     lines = wheel.read(entries).decode().splitlines()
     for script in {path.stem for path in SCRIPTS} - {"pages"}:
-        room = "studies" if script in ("benchmark", "reproduce") else "runs"
-        assert f"specdec-{script} = specdec.{room}.commands:{script}" in lines
+        studies = script in ("benchmark", "reproduce")
+        module = "studies.commands" if studies else "runs.command_line"
+        assert f"specdec-{script} = specdec.{module}:{script}" in lines
 
 
 def test_an_installed_package_needs_no_checkout(wheel, tmp_path):
     wheel.extractall(tmp_path)
     code = (
-        "import sys; from specdec.runs.commands import decode; "
+        "import sys; from specdec.runs.command_line import decode; "
         "sys.argv = ['specdec-decode', *sys.argv[1:]]; decode()"
     )
     env = os.environ | {"PYTHONPATH": str(tmp_path)}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.topology import Topology, TracedTopology
+from specdec.core.topology import Topology, TracedTopology
 
 ROWS = 20
 

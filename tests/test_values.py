@@ -8,8 +8,8 @@ import pytest
 from tiny import TINY, TINY_GPT
 
 import specdec
+from specdec.core.topology import MOST_NODES
 from specdec.drafters.copying import Copying
-from specdec.topology import MOST_NODES
 
 NUMBERS = ("x", None, [], True, float("nan"), float("inf"), object)
 WHOLE = (*NUMBERS, 2.5, 0, -1)

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from specdec.arguments import MOST_SIZE, whole
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.core.arguments import MOST_SIZE, whole
 
 T = TypeVar("T")
 _SEAL = "specdec_checksum"

@@ -105,7 +105,7 @@ def _not_searched(found: Found) -> str:
 
 
 _UNSUPPORTED = "not supported: outputs differ from those of transformers' generate"
-# Of what the tokens would be others; see :attr:`specdec.models.base.LoadedModel.refused`.
+# Of what the tokens would be others; see :attr:`specdec.decoding.target.LoadedTarget.refused`.
 _REFUSED = {_unsupported: "", _not_sampled: "sampled", _not_searched: "beams"}
 
 

@@ -30,7 +30,7 @@ def unpacked(path: Path) -> Path:
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise CheckpointError(
             f"{path}: transformers reads GGUF files with {', '.join(_NEEDED)}, and "
-            f'{", ".join(missing)} is not installed: pip install "specdec[gguf]".'
+            f'{", ".join(missing)} is not installed: pip install "specdec-jax[gguf]".'
         )
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":

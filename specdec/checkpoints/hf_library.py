@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.arguments import MOST_LAYERS
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.core.arguments import MOST_LAYERS
 
 # What is no matter of the network: the weights' files tell their dtype, and the rest is of
 # classifiers and images, or of the file's own quantization, which the weights show.

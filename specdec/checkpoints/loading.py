@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.arguments import choice
 from specdec.checkpoints.architectures import Config, decode_model
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.formats import (
@@ -28,6 +27,9 @@ from specdec.checkpoints.generation_options import GenerationOptions
 from specdec.checkpoints.heads import load_heads
 from specdec.checkpoints.ngrams import load_ngrams, vocabulary_hash
 from specdec.core import platforms
+from specdec.core.arguments import choice
+from specdec.core.topology import MOST_NODES
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import MakeTree
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.heads import OffsetHeadsDrafter
@@ -44,7 +46,6 @@ from specdec.models.placing import replicate
 from specdec.rules.positions import ForcedFirst
 from specdec.text.base import Languages
 from specdec.text.opening import difference
-from specdec.topology import MOST_NODES
 from specdec.types import Params
 
 BUNDLED = ("quickstart", "quickstart_lm")
@@ -64,7 +65,7 @@ def load_packed(
     config: Config, params: Params, source: str, narrow: str | None = None,
     partitioning: Partitioning | None = None, output_tokens: Sequence[int] | None = None, *,
     int8: bool = False,
-) -> LoadedModel:  # fmt: skip
+) -> LoadedTarget:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
     Parameters too large for ``narrow`` (see :meth:`specdec.models.packed.PackedModel.pack`) are
@@ -81,14 +82,14 @@ def load_packed(
     return as_loaded(model, packed, source)
 
 
-def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedModel:
+def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedTarget:
     """A model whose parameters are packed already."""
     widths = (model.config.encoder_width, model.config.encoding_width)
     generated = None if params.output_tokens is None else len(params.output_tokens)
-    return LoadedModel(model, params, source, model.partitioning, *widths, generated)
+    return LoadedTarget(model, params, source, model.partitioning, *widths, generated)
 
 
-def translating(loaded: LoadedModel, languages: Languages, code: str | None) -> LoadedModel:
+def translating(loaded: LoadedTarget, languages: Languages, code: str | None) -> LoadedTarget:
     """A target whose outputs begin with the token of a language.
 
     mBART's decoder starts from it. The others' first token is forced to be it.
@@ -142,7 +143,7 @@ def load_model(
     source: str, dtype: str, narrow: str | None = None,
     partitioning: Partitioning | None = None, *, int8: bool = False, as_draft: bool = False,
     vocab_size: int | None = None, generation_config: GenerationConfig = "follow",
-) -> LoadedModel:  # fmt: skip
+) -> LoadedTarget:  # fmt: skip
     """Loads a checkpoint, a parameter at a time: little more memory than the result's.
 
     Args:

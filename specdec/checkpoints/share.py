@@ -1,4 +1,4 @@
-"""What one device of a mesh holds of a model, and what a call of its decoder costs that device.
+"""What one device of a mesh holds of a model, and what it reads of its weights in each step.
 
 From shapes and rules alone: neither weights nor devices are needed. All devices have equal shares.
 
@@ -17,14 +17,10 @@ import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints.architectures import Config, decode_model, parameter_shapes
-from specdec.core.roofline import Collective, Load
 from specdec.models.cache import CACHE_AXES
-from specdec.models.partitioning import T5X_RULES, Axes, Partitioning
+from specdec.models.partitioning import Axes, Partitioning
 from specdec.models.products.quantized import num_bytes
 
-# Axes that products sum over.
-_SUMMED = ("joined_kv", "mlp")
-_PLANNED = ("heads", *_SUMMED, "vocab")
 _FLOAT32 = jnp.dtype("float32").itemsize
 
 
@@ -54,7 +50,6 @@ class _Weights:
 
     held: int  # Bytes.
     read: int  # Bytes of those that every call reads.
-    num_read: int  # How many those are.
 
 
 @functools.cache
@@ -71,7 +66,7 @@ def _packed(config: Config, *, int8: bool = False) -> Any:
 @functools.cache
 def _weights(config: Config, partitioning: Partitioning) -> _Weights:
     packed, model = _packed(config), decode_model(config, "in_out")
-    read, itemsize = model.step_params(packed), jnp.dtype(config.dtype).itemsize
+    read = model.step_params(packed)
 
     def held(array: jax.ShapeDtypeStruct, axes: Axes) -> int:
         part = partitioning.sharding(axes).shard_shape(array.shape)
@@ -81,7 +76,7 @@ def _weights(config: Config, partitioning: Partitioning) -> _Weights:
         axes = model.packing.logical_axes(arrays)
         return sum(jax.tree.leaves(jax.tree.map(held, arrays, axes)))
 
-    return _Weights(total(packed), total(read), total(read) // itemsize)
+    return _Weights(total(packed), total(read))
 
 
 @functools.cache
@@ -94,8 +89,7 @@ def _few_bits(config: Config, few: FewBits) -> _Weights:
 
     packed = _packed(config, int8=True) if few.what == "model" else jax.eval_shape(quantized, full)
     own = (model.kernels(packed), packed.logits) if of_target else packed
-    num_read = sum(leaf.size for leaf in jax.tree.leaves(model.step_params(full)))
-    return _Weights(num_bytes(own), num_bytes(model.step_params(packed)), num_read)
+    return _Weights(num_bytes(own), num_bytes(model.step_params(packed)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +116,6 @@ class DeviceShare:
         """Of the batch, those that this device decodes."""
         return self.batch_size // self.partitioning.ways("batch")
 
-    def cut_over(self, axis: str) -> str | None:
-        """The mesh's axis, of several devices, that cuts a logical axis; None if it is whole."""
-        return self.partitioning.onto(axis) if self.partitioning.ways(axis) > 1 else None
-
     @property
     def _weights(self) -> _Weights:
         if self.few_bits is None:
@@ -145,17 +135,6 @@ class DeviceShare:
         nor the embedding but for a few rows, unless it is the logits' kernel too.
         """
         return self._weights.read
-
-    @property
-    def unplanned(self) -> list[str]:
-        """Axes whose cut makes the compiler exchange more than :meth:`call` counts.
-
-        Where d_model is cut by the data axis, for one, it gathers every kernel again in each call.
-        """
-        cut = {axis: self.cut_over(axis) for axis, _ in T5X_RULES}
-        batch = cut.pop("batch")
-        odd = [a for a, onto in cut.items() if onto and (a not in _PLANNED or onto == batch)]
-        return odd + ["heads and joined_kv apart"] * (cut["heads"] != cut["joined_kv"])
 
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""
@@ -196,70 +175,6 @@ class DeviceShare:
     def logits(self, width: int) -> int:
         """Bytes of one call's logits, [B, T, V] in float32: gathered, so that V is whole."""
         return self.rows * width * self.config.vocab_size * _FLOAT32
-
-    def call(
-        self, width: int, cache_length: int, input_length: int, scored: int | None = None
-    ) -> Load:
-        """One call of the decoder.
-
-        Weights and both caches are read once, whole: what a cache does not hold yet is masked.
-        Activations and logits may stay on the chip and are not counted.
-
-        Args:
-          width: T.
-          cache_length, input_length: M and S.
-          scored: of how many of the T tokens logits are made; None for all.
-
-        Raises:
-          ValueError: an axis is cut in a way that is :attr:`unplanned`.
-        """
-        if self.unplanned:
-            raise ValueError(
-                "Collectives are counted where one axis of the mesh cuts the batch, and the other "
-                f"heads, joined_kv, mlp and vocab; these rules cut {', '.join(self.unplanned)}."
-            )
-        caches = self.self_cache(cache_length, input_length)
-        caches += self.cache(input_length) if self._has_encoder else 0
-        scored = width if scored is None else scored
-        weights = self._weights.num_read * self.rows * width
-        vocabulary = self.config.vocab_size // self.partitioning.ways("vocab")
-        weights -= self.config.d_model * vocabulary * self.rows * (width - scored)
-        # Several heads of queries may share an entry.
-        model = decode_model(self.config, "in_out")
-        sharing = self.config.num_heads // model.key_value_heads
-        attention = caches // self._itemsize * width * sharing
-        return Load(
-            read=self.step_weights + caches,
-            operations=2 * (weights + attention),  # A multiplication and an addition each.
-            collectives=self._collectives(width, scored),
-        )
-
-    def _collectives(self, width: int, scored: int) -> tuple[Collective, ...]:
-        """Sums of what devices computed of a product, and the parts of the logits put together."""
-        cfg, tokens = self.config, self.rows * width
-        # By the axis they sum over: each attention's last product, and the mlp's.
-        model, packed = decode_model(cfg, "in_out"), _packed(cfg)
-        axes = model.packing.logical_axes(packed.layers)
-        summed = [
-            getattr(layer, name)[0]
-            for layer, kernels in zip(axes, model.kernels(packed), strict=True)
-            for name in kernels
-        ]
-        counts = {axis: summed.count(axis) for axis in _SUMMED}
-        counts["vocab"] = 1  # Each token's embedding is on one device; the others add zeros.
-        sums: dict[str, int] = {}
-        for axis, count in counts.items():
-            if onto := self.cut_over(axis):
-                sums[onto] = sums.get(onto, 0) + count
-        devices = self.partitioning.mesh.shape
-        hidden = tokens * cfg.d_model * self._itemsize
-        found = [
-            Collective("all-reduce", onto, devices[onto], hidden, count)
-            for onto, count in sums.items()
-        ]
-        if onto := self.cut_over("vocab"):
-            found.append(Collective("all-gather", onto, devices[onto], self.logits(scored), 1))
-        return tuple(found)
 
     @property
     def _itemsize(self) -> int:

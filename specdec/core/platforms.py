@@ -1,7 +1,7 @@
 """The kinds of device that programs are compiled for, and what is done differently for each.
 
 Code that is traced asks :func:`current`, never JAX, which device it is for. So a decode for a TPU
-can be compiled on a machine without one (:mod:`specdec.accelerators`).
+can be compiled on a machine without one (:mod:`specdec.compile`).
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from specdec.core.pytrees import pytree
 from specdec.core.reductions import max_last, min_last, sum_last
 from specdec.core.residuals import take_position
-from specdec.pytrees import pytree
 from specdec.types import Distribution, PointMass, Purpose, Seed
 
 _SEGMENT = 64  # Width of one segment of the two-level inverse CDF.

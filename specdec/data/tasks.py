@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from specdec.arguments import whole
 from specdec.checkpoints.loading import bundled
+from specdec.core.arguments import whole
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
 from specdec.text.base import Tokenizer
 

@@ -20,7 +20,7 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import Loop
 from specdec.decoding.refilling import Refilled
 from specdec.models.base import LoadedModel
-from specdec.models.partitioning import ways
+from specdec.models.partitioning import Partitioning, ways
 from specdec.models.placing import agreed, to_host
 from specdec.rules.base import Rule
 from specdec.types import AnyArray, DecodeResult, Params, Prompt
@@ -169,6 +169,24 @@ class LoopDecoder(abc.ABC, Generic[R]):
         for batch, result in Refilled(self, size, trace).decode(every):
             self.check_result(batch, result)
             yield batch, result
+
+
+def within(
+    parts: Iterator[tuple[R, np.ndarray]], seconds: float | None,
+    partitioning: Partitioning | None = None,
+) -> Iterator[tuple[R, np.ndarray, bool]]:  # fmt: skip
+    """Parts of a decode until the time is over; each with whether it is the last one for that.
+
+    Args:
+      seconds: from now on; None for any time. At least one part is given.
+      partitioning: of the target; processes that share it end with the same part.
+    """
+    begun = time.monotonic()
+    for result, finished in parts:
+        over = seconds is not None and agreed(partitioning, time.monotonic() - begun >= seconds)
+        yield result, finished, over and not np.all(finished)
+        if over:
+            return
 
 
 @dataclasses.dataclass(frozen=True)

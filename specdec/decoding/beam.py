@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.core.pytrees import pytree
+from specdec.core.topology import CHAIN
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch, refuse_nan, refuse_stuck
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel, Model
-from specdec.pytrees import pytree
 from specdec.rules.base import Rule, Rules
-from specdec.topology import CHAIN
 from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
 
 

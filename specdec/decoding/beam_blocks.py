@@ -3,7 +3,7 @@
 See :mod:`specdec.decoding.speculative_beam`.
 
 The hypotheses of a row lie side by side in one row of each cache, as a
-:class:`~specdec.topology.Forest`: entry n W + w has the token that beam w had at level n. What
+:class:`~specdec.core.topology.Forest`: entry n W + w has the token that beam w had at level n. What
 hypotheses have in common is there once, and no entry moves after its block. Level n has the tokens
 at position n, counted from the prefix's last one, which is level 0.
 
@@ -20,7 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import one_of
+from specdec.core.topology import Forest
 from specdec.decoding import beam_rules
 from specdec.decoding.beam_rules import (
     BeamRules,
@@ -31,9 +33,7 @@ from specdec.decoding.beam_rules import (
 )
 from specdec.drafters.guessing import ids_of, over_vocabulary
 from specdec.models.base import Model
-from specdec.pytrees import pytree
 from specdec.rules.base import Rules, advanced, taken
-from specdec.topology import Forest
 from specdec.types import Cache, Encoded, Params, Prompt
 
 # Why a block ended: a survivor had not been guessed; the row was done; it met its limit; all levels

@@ -12,9 +12,10 @@ from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
-from specdec.models.base import LoadedModel, Model
+from specdec.models.base import Model
 from specdec.rules.base import Rule, Rules, RuleTarget
 from specdec.rules.normalized import Renormalized
 from specdec.rules.opening import opened
@@ -26,7 +27,7 @@ from specdec.types import Params, Sampling
 DRAFT_BEAMS = 3
 
 
-def open_rules(target: LoadedModel, decoding: Decoding) -> Rules:
+def open_rules(target: LoadedTarget, decoding: Decoding) -> Rules:
     """The rules for logits, opened for a target.
 
     Raises:
@@ -36,14 +37,14 @@ def open_rules(target: LoadedModel, decoding: Decoding) -> Rules:
     return tuple(opened(rule, opening) for rule in rules_of(target, decoding))
 
 
-def _opening(target: LoadedModel, decoding: Decoding) -> RuleTarget:
+def _opening(target: LoadedTarget, decoding: Decoding) -> RuleTarget:
     model, vocabulary = target.model, target.vocabulary
     return RuleTarget(
         model.vocab_size, model.eos_ids, model.reads_prefix, decoding.max_decode_len, vocabulary
     )
 
 
-def rules_of(target: LoadedModel, decoding: Decoding) -> tuple[Rule, ...]:
+def rules_of(target: LoadedTarget, decoding: Decoding) -> tuple[Rule, ...]:
     """The rules that are given, or the checkpoint's own, and the first token that is told.
 
     Raises:
@@ -111,7 +112,7 @@ def build_engine(
 
 
 def build_decoder(
-    target: LoadedModel, draft: OpenDraft, decoding: Decoding, *, width: int = 1
+    target: LoadedTarget, draft: OpenDraft, decoding: Decoding, *, width: int = 1
 ) -> BatchDecoder:
     """A decoder of the batches that :func:`specdec.decoding.batches.make_batches` makes.
 
@@ -134,7 +135,7 @@ def build_decoder(
 
 
 def build_search(
-    target: LoadedModel, draft: OpenDraft | None, decoding: Decoding
+    target: LoadedTarget, draft: OpenDraft | None, decoding: Decoding
 ) -> BeamDecoder | SpeculativeBeamDecoder:
     """Beam search of batches, plain or with guesses of a draft model.
 

@@ -26,8 +26,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.pytrees import pytree
 from specdec.decoding.batches import bucket
-from specdec.pytrees import pytree
 from specdec.types import AnyArray, Params, Prompt, Seed
 
 S = TypeVar("S")

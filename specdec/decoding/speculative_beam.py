@@ -25,8 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.theory_beams import levels_per_call
+from specdec.core.topology import MOST_NODES
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch, refuse_nan
@@ -34,9 +36,7 @@ from specdec.decoding.beam import BeamResult, Hypothesis, refuse_no_hypothesis, 
 from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
 from specdec.models.base import LoadedModel
-from specdec.pytrees import pytree
 from specdec.rules.base import Rule, Rules
-from specdec.topology import MOST_NODES
 from specdec.types import NAN_OF_MODELS, AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
 
 # The rules, the target's parameters and the draft's.

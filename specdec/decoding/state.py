@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core.randomness import row_keys
 from specdec.core.residuals import guess_counts, one_of, take_position, write_at
-from specdec.topology import AnyTopology
+from specdec.core.topology import AnyTopology
 from specdec.types import (
     AnyArray,
     BlockInfo,

@@ -9,12 +9,12 @@ from typing import Literal, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
+from specdec.core.topology import CHAIN, MOST_NODES, AnyTopology, Order, Topology
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.drafters.shape import Tree
 from specdec.models.base import LoadedModel
-from specdec.pytrees import pytree
-from specdec.topology import CHAIN, MOST_NODES, AnyTopology, Order, Topology
 from specdec.types import (
     Cache,
     Distribution,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.standardize import standardize
+from specdec.core.topology import TracedTopology
 from specdec.drafters.base import DraftParams
 from specdec.drafters.growing import likeliest
 from specdec.drafters.guessing import adjusted, known, likeliest_ids
@@ -20,7 +21,6 @@ from specdec.drafters.model_tree import (
 )
 from specdec.models.base import Model
 from specdec.rules.base import advanced, taken
-from specdec.topology import TracedTopology
 from specdec.types import (
     Distribution,
     Draft,

@@ -7,14 +7,14 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams, StateDraft, prefix_states
 from specdec.drafters.growing import grow
 from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
 from specdec.drafters.model_tree import fed_indices, inner_nodes
 from specdec.drafters.pending import Pending
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import (
     Cache,
     Draft,

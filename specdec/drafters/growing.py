@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import sum_last
 from specdec.core.standardize import argmax
+from specdec.core.topology import Topology
 from specdec.rules.base import Rules, advanced, at
-from specdec.topology import Topology
 from specdec.types import RuleStates
 
 # Guesses after each distribution.

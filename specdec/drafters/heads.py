@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec.arguments import path_name
+from specdec.core.fields import PathName, checked
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
+from specdec.core.topology import Topology
 from specdec.drafters.base import (
     Drafter,
     DraftParams,
@@ -25,8 +27,6 @@ from specdec.drafters.base import (
 from specdec.drafters.growing import grow
 from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
 from specdec.drafters.shape import Tree, fixed_shape
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import Draft, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
 
 
@@ -121,7 +121,7 @@ class OffsetHeadsDrafter:
         return OffsetHeadsState(jnp.where(active, newest.astype(jnp.float32), state.hidden))
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Heads:
     """What was trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
 
@@ -129,10 +129,7 @@ class Heads:
       path: their directory, which :mod:`specdec.training.heads` writes.
     """
 
-    path: str | os.PathLike
-
-    def __post_init__(self):
-        path_name("Heads.path", self.path)
+    path: PathName
 
     def __str__(self) -> str:
         return os.fspath(self.path)

@@ -7,11 +7,11 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.core.pytrees import pytree
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams, LookAhead
 from specdec.drafters.heads import grow_from_levels
 from specdec.drafters.pending import Pending
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, RuleStates, Start, Verdict
 
 

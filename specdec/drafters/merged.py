@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.core.residuals import take_position
+from specdec.core.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
 from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening, TreeShapes
 from specdec.drafters.model import draft_spec
 from specdec.drafters.shape import Tree
-from specdec.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
 from specdec.types import (
     Draft,
     DrafterState,

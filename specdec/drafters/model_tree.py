@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
+from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams
 from specdec.drafters.growing import grow
 from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
 from specdec.drafters.pending import Pending
 from specdec.models.base import Model
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import (
     Cache,
     Draft,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.pytrees import pytree, static_field
+from specdec.core.pytrees import pytree, static_field
 
 _FACTOR = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing.
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
-from specdec.pytrees import pytree
 from specdec.types import Cache, Verdict
 
 # (cache, path, count) -> cache, as :meth:`specdec.models.base.Model.commit`.

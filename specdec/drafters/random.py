@@ -7,9 +7,9 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.core.topology import AnyTopology
 from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.shape import Tree, fixed_shape
-from specdec.topology import AnyTopology
 from specdec.types import Draft, Params, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
 
 

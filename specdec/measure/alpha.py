@@ -17,13 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core import theory, theory_measured
 from specdec.core.compilation import decode_jit
+from specdec.core.pytrees import pytree
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import acceptance_prob, guess_counts, take
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models.placing import to_host
-from specdec.pytrees import pytree
 from specdec.types import (
     AnyArray,
     DecodeState,

@@ -14,20 +14,20 @@ from specdec.decoding.batches import bucket, commonest, make_batches
 from specdec.decoding.build import build_search
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
 from specdec.measure.beam_choice import BeamKind
 from specdec.measure.choice import Choice, keep, remembered
 from specdec.measure.decode_choice import DecodeKind
-from specdec.models.base import LoadedModel
 from specdec.models.placing import agreed
 
 _PROBED_BATCHES = 32  # Decoded to measure acceptance, and to time what is promising.
 
 
 def choose(
-    target: LoadedModel,
+    target: LoadedTarget,
     draft: OpenDraft,
     decoding: Decoding,
     ids: Sequence[np.ndarray],

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from specdec.core.theory_beams import beam_speedup, levels_per_call
+from specdec.core.topology import MOST_NODES
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.options import AutoName
@@ -19,7 +20,6 @@ from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.shape import Chain
 from specdec.measure.choice import Candidate
 from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, time_in_turns
-from specdec.topology import MOST_NODES
 
 GAMMAS = (1, 2, 3, 4)
 _TRIED, _REPETITIONS = 2, 7

@@ -23,11 +23,11 @@ import jax
 import numpy as np
 
 from specdec.core.machine import num_cores
+from specdec.core.progress import Progress
 from specdec.core.stats import RunStats
 from specdec.decoding.batches import Batch
 from specdec.decoding.options import AutoName
 from specdec.measure.choice import Candidate, Choice
-from specdec.measure.progress import Progress
 
 T = TypeVar("T")
 

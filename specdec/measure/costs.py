@@ -19,12 +19,12 @@ from jaxtyping import Array, Int
 
 from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
+from specdec.core.topology import Topology, TracedTopology
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.random import RandomDrafter
 from specdec.measure.timing import Work
-from specdec.topology import Topology, TracedTopology
 from specdec.types import (
     DecodeState,
     Draft,

@@ -15,17 +15,17 @@ import jax
 import numpy as np
 
 from specdec.core.stats import RunStats
+from specdec.core.topology import Topology
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.build import build_decoder
 from specdec.decoding.options import AutoName, Decoding
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Chain, Shape, Tree
 from specdec.measure.choice import Candidate
 from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed
 from specdec.measure.costs import without_draft
-from specdec.models.base import LoadedModel
-from specdec.topology import Topology
 from specdec.verifiers.kseq import KSeqVerifier
 
 RANKS, PROBE_DEPTH = 8, 3
@@ -48,7 +48,7 @@ class DecodeKind:
       decoding: all but what is to be chosen.
     """
 
-    target: LoadedModel
+    target: LoadedTarget
     draft: OpenDraft
     decoding: Decoding
 

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.core.compilation import decode_jit
+from specdec.core.topology import Topology
 from specdec.decoding.beam import Hypothesis
 from specdec.models.base import LoadedModel, Model
 from specdec.models.placing import to_host
 from specdec.rules.base import Rules, adjusted, at_nodes
 from specdec.rules.base import start as begin
-from specdec.topology import Topology
 from specdec.types import Prompt
 
 

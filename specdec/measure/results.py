@@ -15,7 +15,7 @@ from typing import Any
 from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
 from specdec.data.tasks import Metrics
-from specdec.measure.decodes import Row
+from specdec.measure.kept_rows import Row
 from specdec.measure.quality import Quality, TaskQuality
 from specdec.measure.speed import Speed, predict
 from specdec.version import __version__

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from specdec.core.files import naming, parse_object, to_json
+from specdec.core.progress import Progress
 from specdec.decoding.batches import Batch
-from specdec.measure.progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Any)  # A dataclass with an ``id``, its index in the task.

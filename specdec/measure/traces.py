@@ -18,12 +18,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Literal
 
+from specdec.core.progress import visible
 from specdec.decoding.batches import Block
 from specdec.decoding.speculative_beam import SearchedBlock
-from specdec.measure.decodes import Row
-from specdec.measure.progress import visible
-from specdec.streaming import Piece
+from specdec.measure.kept_rows import Row
 from specdec.text.base import Tokenizer
+from specdec.text.streaming import Piece
 
 Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note"]
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.topology import CHAIN, Order
 from specdec.models.partitioning import Partitioning
 from specdec.models.placing import place
-from specdec.rules.base import Rule, Words
-from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Cache, Distribution, Encoded, Params, Prompt, Start
 
 T = TypeVar("T")
@@ -205,11 +203,6 @@ class LoadedModel:
       reads_encoding: width of the target's encoding that it starts from; None for a model that
         needs none, as each target does.
       most_tokens: how many different tokens it generates, with a draft vocabulary; None for all.
-      vocabulary: of a target; None where there is none.
-      rules: those for logits that its checkpoint sets.
-      refused: why "sampled" decoding or "beams" cannot follow its checkpoint's other options.
-      first_token: what each output begins with, such as its language, whatever the rules; None for
-        what the model makes of it.
     """
 
     model: LoadableModel
@@ -219,10 +212,6 @@ class LoadedModel:
     encoding_width: int | None = None
     reads_encoding: int | None = None
     most_tokens: int | None = None
-    vocabulary: Words | None = None
-    rules: tuple[Rule, ...] = ()
-    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    first_token: int | None = None
 
     def quantized(self, bits: int, group: int, of_target: bool) -> LoadedModel:
         """A draft in few bits; see :meth:`LoadableModel.quantized`."""

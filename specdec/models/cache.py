@@ -9,10 +9,10 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import set_rows
+from specdec.core.topology import AnyTopology, Forest, Order
 from specdec.models.partitioning import constrain
-from specdec.pytrees import pytree
-from specdec.topology import AnyTopology, Forest, Order
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")

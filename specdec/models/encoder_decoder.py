@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.models import attention
 from specdec.models.packed import NEG_INF, PackedModel
-from specdec.pytrees import pytree
 from specdec.types import AnyArray, Prompt, Start
 
 M = TypeVar("M", bound="EncoderDecoderModel")

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.core.pytrees import pytree
 from specdec.models.packed import MLP_AXES, PackedModel
 from specdec.models.partitioning import constrain
 from specdec.models.products import fused
-from specdec.pytrees import pytree
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,

@@ -25,13 +25,13 @@ from jaxtyping import Array, Float, Int
 from specdec.core import platforms
 from specdec.core.platforms import Layout
 from specdec.core.standardize import spread
+from specdec.core.topology import CHAIN, Forest, Order
 from specdec.models import attention, filler
 from specdec.models import cache as kv
 from specdec.models.partitioning import Partitioning, constrain, ways
 from specdec.models.products import few_tokens, fused, plain
 from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows, num_bytes
 from specdec.models.stores import Store, pack_logits, store_of
-from specdec.topology import CHAIN, Forest, Order
 from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
 
 HIDDEN_AXES = ("batch", "length", "embed")

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
+from specdec.core.topology import CHAIN, Order
 from specdec.models.base import continued
 from specdec.models.cache import block_mask, rows_of, slot_positions
 from specdec.models.products.quantized import to_int8
-from specdec.pytrees import pytree
-from specdec.topology import CHAIN, Order
 from specdec.types import AnyArray, Distribution, Encoded, Prompt, Start
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
 from specdec.rules.base import OpenRule, RuleTarget, sequences_of
 from specdec.rules.edges import edges_of, trie
 

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.arguments import whole
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree, static_field
 from specdec.core.reductions import max_last
 from specdec.core.residuals import take_position
-from specdec.pytrees import pytree, static_field
+from specdec.core.topology import AnyTopology, Topology
 from specdec.rules.spelling import Spelling
-from specdec.topology import AnyTopology, Topology
 from specdec.types import AnyArray, Prompt, RuleStates
 
 RuleState = Any  # Of one rule: a pytree of arrays.

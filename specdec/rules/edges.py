@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.pytrees import pytree, static_field
+from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import RowStart
 from specdec.types import AnyArray
 

@@ -104,7 +104,7 @@ def library(name: str) -> Any:
     except ModuleNotFoundError:
         raise ValueError(
             "Regex and JsonSchema need outlines-core, which is not installed: "
-            'pip install "specdec[grammars]".'
+            'pip install "specdec-jax[grammars]".'
         ) from None
 
 

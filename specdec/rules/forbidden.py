@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.pytrees import pytree
+from specdec.core.pytrees import pytree
 from specdec.rules.automata import token_ids
 from specdec.rules.base import OpenRule, RowStart, RuleTarget, sequences_of
 from specdec.rules.ngrams import History

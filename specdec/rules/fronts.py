@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from specdec.pytrees import pytree, static_field
+from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.characters import CUT, characters_of
 from specdec.rules.finders import WHITESPACE, least

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.pytrees import pytree
+from specdec.core.pytrees import pytree
 from specdec.rules.automata import eos_of
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.rules.edges import Edges, edges_of

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.pytrees import pytree
+from specdec.core.pytrees import pytree
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 
 

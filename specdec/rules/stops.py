@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec.pytrees import pytree
+from specdec.core.pytrees import pytree
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.texts import TextTable, text_table
 from specdec.types import AnyArray, Prompt

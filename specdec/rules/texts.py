@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from specdec.pytrees import pytree
+from specdec.core.pytrees import pytree
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.finders import TooManyStates, finder_of
 from specdec.rules.fronts import Fronts, Left, fronts_of, walked

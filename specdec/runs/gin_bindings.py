@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 import gin
 
 from specdec.checkpoints.loading import checkpoint
-from specdec.core.roofline import Hardware
 from specdec.data import tasks
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.decoding.hierarchical import Hierarchical
 from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
 from specdec.drafters.heads import Heads
+from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
@@ -36,7 +35,6 @@ from specdec.rules.positions import (
 )
 from specdec.runs import dry_run
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.published import ReportedRun
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -50,9 +48,7 @@ from specdec.verifiers.typical import TypicalVerifier
 T = TypeVar("T")
 
 _NAMED: dict[str, tuple[Any, ...]] = {
-    "specdec": (
-        Decoding, DecodeRun, ReportedRun, SamplingConfig, DeviceMesh, Hardware, BeamConfig,
-    ),
+    "specdec": (Decoding, DecodeRun, SamplingConfig, DeviceMesh, BeamConfig),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
     "specdec.rules": (

@@ -10,7 +10,7 @@ from pathlib import Path
 import gin
 
 from specdec.core.files import check_writable, write_text
-from specdec.measure.progress import say
+from specdec.core.progress import say
 from specdec.runs import gin_files
 from specdec.runs.command_line import FAILURE, Given, told
 from specdec.text.files import TOKENIZER, VOCABULARY

@@ -14,8 +14,8 @@ def benchmark() -> None:
         specdec-benchmark --gin_file=configs/studies/benchmarks/quickstart.gin \\
             [--output_dir=DIR] [--t5x_path=CHECKOUT] [--gin.NAME=value ...]
 
-    Needs the extra "bench" for the other systems (pip install "specdec[bench]"); one that is not
-    installed is listed as absent.
+    Needs the extra "bench" for the other systems (pip install "specdec-jax[bench]"); one that is
+    not installed is listed as absent.
     """
     about = "A checkout of github.com/google-research/t5x."
     t5x_path = flags.DEFINE_string("t5x_path", None, about)

@@ -22,13 +22,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.accelerators import hlo
-from specdec.accelerators.chips import Slice, find
-from specdec.accelerators.flow import Flow
-from specdec.accelerators.phases import decode_loop
-from specdec.accelerators.programs import DoesNotFitError, Place, compile_program
-from specdec.accelerators.report import Part, ProgramReport
 from specdec.checkpoints.architectures import EncoderDecoder
+from specdec.compile import hlo
+from specdec.compile.chips import Slice, find
+from specdec.compile.flow import Flow
+from specdec.compile.phases import decode_loop
+from specdec.compile.programs import DoesNotFitError, Place, compile_program
+from specdec.compile.report import Part, ProgramReport
 from specdec.measure.tables import table
 from specdec.studies.benchmarks.systems.t5x import import_t5x
 
@@ -212,17 +212,17 @@ def report(
     """T5X's decode on one chip, for a results file.
 
     Args:
-      chip: a TPU, as :mod:`specdec.accelerators.chips` names it.
+      chip: a TPU, as :mod:`specdec.compile.chips` names it.
       lengths: as :func:`t5x_decode` has them.
 
     Returns:
       Of a program that does not fit only ``fits`` and why. ``start`` and ``step`` have the
       compiler's ``cycles``, the ``bytes`` of main memory and ``ms``. ``step`` also has
       ``lower_cycles`` and ``lower_ms``, with its one-token products at the lower price. No time
-      is below that of its bytes. ``findings`` are :mod:`specdec.accelerators.findings`'s.
+      is below that of its bytes. ``findings`` are :mod:`specdec.compile.findings`'s.
 
     Raises:
-      ImportError, ValueError: see :func:`import_models`, and as ``specdec.accelerators`` does.
+      ImportError, ValueError: see :func:`import_models`, and as ``specdec.compile`` does.
     """
     where = find(chip)
     if where.chip.clock is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from specdec.core import theory
 from specdec.measure import traces
-from specdec.measure.decodes import Row
+from specdec.measure.kept_rows import Row
 from specdec.studies import paper
 from specdec.studies.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW, saved
 from specdec.studies.measure.timeline import Event, Kind, Timeline

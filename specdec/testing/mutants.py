@@ -13,13 +13,13 @@ import jax.numpy as jnp
 
 from specdec.core.randomness import draw
 from specdec.core.residuals import guess_counts, guess_probs, leading_true
-from specdec.decoding.hierarchical import HierarchicalDrafter
+from specdec.core.topology import CHAIN
 from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.topology import CHAIN
 from specdec.types import Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier

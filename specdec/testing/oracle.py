@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models.base import Model
-from specdec.pytrees import pytree
 from specdec.types import DecodeState, Params, Prompt, Purpose
 
 JointDistribution = dict[tuple[int, ...], float]

@@ -10,10 +10,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specdec.core.topology import CHAIN, Forest
 from specdec.drafters.merged import MergedDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.toy import ToyCache, ToyModel
-from specdec.topology import CHAIN, Forest
 from specdec.types import PointMass, Purpose
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.recursive import RecursiveVerifier

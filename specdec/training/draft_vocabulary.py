@@ -7,7 +7,7 @@ import os
 from collections import Counter
 
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
-from specdec.measure.progress import say
+from specdec.core.progress import say
 from specdec.training.checkpointing import load_vocabulary
 from specdec.training.train import Files
 

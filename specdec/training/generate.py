@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec.arguments import whole
 from specdec.checkpoints.architectures import decode_model
+from specdec.core.arguments import whole
+from specdec.core.progress import Progress, say
 from specdec.data.tasks import evenly
 from specdec.data.text import read_pairs, write_pairs
-from specdec.measure.progress import Progress, say
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles

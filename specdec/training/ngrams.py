@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints.ngrams import FILE_NAME, save_ngrams
+from specdec.core.progress import say
 from specdec.drafters.ngram_tables import NgramLevel, NgramTables, make_level
-from specdec.measure.progress import say
 from specdec.training.checkpointing import load_vocabulary
 from specdec.training.train import Files
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from specdec.core.files import write_text
+from specdec.core.progress import say
 from specdec.data.text import existing_file, sentences_of
-from specdec.measure.progress import say
 
 _CHUNK = 50  # Consecutive sentences that fall into one split together.
 _EVERY = 40  # One such chunk of so many is held out for validation, and one for the test.

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take_position, write_at
-from specdec.pytrees import pytree
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.tree import greedy_verdict, levels, path_to, tree_verdict

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, residual_weights, take_position
-from specdec.pytrees import pytree
 from specdec.types import Distribution, Draft, PointMass, Verdict
 
 

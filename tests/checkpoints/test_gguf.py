@@ -111,4 +111,4 @@ from specdec.checkpoints import load_huggingface
 load_huggingface({str(tmp_path / "it.gguf")!r})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'accelerate, gguf is not installed: pip install "specdec[gguf]"' in done.stderr
+    assert 'accelerate, gguf is not installed: pip install "specdec-jax[gguf]"' in done.stderr

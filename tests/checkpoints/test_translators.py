@@ -18,7 +18,7 @@ from tiny import TINY_ROTARY, random_rotary_params
 import specdec
 from specdec.checkpoints import find_vocabulary, load_huggingface, save_huggingface
 from specdec.rules.positions import ForcedFirst
-from specdec.runs import cli
+from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.runs.convert import convert
 from tests.runs.conftest import GIN
@@ -269,7 +269,7 @@ def test_a_run_with_languages(torch, made, tmp_path, capsys):
     limits = f"MAX_DECODE_LEN = {LIMIT}", "MAX_INPUT_LEN = 32"
 
     def decode(name, *bindings):
-        return cli.decode(Given([str(path)], bindings, str(tmp_path / name), "test"), ROOT)
+        return main.decode(Given([str(path)], bindings, str(tmp_path / name), "test"), ROOT)
 
     assert decode("out", source, target, *limits) == 0
     _, rows = read(tmp_path / "out")

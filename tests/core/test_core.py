@@ -11,8 +11,8 @@ from specdec.core.compilation import decode_jit, num_programs
 from specdec.core.randomness import BlockRandom, draw, row_keys
 from specdec.core.residuals import acceptance_prob, residual_weights, set_rows, write_at
 from specdec.core.standardize import argmax, standardize
+from specdec.core.topology import Topology
 from specdec.testing.toys import reference_distribution
-from specdec.topology import Topology
 from specdec.types import Draft, PointMass, Purpose, SamplingConfig
 
 FALSE_ALARM = 1e-6  # Of each statistical test; seeds are fixed, so a pass stays a pass.

@@ -6,7 +6,7 @@ import pytest
 import theory_distributions
 
 from specdec.core.residuals import acceptance_prob
-from specdec.topology import Topology
+from specdec.core.topology import Topology
 from specdec.types import Draft
 
 LENIENCES = (1.0, 0.7, 0.5, 0.3, 0.1, 0.01)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from specdec.core import theory
+from specdec.core.topology import Topology
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
-from specdec.topology import Topology
 
 RANKS = (0.6, 0.2, 0.05)
 

@@ -13,7 +13,7 @@ from specdec.checkpoints import save_huggingface
 from specdec.data.tasks import model_inputs, seqio_pairs_file, seqio_task
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
-from specdec.runs import cli
+from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.text.vocabulary import Vocabulary, train_vocabulary
 
@@ -191,7 +191,7 @@ def _decode(tmp_path, task, *bindings):
         f"{task}\nTARGET = '{model}'\nDRAFT = '{model}'\n"
         "MAX_INPUT_LEN = 16\nMAX_DECODE_LEN = 8\nTIMING_EXAMPLES = 0\n"
     )
-    return cli.decode(Given([str(config)], bindings, str(tmp_path / "out"), "test"), ROOT)
+    return main.decode(Given([str(config)], bindings, str(tmp_path / "out"), "test"), ROOT)
 
 
 def test_a_run_with_a_seqio_task_reports_its_metrics(tfds_data, tmp_path, capsys):

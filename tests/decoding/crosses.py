@@ -14,10 +14,10 @@ from uneven import LIMIT, SAMPLED, ThreeKinds, texts
 import specdec
 from specdec.data.tasks import given_texts
 from specdec.decoding import loop as loops
-from specdec.measure.decodes import read_rows
+from specdec.measure.kept_rows import read_rows
 from specdec.measure.rows import LineWriter
-from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.prepared_run import PreparedRun
 
 TEXTS, BATCH, GROUPS = 9, 2, 2
 BEAM = specdec.BeamConfig(3, "huggingface", length_penalty=2.0)

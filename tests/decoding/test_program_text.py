@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny import TINY, prompt_of, random_t5_params
 
-from specdec.accelerators import hlo
+from specdec.compile import hlo
 from specdec.core import compilation
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode

@@ -13,12 +13,13 @@ from slow import slow
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.core import compilation, platforms
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.ngram import NgramDrafter
@@ -26,7 +27,6 @@ from specdec.drafters.random import RandomDrafter
 from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
 from specdec.testing.toys import dyadic_ngrams
-from specdec.topology import Topology
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier

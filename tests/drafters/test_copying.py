@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.core.topology import Topology
 from specdec.drafters.base import chain
 from specdec.drafters.copying import CopyingDrafter
-from specdec.topology import Topology
 from specdec.types import Prompt, Verdict
 
 PAD, EOS, START = 0, 1, 0

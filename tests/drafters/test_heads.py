@@ -10,6 +10,7 @@ import pytest
 from oracle_cases import CONTEXTS
 from oracle_heads import ToyHeads, ToyLayer, ToyLookAhead, numbers_of
 
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
@@ -19,7 +20,6 @@ from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.drafters.merged import MergedDrafter
 from specdec.models.toy import ToyCache, ToyModel
 from specdec.testing.toys import dyadic_table
-from specdec.topology import Topology
 from specdec.types import SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier
 

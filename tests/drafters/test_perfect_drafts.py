@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.base import DraftParams, chain
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.toy import ToyModel
-from specdec.topology import Topology
 from specdec.types import SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier

@@ -14,6 +14,7 @@ from tiny import EVERY, random_params
 from specdec.checkpoints import architectures
 from specdec.checkpoints.heads import init_params
 from specdec.core.randomness import BlockRandom
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.eagle import EagleDrafter
@@ -25,7 +26,6 @@ from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
-from specdec.topology import Topology
 from specdec.training.heads import _after, look_ahead, steps_ahead
 from specdec.types import SamplingConfig
 

@@ -32,7 +32,7 @@ from specdec.measure.choice import Candidate, Choice, keep
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
-from specdec.runs import cli
+from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.studies.runs.kept import kept_of
 from specdec.text.vocabulary import train_vocabulary
@@ -304,7 +304,7 @@ def decoded(root: Path, out: Path, *, dry_run: bool = False) -> tuple[int, str]:
     quiet = contextlib.redirect_stderr(heard), contextlib.redirect_stdout(printed)
     with contextlib.chdir(root), quiet[0], quiet[1]:
         given = Given([str(root / "run.gin")], (), str(out), "test")
-        code = cli.decode(given, ROOT, dry_run=dry_run)
+        code = main.decode(given, ROOT, dry_run=dry_run)
     return code, heard.getvalue()
 
 

@@ -9,15 +9,15 @@ import pytest
 from theory_distributions import lenient_acceptance
 from tiny import logits_along, prompt_of
 
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.hierarchical import HierarchicalDrafter
 from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.random import RandomDrafter
 from specdec.measure import alpha
 from specdec.models.toy import ToyModel
-from specdec.topology import Topology
 from specdec.types import SamplingConfig
 
 V, ROWS, LENGTH = 7, 4, 9

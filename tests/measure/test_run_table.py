@@ -7,7 +7,7 @@ from specdec.measure import results
 from specdec.measure.lossless import Mismatch
 from specdec.measure.run_table import format_table
 from specdec.measure.speed import Timings, summarize
-from tests.measure.test_decodes import BEAMS, ROW
+from tests.measure.test_kept_rows import BEAMS, ROW
 from tests.measure.test_speed import STATS, TOKENS, repetition
 
 SETTINGS = {

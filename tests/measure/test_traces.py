@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from specdec.core.topology import Topology
 from specdec.decoding.batches import Block, blocks_of
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
@@ -18,13 +19,12 @@ from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.measure import traces
 from specdec.measure.traces import Span
 from specdec.models.toy import ToyModel
-from specdec.streaming import Piece
 from specdec.text.opening import open_tokenizer
+from specdec.text.streaming import Piece
 from specdec.text.vocabulary import EOS_ID, train_vocabulary
-from specdec.topology import Topology
 from specdec.types import BlockInfo, SamplingConfig
 from specdec.verifiers.recursive import RecursiveVerifier
-from tests.measure.test_decodes import BEAMS, ROW
+from tests.measure.test_kept_rows import BEAMS, ROW
 
 
 @pytest.fixture(scope="module")

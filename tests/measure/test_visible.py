@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from specdec.core.progress import say, visible
 from specdec.measure import traces
-from specdec.measure.decodes import Row
-from specdec.measure.progress import say, visible
+from specdec.measure.kept_rows import Row
 from specdec.runs.command_line import told
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\ufefff\u2028g\x7f\x00\udcff"

@@ -23,6 +23,7 @@ from tiny import (
 )
 
 from specdec.core import platforms
+from specdec.core.topology import CHAIN, Topology, TracedTopology
 from specdec.models.bart import network as bart
 from specdec.models.bart.model import BartModel
 from specdec.models.gpt.model import GPTModel
@@ -30,7 +31,6 @@ from specdec.models.rotary.model import RotaryModel
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
-from specdec.topology import CHAIN, Topology, TracedTopology
 
 BATCH, LENGTH, MAX_LEN = 3, 6, 12
 

@@ -7,12 +7,12 @@ import pytest
 from tiny import TINY_T5, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.core import platforms
+from specdec.core.topology import Topology
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads import network
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.t5.model import T5Model
-from specdec.topology import Topology
 
 WIDTH = TINY_T5["v1.1"].d_model
 

@@ -11,6 +11,7 @@ from slow import slow
 from tiny import TINY_ROTARY, random_rotary_params
 
 from specdec.checkpoints.architectures import config_of
+from specdec.core.topology import CHAIN, Topology
 from specdec.models import attention
 from specdec.models import cache as kv
 from specdec.models.attention import attend, attend_to_both
@@ -20,7 +21,6 @@ from specdec.models.rotary import model as rotary
 from specdec.models.rotary.config import Rope, Stack
 from specdec.models.rotary.model import RotaryModel
 from specdec.models.rotary.network import Transformer, turned
-from specdec.topology import CHAIN, Topology
 from specdec.types import Prompt
 
 INPUTS = np.random.default_rng(0).integers(2, 19, (3, 12))

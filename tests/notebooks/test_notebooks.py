@@ -42,7 +42,7 @@ NOTEBOOKS = [
     Notebook(
         "reproduce_paper",
         "NUM_TEXTS = 2\nMAX_DECODE_LEN = 12\nFIGURE_GAMMAS = (3, 0)",
-        ("temperature 1  bigram of quickstart", "BlockVerifier", "best gamma"),
+        ("temperature 1  bigram of quickstart", "BlockVerifier", "best gamma", "g started early"),
         pictures=6,  # Figures 1 to 5, and tokens a call by gamma.
     ),
 ]

@@ -396,7 +396,7 @@ def test_the_library_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "outlines_core", None)
     monkeypatch.delitem(sys.modules, "outlines_core.json_schema", raising=False)
     for rule in (specdec.Regex("a"), specdec.JsonSchema("{}")):
-        with pytest.raises(ValueError, match=r'not installed: pip install "specdec\[grammars\]"'):
+        with pytest.raises(ValueError, match=r'installed: pip install "specdec-jax\[grammars\]"'):
             rule.open(RuleTarget(16, EOS, False, 8, Small("nothing")))
 
 

@@ -11,8 +11,8 @@ from tiny import TINY, random_t5_params
 import specdec
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
+from specdec.core.pytrees import pytree
 from specdec.drafters.model import model_draft
-from specdec.pytrees import pytree
 from specdec.rules import base
 
 LENGTH = 8

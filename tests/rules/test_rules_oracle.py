@@ -10,11 +10,11 @@ from oracle_cases import CAUGHT, LOSSLESS
 from oracle_rules import RULES, TOY, UNFOLLOWED, off
 from slow import slow
 
+from specdec.core.topology import Topology
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.testing import rule_mutants as mutants
-from specdec.topology import Topology
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier

@@ -9,11 +9,12 @@ from oracle_cases import CAUGHT, LOSSLESS, PROMPT
 from oracle_rules import COINS, LIMIT, PIECES, SAMPLED, STEEP, TARGET, TOY, cells_of, distributions
 
 import specdec
+from specdec.core.pytrees import pytree
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
-from specdec.pytrees import pytree
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.spelling import Spelling
 from specdec.rules.stops import Stops, cut_before, open_stops
@@ -21,7 +22,6 @@ from specdec.rules.texts import text_table
 from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
 from specdec.testing.toys import reference_distribution
 from specdec.text.vocabulary import train_vocabulary
-from specdec.topology import Topology
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.token import TokenVerifier
 

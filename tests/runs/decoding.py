@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specdec.runs import cli
+from specdec.runs import main as command
 from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def main(tiny, directory, *bindings, **options):
     """Runs the command line's own function in this process."""
     files = options.pop("files", [str(tiny.gin)])
-    return cli.decode(Given(files, bindings, str(directory), "test"), ROOT, **options)
+    return command.decode(Given(files, bindings, str(directory), "test"), ROOT, **options)
 
 
 def start(tiny, *arguments, cwd=None, **variables):

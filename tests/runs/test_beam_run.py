@@ -37,30 +37,21 @@ def test_n_best_lists_and_quality(tiny, tmp_path, capsys):
 
 
 def test_a_plan_of_beams(tiny, tmp_path, capsys):
-    """Caches hold every beam; times are computed for one device."""
+    """Caches hold every beam."""
 
-    def said(*bindings, **options):
-        assert main(tiny, tmp_path, *bindings, dry_run=True, **options) == 0
+    def said(*bindings):
+        assert main(tiny, tmp_path, *bindings, dry_run=True) == 0
         return capsys.readouterr().out
 
     def cache(text):
         (line,) = (line for line in text.splitlines() if line.startswith("self-attention"))
         return float(re.search(r"([\d.]+) MB", line)[1])
 
-    device = {"files": [str(tiny.gin), "configs/hardware/h200.gin"]}
-    three = said(*BEAMS, **device)
+    three = said(*BEAMS)
     assert "beam, 3 beams, temperature 0" in three
     assert cache(three) > 2 * cache(said("METHOD='autoregressive'", "GAMMA=0"))
-    assert re.search(r"a call of plain beams: 0\.\d+ ms", three)
-    assert "speculation" not in three
     fast = ("METHOD='speculative_beam'", "BEAM=@BeamConfig()", "GAMMA=2", "DRAFT_BEAMS=5")
-    text = said(*fast, **device)
-    assert "speculative_beam, 4 beams, gamma 2" in text
-    assert re.search(
-        r"speculative beams, 14 tokens: .*\n  c = .*: speculation pays from [1-9]", text
-    )
-    text = said(*BEAMS, "MESH=@DeviceMesh()", "DeviceMesh.model=2", **device)
-    assert "not planned for a mesh" in text
+    assert "speculative_beam, 4 beams, gamma 2" in said(*fast)
 
 
 def test_more_beams_than_tokens_are_refused_before_anything_is_written(tiny, tmp_path, capsys):

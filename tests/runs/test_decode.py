@@ -9,9 +9,9 @@ from slow import slow
 from specdec.data.tasks import bundled_examples
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.runs import gin_files
-from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.gin_bindings import configured
+from specdec.runs.prepared_run import PreparedRun
 from tests.runs.decoding import ROOT, main, read, start, without_time
 
 DESIGN_KEYS = {
@@ -310,7 +310,7 @@ def test_settings_are_checked_before_a_model_is_loaded(tiny, tmp_path, monkeypat
     def load(**_):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("specdec.runs.decode.load_pair", load)
+    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", load)
     assert main(tiny, tmp_path / "out", binding) == 2
 
 
@@ -329,7 +329,7 @@ def test_bad_input_files(tiny, tmp_path, capsys, monkeypatch, content, message):
         raise AssertionError("loaded")
 
     if "has" not in message:  # To count tokens takes the vocabulary.
-        monkeypatch.setattr("specdec.runs.decode.load_pair", load)
+        monkeypatch.setattr("specdec.runs.prepared_run.load_pair", load)
     file, directory = tmp_path / "in.txt", tmp_path / "out"
     if content is not None:
         file.write_bytes(content)
@@ -359,7 +359,7 @@ def test_output_directory_that_cannot_be_written(tiny, tmp_path, capsys, monkeyp
     def load(**_):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("specdec.runs.decode.load_pair", load)
+    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", load)
     (tmp_path / "file").write_text("here")
     directory = tmp_path / "file" / "out"
     check_error(capsys, main(tiny, directory), "Cannot write to", directory)

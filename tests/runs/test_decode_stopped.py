@@ -8,7 +8,7 @@ import pytest
 from slow import slow
 
 from specdec.measure.rows import LineWriter
-from specdec.runs.decode import PreparedRun
+from specdec.runs.prepared_run import PreparedRun
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read, start, without_time
 

@@ -8,19 +8,19 @@ import pytest
 
 from specdec.data.tasks import Example, Task
 from specdec.decoding.batches import input_bucket
-from specdec.measure.decodes import Row
-from specdec.models.base import LoadedModel
+from specdec.decoding.target import LoadedTarget
+from specdec.measure.kept_rows import Row
 from specdec.models.toy import ToyModel
 from specdec.runs import inputs
-from specdec.runs.decode import PreparedRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
+from specdec.runs.prepared_run import PreparedRun
 from tests.runs.decoding import main, read
 
 
 class Letters:
     """A pair as far as inputs know one: a token a letter."""
 
-    vocabulary, target = None, LoadedModel(ToyModel(128), (), "letters")
+    vocabulary, target = None, LoadedTarget(ToyModel(128), (), "letters")
 
     def token_ids(self, texts, *, max_input_len, names, max_decode_len, truncate):
         (text,), (name,) = texts, names

@@ -204,7 +204,7 @@ def test_trees_that_are_refused_at_once(
     def load(**_):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("specdec.runs.decode.load_pair", load)
+    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", load)
     code = main(tiny, tmp_path / "out", *bindings, files=files(tiny, f"trees/{name}.gin"))
     check_error(capsys, code, message, tmp_path / "out")
 

@@ -28,8 +28,8 @@ import jax
 
 from specdec.checkpoints import save_huggingface
 from specdec.core import files
+from specdec.core.progress import say
 from specdec.measure import results
-from specdec.measure.progress import say
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import init_params
 from specdec.studies.measure import figures

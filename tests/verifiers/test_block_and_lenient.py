@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from specdec.core.standardize import standardize
+from specdec.core.topology import Topology
 from specdec.testing.oracle import Tape
-from specdec.topology import Topology
 from specdec.types import Draft, PointMass, SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.lenient import LenientVerifier

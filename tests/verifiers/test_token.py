@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from specdec.core.randomness import BlockRandom, row_keys
+from specdec.core.topology import Topology
 from specdec.testing.mutants import DroppedBonus
 from specdec.testing.oracle import Tape
-from specdec.topology import Topology
 from specdec.types import Draft, PointMass
 from specdec.verifiers.token import TokenVerifier
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.core.topology import Topology, TracedTopology
 from specdec.studies.measure.forced import ForcedAcceptance
-from specdec.topology import Topology, TracedTopology
 from specdec.types import Draft, PointMass, Purpose
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
+from specdec.core.topology import CHAIN, Order
 from specdec.models import cache as kv
 from specdec.models import filler
 from specdec.models.eagle.config import EagleConfig
@@ -28,8 +30,6 @@ from specdec.models.stores import store_of
 from specdec.models.t5 import network as t5
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.packing import PackedLayer, Packer
-from specdec.pytrees import pytree
-from specdec.topology import CHAIN, Order
 from specdec.types import Distribution, Encoded, Params
 
 _EPSILON = 1e-6  # Added to mean squares.

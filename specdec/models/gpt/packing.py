@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.layer_normed import Norm
 from specdec.models.partitioning import Axes, Partitioning, ways
 from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
-from specdec.pytrees import pytree
 from specdec.types import Params
 
 # What of a layer are kernels; the rest are norms and biases.

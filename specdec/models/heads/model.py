@@ -7,10 +7,10 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.core.pytrees import pytree
 from specdec.models import filler
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.packed import PackedModel
-from specdec.pytrees import pytree
 from specdec.types import Distribution, Params
 
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.arguments import whole
-from specdec.pytrees import pytree
+from specdec.core.arguments import whole
+from specdec.core.pytrees import pytree
 
 GROUP = 16  # In-features that share a scale in 4 bits, unless told otherwise.
 

@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.pytrees import pytree
 from specdec.models.partitioning import Axes, Partitioning, ways
 from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most, pack_logits
 from specdec.models.t5.config import T5Config
-from specdec.pytrees import pytree
 from specdec.types import Params
 
 # What of a layer are kernels; the rest are scales of norms.

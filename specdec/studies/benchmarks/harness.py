@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.measure.progress import Progress, say
+from specdec.core.progress import Progress, say
 from specdec.measure.timing import Spread
 from specdec.studies.benchmarks.systems import SYSTEMS
 from specdec.studies.benchmarks.workload import Workload, WorkloadError

@@ -23,11 +23,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.pytrees import pytree
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts, one_of, take
 from specdec.core.theory_measured import cluster_interval
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.pytrees import pytree
 from specdec.types import Distribution, Draft, PointMass, Prompt, Seed
 
 

@@ -16,16 +16,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.compilation import decode_jit
+from specdec.core.pytrees import pytree
 from specdec.core.reductions import sum_last
 from specdec.core.theory_measured import cluster_interval
 from specdec.core.theory_siblings import independent_optimum, optimum_without_replacement
+from specdec.core.topology import Topology
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.growing import draw_siblings, likeliest
 from specdec.measure.alpha import along_texts
-from specdec.pytrees import pytree
-from specdec.topology import Topology
 from specdec.types import Distribution, Draft, PointMass, Prompt, Purpose, Seed
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.kseq import KSeqVerifier

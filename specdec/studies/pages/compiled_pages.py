@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specdec.accelerators import chips
+from specdec.compile import chips
 from specdec.core import tree_shapes
 from specdec.core.theory import expected_tokens
 from specdec.studies import compiled_t5x

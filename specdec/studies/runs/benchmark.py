@@ -13,9 +13,9 @@ import numpy as np
 
 from specdec.core import files
 from specdec.core.machine import num_cores
+from specdec.core.progress import Progress, say
 from specdec.decoding.batches import make_batches
 from specdec.measure import results
-from specdec.measure.progress import Progress, say
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, told
 from specdec.studies.benchmarks import harness, report

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.accelerators import chips
-from specdec.accelerators.programs import DoesNotFitError
-from specdec.accelerators.report import CompileReport, ProgramReport
 from specdec.checkpoints.architectures import Config
-from specdec.compiling import compile_report
+from specdec.compile import chips
+from specdec.compile.compiling import compile_report
+from specdec.compile.programs import DoesNotFitError
+from specdec.compile.report import CompileReport, ProgramReport
 from specdec.core import tree_shapes
 from specdec.core.theory import expected_tokens
 from specdec.decoding.batches import bucket, input_bucket

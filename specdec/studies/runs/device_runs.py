@@ -19,13 +19,13 @@ from specdec.api import Pair
 from specdec.checkpoints.architectures import Config
 from specdec.core import platforms
 from specdec.core.compilation import OPTIONS
+from specdec.core.progress import say
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.loop import decode
 from specdec.decoding.options import Decoding
 from specdec.drafters.model import model_draft
 from specdec.drafters.shape import Chain, Tree
-from specdec.measure.progress import say
 from specdec.measure.timing import Spread, Work, time_interleaved
 from specdec.studies.benchmarks.systems.specdec_loop import random_pair
 from specdec.studies.measure.forced import ForcedAcceptance

@@ -16,8 +16,8 @@ from specdec.decoding.batches import Block
 from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.shape import Tree
-from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.prepared_run import PreparedRun
 from specdec.studies.runs.alpha_run import slug
 from specdec.types import SamplingConfig
 

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from specdec.core import files
+from specdec.core.progress import Progress, say
 from specdec.core.theory_measured import cluster_interval
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, make_batches
@@ -29,11 +30,10 @@ from specdec.drafters.base import DraftSpec
 from specdec.drafters.shape import Chain
 from specdec.load import load_pair
 from specdec.measure import results
-from specdec.measure.progress import Progress, say
 from specdec.measure.rows import measure_rows
 from specdec.runs import dry_run
-from specdec.runs.decode import PreparedRun
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.prepared_run import PreparedRun
 from specdec.studies import paper_figures, paper_tables
 from specdec.studies.measure import expected_accepted, timeline
 from specdec.studies.measure.expected_accepted import RowExpectation
@@ -282,7 +282,7 @@ class Reproduction:
         Of studies it also writes the paper's tables and figures.
 
         Raises:
-          OSError, ValueError: as :class:`specdec.runs.decode.PreparedRun` and
+          OSError, ValueError: as :class:`specdec.runs.prepared_run.PreparedRun` and
             :meth:`specdec.studies.runs.alpha_run.AlphaRun.execute`; pieces that were done are kept.
         """
         if self.studies and importlib.util.find_spec("matplotlib") is None:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from specdec.core.progress import say
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.measure.progress import say
 from specdec.studies.benchmarks import harness
 from specdec.studies.benchmarks.harness import Measurement, check_systems, measure
 from specdec.studies.benchmarks.workload import WorkloadError

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from specdec.core.randomness import BlockRandom, row_keys
+from specdec.core.topology import Topology
 from specdec.studies.measure import expected_accepted as verification
 from specdec.studies.measure.expected_accepted import RowExpectation, expected_accepted
-from specdec.topology import Topology
 from specdec.types import Draft, PointMass
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.token import TokenVerifier

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specdec.core.randomness import BlockRandom, row_keys
+from specdec.core.topology import Topology
 from specdec.studies.measure.forced import ForcedAcceptance
-from specdec.topology import Topology
 from specdec.types import Draft, PointMass
 from specdec.verifiers.token import TokenVerifier
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny import prompt_of
 
+from specdec.core.topology import Topology
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
@@ -16,7 +17,6 @@ from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.base import LoadedModel
 from specdec.models.toy import ToyModel
 from specdec.studies.measure.same_blocks import compared, decode_and_compare, emitted
-from specdec.topology import Topology
 from specdec.types import SamplingConfig, Verdict
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.traversal import TraversalVerifier

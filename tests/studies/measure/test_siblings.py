@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 from tiny import prompt_of
 
 from specdec.core.theory_siblings import independent_optimum, optimum_without_replacement
+from specdec.core.topology import Topology
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
@@ -17,7 +18,6 @@ from specdec.drafters.base import DraftParams
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.models.base import LoadedModel
 from specdec.studies.measure import siblings
-from specdec.topology import Topology
 from specdec.types import Draft, SamplingConfig
 from specdec.verifiers.typical import TypicalVerifier
 from tests.measure.test_alpha import COUNTS, INPUTS, LENGTH, ROWS, TOKENS, TOY, distributions, table

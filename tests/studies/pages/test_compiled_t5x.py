@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from tiny import TINY
 
-from specdec.accelerators import chips, hlo
+from specdec.compile import chips, hlo
 from specdec.studies import compiled_t5x
 from specdec.studies.compiled_t5x import OneToken, Product
 from specdec.studies.runs.accelerator_runs import CompiledT5X
@@ -104,7 +104,7 @@ def text(layer):
 
 def needs_compiler():
     if importlib.util.find_spec("libtpu") is None:
-        pytest.skip('the TPU compiler is not installed: pip install "specdec[compilers]"')
+        pytest.skip('the TPU compiler is not installed: pip install "specdec-jax[compilers]"')
 
 
 @pytest.fixture(scope="module")

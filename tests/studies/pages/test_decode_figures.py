@@ -12,7 +12,7 @@ from specdec.decoding.batches import Block
 from specdec.studies import paper_figures
 from specdec.studies.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW
 from specdec.studies.measure.timeline import Event, Timeline
-from tests.measure.test_decodes import ROW
+from tests.measure.test_kept_rows import ROW
 
 TIMELINES = [
     Timeline(

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from specdec.accelerators import chips
-from specdec.accelerators.programs import DoesNotFitError
+from specdec.compile import chips
+from specdec.compile.programs import DoesNotFitError
 from specdec.measure.floors import BlockPlan, floor
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.t5.config import T5Config

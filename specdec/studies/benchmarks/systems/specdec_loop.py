@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from specdec.checkpoints.loading import as_loaded, draft_kernel_dtype
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Method
+from specdec.decoding.target import LoadedTarget
 from specdec.drafters.model import model_draft
 from specdec.drafters.quantized import Quantized
 from specdec.load import load_pair
@@ -27,6 +28,8 @@ from specdec.models.products.quantized import GROUP
 from specdec.studies.benchmarks.workload import Workload
 from specdec.studies.measure.forced import ForcedAcceptance
 from specdec.types import Params, SamplingConfig
+
+Loaded = TypeVar("Loaded", bound=LoadedModel)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +93,7 @@ def random_pair(
 ) -> Pair:
     """A pair of endless models."""
 
-    def load(config: Config, seed: int, narrow: str | None = None) -> LoadedModel:
+    def load(config: Config, seed: int, narrow: str | None = None) -> LoadedTarget:
         model = endless(decode_model(dataclasses.replace(config, dtype=dtype)))
         return as_loaded(model, _random_packed(model, seed, narrow), "random weights")
 
@@ -128,7 +131,7 @@ def pair_of(workload: Workload, variant: Variant = AS_STORED) -> Pair:
     if not _is_told_lengths(workload, variant):
         return pair
 
-    def told(loaded: LoadedModel) -> LoadedModel:
+    def told(loaded: Loaded) -> Loaded:
         assert isinstance(loaded.model, PackedModel)
         return dataclasses.replace(loaded, model=endless(loaded.model))
 

@@ -1,0 +1,183 @@
+"""What the instructions of a program cost: the compiler's cycles, bytes of main memory, kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from specdec.compile.hlo import Computation, Instruction, Module
+
+# Nothing is done for these: names, and the second end of a copy under way.
+_FREE = {
+    "parameter", "get-tuple-element", "tuple", "constant", "bitcast", "after-all", "copy-done",
+    "slice-done", "async-done", "all-reduce-done", "all-gather-done", "collective-permute-done",
+    "partition-id", "replica-id", "optimization-barrier",
+}  # fmt: skip
+_CONTROL = {"while", "conditional", "call"}
+_COPIES = {"copy-start", "slice-start", "async-start", "dynamic-slice-start"}
+_PARTS = {"slice", "dynamic-slice", "gather"}  # What reads no more than it gives.
+_COLLECTIVES = {
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+    "collective-broadcast",
+}  # fmt: skip
+_NO_LABEL = re.compile(
+    r"$|jit\(|(while|body|closed_call|branch_\d+_fun|draft|target|verify|commit)$"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of a part of a program.
+
+    Attributes:
+      cycles: the TPU compiler's estimate. Copies under way and collectives have none.
+      bytes: of main memory, read and written; without what layouts pad arrays with.
+      kernels: launches of a GPU.
+      collectives: how many of each kind.
+      largest: cycles (of a GPU: bytes) by where in the traced program they are from.
+    """
+
+    cycles: int = 0
+    bytes: int = 0
+    kernels: int = 0
+    collectives: Counter[str] = dataclasses.field(default_factory=Counter)
+    largest: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.cycles + other.cycles, self.bytes + other.bytes, self.kernels + other.kernels,
+            self.collectives + other.collectives, self.largest + other.largest,
+        )  # fmt: skip
+
+    def __mul__(self, times: int) -> Cost:
+        def scaled(counts: Counter[str]) -> Counter[str]:
+            return Counter({name: times * count for name, count in counts.items()})
+
+        return Cost(
+            times * self.cycles, times * self.bytes, times * self.kernels,
+            scaled(self.collectives), scaled(self.largest),
+        )  # fmt: skip
+
+    def divided(self, count: int) -> Cost:
+        """One of so many alike."""
+
+        def shared(counts: Counter[str]) -> Counter[str]:
+            return Counter({name: round(each / count) for name, each in counts.items()})
+
+        return Cost(
+            round(self.cycles / count), round(self.bytes / count), round(self.kernels / count),
+            shared(self.collectives), shared(self.largest),
+        )  # fmt: skip
+
+    @staticmethod
+    def total(costs: Iterable[Cost]) -> Cost:
+        """The sum."""
+        return sum(costs, Cost())
+
+
+def cost_of(
+    module: Module, computation: Computation, instruction: Instruction, kernels: Mapping[str, int]
+) -> Cost:
+    """An instruction's own, without what it calls.
+
+    Args:
+      kernels: of each instruction by name; empty for a TPU.
+    """
+    if instruction.opcode in _FREE | _CONTROL:
+        return Cost(kernels=kernels.get(instruction.name, 0))
+    traffic = bytes_of(module, computation, instruction)
+    kind = instruction.opcode.removesuffix("-start")
+    cycles = instruction.cycles
+    label = _label(instruction)
+    return Cost(
+        cycles, traffic, kernels.get(instruction.name, 0),
+        Counter({kind: 1} if kind in _COLLECTIVES else {}),
+        Counter({label: cycles or (traffic if kernels else 0)}),
+    )  # fmt: skip
+
+
+def _label(instruction: Instruction) -> str:
+    """The end of its op_name, without names of loops, phases and functions; or what it is."""
+    parts = [part for part in instruction.op_name.split("/") if not _NO_LABEL.match(part)]
+    return "/".join(parts[-2:]) or instruction.opcode
+
+
+def bytes_of(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Bytes of main memory that an instruction reads and writes."""
+    if instruction.opcode in _COPIES:
+        # Both ends are in its result; it moves the smaller: a slice, or the whole.
+        ends = [shape for shape in instruction.shapes if shape.dims][:2]
+        return sum(min(end.bytes for end in ends) for end in ends if not end.space) if ends else 0
+    if instruction.target in ("ConcatBitcast", "AllocateBuffer"):
+        return 0
+    inside = None
+    if instruction.opcode == "fusion":
+        (inside,) = module.called(instruction, "calls")
+    read = 0
+    for number, name in enumerate(instruction.operands):
+        shapes = computation.instructions[name].shapes
+        if len(shapes) != 1 or shapes[0].space:
+            continue
+        if instruction.opcode == "custom-call" and name in instruction.operands[:number]:
+            continue  # Two views of one array, such as the halves of a joined kernel.
+        if inside is None:
+            read += _read(instruction, number, shapes[0].bytes)
+        elif (parameter := inside.parameters.get(number)) is not None:
+            read += min(shapes[0].bytes, _parts_read(module, inside, parameter))
+    if instruction.opcode == "dynamic-update-slice" and not instruction.shapes[0].space:
+        return read + computation.instructions[instruction.operands[1]].bytes  # In place.
+    return read + _written(instruction, inside)
+
+
+def _read(instruction: Instruction, number: int, whole: int) -> int:
+    """Of an operand that it has in memory."""
+    if number == 0 and instruction.opcode in _PARTS:
+        return instruction.bytes
+    if number == 0 and instruction.opcode in ("dynamic-update-slice", "scatter"):
+        return 0
+    return whole
+
+
+def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> int:
+    """Of a fusion's parameter: the whole, unless all that looks at it takes parts of it."""
+    if parameter is inside.root:
+        return parameter.bytes
+    total = 0
+    for user in inside.users[parameter.name]:
+        first = user.operands[0] == parameter.name
+        if user.opcode == "bitcast":
+            total += _parts_read(module, inside, user)
+        elif user.opcode == "fusion":
+            (nested,) = module.called(user, "calls")
+            for number, name in enumerate(user.operands):
+                if name == parameter.name and number in nested.parameters:
+                    total += _parts_read(module, nested, nested.parameters[number])
+        elif first and user.opcode in _PARTS:
+            total += user.bytes
+        elif not (first and user.opcode == "dynamic-update-slice"):
+            return parameter.bytes
+    return min(total, parameter.bytes)
+
+
+def _written(instruction: Instruction, inside: Computation | None) -> int:
+    """Of its result: of what is updated in place, the update."""
+    shapes = instruction.shapes
+    if instruction.opcode == "custom-call":
+        shapes = shapes[:1]  # What follows is the memory that a library works in.
+    roots = [inside.root] if inside else []
+    if inside and inside.root.opcode == "tuple":
+        roots = [inside.instructions[name] for name in inside.root.operands]
+    total = 0
+    for at, shape in enumerate(shapes):
+        if shape.space:
+            continue
+        root = roots[at] if len(roots) == len(shapes) else None
+        while inside and root and root.opcode == "bitcast":
+            root = inside.instructions[root.operands[0]]
+        if inside and root and root.opcode == "dynamic-update-slice":
+            total += inside.instructions[root.operands[1]].bytes
+        else:
+            total += shape.bytes
+    return total

@@ -1,0 +1,163 @@
+"""Models and drafts as shapes: what decodes, with no weight read and no array made.
+
+Everything is made as it is for real, inside of ``jax.eval_shape``; what comes out are shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
+
+from specdec.checkpoints.architectures import Config, decode_model, parameter_shapes
+from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
+from specdec.checkpoints.loading import BUNDLED, as_loaded, bundled, resolve
+from specdec.checkpoints.ngrams import load_ngrams
+from specdec.core import platforms
+from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.options import Decoding
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.decoding.target import LoadedTarget
+from specdec.drafters.base import DraftSpec, MakeTree, OpenDraft
+from specdec.drafters.model import model_draft
+from specdec.drafters.ngram_tables import NgramTables
+from specdec.models.base import LoadedModel
+from specdec.models.packed import PackedModel
+from specdec.models.partitioning import Partitioning
+from specdec.types import Params
+
+Decoder = BatchDecoder | BeamDecoder | SpeculativeBeamDecoder
+
+
+def _packed(
+    config: Config, *, int8: bool = False, output_tokens: Sequence[int] | None = None
+) -> Any:
+    """Zeros, which are only traced."""
+    zeros = {
+        path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
+    }
+    model = decode_model(config, platforms.current().layout)
+    return model.pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
+
+
+def _laid_out(model: PackedModel, params: Any) -> Any:
+    """Shapes with the shardings of a model's mesh; kernels of few bits no mesh cuts."""
+    laid = model.partitioning
+    if laid is None or any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(params)):
+        return params
+    return jax.tree.map(
+        lambda leaf, axes: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=laid.sharding(axes)
+        ),
+        params, model.packing.logical_axes(params),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _ShapeLoader:
+    """Opens drafts of a target whose weights are only traced; see `Opening`."""
+
+    target: LoadedModel
+    config_of: Callable[[str], Config]
+    partitioning: Partitioning | None
+
+    def model(self, source: str) -> LoadedModel:
+        config = self.config_of(source)
+        tokens = load_draft_vocabulary(resolve(source, "draft"), config.vocab_size)
+        return _traced(config, self.partitioning, source, output_tokens=tokens)
+
+    def heads(self, path: str) -> tuple[MakeTree, Params, int]:
+        raise ValueError(
+            f"Heads ({path}) have no shape without their target's weights: load the pair, and give "
+            "it instead of its config."
+        )
+
+    def ngrams(self, path: str) -> NgramTables:
+        return load_ngrams(bundled(path) if path in BUNDLED else path)[0]
+
+
+def _traced(
+    config: Config, partitioning: Partitioning | None, source: str, **packing: Any
+) -> LoadedTarget:
+    """A model whose weights are traced; see :func:`_packed`."""
+    model = decode_model(config, platforms.current().layout, partitioning)
+    return as_loaded(model, _packed(config, **packing), source)
+
+
+def shaped_decoder(
+    target: Config, draft: Config | DraftSpec | None, decoding: Decoding, *,
+    partitionings: tuple[Partitioning | None, Partitioning | None] = (None, None),
+    config_of: Callable[[str], Config] | None = None, int8: bool = False,
+) -> Decoder:  # fmt: skip
+    """A decoder whose parameters are shapes.
+
+    Args:
+      draft: a model's config, or a spec; None where nothing is drafted.
+      partitionings: the target's and the draft's.
+      config_of: the config of a draft model that a spec names.
+      int8: whether the target's weights have 8 bits.
+
+    Raises:
+      ValueError: the draft has no shape without weights; see also
+        :func:`specdec.decoding.build.build_decoder`.
+    """
+    found: Decoder | None = None
+    laid, draft_laid = partitionings
+
+    def make() -> Any:
+        nonlocal found
+        loaded = _traced(target, laid, "target", int8=int8)
+        opened = _opened(draft, _ShapeLoader(loaded, config_of or _unknown, draft_laid))
+        build = build_search if decoding.searches else build_decoder
+        found = build(loaded, opened, decoding)
+        return _arrays(found)
+
+    shapes = jax.eval_shape(make)
+    assert found is not None
+    return _with_shapes(found, shapes)
+
+
+def _opened(draft: Config | DraftSpec | None, opening: _ShapeLoader) -> OpenDraft:
+    if draft is None:
+        return OpenDraft(_no_draft, lambda sampling: ())
+    if isinstance(draft, DraftSpec):
+        return draft.open(opening)
+    return model_draft(_traced(draft, opening.partitioning, "draft"))
+
+
+def _no_draft(gamma: int, stop_below: float) -> Any:
+    raise ValueError("Speculative decoding needs a draft: none was given.")
+
+
+def _unknown(source: str) -> Config:
+    raise ValueError(f"The shape of {source} is not known here: give its config.")
+
+
+def _arrays(decoder: Decoder) -> Any:
+    """What of a decoder are arrays: of its target, of all that drafts, and how it samples."""
+    if isinstance(decoder, BatchDecoder):
+        return decoder.target.params, decoder.params
+    draft = decoder.draft if isinstance(decoder, SpeculativeBeamDecoder) else None
+    return decoder.target.params, draft.params if draft else ()
+
+
+def _with_shapes(decoder: Decoder, shapes: Any) -> Decoder:
+    """The decoder with shapes for arrays, on a mesh with shardings."""
+    target_params, others = shapes
+    target = decoder.target
+    assert isinstance(target.model, PackedModel)
+    target_params = _laid_out(target.model, target_params)
+    target = dataclasses.replace(target, params=target_params)
+    if isinstance(decoder, BatchDecoder):
+        params = dataclasses.replace(others, target=target_params)
+        return dataclasses.replace(decoder, target=target, params=params)
+    if isinstance(decoder, SpeculativeBeamDecoder) and decoder.draft is not None:
+        draft = dataclasses.replace(decoder.draft, params=others)
+        return dataclasses.replace(decoder, target=target, draft=draft)
+    return dataclasses.replace(decoder, target=target)

@@ -1,0 +1,201 @@
+"""Small decodes as shapes, of every drafter, verifier and beam search."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from specdec.compile import chips
+from specdec.compile.compiling import compile_decode
+from specdec.compile.programs import Place
+from specdec.compile.report import ProgramReport
+from specdec.compile.shapes import shaped_decoder
+from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.beam_rules import BeamConfig
+from specdec.decoding.options import Decoding
+from specdec.drafters.base import DraftParams, OpenDraft, chain
+from specdec.drafters.copying import Copying
+from specdec.drafters.eagle import EagleDrafter
+from specdec.drafters.heads import OffsetHeadsDrafter
+from specdec.drafters.hierarchical import Hierarchical
+from specdec.drafters.look_ahead import LookAheadDrafter
+from specdec.drafters.merged import Merged
+from specdec.drafters.ngram import NgramDrafter
+from specdec.drafters.quantized import Quantized
+from specdec.drafters.random import Random
+from specdec.drafters.shape import Tree
+from specdec.models.bart.config import BartConfig
+from specdec.models.eagle import model as eagle
+from specdec.models.eagle.config import EagleConfig
+from specdec.models.heads import network as heads
+from specdec.models.heads.model import HeadsParams, TargetHeads
+from specdec.models.look_ahead import model as look_ahead
+from specdec.models.rotary.config import RotaryConfig, Stack
+from specdec.models.t5.config import T5Config
+from specdec.testing.toys import dyadic_ngrams
+from specdec.types import SamplingConfig
+from specdec.verifiers.block import BlockVerifier
+from specdec.verifiers.kseq import KSeqVerifier
+from specdec.verifiers.lenient import LenientVerifier
+from specdec.verifiers.point_mass import PointMassVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier
+
+WIDTH = 128
+# Widths are multiples of 128, as those of real models: else a TPU stores kernels transposed.
+TARGET = T5Config(
+    vocab_size=512, d_model=WIDTH, num_heads=2, head_dim=64, num_encoder_layers=1,
+    num_decoder_layers=1, d_ff=256, tied_logits=False, dtype="bfloat16",
+)  # fmt: skip
+DRAFT = dataclasses.replace(TARGET, d_ff=128, tied_logits=True)
+_COMMON = {"vocab_size": 512, "d_model": WIDTH, "num_heads": 2, "d_ff": 256, "dtype": "bfloat16"}
+_BART = {"max_positions": 64, "num_encoder_layers": 1, "num_decoder_layers": 1}
+_SHARED = {
+    "d_model": WIDTH, "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "num_layers": 2,
+    "d_ff": 256, "activation": "gelu", "shifted_norms": True, "norms_after": True,
+    "sliding": (True, False), "window": (8, 0),
+}  # fmt: skip
+_TARGETS = {
+    "bart": BartConfig(**_COMMON, **_BART),
+    "m2m_100": BartConfig(
+        **_COMMON, **_BART, positions="tensor2tensor", pre_norm=True, embedding_norm=False,
+        activation="relu", logits_bias=False,
+    ),
+    "llama": RotaryConfig(
+        **_COMMON, num_layers=1, num_kv_heads=1, head_dim=64, tied_logits=False,
+    ),
+    "t5gemma": RotaryConfig(
+        **_COMMON | _SHARED, attention_softcap=50.0, logits_softcap=30.0, scaled_embedding=True,
+        encoder=Stack(**_SHARED, attention_softcap=50.0),
+    ),
+    "t5gemma2": RotaryConfig(
+        **_COMMON | _SHARED, query_key_norms=True, scaled_embedding=True, merged_attention=True,
+        encoder=Stack(**_SHARED, query_key_norms=True),
+    ),
+}  # fmt: skip
+# Targets and drafts of other families than T5's.
+FAMILIES = {name: (each, dataclasses.replace(each, d_ff=128)) for name, each in _TARGETS.items()}
+GAMMA = 3
+GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
+SHAPE = Tree((2, 1, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class OnStates:
+    """What drafts on the target's states, with weights that have learned nothing."""
+
+    kind: str
+
+    def open(self, opening):
+        model, own = opening.target.model, opening.target.params
+        if self.kind == "eagle":
+            config = EagleConfig(WIDTH, WIDTH, 2, 64, 128, True)
+            layer = eagle.EagleModel(model, config)
+            weights = layer.pack(eagle.init_params(config, jax.random.key(0)))
+            make, params = functools.partial(EagleDrafter, layer), eagle.EagleParams(weights, own)
+        elif self.kind == "look-ahead":
+            config = look_ahead.LookAheadConfig(GAMMA, WIDTH)
+            weights = look_ahead.init_params(config, jax.random.key(0))["embeddings"]
+            ahead = look_ahead.LookAheadModel(model, config)
+            make = functools.partial(LookAheadDrafter, ahead)
+            params = look_ahead.LookAheadParams(weights, own)
+        else:
+            config = heads.HeadsConfig("blockwise", GAMMA, WIDTH, 128)
+            weights = heads.init_params(config, jax.random.key(0))
+            make = functools.partial(OffsetHeadsDrafter, TargetHeads(model, config))
+            params = HeadsParams(weights, own)
+        return OpenDraft(
+            lambda gamma, stop_below: make(chain(gamma), False),
+            lambda sampling: DraftParams(params, sampling.traced()), params,
+        )  # fmt: skip
+
+
+class Bigrams:
+    """N-gram tables, of this vocabulary."""
+
+    def open(self, opening):
+        size = opening.target.model.vocab_size
+        tables = dataclasses.replace(dyadic_ngrams(2), unigram=jnp.full(size, 1 / size))
+        return OpenDraft(
+            lambda gamma, stop_below: NgramDrafter(chain(gamma), 2),
+            lambda sampling: DraftParams(tables, sampling.traced()), tables,
+        )  # fmt: skip
+
+
+# Of each case the draft, and what else the decoder is made with.
+CASES = {
+    "plain": (None, {}),
+    "plain sampled": (None, {"sampling": SAMPLED}),
+    "chain": (DRAFT, {}),
+    "chain sampled": (DRAFT, {"sampling": SAMPLED}),
+    "cut off": (DRAFT, {"sampling": SamplingConfig(1.0, 20, 0.9)}),
+    "stopping": (DRAFT, {"stop_below": 0.3}),
+    "block": (DRAFT, {"sampling": SAMPLED, "verifier": BlockVerifier()}),
+    "lenient": (DRAFT, {"verifier": LenientVerifier(0.5)}),
+    "tree": (DRAFT, {"tree": SHAPE}),
+    "tree sampled": (DRAFT, {"tree": SHAPE, "sampling": SAMPLED}),
+    "traversal": (DRAFT, {"tree": SHAPE, "sampling": SAMPLED, "verifier": TraversalVerifier()}),
+    "k-seq": (
+        DRAFT,
+        {
+            "tree": Tree((2, 1), independent=True),
+            "sampling": SAMPLED,
+            "verifier": KSeqVerifier(),
+        },
+    ),
+    "typical": (DRAFT, {"tree": SHAPE, "sampling": SAMPLED, "verifier": TypicalVerifier()}),
+    "best first": (DRAFT, {"tree": Tree(nodes=4, depth=2, siblings=2)}),
+    "point masses": (Copying(), {"tree": SHAPE, "verifier": PointMassVerifier()}),
+    "merged": (Merged((Copying(), Random())), {"tree": Tree((1, 1)), "sampling": SAMPLED}),
+    "copying": (Copying(), {}),
+    "random": (Random(), {"sampling": SAMPLED}),
+    "bigrams": (Bigrams(), {"sampling": SAMPLED}),
+    "int8": (Quantized(8), {}),
+    "int4": (Quantized(4), {}),
+    "hierarchical": (Hierarchical(Quantized(8), Copying()), {}),
+    "heads": (OnStates("heads"), {}),
+    "eagle": (OnStates("eagle"), {}),
+    "look-ahead": (OnStates("look-ahead"), {}),
+    "beams": (None, {"method": "beam", "beam": BeamConfig(2)}),
+    "speculative beams": (
+        DRAFT,
+        {"method": "speculative_beam", "gamma": 2, "beam": BeamConfig(2), "draft_beams": 2},
+    ),
+}  # fmt: skip
+
+
+def decoder_of(place, name, target=TARGET, other=None):
+    """The case's decoder, as shapes for this place; its models as ``target`` and ``other`` say."""
+    draft, options = CASES[name]
+    if draft is DRAFT and other is not None:
+        draft = other
+
+    decoding = Decoding(max_decode_len=16, **options)
+    if draft is None:
+        decoding = decoding.with_shape(None)
+    elif decoding.tree is None and decoding.gamma is None:
+        decoding = dataclasses.replace(decoding, gamma=GAMMA)
+    with place.tracing():
+        return shaped_decoder(target, draft, decoding, partitionings=(place.target, place.draft))
+
+
+def report_of(place, name, batch_size=1, family=None):
+    """What the compiler of a place's chip says of a case, of T5s or of another family."""
+    target, draft = (TARGET, None) if family is None else FAMILIES[family]
+    decoder = decoder_of(place, name, target, draft)
+    program = compile_decode(place, decoder, batch_size=batch_size, input_len=16)
+    depth = 0 if isinstance(decoder, BeamDecoder) or CASES[name][0] is None else GAMMA
+    return ProgramReport.of(program, place.where.chip, depth)
+
+
+def one_chip(name):
+    return Place(chips.find(name))
+
+
+def devices_of(place):
+    """The chips of a place's mesh, as it has them: [data, model]."""
+    assert isinstance(place.whole, NamedSharding)
+    assert isinstance(place.whole.mesh, Mesh)
+    return place.whole.mesh.devices

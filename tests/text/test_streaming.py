@@ -1,0 +1,140 @@
+"""Streamed pieces are the output of generate, in whole characters; closing them ends the work."""
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models
+
+import specdec
+from specdec.decoding import loop
+from specdec.decoding.batch_decoder import within
+from specdec.rules.spelling import Finish
+from specdec.text.hugging_face import HuggingFaceTokenizer
+from specdec.text.streaming import Piece, pieces, settled, sure
+
+TEXT = "The house is old, and the garden is large. Where is the station?"
+WARM = specdec.SamplingConfig(1.0)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return specdec.load_pair("quickstart")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": 3}, {"method": "autoregressive"}, {"gamma": 2, "sampling": WARM, "seed": 3},
+        {"tree": (2, 1)}, {"gamma": 3, "stop": ["Garten"]}, {"gamma": 3, "max_decode_len": 7},
+    ],
+)  # fmt: skip
+def test_pieces_are_what_generate_gives(pair, options):
+    out, found = pair.generate([TEXT], **options), list(pair.stream(TEXT, **options))
+    assert "".join(map(str, found)) == out.texts[0]
+    assert np.concatenate([piece.tokens for piece in found]).tolist() == out.tokens[0].tolist()
+    assert sum(piece.accepted for piece in found) == out.stats.accepted
+    assert len(found) == out.stats.target_calls
+    assert [piece.ended for piece in found] == [None] * (len(found) - 1) + out.ended
+
+
+def test_arrays_grow_on_the_way(pair, monkeypatch):
+    monkeypatch.setattr(loop, "FIRST_BUCKET", 16)
+    text = " ".join([TEXT] * 2)
+    out = pair.generate([text], gamma=3)
+    assert len(out.tokens[0]) > 16
+    found = list(pair.stream(text, gamma=3))
+    assert np.concatenate([piece.tokens for piece in found]).tolist() == out.tokens[0].tolist()
+
+
+def test_closing_ends_the_work(pair):
+    stream = pair.stream(TEXT, gamma=1)
+    first = next(stream)
+    stream.close()
+    assert first.text
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_a_prefix_and_a_piece_that_prints(pair):
+    out = pair.generate([TEXT], prefix="Das", gamma=3)
+    found = list(pair.stream(TEXT, prefix="Das", gamma=3))
+    assert "".join(f"{piece}" for piece in found) == out.texts[0]
+
+
+class Letters:
+    """A vocabulary that settles all but its last two characters."""
+
+    finish = Finish(replaces=(("x", "y"),))
+
+
+def test_what_may_change_is_held_back():
+    assert settled("abcdef", Letters(), ()) == "abcd"
+    letters = type("Settled", (), {"finish": Finish()})()
+    assert settled("ab\ufffd\ufffd", letters, ()) == "ab"
+    assert settled("ab STO", letters, ["STOP", 3]) == "ab "
+    assert settled("ab STOX", letters, ["STOP"]) == "ab STOX"
+    assert settled("aXX", letters, ["XXXY", "Y"]) == "a"
+
+
+def test_a_character_comes_whole():
+    letters = type("Settled", (), {"finish": Finish()})()
+    tokens = np.arange(3)
+    parts = [(tokens[:1], 0, "\ufffd", None), (tokens[:2], 1, "ä", None), (tokens, 1, "äb", "eos")]
+    found = list(pieces(iter(parts), letters, ()))
+    assert [piece.text for piece in found] == ["", "ä", "b"]
+    assert [piece.accepted for piece in found] == [0, 1, 0]
+    assert isinstance(found[0], Piece)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_that_are_torn_later(tmp_path, seed):
+    """What was shown stays, though a byte may turn all bytes before it into U+FFFD."""
+    names = ["</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "▁b"]
+    made = tokenizers.Tokenizer(
+        models.BPE({name: i for i, name in enumerate(names)}, [], byte_fallback=True)
+    )
+    first = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence(first)
+    made.save(str(tmp_path / "tokenizer.json"))
+    words = HuggingFaceTokenizer(tmp_path / "tokenizer.json")
+    generator = np.random.default_rng(seed)
+    some = [names.index(name) for name in ("<0x41>", "<0xC3>", "<0xA4>", "a", "▁b")]
+    tokens = generator.choice(some, 12)
+
+    def part(count):
+        row = tokens[:count].tolist()
+        if count == len(tokens):
+            return tokens, 0, words.decode(row), "limit"
+        return tokens[:count], 0, sure(words.decode, row, words), None
+
+    found = pieces((part(count + 1) for count in range(len(tokens))), words, ())
+    assert "".join(piece.text for piece in found) == words.decode(tokens.tolist())
+
+
+def test_time_that_is_over(pair):
+    parts = [("a", np.array([False])), ("b", np.array([True]))]
+    assert [over for *_, over in within(iter(parts), 1e-9)] == [True]
+    assert [over for *_, over in within(iter(parts), None)] == [False, False]
+    assert [over for *_, over in within(iter(parts[1:]), 1e-9)] == [False]
+    whole = pair.generate([TEXT] * 3, gamma=3)
+    out = pair.generate([TEXT] * 3, gamma=3, time_limit=1e-9, max_decode_len=40)
+    assert out.ended[1:] == ["time", "time"]
+    assert out.texts[1:] == ["", ""]
+    first = out.tokens[0]
+    assert first.tolist() == whole.tokens[0][: len(first)].tolist()
+    assert out.stats.emitted == len(first)
+    long = pair.generate([" ".join([TEXT] * 3)], gamma=1, time_limit=1e-9)
+    assert long.ended == ["time"]
+    assert 0 < len(long.tokens[0]) <= 8
+    assert pair.generate([TEXT], gamma=3, time_limit=600).texts == whole.texts[:1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "beam"}, {"gamma": "auto"}, {"method": "speculative_beam", "gamma": 2}],
+)
+def test_what_cannot_be_streamed(pair, options):
+    with pytest.raises(ValueError, match="Only one output that is emitted for good"):
+        pair.stream(TEXT, **options)
+    with pytest.raises(TypeError, match="did you mean gamma"):
+        pair.stream(TEXT, gama=3)

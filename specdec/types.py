@@ -6,15 +6,14 @@ L output bucket, S input length, P prefix length.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import positive, real, whole
+from specdec.core.fields import ABOVE_0, Real, Whole, checked
 from specdec.core.pytrees import pytree, static_field
 from specdec.core.topology import AnyTopology
 
@@ -24,10 +23,11 @@ Params = Any  # A model's or a drafter's own pytree; only that one looks inside.
 Cache = Any
 Encoded = Any
 DrafterState = Any
+_Kept = Annotated[float, Real("in (0, 1] (1 keeps all)", ABOVE_0, 1)]
 RuleStates = Any  # See :mod:`specdec.rules.base`.
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class SamplingConfig:
     """Options of sampling, from logits to a distribution; see :func:`specdec.core.standardize`.
 
@@ -45,25 +45,11 @@ class SamplingConfig:
       ValueError: for a value outside its range.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-
-    def __post_init__(self):
-        meaning = "finite and >= 0 (0 means argmax)"
-        temperature = real("temperature", self.temperature, meaning, 0)
-        top_k = whole("top_k (0 keeps all)", self.top_k, 0)
-        top_p, typical_p = (
-            positive(name, getattr(self, name), "in (0, 1] (1 keeps all)", 1)
-            for name in ("top_p", "typical_p")
-        )
-        min_p = real("min_p", self.min_p, "in [0, 1] (0 keeps all)", 0, 1)
-        for field, value in zip(
-            dataclasses.fields(self), (temperature, top_k, top_p, min_p, typical_p), strict=True
-        ):
-            object.__setattr__(self, field.name, value)  # Of Python's own types, for JSON.
+    temperature: Annotated[float, Real("finite and >= 0 (0 means argmax)", 0)] = 1.0
+    top_k: Annotated[int, Whole(0, note=" (0 keeps all)")] = 0
+    top_p: _Kept = 1.0
+    min_p: Annotated[float, Real("in [0, 1] (0 keeps all)", 0, 1)] = 0.0
+    typical_p: _Kept = 1.0
 
     @property
     def greedy(self) -> bool:

@@ -6,15 +6,14 @@
 Run both on one machine. ``write FILE.npz`` makes tiny random models of every family in FILE.models,
 unless they are there. Both checkouts read these files, and decode them by public names.
 ``compare`` exits with 1 if tokens, statistics or log-probabilities differ in a bit. Programs that
-differ are listed with the case that compiled them first, and are in FILE.differ, old and new, for
-diff. They are no failure: a change may be meant. A program's text is StableHLO as JAX lowered it,
-without locations and names.
+differ are listed with the case that compiled them first, and are kept, old and new, for diff. They
+are no failure: a change may be meant. A program's text is StableHLO as JAX lowered it, without
+locations and names.
 """
 
 import collections
 import os
 import re
-import shutil
 import sys
 import tempfile
 import zlib
@@ -234,15 +233,14 @@ def main(command, file, wanted=""):
     lines, most = differences(old, results)
     print(*lines, sep="\n")
     for kind, some, others in (("old", known, programs), ("new", programs, known)):
-        place = file.with_suffix(".differ") / kind
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        place = PROGRAMS / kind
+        place.mkdir()
         for name, text in [some[key] for key in some if key not in others]:
             print(f"program only in the {kind} one: {name}")
             (place / re.sub(r"\W+", "-", name)).write_text(text)
     gone, new = len(known.keys() - programs.keys()), len(programs.keys() - known.keys())
     print("DIFFERENT" if lines else "EQUAL", end=f": {len(lines)} of {len(old)} arrays differ, ")
-    print(f"floats by {most:.3g} at most; {gone} of {len(known)} programs are gone, {new} new")
+    print(f"floats by {most:.3g}; of {len(known)} programs {gone} are gone, {new} new: {PROGRAMS}")
     return bool(lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specdec.core.arguments import real, whole
+from specdec.core.fields import Count, Natural, checked
 from specdec.text.base import EOS_ID, PAD_ID
 
 
@@ -28,21 +28,19 @@ class TokenPair(NamedTuple):
     target: Sequence[int]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class BatchingOptions:
     """Options for making batches of sentences."""
 
     # Of inputs, and of targets, about: rows of (S, T) are 2 * tokens_per_batch // (S + T).
-    tokens_per_batch: int = 4096
+    tokens_per_batch: Count = 4096
     # The static lengths, EOS included, by ascending S + T: L where inputs and targets share one, or
     # (S, T). An example goes into the first that it fits.
     lengths: tuple[int | tuple[int, int], ...] = (16, 24, 32, 48, 64, 128)
     join_weights: tuple[float, ...] = (1.0,)  # i: the share of i + 1 sentences joined.
-    seed: int = 0  # Fixes the order, the joins and the shuffles.
+    seed: Natural = 0  # Fixes the order, the joins and the shuffles.
 
     def __post_init__(self):
-        whole("tokens_per_batch", self.tokens_per_batch, 1)
-        whole("seed", self.seed, 0)
         if not isinstance(self.lengths, Sequence) or isinstance(self.lengths, str):
             raise ValueError(f"lengths must be a list of whole numbers, got {self.lengths!r}.")
         for length in (size for shape in self.shapes for size in shape):

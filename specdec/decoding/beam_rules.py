@@ -28,14 +28,15 @@ Shapes: B batch, W beams, V vocabulary, C continuations of each beam, L output b
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from specdec.core.arguments import real, whole
+from specdec.core.arguments import real
+from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree, static_field
 from specdec.core.reductions import max_last, sum_last
 from specdec.core.residuals import one_of
@@ -52,7 +53,7 @@ _OWN: dict[str, dict[str, Any]] = {
 _TITLES: dict[str, str] = {"t5x": "T5X", "huggingface": "Hugging Face"}
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class BeamConfig:
     """Options of beam search; see :mod:`specdec.decoding.beam_rules` for the two rules.
 
@@ -67,15 +68,13 @@ class BeamConfig:
       ValueError: a value out of its range, or one that belongs to the other rule.
     """
 
-    num_beams: int = 4
+    num_beams: Count = 4
     rule: Rule = "t5x"
     alpha: float | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
 
     def __post_init__(self):
-        if self.rule not in get_args(Rule):
-            raise ValueError(f'rule must be "t5x" or "huggingface", got {self.rule!r}.')
         for rule, defaults in _OWN.items():
             for name, default in defaults.items():
                 given = getattr(self, name)
@@ -86,7 +85,6 @@ class BeamConfig:
                     )
                 if rule == self.rule and given is None:
                     object.__setattr__(self, name, default)
-        object.__setattr__(self, "num_beams", whole("num_beams", self.num_beams, 1))
         if self.rule == "t5x":
             alpha = real("alpha", self.alpha, "finite and >= 0", 0)
             object.__setattr__(self, "alpha", alpha)

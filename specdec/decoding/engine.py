@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree
 from specdec.core.randomness import BlockRandom
 from specdec.core.residuals import guess_counts, take, take_position
@@ -87,7 +87,7 @@ class Scored:
     logits: tuple[Float[Array, "b n1 v"], Float[Array, "b n1 v"]] | None
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class Engine:
     """A target, a drafter and a verifier. Everything is pure, and an engine is static.
 
@@ -108,13 +108,11 @@ class Engine:
     target: Model
     drafter: Drafter | None = None
     verifier: Verifier = TOKEN_VERIFIER
-    width: int = 1
+    width: Count = 1
     alternatives: int | None = None
-    samples: int = 1
+    samples: Count = 1
 
     def __post_init__(self):
-        whole("width", self.width, 1)
-        whole("samples", self.samples, 1)
         if self.drafter is not None and self.width != 1:
             raise ValueError(f"width is of plain decoding: leave it out, got {self.width}.")
 

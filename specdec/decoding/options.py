@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from specdec.core.arguments import positive, real, truth, whole
+from specdec.core.arguments import whole
+from specdec.core.fields import ABOVE_0, Count, Natural, Real, Share, Whole, checked
 from specdec.core.topology import MOST_NODES
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.shape import Chain, Shape, Tree, as_tree
@@ -25,7 +26,7 @@ _OF_CHAINS, _OF_TREES = TokenVerifier(), RecursiveVerifier()
 _PLAIN: dict[str, Method] = {"speculative": "autoregressive", "speculative_beam": "beam"}
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class Decoding:
     """How to decode. Checked when it is made; equal values decode alike.
 
@@ -84,41 +85,28 @@ class Decoding:
 
     method: Method = "speculative"
     gamma: int | Literal["auto"] | None = None
-    stop_below: float = 0.0
+    stop_below: Share = 0.0
     tree: Tree | Sequence[int] | Literal["auto"] | None = None
     beam: BeamConfig | None = None
-    num_samples: int = 1
+    num_samples: Count = 1
     num_return: int | None = None
     draft_beams: int | None = None
     verifier: Verifier | None = None
     rules: Sequence[Rule] | None = None
     draft_follows_rules: bool = True
     stop: Sequence[str | int] = ()
-    time_limit: float | None = None
+    time_limit: Annotated[float, Real("seconds, above 0", ABOVE_0)] | None = None
     log_probs: bool = False
-    top_log_probs: int = 0
+    top_log_probs: Natural = 0
     sampling: SamplingConfig = GREEDY
     draft_sampling: SamplingConfig | None = None
-    max_input_len: int = 512
+    max_input_len: Count = 512
     truncate: bool = False
-    max_decode_len: int = 64
-    seed: int = 0
-    batch_size: int = 1
+    max_decode_len: Count = 64
+    seed: Annotated[int, Whole(-(2**63), 2**64 - 1)] = 0
+    batch_size: Count = 1
 
     def __post_init__(self):
-        if self.method not in get_args(Method):
-            raise ValueError(
-                'method must be "speculative", "autoregressive", "beam" or "speculative_beam", got '
-                f"{self.method!r}."
-            )
-        self._set(
-            max_input_len=whole("max_input_len", self.max_input_len, 1),
-            max_decode_len=whole("max_decode_len", self.max_decode_len, 1),
-            seed=whole("seed", self.seed, -(2**63), 2**64 - 1),
-            batch_size=whole("batch_size", self.batch_size, 1),
-            num_samples=whole("num_samples", self.num_samples, 1),
-            stop_below=real("stop_below", self.stop_below, "in [0, 1]", 0, 1),
-        )
         self._check_objects()
         if self.num_samples > 1 and self.sampling.greedy:
             advice = "num_return" if self.searches else "sampling=specdec.SamplingConfig(1.0)"
@@ -144,11 +132,6 @@ class Decoding:
         if self.rules is not None:
             self._set(rules=self._checked_rules())
         self._set(stop=self._checked_stop())
-        if self.time_limit is not None:
-            self._set(time_limit=positive("time_limit", self.time_limit, "seconds, above 0"))
-        self._set(top_log_probs=whole("top_log_probs", self.top_log_probs, 0))
-        for name in ("draft_follows_rules", "log_probs", "truncate"):
-            self._set(**{name: truth(name, getattr(self, name))})
         given = self.verifier
         if given is not None and (not isinstance(given, Verifier) or isinstance(given, type)):
             raise ValueError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Whole, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.topology import Topology
@@ -15,7 +16,8 @@ from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.shape import Tree, fixed_shape
 from specdec.types import Draft, Params, Prompt, RandomSource, RuleStates, Start, Verdict
 
-_MOST_COMPARED = 64  # Each is an operation of its own in the program.
+# Most tokens compared: each is an operation of its own in the program.
+_Compared = Annotated[int, Whole(1, 64)]
 
 
 @pytree
@@ -31,7 +33,7 @@ class CopyingState:
     positions: Int[Array, "b k"]  # Where each chain of the block under way was copied from.
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class CopyingDrafter:
     """Finds the last emitted tokens earlier in the text and guesses that the same follows.
 
@@ -50,11 +52,10 @@ class CopyingDrafter:
     """
 
     topology: Topology  # A chain, or several of equal depth.
-    max_match: int = 8  # Most tokens compared.
+    max_match: _Compared = 8  # Most tokens compared.
     catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
 
     def __post_init__(self):
-        whole("max_match", self.max_match, 1, _MOST_COMPARED)
         if self.topology != Topology.branching((self._chains, *[1] * (self._depth - 1))):
             raise ValueError(
                 "Copying continues from several positions: its tree is of chains, such as "
@@ -139,7 +140,7 @@ class CopyingDrafter:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Copying:
     """Copies the tokens that followed the last ones in the input or the output so far.
 
@@ -147,10 +148,7 @@ class Copying:
       max_match: most tokens compared, in 1..64.
     """
 
-    max_match: int = 8
-
-    def __post_init__(self):
-        whole("Copying.max_match", self.max_match, 1, _MOST_COMPARED)
+    max_match: _Compared = 8
 
     def __str__(self) -> str:
         return "copying"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec.core.arguments import path_name
+from specdec.core.fields import PathName, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
 from specdec.core.topology import Topology
@@ -121,7 +121,7 @@ class OffsetHeadsDrafter:
         return OffsetHeadsState(jnp.where(active, newest.astype(jnp.float32), state.hidden))
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Heads:
     """A draft trained for the target: heads, an EAGLE-style layer, or look-ahead embeddings.
 
@@ -129,10 +129,7 @@ class Heads:
       path: their directory, which :mod:`specdec.training.heads` writes.
     """
 
-    path: str | os.PathLike
-
-    def __post_init__(self):
-        path_name("Heads.path", self.path)
+    path: PathName
 
     def __str__(self) -> str:
         return os.fspath(self.path)

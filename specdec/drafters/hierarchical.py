@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Whole, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.topology import MOST_NODES
@@ -189,7 +190,7 @@ class HierarchicalDrafter(ChainDrafter):
         return HierarchicalState(start, pending, active, inner, state.fed)
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Hierarchical:
     """A draft model that is itself sampled speculatively. Its drafts are chains.
 
@@ -204,7 +205,7 @@ class Hierarchical:
 
     draft: str | os.PathLike | Checkpoint | Quantized
     inner: Ngram | Copying | Random
-    gamma: int = 2
+    gamma: Annotated[int, Whole(1, MOST_NODES)] = 2
 
     def __post_init__(self):
         if not isinstance(draft_spec("Hierarchical.draft", self.draft), Checkpoint | Quantized):
@@ -217,7 +218,6 @@ class Hierarchical:
                 "Hierarchical.inner must be one of specdec.Ngram(), Copying() and Random(), whose "
                 f"guesses depend on tokens alone, got {self.inner!r}."
             )
-        whole("Hierarchical.gamma", self.gamma, 1, MOST_NODES)
         if isinstance(self.draft, os.PathLike):
             object.__setattr__(self, "draft", os.fspath(self.draft))
 

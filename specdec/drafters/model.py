@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import path_name, real
+from specdec.core.arguments import path_name
+from specdec.core.fields import Share, checked
 from specdec.core.pytrees import pytree
 from specdec.core.randomness import draw_from
 from specdec.core.reductions import softmax_parts
@@ -51,7 +52,7 @@ class ModelDrafterState:
     active: Bool[Array, " b"]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class ModelDrafter(ChainDrafter):
     """Drafts gamma tokens autoregressively from a model.
 
@@ -70,11 +71,7 @@ class ModelDrafter(ChainDrafter):
     # when greedy) is below this. That unlikely guess is KEPT and verified: dropping it would make
     # likely tokens likelier than the target has them. A row also stops after EOS then. 0 never
     # stops: each block has gamma guesses.
-    stop_below: float = 0.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        real("stop_below", self.stop_below, "in [0, 1]", 0, 1)
+    stop_below: Share = 0.0
 
     def init(
         self, params: DraftParams, prompt: Prompt, max_len: int, target: Start

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec.core.arguments import path_name, whole
+from specdec.core.fields import Count, PathName, checked
 from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams, OpenDraft, Opening, chain, never_stopping
 from specdec.drafters.growing import grow
@@ -88,7 +88,7 @@ class NgramDrafter:
         return jnp.take_along_axis(history, at, axis=1)
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Ngram:
     """N-gram tables that ``scripts/train.py`` made of a task's outputs; see ``configs/training``.
 
@@ -98,13 +98,8 @@ class Ngram:
         that the tables have.
     """
 
-    path: str | os.PathLike
-    order: int | None = None
-
-    def __post_init__(self):
-        path_name("Ngram.path", self.path)
-        if self.order is not None:
-            whole("Ngram.order", self.order, 1)
+    path: PathName
+    order: Count | None = None
 
     def __str__(self) -> str:
         name = "n-gram" if self.order is None else _NAMES.get(self.order, f"{self.order}-gram")

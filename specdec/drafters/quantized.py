@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 import jax
 
 from specdec.core.arguments import path_name
+from specdec.core.fields import checked
 from specdec.drafters.base import OpenDraft, Opening
 from specdec.drafters.model import model_draft
 from specdec.models.products.quantized import GROUP, check_bits
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Quantized:
     """The target's own decoder in few bits, or another model's.
 
@@ -31,12 +32,10 @@ class Quantized:
 
     bits: int = 8
     group: int | None = None
-    of: str | None = None
+    of: Annotated[str, path_name] | None = None
 
     def __post_init__(self):
         check_bits(self.bits, self.group)
-        if self.of is not None:
-            path_name("Quantized.of", self.of)
 
     def __str__(self) -> str:
         return f"{self.of or 'target'} in int{self.bits}"

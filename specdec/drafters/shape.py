@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from specdec.core.arguments import real, truth, whole
+from specdec.core.arguments import whole
+from specdec.core.fields import Share, Whole, checked
 from specdec.core.topology import MOST_NODES, Topology
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class Chain:
     """A chain of guesses: each follows the one before.
 
@@ -24,12 +24,8 @@ class Chain:
       ValueError: gamma is not in 1..MOST_NODES, or stop_below not in [0, 1].
     """
 
-    gamma: int
-    stop_below: float = 0.0
-
-    def __post_init__(self):
-        whole("gamma", self.gamma, 1, MOST_NODES)
-        real("stop_below", self.stop_below, "in [0, 1]", 0, 1)
+    gamma: Annotated[int, Whole(1, MOST_NODES)]
+    stop_below: Share = 0.0
 
     @property
     def levels(self) -> int:
@@ -40,7 +36,7 @@ class Chain:
         return f"gamma {self.gamma}"
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class Tree:
     """Shape of a tree: the guesses for each position. Give one of three shapes.
 
@@ -66,7 +62,6 @@ class Tree:
     independent: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "independent", truth("independent", self.independent))
         shapes = [
             name for name in ("branching", "parents", "nodes") if getattr(self, name) is not None
         ]

@@ -7,16 +7,17 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 
 from specdec.core.arguments import positive, real, whole
+from specdec.core.fields import Above0, Real, checked
 from specdec.core.files import read_object, write_json
 from specdec.core.theory_beams import levels_per_call
 from specdec.decoding.options import AutoName
 from specdec.drafters.shape import Chain, Shape, Tree
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class Candidate:
     """A way to decode.
 
@@ -32,23 +33,19 @@ class Candidate:
     """
 
     shape: Shape
-    tokens: float | None = None
-    predicted: float | None = None
-    measured: float | None = None
+    tokens: Above0 | None = None
+    predicted: Above0 | None = None
+    measured: Above0 | None = None
 
     def __post_init__(self):
         if not isinstance(self.shape, Shape):
             raise ValueError(f"shape must be a Chain or a Tree, got {self.shape!r}.")
-        for name in ("tokens", "predicted", "measured"):
-            value = getattr(self, name)
-            if value is not None:
-                positive(name, value, "above 0")
 
     def __str__(self) -> str:
         return str(self.shape)
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class Choice:
     """The fastest way found. ``print`` gives the reason.
 
@@ -69,20 +66,16 @@ class Choice:
     name: AutoName
     shape: Shape | None
     accepted: tuple[float, ...]
-    cost_ratio: float
+    cost_ratio: Annotated[float, Real("at least 0", 0)]
     verify_ratio: Mapping[int, float]
     candidates: tuple[Candidate, ...]
     note: str = ""
 
     def __post_init__(self):
-        names = get_args(AutoName)
-        if self.name not in names:
-            raise ValueError(f"name must be one of {', '.join(names)}, got {self.name!r}.")
         if not self.accepted:
             raise ValueError("accepted must have a probability at least.")
         for each in self.accepted:
             real("each of accepted", each, "a probability", 0, 1)
-        real("cost_ratio", self.cost_ratio, "at least 0", 0)
         for size, each in self.verify_ratio.items():
             whole("each size of verify_ratio", size, 1)
             positive("each of verify_ratio", each, "above 0")

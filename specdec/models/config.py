@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
+
+from specdec.core.arguments import MOST_LAYERS, MOST_SIZE, positive, whole
+from specdec.core.fields import BELOW_1, OneOf, Real, Whole
+
+
+def _positive(name: str, value: Any) -> Any:
+    """``value``, an int where it is one: config.json keeps it so."""
+    positive(name, value, "a positive number")
+    return value
+
+
+Size = Annotated[int, Whole(1, MOST_SIZE)]
+Layers = Annotated[int, Whole(1, MOST_LAYERS)]
+Rate = Annotated[float, Real("a number in [0, 1)", 0, BELOW_1)]
+Positive = Annotated[float, _positive]
+Dtype = Annotated[str, OneOf("float32", "bfloat16")]
+Ids = Annotated[tuple[int, ...], lambda name, given: tuple(given)]  # JSON's are lists.
 
 
 class Config(Protocol):
@@ -82,3 +99,12 @@ class Config(Protocol):
 
     @property
     def more_eos_ids(self) -> tuple[int, ...]: ...
+
+
+def check_ids(config: Config, *starts: str) -> None:
+    """Raises ValueError unless pad, ends and starts are tokens of the vocabulary."""
+    ends = () if config.eos_id is None else (config.eos_id,)
+    ids = {name: (getattr(config, name),) for name in ("pad_id", *starts)}
+    for name, tokens in (ids | {"eos_id": (*ends, *config.more_eos_ids)}).items():
+        for token in tokens:
+            whole(f"{type(config).__name__}.{name}", token, 0, config.vocab_size - 1)

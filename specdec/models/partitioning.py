@@ -17,13 +17,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Count, checked
 
 Rules = tuple[tuple[str, str | None], ...]
 Axes = tuple[str | None, ...]
@@ -40,7 +40,7 @@ _LOGICAL = [axis for axis, _ in T5X_RULES]
 MESH_AXES = ("data", "model")
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class DeviceMesh:
     """data x model devices, and how target and draft are laid over them.
 
@@ -59,18 +59,10 @@ class DeviceMesh:
       ValueError: a size below 1, or a rule of an unknown axis.
     """
 
-    data: int = 1
-    model: int = 1
-    target_rules: Rules = T5X_RULES
-    draft_rules: Rules = REPLICATED_RULES
-
-    def __post_init__(self):
-        for name in ("data", "model"):
-            size = whole(f"DeviceMesh.{name}", getattr(self, name), 1)
-            object.__setattr__(self, name, size)
-        for name in ("target_rules", "draft_rules"):
-            # Lists, too, are rules in a configuration; but models are hashed.
-            object.__setattr__(self, name, _checked_rules(name, getattr(self, name)))
+    data: Count = 1
+    model: Count = 1
+    target_rules: Annotated[Rules, _checked_rules] = T5X_RULES
+    draft_rules: Annotated[Rules, _checked_rules] = REPLICATED_RULES
 
     @property
     def target(self) -> Partitioning:
@@ -103,16 +95,16 @@ def _checked_rules(name: str, given: Any) -> Rules:
     lists = isinstance(given, list | tuple)
     if not lists or not all(isinstance(rule, list | tuple) and len(rule) == 2 for rule in given):
         raise ValueError(
-            f"DeviceMesh.{name} must be pairs of a logical axis and a mesh axis, such as "
+            f"{name} must be pairs of a logical axis and a mesh axis, such as "
             f"(('mlp', 'model'),), got {given!r}."
         )
     for axis, onto in given:
         if axis not in _LOGICAL or onto not in ("data", "model", None):
             raise ValueError(
-                f"DeviceMesh.{name} cannot map {axis!r} to {onto!r}: logical axes are "
+                f"{name} cannot map {axis!r} to {onto!r}: logical axes are "
                 f"{', '.join(_LOGICAL)}; they go to 'data', 'model' or None."
             )
-    return tuple(map(tuple, given))
+    return tuple(map(tuple, given))  # Lists, too, are rules; but models are hashed.
 
 
 @functools.cache

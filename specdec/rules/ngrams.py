@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class NoRepeatNgram:
     """No ``size`` tokens in a row occur twice, a prefix or a decoder-only model's prompt included.
 
@@ -27,10 +25,7 @@ class NoRepeatNgram:
       ValueError: it is no whole number, or below 1.
     """
 
-    size: int
-
-    def __post_init__(self):
-        whole("NoRepeatNgram.size", self.size, 1)
+    size: Count
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _NoRepeat(self.size, target.vocab_size)

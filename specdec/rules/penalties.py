@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import real
+from specdec.core.fields import Real, checked
 from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
 
 _FLOAT = np.finfo(np.float32)
 _LARGEST = float(_FLOAT.max)
-_FINITE = "a finite number of float32"
+_ABOVE_0 = "above 0 (1 changes nothing), a number of float32"
+_Finite = Annotated[float, Real("a finite number of float32", -_LARGEST, _LARGEST)]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class RepetitionPenalty:
     """Logits above 0 of each token that came before are divided by ``penalty``, others multiplied.
 
@@ -35,11 +36,7 @@ class RepetitionPenalty:
       ValueError: it is not above 0.
     """
 
-    penalty: float
-
-    def __post_init__(self):
-        meaning = "above 0 (1 changes nothing), a number of float32"
-        real("RepetitionPenalty.penalty", self.penalty, meaning, float(_FLOAT.tiny), _LARGEST)
+    penalty: Annotated[float, Real(_ABOVE_0, float(_FLOAT.tiny), _LARGEST)]
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _Repetition(np.float32(self.penalty), target.vocab_size)
@@ -63,7 +60,7 @@ class _Repetition:
         return state | (jnp.arange(self.vocab_size) == token)
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class PresencePenalty:
     """Takes ``penalty`` from the logit of each token that the output has.
 
@@ -76,16 +73,13 @@ class PresencePenalty:
       ValueError: it is not finite.
     """
 
-    penalty: float
-
-    def __post_init__(self):
-        real("PresencePenalty.penalty", self.penalty, _FINITE, -_LARGEST, _LARGEST)
+    penalty: _Finite
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _Counted(np.float32(self.penalty), np.float32(0), target.vocab_size)
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class FrequencyPenalty:
     """Takes ``penalty`` from a token's logit as often as the output has the token.
 
@@ -98,10 +92,7 @@ class FrequencyPenalty:
       ValueError: it is not finite.
     """
 
-    penalty: float
-
-    def __post_init__(self):
-        real("FrequencyPenalty.penalty", self.penalty, _FINITE, -_LARGEST, _LARGEST)
+    penalty: _Finite
 
     def open(self, target: RuleTarget) -> OpenRule:
         return _Counted(np.float32(0), np.float32(self.penalty), target.vocab_size)

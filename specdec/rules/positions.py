@@ -5,22 +5,24 @@ What is forced has the logit 0, and all else -inf, as in transformers: beams cou
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.arguments import whole
+from specdec.core.fields import Natural, Whole, checked
 from specdec.core.pytrees import pytree
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
 
 MOST = 2**31 - 1  # Tokens are counted in 32 bits.
+_Tokens = Annotated[int, Whole(0, MOST)]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class MinLength:
     """EOS may not follow before there are ``length`` tokens, those of the prefix included.
 
@@ -35,10 +37,7 @@ class MinLength:
         ``max_decode_len``.
     """
 
-    length: int
-
-    def __post_init__(self):
-        whole("MinLength.length", self.length, 0, MOST)
+    length: _Tokens
 
     def open(self, target: RuleTarget) -> OpenRule:
         if not target.continues:  # The start token.
@@ -46,7 +45,7 @@ class MinLength:
         return _Least(np.int32(self.length), target.mask(target.eos_ids), np.bool_(True))
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class MinNewTokens:
     """EOS may not follow before the output has ``count`` tokens.
 
@@ -60,10 +59,7 @@ class MinNewTokens:
         ``max_decode_len``.
     """
 
-    count: int
-
-    def __post_init__(self):
-        whole("MinNewTokens.count", self.count, 0, MOST)
+    count: _Tokens
 
     def open(self, target: RuleTarget) -> OpenRule:
         _check_least("MinNewTokens", self.count, self.count, target)
@@ -96,7 +92,7 @@ class _Least:
         return state + 1
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class ForcedFirst:
     """The output begins with ``token``, unless an encoder-decoder's was made to begin otherwise.
 
@@ -106,10 +102,7 @@ class ForcedFirst:
       ValueError: no token id; opened, one outside the vocabulary.
     """
 
-    token: int
-
-    def __post_init__(self):
-        whole("ForcedFirst.token", self.token, 0)
+    token: Natural
 
     def open(self, target: RuleTarget) -> OpenRule:
         target.token("ForcedFirst", self.token)
@@ -133,7 +126,7 @@ class _First:
         return jnp.zeros_like(state)
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class ForcedLast:
     """An output that has not ended before ends with ``token`` at its limit.
 
@@ -146,11 +139,7 @@ class ForcedLast:
       ValueError: no token id; opened, one outside the vocabulary, or None for a model without EOS.
     """
 
-    token: int | None = None
-
-    def __post_init__(self):
-        if self.token is not None:
-            whole("ForcedLast.token", self.token, 0)
+    token: Natural | None = None
 
     def open(self, target: RuleTarget) -> OpenRule:
         if self.token is None and not target.eos_ids:
@@ -175,7 +164,7 @@ class _Last:
         return state - 1
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Suppressed:
     """Some tokens never follow, or not at one place of the output.
 
@@ -190,15 +179,13 @@ class Suppressed:
     """
 
     tokens: Sequence[int]
-    at: int | None = None
+    at: _Tokens | None = None
 
     def __post_init__(self):
         if isinstance(self.tokens, str) or not isinstance(self.tokens, Iterable):
             raise ValueError(f"Suppressed.tokens must be a list of token ids, got {self.tokens!r}.")
         tokens = tuple(whole("each of Suppressed.tokens", each, 0) for each in self.tokens)
         object.__setattr__(self, "tokens", tokens)
-        if self.at is not None:
-            whole("Suppressed.at", self.at, 0, MOST)
 
     def open(self, target: RuleTarget) -> OpenRule:
         mask = target.mask([target.token("Suppressed", each) for each in self.tokens])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import GenerationConfig, check_generation_config
-from specdec.core.arguments import choice, path_name, truth, whole
+from specdec.core.arguments import path_name
+from specdec.core.fields import Count, Natural, OneOf, checked
 from specdec.data.inputs import Text
 from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
@@ -21,7 +21,7 @@ from specdec.models.partitioning import DeviceMesh, check_mesh
 from specdec.runs.inputs import BadRows
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class DecodeRun:
     """A decoding run: its rows, and how. ``configs/runs/decode.gin`` binds its fields.
 
@@ -45,13 +45,13 @@ class DecodeRun:
     """
 
     task: Task
-    target: str
+    target: Annotated[str, path_name]
     draft: str | DraftSpec
     decoding: Decoding
-    dtype: str
-    num_examples: int | None
-    timing_examples: int
-    timing_repetitions: int
+    dtype: Annotated[str, OneOf("float32", "bfloat16")]
+    num_examples: Count | None
+    timing_examples: Natural
+    timing_repetitions: Count
     bad_rows: BadRows = "fail"
     weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None
@@ -70,20 +70,8 @@ class DecodeRun:
                 "which are for generate."
             )
         draft_spec("draft", self.draft)
-        choice("dtype", self.dtype, "float32", "bfloat16")
-        choice("weights", self.weights, "int8", None)
         check_generation_config(self.generation_config)
         check_mesh(self.mesh)
-        choice("bad_rows", self.bad_rows, *get_args(BadRows))
-        checked = {
-            "target": path_name("target", self.target), "check": truth("check", self.check)
-        }  # fmt: skip
-        at_least = {"timing_examples": 0, "timing_repetitions": 1}
-        if self.num_examples is not None:
-            at_least["num_examples"] = 1
-        checked |= {name: whole(name, getattr(self, name), n) for name, n in at_least.items()}
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)  # Of Python's own types, for JSON.
 
     @property
     def checked(self) -> bool:

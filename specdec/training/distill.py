@@ -13,13 +13,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
 from specdec.checkpoints import architectures
-from specdec.core.arguments import real, whole
+from specdec.core.fields import ABOVE_0, BELOW_1, Count, Real, Share, Whole, checked
 from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
 from specdec.training.acceptance import acceptance
@@ -31,6 +31,7 @@ from specdec.training.losses import (
     Divergence,
     comparison,
     jensen_shannon,
+    loss_name,
     total_variation,
 )
 from specdec.training.on_policy import OnPolicy, OnPolicyBatches, generator
@@ -39,7 +40,7 @@ from specdec.training.scored import ScoredBatch, ScoredBatches
 from specdec.training.train import Files, apply, first_params, per_token, prepare
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class DistillationOptions:
     """Options for a draft that learns from the target.
 
@@ -58,24 +59,15 @@ class DistillationOptions:
     """
 
     target: str
-    loss: str = "forward_kl"
-    jensen_shannon_weight: float = 0.5
-    cross_entropy_weight: float = 0.0
+    loss: Annotated[str, loss_name] = "forward_kl"
+    jensen_shannon_weight: Annotated[float, Real("between 0 and 1", ABOVE_0, BELOW_1)] = 0.5
+    cross_entropy_weight: Share = 0.0
     generated_file: str | None = None
     on_policy: OnPolicy | None = None
-    scored_epochs: int = 0
-    top: int = 32
+    scored_epochs: Annotated[int, Whole(0)] = 0
+    top: Count = 32
 
     def __post_init__(self):
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
-        real("cross_entropy_weight", self.cross_entropy_weight, "in [0, 1]", 0, 1)
-        whole("scored_epochs", self.scored_epochs, 0)
-        whole("top", self.top, 1)
-        if not 0 < self.jensen_shannon_weight < 1:
-            raise ValueError(
-                f"jensen_shannon_weight must be between 0 and 1, got {self.jensen_shannon_weight}."
-            )
         if self.scored_epochs and self.loss in OF_ALL_TOKENS:
             raise ValueError(
                 f"{self.loss} needs the target's probability of every token: use another loss, or "

@@ -16,11 +16,10 @@ section 3. The losses are those of :mod:`specdec.training.losses`.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.heads import Config, init_params, load_heads, save_heads
 from specdec.checkpoints.loading import resolve
 from specdec.core import platforms
-from specdec.core.arguments import real, whole
+from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.core.topology import Forest
 from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
@@ -43,7 +42,7 @@ from specdec.models.look_ahead.model import LookAheadConfig, LookAheadParams
 from specdec.models.packed import PackedModel
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
-from specdec.training.losses import LOSSES, comparison
+from specdec.training.losses import LOSSES, comparison, loss_name
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.train import Files, per_token, prepare
 from specdec.types import Encoded
@@ -53,7 +52,7 @@ _SHARE = "share"  # Of all tokens, those that guess 1, 2, ... in a row can be fo
 Compared = tuple[Array, Array, Array]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class HeadsOptions:
     """Options for heads that learn from the target.
 
@@ -72,18 +71,12 @@ class HeadsOptions:
     """
 
     target: str
-    loss: str = "forward_kl"
-    decay: float = 0.8
-    steps_ahead: int = 3
+    loss: Annotated[str, loss_name] = "forward_kl"
+    decay: Annotated[float, Real("in (0, 1]", ABOVE_0, 1)] = 0.8
+    steps_ahead: Count = 3
     generated_file: str | None = None
     initial: str | None = None
     draft_vocabulary: str | None = None
-
-    def __post_init__(self):
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
-        real("decay", self.decay, "in (0, 1]", math.ulp(0.0), 1)
-        whole("steps_ahead", self.steps_ahead, 1)
 
 
 def train_heads(

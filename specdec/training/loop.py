@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Count, Whole, checked
 from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
 from specdec.data.batching import TokenBatch
@@ -27,7 +26,7 @@ from specdec.types import AnyArray
 LossFunction = Callable[[Any, Any, TokenBatch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class LoopOptions:
     """Length and rhythm of a run, in optimizer steps.
 
@@ -35,16 +34,11 @@ class LoopOptions:
     ValueError.
     """
 
-    total_steps: int
-    log_every: int = 20
-    eval_every: int = 500
-    checkpoint_every: int = 200
-    seed: int = 0
-
-    def __post_init__(self):
-        for name in ("total_steps", "log_every", "eval_every", "checkpoint_every"):
-            whole(name, getattr(self, name), 1)
-        whole("seed", self.seed, 0, 2**63 - 1)
+    total_steps: Count
+    log_every: Count = 20
+    eval_every: Count = 500
+    checkpoint_every: Count = 200
+    seed: Annotated[int, Whole(0, 2**63 - 1)] = 0
 
 
 def run_loop(

@@ -87,5 +87,14 @@ LOSSES: dict[str, Divergence] = {
     "negative_log_acceptance": negative_log_acceptance,
     "hybrid": hybrid,
 }
+
+
+def loss_name(name: str, value: object) -> str:
+    """``value``, which a field called ``name`` has; ValueError unless it names a loss."""
+    if not isinstance(value, str) or value not in LOSSES:
+        raise ValueError(f"{name} must be one of {', '.join(LOSSES)}, got {value!r}.")
+    return value
+
+
 # Losses that also count tokens whose target probability is not known.
 OF_ALL_TOKENS = ("reverse_kl", "jensen_shannon")

@@ -15,17 +15,16 @@ one near p0 and total variation are ours.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from specdec.checkpoints import architectures
-from specdec.core.arguments import real, whole
+from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.data.batching import BatchingOptions
 from specdec.text.files import copy_vocabulary
 from specdec.training.checkpointing import (
@@ -41,7 +40,7 @@ from specdec.training.scored import ScoredBatches
 from specdec.training.train import TextFiles, apply, likeliest, per_token, prepare
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class MutualOptions:
     """Options for models that learn to agree: which, and how much.
 
@@ -56,14 +55,9 @@ class MutualOptions:
 
     target: str
     draft: str
-    agreement_weight: float = 2.0
-    scored_epochs: int = 1
-    top: int = 32
-
-    def __post_init__(self):
-        real("agreement_weight", self.agreement_weight, "a number above 0", math.ulp(0.0))
-        whole("scored_epochs", self.scored_epochs, 1)
-        whole("top", self.top, 1)
+    agreement_weight: Annotated[float, Real("a number above 0", ABOVE_0)] = 2.0
+    scored_epochs: Count = 1
+    top: Count = 32
 
 
 def learn_together(

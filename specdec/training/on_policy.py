@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import jax
 import numpy as np
 
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
-from specdec.core.arguments import real, whole
+from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.core.files import numpy_file, written
 from specdec.data.batching import TokenBatch
 from specdec.models.base import Model
@@ -32,7 +31,7 @@ from specdec.types import Encoded, Params, Prompt, SamplingConfig
 DIRECTORY = "on_policy"
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class OnPolicy:
     """Options for training data that the draft generates itself.
 
@@ -43,14 +42,9 @@ class OnPolicy:
       temperature: of the draft's distribution; 0 takes the most probable token.
     """
 
-    share: float = 1.0
-    refresh_every: int = 50
-    temperature: float = 1.0
-
-    def __post_init__(self):
-        real("share", self.share, "in (0, 1]", math.ulp(0.0), 1)
-        whole("refresh_every", self.refresh_every, 1)
-        real("temperature", self.temperature, "a number of at least 0", 0)
+    share: Annotated[float, Real("in (0, 1]", ABOVE_0, 1)] = 1.0
+    refresh_every: Count = 50
+    temperature: Annotated[float, Real("a number of at least 0", 0)] = 1.0
 
 
 class Numbered(Protocol):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
 import optax
 
-from specdec.core.arguments import real, whole
+from specdec.core.fields import ABOVE_0, Count, Real, checked
+
+Above0 = Annotated[float, Real("a number above 0", ABOVE_0)]
+Fraction = Annotated[float, Real("a number in [0, 1]", 0, 1)]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class OptimizerOptions:
     """AdamW or Adafactor behind a global-norm clip, linear warm-up, then decay.
 
@@ -26,25 +27,18 @@ class OptimizerOptions:
     """
 
     name: Literal["adamw", "adafactor"] = "adamw"
-    peak_learning_rate: float = 1e-2
-    warmup_steps: int = 200
+    peak_learning_rate: Above0 = 1e-2
+    warmup_steps: Count = 200
     schedule: Literal["cosine", "rsqrt"] = "cosine"
-    final_fraction: float = 0.05
-    b1: float = 0.9
-    b2: float = 0.98
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-
-    def __post_init__(self):
-        whole("warmup_steps", self.warmup_steps, 1)
-        for name in ("peak_learning_rate", "clip_norm"):
-            real(name, getattr(self, name), "a number above 0", math.ulp(0.0))
-        for name in ("final_fraction", "b1", "b2", "weight_decay"):
-            real(name, getattr(self, name), "a number in [0, 1]", 0, 1)
+    final_fraction: Fraction = 0.05
+    b1: Fraction = 0.9
+    b2: Fraction = 0.98
+    weight_decay: Fraction = 0.0
+    clip_norm: Above0 = 1.0
 
 
 def learning_rate(options: OptimizerOptions, total_steps: int) -> optax.Schedule:
-    """Learning rate by step; ValueError if unknown or the warm-up exceeds ``total_steps``."""
+    """Learning rate by step; ValueError if the warm-up exceeds ``total_steps``."""
     warmup, peak = options.warmup_steps, options.peak_learning_rate
     if not 1 <= warmup < total_steps:
         raise ValueError(f"warmup_steps={warmup} must be in [1, total_steps={total_steps}).")
@@ -52,11 +46,7 @@ def learning_rate(options: OptimizerOptions, total_steps: int) -> optax.Schedule
         return optax.warmup_cosine_decay_schedule(
             0.0, peak, warmup, total_steps, end_value=peak * options.final_fraction
         )
-    if options.schedule == "rsqrt":
-        return lambda step: (
-            peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1)))
-        )
-    raise ValueError(f"schedule must be 'cosine' or 'rsqrt', got {options.schedule!r}.")
+    return lambda step: peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1)))
 
 
 def make_optimizer(options: OptimizerOptions, total_steps: int) -> optax.GradientTransformation:

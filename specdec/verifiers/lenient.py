@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import positive
+from specdec.core.fields import ABOVE_0, Real, checked
 from specdec.core.residuals import acceptance_prob, guess_probs, leading_true, take
 from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource
 from specdec.verifiers.token import TokenVerifier
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class LenientVerifier(TokenVerifier):
     """Token verification against q scaled down by l = ``lenience``. NOT lossless for l < 1.
 
@@ -30,12 +31,11 @@ class LenientVerifier(TokenVerifier):
       ValueError: lenience outside (0, 1]; a draft that is not a chain.
     """
 
-    lenience: float
+    lenience: Annotated[float, Real("in (0, 1] (1 is exact)", ABOVE_0, 1)]
     lossless: bool = dataclasses.field(init=False)
     needs_probs: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self):
-        positive("lenience", self.lenience, "in (0, 1] (1 is exact)", 1)
         object.__setattr__(self, "lossless", self.lenience == 1)
 
     def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:

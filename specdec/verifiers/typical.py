@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.core.arguments import positive
+from specdec.core.fields import PositiveShare, checked
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take, take_position
@@ -15,7 +15,7 @@ from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource,
 from specdec.verifiers.tree import greedy_verdict, levels, path_to, tree_verdict
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class TypicalVerifier:
     """Accepts x if p(x) > min(epsilon, delta exp(-H(p))), whatever it was drawn from. NOT lossless.
 
@@ -33,15 +33,11 @@ class TypicalVerifier:
       ValueError: epsilon or delta outside (0, 1].
     """
 
-    epsilon: float = 0.3
-    delta: float = 0.09
+    epsilon: PositiveShare = 0.3
+    delta: PositiveShare = 0.09
     lossless: bool = dataclasses.field(default=False, init=False)
     needs_probs: bool = dataclasses.field(default=False, init=False)
     trees: bool = dataclasses.field(default=True, init=False)
-
-    def __post_init__(self):
-        for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
-            positive(name, value, "in (0, 1]", 1)
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         if isinstance(target, PointMass):

@@ -215,7 +215,7 @@ def test_nan_is_told():
     [
         ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
         ({"num_beams": 2.5}, "num_beams must be a whole number"),
-        ({"rule": "google"}, 'rule must be "t5x" or "huggingface", got \'google\''),
+        ({"rule": "google"}, "rule must be 't5x' or 'huggingface', got 'google'"),
         ({"alpha": -1.0}, "alpha must be finite and >= 0, got -1.0"),
         ({"length_penalty": 1.0}, "length_penalty belongs to rule='huggingface'"),
         ({"early_stopping": False}, "early_stopping belongs to rule='huggingface'"),

@@ -268,8 +268,8 @@ def test_what_is_written_is_read(tmp_path, kind):
     [
         ({"model_type": "t5"}, "is not of heads"),
         ({"count": 2}, "does not hold the heads"),
-        ({"kind": "other"}, "not a config of heads: kind must be one of blockwise, medusa"),
-        ({"kind": []}, "not a config of heads: kind must be one of blockwise, medusa"),
+        ({"kind": "other"}, "not a config of heads: kind must be 'blockwise' or 'medusa'"),
+        ({"kind": []}, "not a config of heads: kind must be 'blockwise' or 'medusa'"),
         ({"width": 10**30}, "does not hold the heads"),
         ({"more": 1}, "not a config of heads: .*unexpected keyword"),
         ({"target": "a\nb"}, "was trained on another target"),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from specdec.core.arguments import MOST_LAYERS, MOST_SIZE, real, truth, whole
+from specdec.core.arguments import MOST_SIZE
+from specdec.core.fields import Whole, checked
+from specdec.models.config import Dtype, Ids, Layers, Rate, Size, check_ids
 
 Activation = Literal["relu", "gelu", "gelu_exact", "silu"]
 Positions = Literal["learned", "sinusoidal", "tensor2tensor"]
-_SIZES = (
-    "vocab_size", "max_positions", "d_model", "num_encoder_layers", "num_decoder_layers",
-    "num_heads", "d_ff",
-)  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class BartConfig:
     """Everything that fixes the arithmetic of these encoder-decoders.
 
@@ -24,17 +21,18 @@ class BartConfig:
     (Marian), and their models in transformers 5.
     """
 
-    vocab_size: int  # Rows of the decoder's embedding, V. May exceed the vocabulary's own size.
-    max_positions: int  # Tokens that an input may have, and prefix and output together, P.
-    d_model: int  # Width of the residual stream, D.
-    num_encoder_layers: int
-    num_decoder_layers: int  # Depths need not be equal.
-    num_heads: int  # H, which divides D.
-    d_ff: int  # Hidden width of the feed-forward block, F.
+    vocab_size: Size  # Rows of the decoder's embedding, V. May exceed the vocabulary's own size.
+    max_positions: Size  # Tokens that an input may have, and prefix and output together, P.
+    d_model: Size  # Width of the residual stream, D.
+    num_encoder_layers: Layers
+    num_decoder_layers: Layers  # Depths need not be equal.
+    num_heads: Size  # H, which divides D.
+    d_ff: Size  # Hidden width of the feed-forward block, F.
     # "sinusoidal": sines, then cosines, of frequencies 10000**(-2k / D), as in Vaswani et al. 2017.
     # "tensor2tensor": the same of 10000**(-k / (D / 2 - 1)), so that the last is 1 / 10000.
     positions: Positions = "learned"
-    position_offset: int = 2  # The row of its table that the first position has.
+    # The row of its table that the first position has.
+    position_offset: Annotated[int, Whole(0, MOST_SIZE)] = 2
     pre_norm: bool = False  # Norms before each part and behind all layers, not after each part.
     embedding_norm: bool = True  # A norm of embedded tokens and their positions.
     scaled_embedding: bool = False  # Embedded tokens are multiplied with sqrt(D).
@@ -43,30 +41,15 @@ class BartConfig:
     logits_bias: bool = True  # A number for each token is added to its logit.
     tied_logits: bool = True  # Logits are h @ embedding.T instead of a ``logits_dense``.
     # Rows of the encoder's own embedding; None where it has the decoder's.
-    encoder_vocab_size: int | None = None
-    dropout_rate: float = 0.0  # In training only.
-    dtype: str = "float32"  # Of activations; or "bfloat16".
+    encoder_vocab_size: Size | None = None
+    dropout_rate: Rate = 0.0  # In training only.
+    dtype: Dtype = "float32"  # Of activations; or "bfloat16".
     pad_id: int = 1
     eos_id: int | None = 2  # None: nothing ends an output but its limit.
-    more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
+    more_eos_ids: Ids = ()  # They, too, end an output.
     decoder_start_id: int = 2
 
     def __post_init__(self):
-        for name in _SIZES:
-            most = MOST_LAYERS if name.endswith("_layers") else MOST_SIZE
-            whole(f"BartConfig.{name}", getattr(self, name), 1, most)
-        if self.encoder_vocab_size is not None:
-            whole("BartConfig.encoder_vocab_size", self.encoder_vocab_size, 1, MOST_SIZE)
-        whole("BartConfig.position_offset", self.position_offset, 0, MOST_SIZE)
-        real("BartConfig.dropout_rate", self.dropout_rate, "a number in [0, 1)", 0, 1 - 1e-12)
-        for name in (
-            "pre_norm",
-            "embedding_norm",
-            "scaled_embedding",
-            "logits_bias",
-            "tied_logits",
-        ):
-            truth(f"BartConfig.{name}", getattr(self, name))
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"BartConfig.num_heads must divide d_model = {self.d_model}, got {self.num_heads}."
@@ -76,19 +59,7 @@ class BartConfig:
                 "BartConfig.d_model must be even and at least 4 for sines and cosines, got "
                 f"{self.d_model}."
             )
-        for name, known in (
-            ("activation", get_args(Activation)), ("positions", get_args(Positions)),
-            ("dtype", ("float32", "bfloat16")),
-        ):  # fmt: skip
-            if getattr(self, name) not in known:
-                asked = " or ".join(map(repr, known))
-                raise ValueError(f"BartConfig.{name} must be {asked}, got {getattr(self, name)!r}.")
-        object.__setattr__(self, "more_eos_ids", tuple(self.more_eos_ids))  # JSON's are lists.
-        tokens = {name: (getattr(self, name),) for name in ("pad_id", "decoder_start_id")}
-        ends = () if self.eos_id is None else (self.eos_id,)
-        for name, ids in (tokens | {"eos_id": (*ends, *self.more_eos_ids)}).items():
-            for token in ids:
-                whole(f"BartConfig.{name}", token, 0, self.vocab_size - 1)
+        check_ids(self, "decoder_start_id")
 
     @property
     def reads_prefix(self) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from specdec.core.arguments import whole
+from specdec.core.fields import Count, checked
 from specdec.models.t5.config import T5Config
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class EagleConfig:
     """A decoder layer between two projections.
 
@@ -23,21 +21,13 @@ class EagleConfig:
       ValueError: a value out of range.
     """
 
-    width: int
-    inner_width: int
-    num_heads: int
-    head_dim: int
-    d_ff: int
+    width: Count
+    inner_width: Count
+    num_heads: Count
+    head_dim: Count
+    d_ff: Count
     reads_encoding: bool
-    encoding_width: int | None = None
-
-    def __post_init__(self):
-        for name in ("width", "inner_width", "num_heads", "head_dim", "d_ff"):
-            whole(name, getattr(self, name), 1)
-        if not isinstance(self.reads_encoding, bool):
-            raise ValueError(f"reads_encoding must be True or False, got {self.reads_encoding!r}.")
-        if self.encoding_width is not None:
-            whole("encoding_width", self.encoding_width, 1)
+    encoding_width: Count | None = None
 
     @property
     def encoder_width(self) -> int:

@@ -13,7 +13,6 @@ Shapes: D the target's hidden width, K heads, F hidden units.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Literal
 
@@ -23,13 +22,14 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from specdec.core.arguments import whole
+from specdec.core.fields import Count, Natural, checked
 from specdec.models.products.plain import precision
 
 Kind = Literal["blockwise", "medusa"]
 KINDS: tuple[Kind, ...] = ("blockwise", "medusa")
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class HeadsConfig:
     """The shape of a target's heads.
 
@@ -45,15 +45,11 @@ class HeadsConfig:
     """
 
     kind: Kind
-    count: int
-    width: int
-    hidden_units: int = 0
+    count: Count
+    width: Count
+    hidden_units: Natural = 0
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}.")
-        whole("count", self.count, 1)
-        whole("width", self.width, 1)
         whole("hidden_units", self.hidden_units, *((1,) if self.kind == "blockwise" else (0, 0)))
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.core.arguments import whole
+from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.models import cache as kv
@@ -22,7 +22,7 @@ from specdec.types import Distribution, Encoded, Params, Prompt
 _STDDEV = 0.02  # Of embeddings that have learned nothing.
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class LookAheadConfig:
     """L embeddings for a target of hidden width D.
 
@@ -30,12 +30,8 @@ class LookAheadConfig:
       ValueError: a value out of range.
     """
 
-    count: int  # L
-    width: int  # D
-
-    def __post_init__(self):
-        whole("count", self.count, 1)
-        whole("width", self.width, 1)
+    count: Count  # L
+    width: Count  # D
 
 
 def init_params(config: LookAheadConfig, key: jax.Array) -> dict:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
-from specdec.core.arguments import MOST_LAYERS, MOST_SIZE, positive, real, truth, whole
+from specdec.core.arguments import truth, whole
+from specdec.core.fields import Count, checked
+from specdec.models.config import Dtype, Ids, Layers, Positive, Rate, Size, check_ids
 
 Activation = Literal["silu", "gelu"]
 
 
-@dataclasses.dataclass(frozen=True)
+@checked(named=True)
 class Rope:
     """Rotary positions: how fast each pair of a head's features turns (Su et al. 2021).
 
@@ -22,52 +23,46 @@ class Rope:
         times are kept, and those between are interpolated. All three or none.
     """
 
-    base: float = 10_000.0
-    factor: float = 1.0
-    low: float | None = None
-    high: float | None = None
-    original: int | None = None
+    base: Positive = 10_000.0
+    factor: Positive = 1.0
+    low: Positive | None = None
+    high: Positive | None = None
+    original: Positive | None = None
 
     def __post_init__(self):
         given = {name: getattr(self, name) for name in ("low", "high", "original")}
-        for name, value in {"base": self.base, "factor": self.factor, **given}.items():
-            if value is not None:
-                positive(f"Rope.{name}", value, "a positive number")
         if len({value is None for value in given.values()}) > 1:
             raise ValueError(f"Rope.low, high and original must all be given or none, got {given}.")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"Rope.low must be less than high = {self.high}, got {self.low}.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checked(named=True, kw_only=True)
 class Stack:
     """Dimensions and options of a stack of layers, a decoder's or an encoder's."""
 
-    d_model: int  # Width of the residual stream, D.
-    num_layers: int
-    num_heads: int  # H
-    num_kv_heads: int  # G, which divides H: so many heads of queries share each key and value.
-    head_dim: int  # K, an even number. H * K need not equal D.
-    d_ff: int  # Hidden width of the gated feed-forward block, F.
+    d_model: Size  # Width of the residual stream, D.
+    num_layers: Layers
+    num_heads: Size  # H
+    num_kv_heads: Size  # G, which divides H: so many heads of queries share each key and value.
+    head_dim: Size  # K, an even number. H * K need not equal D.
+    d_ff: Size  # Hidden width of the gated feed-forward block, F.
     activation: Activation = "silu"  # Of its gate; "gelu" is the tanh approximation.
     shifted_norms: bool = False  # RMSNorms multiply with 1 + scale instead of the scale.
     norms_after: bool = False  # Each part has a norm behind it as well as before it.
     query_key_norms: bool = False  # Each head's query and key are normalised before they turn.
     qkv_biases: bool = False
-    query_scalar: float | None = None  # Scores are divided by its root; None for head_dim.
-    attention_softcap: float | None = None  # C: scores are C tanh(score / C).
+    query_scalar: Positive | None = None  # Scores are divided by its root; None for head_dim.
+    attention_softcap: Positive | None = None  # C: scores are C tanh(score / C).
     rope: Rope = Rope()
     # Which layers see a window only, repeated as often as there are layers; empty for none.
     sliding: tuple[bool, ...] = ()
     window: tuple[int, int] | None = None  # Numbers of tokens that they see before, and after.
     sliding_rope: Rope | None = None  # Theirs; None for the same.
-    layer_norm_epsilon: float = 1e-6  # Added to the mean square in RMSNorm.
+    layer_norm_epsilon: Rate = 1e-6  # Added to the mean square in RMSNorm.
 
     def __post_init__(self):
         kind = type(self).__name__
-        for name in ("d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff"):
-            most = MOST_LAYERS if name == "num_layers" else MOST_SIZE
-            whole(f"{kind}.{name}", getattr(self, name), 1, most)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"{kind}.num_kv_heads must divide num_heads = {self.num_heads}, got "
@@ -75,13 +70,6 @@ class Stack:
             )
         if self.head_dim % 2:
             raise ValueError(f"{kind}.head_dim must be even, got {self.head_dim}.")
-        for name in ("shifted_norms", "norms_after", "query_key_norms", "qkv_biases"):
-            truth(f"{kind}.{name}", getattr(self, name))
-        for name in ("query_scalar", "attention_softcap"):
-            if getattr(self, name) is not None:
-                positive(f"{kind}.{name}", getattr(self, name), "a positive number")
-        real(f"{kind}.layer_norm_epsilon", self.layer_norm_epsilon, "in [0, 1)", 0, 1 - 1e-12)
-        self._check("activation", ("silu", "gelu"))
         # JSON has lists and dicts.
         given = [truth(f"{kind}.sliding", each) for each in self.sliding]
         object.__setattr__(self, "sliding", _shortest(given, self.num_layers))
@@ -94,13 +82,6 @@ class Stack:
         for name in ("rope", "sliding_rope"):
             if isinstance(given := getattr(self, name), dict):
                 object.__setattr__(self, name, Rope(**given))
-
-    def _check(self, name: str, known: tuple[str, ...]) -> None:
-        if getattr(self, name) not in known:
-            asked = " or ".join(map(repr, known))
-            raise ValueError(
-                f"{type(self).__name__}.{name} must be {asked}, got {getattr(self, name)!r}."
-            )
 
     def slides(self, layer: int) -> bool:
         """Whether a layer sees a window only."""
@@ -126,7 +107,7 @@ def _shortest(pattern: list[bool], layers: int) -> tuple[bool, ...]:
     return tuple(each[: next(n for n in range(1, layers + 1) if each[n:] == each[:-n])])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checked(named=True, kw_only=True)
 class RotaryConfig(Stack):
     """A decoder, and with ``encoder`` an encoder-decoder.
 
@@ -134,45 +115,30 @@ class RotaryConfig(Stack):
     of Models"; Zhang et al. 2025, "Encoder-Decoder Gemma"; transformers' code for each.
     """
 
-    vocab_size: int  # Rows of the embedding, V. May exceed the vocabulary's own size (padding).
+    vocab_size: Size  # Rows of the embedding, V. May exceed the vocabulary's own size (padding).
     # Tokens that it was trained on at once; positions have no end of their own.
-    trained_positions: int = 8192
+    trained_positions: Count = 8192
     scaled_embedding: bool = False  # Embedded tokens are multiplied with D ** 0.5.
     tied_logits: bool = True  # Logits are h @ embedding.T.
-    logits_softcap: float | None = None  # C: logits are C tanh(logit / C).
+    logits_softcap: Positive | None = None  # C: logits are C tanh(logit / C).
     encoder: Stack | None = None  # Sees in both directions.
     # One softmax over own and encoder's entries, of the same kernels; an encoder's keys do not
     # turn. Else cross-attention is a part of its own.
     merged_attention: bool = False
     shared_embedding: bool = True  # The encoder has the decoder's; needs the same d_model.
-    dropout_rate: float = 0.0  # In training only.
-    dtype: str = "float32"  # Of activations; or "bfloat16".
+    dropout_rate: Rate = 0.0  # In training only.
+    dtype: Dtype = "float32"  # Of activations; or "bfloat16".
     pad_id: int = 0  # Token that outputs are filled up with.
     eos_id: int | None = 1  # None: nothing ends an output but its limit.
-    more_eos_ids: tuple[int, ...] = ()  # They, too, end an output.
+    more_eos_ids: Ids = ()  # They, too, end an output.
     # Token before an encoder-decoder's output, or a decoder's where the prompt is empty.
     start_id: int = 2
     # Of an image in a text, and before and behind one: such texts are refused. -1 for none.
-    image_ids: tuple[int, ...] = ()
+    image_ids: Ids = ()
 
     def __post_init__(self):
         super().__post_init__()
-        whole("RotaryConfig.vocab_size", self.vocab_size, 1, MOST_SIZE)
-        whole("RotaryConfig.trained_positions", self.trained_positions, 1)
-        flags = ("scaled_embedding", "tied_logits", "merged_attention", "shared_embedding")
-        for name in flags:
-            truth(f"RotaryConfig.{name}", getattr(self, name))
-        if self.logits_softcap is not None:
-            positive("RotaryConfig.logits_softcap", self.logits_softcap, "a positive number")
-        real("RotaryConfig.dropout_rate", self.dropout_rate, "in [0, 1)", 0, 1 - 1e-12)
-        self._check("dtype", ("float32", "bfloat16"))
-        for name in ("more_eos_ids", "image_ids"):  # JSON's are lists.
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        tokens = {name: (getattr(self, name),) for name in ("pad_id", "start_id")}
-        ends = () if self.eos_id is None else (self.eos_id,)
-        for name, ids in (tokens | {"eos_id": (*ends, *self.more_eos_ids)}).items():
-            for token in ids:
-                whole(f"RotaryConfig.{name}", token, 0, self.vocab_size - 1)
+        check_ids(self, "start_id")
         if isinstance(self.encoder, dict):
             object.__setattr__(self, "encoder", Stack(**self.encoder))
         if self.encoder is None:

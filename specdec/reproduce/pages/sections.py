@@ -135,7 +135,7 @@ def sections(root: Path) -> dict[str, Callable[[str], str]]:
         "docs/reproduction.md": page(
             {"table-2-compiled": compiled_pages.TABLE_2, "paper": PAPER}
         ),
-        "docs/families.md": page({}, benchmark),
+        **{name: page({}, benchmark) for name in ("docs/beams.md", "docs/families.md")},
         **{
             f"results/reproduction_{name}/tables.md": page({"tables": Section(
                 [f"results/reproduction_{name}/summary.json"], paper_tables.PARTS

@@ -16,6 +16,12 @@ REPO = Path(__file__).parents[3]
 
 def test_the_pages_show_the_committed_results(script):
     assert script.main(["--check"]) == 0
+    marked = {
+        path.relative_to(REPO).as_posix()
+        for path in [REPO / "README.md", *REPO.glob("docs/**/*.md"), *REPO.glob("results/**/*.md")]
+        if re.search(r"^<!-- /", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert marked == pages.sections(REPO).keys()
 
 
 def write(root, name, content):

@@ -131,7 +131,7 @@ def test_saving_writes_null_again(endless, tmp_path):
         assert json.loads((tmp_path / "again" / name).read_text())["eos_token_id"] is None
     assert load_huggingface(tmp_path / "again")[0] == config
     assert read_by_transformers(tmp_path / "again").generation_config.eos_token_id is None
-    assert_same_log_probs(tmp_path / "again", directory, (9, 4))
+    assert_same_log_probs(tmp_path / "again", directory, (7, 4))
     convert(str(directory), str(tmp_path / "half"), "huggingface", "float16")
     assert load_huggingface(tmp_path / "half")[0].eos_id is None
     convert(str(directory), str(tmp_path / "run"), "orbax")

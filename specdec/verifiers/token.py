@@ -35,7 +35,7 @@ class TokenVerifier:
 
     Nothing here is of language models. Take any slow f that gives a distribution p, and a slow g
     that works on a sample of it (section 6): g may start on a sample x of a fast guess q while f
-    runs. Verified as a draft of one guess, x is kept or drawn anew, and g runs again only then.
+    runs. Verified as a draft of one guess, x is kept or drawn again, and g runs again only then.
     Samples follow p, and at best a chain of f and g takes half the time.
 
     Raises:

@@ -8,21 +8,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
 
 from specdec.checkpoints.families import FAMILIES, family_of
 from specdec.models.config import Config
 from specdec.models.packed import Layout, PackedModel
 from specdec.models.partitioning import Partitioning
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import shift_right
-from specdec.types import Encoded, Prompt
 
 EncoderDecoder = T5Config  # The network that T5X has, and that learns together with its draft.
 
@@ -57,85 +52,6 @@ def config_of(fields: Mapping[str, Any]) -> Config:
         if set(fields) <= {each.name for each in dataclasses.fields(kind)}:
             return kind(**fields)
     raise TypeError(f"No architecture's config has all fields {', '.join(fields)}.")
-
-
-def training_pair(
-    config: Config, text: Sequence[int], output: Sequence[int], start_ids: Sequence[int] = ()
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Tokens that a network reads, and tokens that it is to predict, both without EOS.
-
-    A decoder-only model reads the text and the output as one, and predicts at each position the
-    token after it; those of the text itself are pads, which no loss counts. Before a text stand
-    ``start_ids``, as in decoding. Where there is nothing at all, it is the start token.
-    """
-    read = [*start_ids, *text]
-    if not config.reads_prefix:
-        return read, output
-    read = read or [config.start_id]
-    return [*read, *output], [*[config.pad_id] * (len(read) - 1), *output]
-
-
-def prompts(
-    config: Config, inputs: Int[np.ndarray, "b s"], targets: Int[np.ndarray, "b t"]
-) -> list[list[int]]:
-    """The texts of a batch of :func:`training_pair`, as decoding is given them; no spare rows."""
-    if config.reads_prefix:
-        sizes = 1 + np.argmax(targets != config.pad_id, axis=1)
-    else:
-        sizes = np.count_nonzero(inputs != config.pad_id, axis=1)
-    used = np.any(targets != config.pad_id, axis=1)
-    return [row[:size].tolist() for row, size in zip(inputs[used], sizes[used], strict=True)]
-
-
-def teacher_forced(
-    network: Any, params: dict, inputs: Int[Array, "b s"], targets: Int[Array, "b t"],
-    encoding: Float[Array, "b s w"] | None = None, dropout_key: jax.Array | None = None,
-) -> Float[Array, "b t v"]:  # fmt: skip
-    """Float32 logits of ``targets``, given batches of :func:`training_pair`.
-
-    Args:
-      network: of :func:`network`.
-      encoding: the target's, for a draft that starts from it.
-      dropout_key: None for no dropout.
-    """
-    options: dict[str, Any] = {"deterministic": dropout_key is None}
-    options["rngs"] = {} if dropout_key is None else {"dropout": dropout_key}
-    if network.config.reads_prefix:
-        # States behind the last target predict nothing.
-        logits = network.apply({"params": params}, inputs[:, : targets.shape[1]], **options)
-    else:
-        shifted = decoder_inputs(network.config, targets)
-        given = () if encoding is None else (encoding,)
-        logits = network.apply({"params": params}, inputs, shifted, *given, **options)
-    return jnp.asarray(logits)
-
-
-def states_along(
-    model: PackedModel, params: Any, inputs: Int[Array, "b s"], targets: Int[Array, "b t"]
-) -> tuple[Int[Array, "b t"], Encoded, Float[Array, "b t d"]]:
-    """The last hidden state from which each of ``targets`` is drawn, given batches of pairs.
-
-    Args:
-      model, params: of :func:`decode_model`, so that states are those of decoding.
-
-    Returns:
-      the token that each of the targets follows, what the model made of the inputs, and states.
-    """
-    length, ones = targets.shape[1], jnp.ones((len(inputs),), jnp.int32)
-    if model.reads_prefix:
-        fed = inputs[:, :length]
-        prompt = Prompt(inputs[:, :0], 0 * ones, fed[:, :1], ones)
-    else:
-        fed = decoder_inputs(model.config, targets)
-        lengths = jnp.sum(inputs != model.pad_id, axis=1)
-        prompt = Prompt(inputs, lengths, fed[:, :1], ones)
-    start = model.start(params, prompt, length)
-    return fed, start.encoded, model.extend(params, start.encoded, start.cache, fed)[0]
-
-
-def decoder_inputs(config: Config, targets: Int[Array, "b t"]) -> Int[Array, "b t"]:
-    """Inputs of the network's decoder to score ``targets``: the start token, then all but one."""
-    return shift_right(targets, config.start_id)
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:

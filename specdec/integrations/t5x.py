@@ -36,7 +36,8 @@ from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import init_params, shift_right
+from specdec.models.t5.network import init_params
+from specdec.training.teacher_forcing import decoder_inputs
 from specdec.types import Params, Prompt
 
 _OF_GENERATE = ("stop", "time_limit", "log_probs", "top_log_probs", "num_samples", "truncate")
@@ -257,7 +258,7 @@ class SpeculativeEncoderDecoderModel(
         """log p of what was emitted; compiled away where nobody reads it, as in mode "predict"."""
         batch = {
             "encoder_input_tokens": inputs,
-            "decoder_input_tokens": shift_right(tokens, self._target.decoder_start_id),
+            "decoder_input_tokens": decoder_inputs(self._target, tokens),
             # T5X would hide the positions of targets that are 0, which may have been emitted.
             "decoder_target_tokens": jnp.ones_like(tokens),
         }

@@ -16,11 +16,11 @@ from specdec.checkpoints.architectures import (
     Config,
     EncoderDecoder,
     network,
-    teacher_forced,
 )
 from specdec.checkpoints.parameters import written_whole
 from specdec.text.files import copy_vocabulary, vocabulary_in
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
+from specdec.training.teacher_forcing import teacher_forced
 
 FORMATS = ("huggingface", "t5x", "orbax")
 

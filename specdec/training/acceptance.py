@@ -12,12 +12,13 @@ import jax
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
 from specdec.core.stats import RunStats
-from specdec.data.batching import Batches
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.base import LoadableModel
+from specdec.training import teacher_forcing
+from specdec.training.batching import Batches
 from specdec.training.validation import padded
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
@@ -56,7 +57,7 @@ def acceptance(
             drafter = DraftParams(weights, sampling.traced())
             given, counted = EngineParams(packed, sampling.traced(), drafter), []
             for inputs, targets in batches:
-                ids = architectures.prompts(target, inputs, targets)
+                ids = teacher_forcing.prompts(target, inputs, targets)
                 prompt, indices = padded(target_model, ids, range(len(ids)), inputs.shape)
                 length = targets.shape[1]
                 limit = capacity(target_model, ids, length)

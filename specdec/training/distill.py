@@ -20,9 +20,9 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import architectures
 from specdec.core.fields import ABOVE_0, BELOW_1, Count, Real, Share, Whole, checked
-from specdec.data.batching import BatchingOptions
 from specdec.data.text import read_pairs
 from specdec.training.acceptance import acceptance
+from specdec.training.batching import BatchingOptions
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.losses import (

@@ -33,13 +33,14 @@ from specdec.checkpoints.loading import resolve
 from specdec.core import platforms
 from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.core.topology import Forest
-from specdec.data.batching import BatchingOptions, TokenBatch
 from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadParams
 from specdec.models.packed import PackedModel
+from specdec.training import teacher_forcing
+from specdec.training.batching import BatchingOptions, TokenBatch
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.losses import LOSSES, comparison, loss_name
@@ -134,7 +135,7 @@ def train_heads(
         """Compare guess 1, 2, ... in a row from each position with the target."""
         full, guessing = frozen
         inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-        fed, encoded, hidden = architectures.states_along(target, full, inputs, targets)
+        fed, encoded, hidden = teacher_forcing.states_along(target, full, inputs, targets)
         log_p, length = jax.nn.log_softmax(target.logits(full, hidden)), fed.shape[1]
         if tokens is not None:
             log_p = log_p[..., np.asarray(tokens)]
@@ -230,7 +231,7 @@ def steps_ahead(
     """The layer's states at step 0, 1, ... ahead of each position; S = T - step of them.
 
     Args:
-      encoded, fed, hidden: of :func:`specdec.checkpoints.architectures.states_along`.
+      encoded, fed, hidden: of :func:`specdec.training.teacher_forcing.states_along`.
       count: steps.
     """
     batch, length = fed.shape
@@ -261,7 +262,7 @@ def look_ahead(
     """The states of embeddings behind each position of a text, all in one call.
 
     Args:
-      encoded, fed: of :func:`specdec.checkpoints.architectures.states_along`.
+      encoded, fed: of :func:`specdec.training.teacher_forcing.states_along`.
     """
     batch, length = fed.shape
     count = len(params.embeddings)

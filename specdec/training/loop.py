@@ -17,7 +17,7 @@ import optax
 from specdec.core.fields import Count, Whole, checked
 from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
-from specdec.data.batching import TokenBatch
+from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import checkpoints, restore, save
 from specdec.types import AnyArray
 

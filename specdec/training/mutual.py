@@ -25,8 +25,9 @@ import optax
 
 from specdec.checkpoints import architectures
 from specdec.core.fields import ABOVE_0, Count, Real, checked
-from specdec.data.batching import BatchingOptions
 from specdec.text.files import copy_vocabulary
+from specdec.training import teacher_forcing
+from specdec.training.batching import BatchingOptions
 from specdec.training.checkpointing import (
     load_params,
     load_vocabulary,
@@ -103,7 +104,7 @@ def learn_together(
 
     def log_target(whole, batch, encoding) -> jax.Array:
         """log p, [B, T, V], from the encoding [B, S, D] of the inputs."""
-        tokens = architectures.decoder_inputs(target_model, jnp.asarray(batch.targets))
+        tokens = teacher_forcing.decoder_inputs(target_model, jnp.asarray(batch.targets))
         logits = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
         return jax.nn.log_softmax(jnp.asarray(logits))
 

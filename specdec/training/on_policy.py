@@ -22,9 +22,10 @@ from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
 from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.core.files import numpy_file, written
-from specdec.data.batching import TokenBatch
 from specdec.models.base import Model
+from specdec.training import teacher_forcing
 from specdec.training.acceptance import capacity
+from specdec.training.batching import TokenBatch
 from specdec.training.validation import decode_rows
 from specdec.types import Encoded, Params, Prompt, SamplingConfig
 
@@ -128,7 +129,7 @@ def generator(
 
     def generate(params: Any, batch: TokenBatch, step: int) -> TokenBatch:
         (rows, length), length_in = batch.targets.shape, batch.inputs.shape[1]
-        ids = architectures.prompts(config, batch.inputs, batch.targets)
+        ids = teacher_forcing.prompts(config, batch.inputs, batch.targets)
         numbers = [step * rows + row for row in range(len(ids))]
         outputs = decode_rows(
             model, model.pack(params), ids, numbers, (rows, length_in), capacity(model, ids,
@@ -137,7 +138,7 @@ def generator(
         # An output that did not end has no EOS to learn; the loss compares what stands before it.
         made = TokenBatch(*(np.full_like(side, config.pad_id) for side in batch[:2]))
         for row, (text, output) in enumerate(zip(ids, outputs, strict=True)):
-            pair = architectures.training_pair(config, text, output.tolist())
+            pair = teacher_forcing.training_pair(config, text, output.tolist())
             for side, tokens in zip(made, pair, strict=True):
                 side[row, : len(tokens)] = tokens[: side.shape[1]]
         return made

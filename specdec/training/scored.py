@@ -18,7 +18,7 @@ import numpy as np
 
 from specdec.core.files import numpy_file, written
 from specdec.core.progress import Progress
-from specdec.data.batching import Batches, TokenBatch
+from specdec.training.batching import Batches, TokenBatch
 
 # And what they hold.
 _FILES = {"encoding": np.float16, "top_probs": np.float16, "top_tokens": np.int32}

@@ -16,10 +16,11 @@ import optax
 from flax import linen as nn
 
 from specdec.checkpoints import architectures
-from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.data.tasks import text_file
 from specdec.data.text import read_pairs
 from specdec.text.base import PAD_ID, Tokenizer
+from specdec.training import teacher_forcing
+from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
@@ -188,7 +189,7 @@ def prepare(
         ids = vocabulary.encode(text), vocabulary.encode(output)
         if not model:
             return TokenPair(*ids)
-        return TokenPair(*architectures.training_pair(model, *ids, vocabulary.start_ids))
+        return TokenPair(*teacher_forcing.training_pair(model, *ids, vocabulary.start_ids))
 
     training, validation = (
         Batches(
@@ -238,7 +239,7 @@ def apply(
     ``encoding`` is the target's, [B, S, W], for a draft that starts from it.
     """
     inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-    return architectures.teacher_forced(network, params, inputs, targets, encoding, dropout_key)
+    return teacher_forcing.teacher_forced(network, params, inputs, targets, encoding, dropout_key)
 
 
 def likeliest(logits: jax.Array, targets: jax.Array) -> jax.Array:

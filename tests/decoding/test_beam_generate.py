@@ -82,7 +82,7 @@ GREEDY = specdec.SamplingConfig(0.0)
         ({"beam": 4}, "beam must be a BeamConfig"),
         ({"method": "speculative", "beam": specdec.BeamConfig()}, 'belong to method="beam"'),
         ({"method": "autoregressive", "num_return": 2}, 'belong to method="beam"'),
-        ({"method": "beams"}, '"beam" or "speculative_beam", got \'beams\''),
+        ({"method": "beams"}, "'beam' or 'speculative_beam', got 'beams'"),
     ],
 )
 def test_bad_arguments(pair, arguments, words):

@@ -26,6 +26,7 @@ from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
+from specdec.training import teacher_forcing
 from specdec.training.heads import _after, look_ahead, steps_ahead
 from specdec.types import SamplingConfig
 
@@ -95,7 +96,7 @@ def trained_distributions(model, packed, states, inputs, text):
         pair = jnp.asarray([text]), jnp.asarray([text])
     else:  # The decoder reads targets behind its start token.
         pair = jnp.asarray([inputs]), jnp.asarray([[*text[1:], 2]])
-    fed, encoded, hidden = architectures.states_along(model, packed, *pair)
+    fed, encoded, hidden = teacher_forcing.states_along(model, packed, *pair)
     assert fed.tolist() == [list(text)]
     found = [model.logits(packed, each) for each in states(fed, encoded, hidden)]
     return [jax.nn.softmax(each[0, 0]) for each in found]

@@ -25,7 +25,6 @@ from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
 from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
-from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.drafters.shape import Chain
 from specdec.measure import rows
 from specdec.measure.choice import Candidate, Choice, keep
@@ -37,6 +36,7 @@ from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.text.vocabulary import train_vocabulary
 from specdec.training import checkpointing
+from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.ngrams import count_ngrams
 from specdec.training.on_policy import OnPolicy, OnPolicyBatches
 from specdec.training.scored import ScoredBatches

@@ -8,7 +8,8 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 from specdec.checkpoints.loading import load_packed
 from specdec.decoding.beam import Hypothesis
 from specdec.measure.lossless import Mismatch, compare, compare_beams, first_difference
-from specdec.models.t5.network import Transformer, shift_right
+from specdec.models.t5.network import Transformer
+from specdec.training.teacher_forcing import decoder_inputs
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ def test_gap_is_that_of_the_target_at_the_first_difference():
     expected = [5, 7, 3, 1]
     prompt = prompt_of(target.model, inputs)
     mismatch = compare(target, prompt, [5, 7, 4, 1], expected)
-    decoder_inputs = shift_right(np.asarray([expected]), config.decoder_start_id)
-    logits = Transformer(config).apply({"params": params}, inputs, decoder_inputs)
+    fed = decoder_inputs(config, np.asarray([expected]))
+    logits = Transformer(config).apply({"params": params}, inputs, fed)
     second, first = np.sort(np.asarray(jax.device_get(logits))[0, 2])[-2:]
     assert mismatch.position == 2
     assert mismatch.expected == expected

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 
-from specdec.data.batching import BatchingOptions
 from specdec.models.t5.config import T5Config
 from specdec.training import loop, train
+from specdec.training.batching import BatchingOptions
 from specdec.training.loop import LoopOptions
 from specdec.training.optimizer import OptimizerOptions
 

@@ -13,10 +13,10 @@ from run_tiny import recipe
 from slow import slow
 
 from specdec.checkpoints import save_huggingface
-from specdec.data.batching import TokenBatch
 from specdec.data.text import write_pairs
 from specdec.models.t5.network import init_params
 from specdec.training import distill
+from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import load_params
 from specdec.training.on_policy import OnPolicy
 from specdec.training.train import first_params

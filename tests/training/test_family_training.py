@@ -15,11 +15,11 @@ from tiny import EVERY, random_params
 
 import specdec
 from specdec.checkpoints import architectures, save_huggingface
-from specdec.data.batching import BatchingOptions
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
-from specdec.training import distill, heads, train
+from specdec.training import distill, heads, teacher_forcing, train
 from specdec.training.acceptance import capacity
+from specdec.training.batching import BatchingOptions
 from specdec.training.checkpointing import load_params
 from specdec.training.on_policy import OnPolicy
 
@@ -42,7 +42,7 @@ def test_every_parameter_learns(family):
 
     @jax.jit
     def loss(params):
-        logits = architectures.teacher_forced(network, params, inputs, targets)
+        logits = teacher_forcing.teacher_forced(network, params, inputs, targets)
         log_p = jax.nn.log_softmax(logits)
         return -jnp.mean(jnp.take_along_axis(log_p, targets[..., None], -1))
 

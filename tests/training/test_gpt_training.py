@@ -11,12 +11,12 @@ import pytest
 from run_tiny import recipe
 
 from specdec.checkpoints import architectures
-from specdec.data.batching import Batches, BatchingOptions, TokenPair
 from specdec.data.text import read_pairs
 from specdec.models.gpt.config import GPTConfig
 from specdec.text.files import TOKENIZER
 from specdec.text.word_pieces import START_ID, train_word_pieces
-from specdec.training import distill, mutual, ngrams, train, validation
+from specdec.training import distill, mutual, ngrams, teacher_forcing, train, validation
+from specdec.training.batching import Batches, BatchingOptions, TokenPair
 from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions
 
@@ -63,7 +63,7 @@ def target(once, texts, model):
 
 
 def batch_of(model, text, output):
-    pair = TokenPair(*architectures.training_pair(model, text, output))
+    pair = TokenPair(*teacher_forcing.training_pair(model, text, output))
     (batch,) = Batches([pair], BatchingOptions(16, (16,)), model.eos_id).epoch(0)
     return batch
 
@@ -72,7 +72,7 @@ def test_a_model_reads_text_and_output_as_one_and_predicts_the_output(model):
     batch = batch_of(model, [5, 6, 7], [8, 9])
     np.testing.assert_array_equal(batch.inputs[0, :6], [5, 6, 7, 8, 9, EOS])
     np.testing.assert_array_equal(batch.targets[0, :6], [0, 0, 8, 9, EOS, 0])
-    read, predicted = architectures.training_pair(model, [5, 6], [8, 9], (START_ID,))
+    read, predicted = teacher_forcing.training_pair(model, [5, 6], [8, 9], (START_ID,))
     assert (read, predicted) == ([START_ID, 5, 6, 8, 9], [0, 0, 8, 9])
     batch = batch_of(model, [], [8, 9])
     np.testing.assert_array_equal(batch.inputs[0, :3], [START_ID, 8, 9])
@@ -102,7 +102,7 @@ def test_loss_falls_on_passages(target, model, texts):
     options = settings(texts)
     vocabulary = train.load_vocabulary(str(texts))
     pairs = [
-        TokenPair(*architectures.training_pair(model, [], vocabulary.encode(text)))
+        TokenPair(*teacher_forcing.training_pair(model, [], vocabulary.encode(text)))
         for _, text in options["files"].read("validation")
     ]
 

@@ -20,13 +20,14 @@ from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary, save_dra
 from specdec.checkpoints.heads import init_params, load_heads, save_heads
 from specdec.checkpoints.loading import DraftLoader, load_model
 from specdec.core import platforms
-from specdec.data.batching import TokenBatch
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.products import fused
 from specdec.training import heads as training
+from specdec.training import teacher_forcing
+from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import load_params
 from specdec.training.train import apply
 
@@ -203,7 +204,7 @@ def test_heads_need_the_targets_weights(exported):
 def batch_of(config, pairs, length):
     batch = TokenBatch(*(np.zeros((len(pairs), length), np.int32) for _ in range(2)))
     for row, pair in enumerate(pairs):
-        for side, ids in zip(batch, architectures.training_pair(config, *pair), strict=True):
+        for side, ids in zip(batch, teacher_forcing.training_pair(config, *pair), strict=True):
             side[row, : len(ids) + 1] = [*ids, config.eos_id]
     return batch
 
@@ -218,7 +219,7 @@ def test_states_along_a_text_have_the_networks_logits(variant):
     batch = batch_of(config, pairs, 12)
     model = architectures.decode_model(config, "in_out")
     packed = model.pack(params)
-    _, _, hidden = architectures.states_along(model, packed, *map(jnp.asarray, batch))
+    _, _, hidden = teacher_forcing.states_along(model, packed, *map(jnp.asarray, batch))
     expected = apply(architectures.network(config), params, batch)
     counted = batch.targets != config.pad_id
     np.testing.assert_allclose(
@@ -321,7 +322,7 @@ def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
     noise = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(jax.random.key(2), a.shape), noise)
     params = EagleParams(layer.pack(noise), frozen)
     batch = batch_of(config, [([3, 4, 5], [7, 8, 9, 10]), ([9], [11, 12, 13, 6])], 8)
-    fed, encoded, hidden = architectures.states_along(target, frozen, *map(jnp.asarray, batch))
+    fed, encoded, hidden = teacher_forcing.states_along(target, frozen, *map(jnp.asarray, batch))
     ahead = list(training.steps_ahead(layer, params, encoded, fed, hidden, 3))
     assert [states.shape[1] for states in ahead] == [8, 7, 6]
     before = jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))
@@ -346,7 +347,7 @@ def test_look_ahead_is_that_of_decoding(tiny_model, architecture):
     model = LookAheadModel(target, LookAheadConfig(2, config.d_model))
     params = LookAheadParams(jax.random.normal(jax.random.key(1), (2, config.d_model)), frozen)
     batch = batch_of(config, [([3, 4, 5], [7, 8, 9, 10]), ([9], [11, 12, 13, 6])], 8)
-    fed, encoded, hidden = architectures.states_along(target, frozen, *map(jnp.asarray, batch))
+    fed, encoded, hidden = teacher_forcing.states_along(target, frozen, *map(jnp.asarray, batch))
     ahead = training.look_ahead(target, params, encoded, fed)
     for at in range(8):
         cache = target.empty_cache(2, 16)

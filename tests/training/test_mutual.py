@@ -10,9 +10,10 @@ import pytest
 from run_tiny import recipe
 
 from specdec.checkpoints import save_huggingface
-from specdec.models.t5.network import Transformer, init_params, shift_right
+from specdec.models.t5.network import Transformer, init_params
 from specdec.training import mutual
 from specdec.training.checkpointing import load_params, load_vocabulary
+from specdec.training.teacher_forcing import decoder_inputs
 
 
 @pytest.fixture(scope="module", params=["tokens", pytest.param("encoding", marks=pytest.mark.slow)])
@@ -68,7 +69,7 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
 
     def target(decoder):
         params = {"params": before | {"decoder": decoder}}
-        tokens = shift_right(batch.targets, config.decoder_start_id)
+        tokens = decoder_inputs(config, batch.targets)
         return log_softmax(Transformer(config).apply(params, batch.inputs, tokens))
 
     encoding = None
@@ -76,7 +77,7 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
         whole = {"params": before}
         encoding = Transformer(config).apply(whole, batch.inputs, method="encode")
     p0, p = target(before["decoder"]), target(moved["target"])
-    tokens = shift_right(batch.targets, config.decoder_start_id)
+    tokens = decoder_inputs(config, batch.targets)
     q = log_softmax(
         Transformer(draft_config).apply({"params": moved["draft"]}, batch.inputs, tokens, encoding)
     )

@@ -13,9 +13,9 @@ from slow import slow
 from tiny import TINY_GPT, random_gpt_params
 
 from specdec.checkpoints import architectures
-from specdec.data.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.models.t5.network import init_params
-from specdec.training import distill, on_policy
+from specdec.training import distill, on_policy, teacher_forcing
+from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params
 from specdec.training.on_policy import OnPolicy, OnPolicyBatches, generator
 from specdec.training.train import apply
@@ -116,12 +116,12 @@ def test_a_gpt_continues_the_prompts_of_a_batch():
     config = dataclasses.replace(TINY_GPT["gpt"], dtype="float32")
     params = random_gpt_params(config, 4)
     pairs = [([3, 4, 5, 6], [7, 8]), ([9, 10], [11, 12, 13])]
-    rows = [architectures.training_pair(config, *pair) for pair in pairs]
+    rows = [teacher_forcing.training_pair(config, *pair) for pair in pairs]
     batch = TokenBatch(*(np.zeros((3, 12), np.int32) for _ in range(2)))
     for row, sides in enumerate(rows):
         for side, ids in zip(batch, sides, strict=True):
             side[row, : len(ids) + 1] = [*ids, config.eos_id]
-    found = architectures.prompts(config, *batch)
+    found = teacher_forcing.prompts(config, *batch)
     assert found == [[3, 4, 5, 6], [9, 10]]
     made = generator(config, OnPolicy(temperature=0), 0, (config, params))(params, batch, 0)
     for row, (text, _) in enumerate(pairs):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.data.batching import Batches, BatchingOptions, TokenPair
+from specdec.training.batching import Batches, BatchingOptions, TokenPair
 from specdec.training.scored import ScoredBatches
 
 VOCAB, TOP = 11, 3

@@ -305,11 +305,6 @@ class Transformer(nn.Module):
         return self.decode(encoded, inputs, decoder_inputs, deterministic=deterministic)
 
 
-def shift_right(targets: Int[Array, "b t"], decoder_start_id: int) -> Int[Array, "b t"]:
-    """Decoder inputs for teacher forcing: ``decoder_start_id``, then all targets but the last."""
-    return jnp.pad(targets, ((0, 0), (1, 0)), constant_values=decoder_start_id)[:, :-1]
-
-
 def init_params(config: T5Config, key: jax.Array) -> dict:
     """Random parameters in T5X's tree, float32, unboxed (plain arrays)."""
     tokens = jnp.ones((1, 4), jnp.int32)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec.data.batching import Batches, BatchingOptions, TokenPair
+from specdec.training.batching import Batches, BatchingOptions, TokenPair
 
 OPTIONS = BatchingOptions(64, (8, 16, 32), (0.5, 0.25, 0.25), seed=5)
 

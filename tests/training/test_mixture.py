@@ -2,8 +2,8 @@
 
 import pytest
 
-from specdec.data.mixture import PairsPart, RestorationPart, mixture
 from specdec.data.text import read_pairs, write_pairs
+from specdec.training.mixture import PairsPart, RestorationPart, mixture
 
 BOOK = """# A Title
 

@@ -258,7 +258,7 @@ class SpeculativeEncoderDecoderModel(
         """log p of what was emitted; compiled away where nobody reads it, as in mode "predict"."""
         batch = {
             "encoder_input_tokens": inputs,
-            "decoder_input_tokens": decoder_inputs(self._target, tokens),
+            "decoder_input_tokens": decoder_inputs(self._target.config, tokens),
             # T5X would hide the positions of targets that are 0, which may have been emitted.
             "decoder_target_tokens": jnp.ones_like(tokens),
         }

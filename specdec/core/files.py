@@ -6,16 +6,44 @@ import contextlib
 import glob
 import json
 import os
+import pickle
 import platform
 import reprlib
 import shutil
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 from zipfile import BadZipFile
+
+T = TypeVar("T")
+_SIZE = 8  # Bytes before a value, which say how many it has.
+
+
+class Kept(Generic[T]):
+    """Values on disk, to be read again and again while none is held: a file without a name.
+
+    Raises:
+      OSError: the directory for temporary files is full or cannot be written to.
+    """
+
+    def __init__(self, values: Iterable[T]):
+        self._file = tempfile.TemporaryFile(prefix="specdec-")  # noqa: SIM115 (closed with this)
+        weakref.finalize(self, self._file.close)
+        with naming(Path(tempfile.gettempdir())):
+            for value in values:
+                content = pickle.dumps(value)
+                self._file.write(len(content).to_bytes(_SIZE) + content)
+            self._file.flush()
+
+    def __iter__(self) -> Iterator[T]:
+        file, at = self._file.fileno(), 0
+        while size := int.from_bytes(os.pread(file, _SIZE, at)):
+            yield pickle.loads(os.pread(file, size, at + _SIZE))
+            at += _SIZE + size
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A task's rows as a pair of models takes them, streamed: a window is held, never the task.
+"""A task's rows as a pair of models takes them: read once, kept in files, held a window at a time.
 
 A window is 64 batches' worth of rows, sorted by length and cut into batches. So the order of work
 depends on the task and the batch size alone. A run's only state is the file of decoded rows, which
@@ -8,15 +8,17 @@ is always the beginning of what an uninterrupted run writes. To continue is to a
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from specdec.api import Pair
-from specdec.data.tasks import Example, Task, evenly, model_inputs
+from specdec.core.files import Kept
+from specdec.data.tasks import Example, Task, evenly, good, model_inputs
 from specdec.data.text import BadRow
 from specdec.decoding.batches import Batch, input_bucket, make_batches
 
@@ -44,83 +46,91 @@ class Skipped:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Survey:
-    """Findings of a first pass over all rows.
+def read(task: Task, num_examples: int | None, bad_rows: BadRows) -> Kept[Example | BadRow]:
+    """The first rows of a task, kept in its order.
+
+    Args:
+      num_examples: how many, bad ones counted; None for all.
+
+    Raises:
+      ValueError: ``bad_rows`` is "fail", and one is bad.
+    """
+    rows = islice(task.read(), num_examples)
+    return Kept(map(good, rows) if bad_rows == "fail" else rows)
+
+
+class Inputs:
+    """Rows as a pair takes them, tokenized once and kept, in their order.
+
+    Args:
+      rows: of :func:`read`.
+      name: of their task, in messages.
+      max_decode_len: tokens for which positions must be left behind each row.
+      prefix: token ids that each output is made to begin with.
+      truncate: whether rows that are longer than ``max_input_len`` tokens are cut.
 
     Attributes:
       num_rows, num_shapes: rows that can be decoded, and their input buckets.
       checksum: of their tokens and references.
       num_skipped, first_skipped: rows that cannot, and a few of them.
+
+    Raises:
+      ValueError: nothing is left to decode; as ``model_inputs``; or with ``bad_rows`` "fail" at a
+        row that is bad or longer than ``max_input_len`` tokens.
     """
 
-    num_rows: int
-    num_shapes: int
-    checksum: int
-    num_skipped: int
-    first_skipped: tuple[Skipped, ...]
+    def __init__(
+        self, rows: Iterable[Example | BadRow], name: str, pair: Pair, *, max_input_len: int,
+        bad_rows: BadRows, max_decode_len: int = 0, prefix: Sequence[int] = (),
+        truncate: bool = False,
+    ):  # fmt: skip
+        self._pair, self._bad_rows, self._prefix = pair, bad_rows, prefix
+        self._options: dict[str, Any] = dict(
+            max_input_len=max_input_len, max_decode_len=max_decode_len, truncate=truncate
+        )
+        self.num_rows = self.num_skipped = self.checksum = 0
+        self.first_skipped: list[Skipped] = []
+        self._buckets: set[int] = set()
+        self._rows = Kept(map(self._counted, itertools.count(), rows))
+        self.num_shapes = len(self._buckets)
+        if not self.num_rows:
+            why = f": {self.first_skipped[0].reason}" if self.first_skipped else "."
+            raise ValueError(f"{name} has no row that can be decoded{why}")
 
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The first rows of a task, in its order; each iteration reads them again.
-
-    Attributes:
-      num_examples: how many rows, bad ones counted; None for all.
-      prefix: token ids that each output is made to begin with.
-      bad_rows: "skip" yields them as :class:`Skipped`; with "fail" reading raises ValueError at a
-        row that is bad or longer than ``max_input_len`` tokens; it also does as ``model_inputs``.
-    """
-
-    task: Task
-    pair: Pair
-    max_input_len: int
-    num_examples: int | None
-    bad_rows: BadRows
-    max_decode_len: int = 0  # Tokens for which positions must be left behind each row.
-    prefix: Sequence[int] = ()
-    truncate: bool = False  # Whether rows that are longer are cut.
-
-    def __iter__(self) -> Iterator[Item | Skipped]:
-        for index, row in enumerate(islice(self.task.read(), self.num_examples)):
-            found = self._tokenized(index, row) if isinstance(row, Example) else row
-            if isinstance(found, BadRow):
-                if self.bad_rows == "fail":
-                    raise ValueError(found.reason)
-                found = Skipped(index, found.origin, found.reason)
-            yield found
+    def _counted(self, index: int, row: Example | BadRow) -> Item | Skipped:
+        found = self._tokenized(index, row) if isinstance(row, Example) else row
+        if isinstance(found, Item):
+            self.num_rows += 1
+            content = f"{found.id} {found.tokens.tolist()} {found.example.reference}"
+            self.checksum = zlib.crc32(content.encode(), self.checksum)
+            self._buckets.add(input_bucket(len(found.tokens)))
+            return found
+        if self._bad_rows == "fail":
+            raise ValueError(found.reason)
+        skipped = Skipped(index, found.origin, found.reason)
+        self.num_skipped += 1
+        if len(self.first_skipped) < _SHOWN:
+            self.first_skipped.append(skipped)
+        return skipped
 
     def _tokenized(self, index: int, row: Example) -> Item | BadRow:
-        given, limit = model_inputs([row], self.pair.vocabulary), self.max_input_len
+        given = model_inputs([row], self._pair.vocabulary)
         try:
-            (tokens,) = self.pair.token_ids(
-                given, max_input_len=limit, names=[row.origin],
-                max_decode_len=self.max_decode_len, truncate=self.truncate,
-            )  # fmt: skip
+            (tokens,) = self._pair.token_ids(given, names=[row.origin], **self._options)
         except ValueError as error:
             return BadRow(row.origin, str(error))
         return Item(index, row, tokens)
+
+    def __iter__(self) -> Iterator[Item | Skipped]:
+        return iter(self._rows)
 
     def items(self) -> Iterator[Item]:
         """The rows that can be decoded."""
         return (row for row in self if isinstance(row, Item))
 
-    def survey(self) -> Survey:
-        """Reads every row once; raises ValueError as reading, or if there is nothing to decode."""
-        num_rows, num_skipped, checksum, buckets, first = 0, 0, 0, set(), []
-        for row in self:
-            if isinstance(row, Item):
-                num_rows += 1
-                content = f"{row.id} {row.tokens.tolist()} {row.example.reference}"
-                checksum = zlib.crc32(content.encode(), checksum)
-                buckets.add(input_bucket(len(row.tokens)))
-            else:
-                num_skipped += 1
-                first = [*first, row][:_SHOWN]
-        if not num_rows:
-            why = f": {first[0].reason}" if first else "."
-            raise ValueError(f"{self.task.name} has no row that can be decoded{why}")
-        return Survey(num_rows, len(buckets), checksum, num_skipped, tuple(first))
+    def skipped(self) -> Iterator[Skipped]:
+        """The rows that cannot."""
+        return (row for row in self if isinstance(row, Skipped))
 
     def batches(self, batch_size: int) -> Iterator[tuple[Batch, list[Item]]]:
         """Batches with their rows, which come first in the batch.
@@ -140,13 +150,13 @@ class Inputs:
 
     def batches_of(self, ids: Sequence[np.ndarray], batch_size: int) -> Iterator[Batch]:
         """Batches of these tokens, with the prefix that all outputs begin with."""
-        return make_batches(ids, batch_size, self.pair.target.model, self.prefixes(len(ids)))
+        return make_batches(ids, batch_size, self._pair.target.model, self.prefixes(len(ids)))
 
     def prefixes(self, count: int) -> list[np.ndarray]:
         """The prefix, for each of ``count`` rows."""
-        return [np.asarray(self.prefix, np.int32)] * count
+        return [np.asarray(self._prefix, np.int32)] * count
 
-    def sample(self, count: int, num_rows: int) -> list[np.ndarray]:
-        """Tokens of ``count`` of the ``num_rows`` rows, evenly spread."""
-        indices = set(evenly(range(num_rows), count))
-        return [item.tokens for index, item in enumerate(self.items()) if index in indices]
+    def sample(self, count: int) -> list[Item]:
+        """``count`` of the rows that can be decoded (or all, if they are fewer), evenly spread."""
+        indices = set(evenly(range(self.num_rows), count))
+        return [item for index, item in enumerate(self.items()) if index in indices]

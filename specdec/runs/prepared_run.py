@@ -19,7 +19,6 @@ from specdec.core.compilation import num_programs
 from specdec.core.machine import fingerprint
 from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
-from specdec.data.tasks import evenly, good
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import rules_of
@@ -30,7 +29,7 @@ from specdec.measure import alpha, beam_speed, results, speed, traces
 from specdec.measure.kept_rows import Row, read_rows
 from specdec.measure.rows import LineWriter, append_missing
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
+from specdec.runs.inputs import WINDOW, Inputs, Item, read
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
 from specdec.runs.written_rows import decoded_rows
 from specdec.verifiers.base import described
@@ -86,7 +85,7 @@ class PreparedRun:
         with processes.sharing_batches.together():
             how = self.run.decoding
             self._parts = Parts(
-                processes.sharing_batches, directory, self._survey.num_rows,
+                processes.sharing_batches, directory, self._inputs.num_rows,
                 lambda: (len(members) for _, members in self._inputs.batches(how.batch_size)),
             )  # fmt: skip
             if not how.searches:
@@ -95,9 +94,8 @@ class PreparedRun:
 
     def _open(self, run: DecodeRun) -> None:
         """Work of each process by itself: loads the models, checks them, reads all rows."""
-        if run.bad_rows == "fail":  # Loading can take minutes; only lengths are checked after it.
-            for row in islice(run.task.read(), run.num_examples):
-                good(row)
+        # Loading can take minutes; only lengths are checked after it.
+        rows = read(run.task, run.num_examples, run.bad_rows)
         self.run = run
         self.pair = self._load(run.draft)
         how = run.decoding.fitted(self.pair.draft.most_guesses)
@@ -110,11 +108,10 @@ class PreparedRun:
             run.decoder(self.pair)
         sizes = {"max_input_len": how.max_input_len, "max_decode_len": how.max_decode_len}
         (prefix,) = self.pair.prefix_ids(run.prefix, 1, **sizes)
-        self._inputs = Inputs(
-            run.task, self.pair, num_examples=run.num_examples, bad_rows=run.bad_rows,
-            prefix=prefix.tolist(), truncate=how.truncate, **sizes,
+        self._inputs = found = Inputs(
+            rows, run.task.name, self.pair, bad_rows=run.bad_rows, prefix=prefix.tolist(),
+            truncate=how.truncate, **sizes,
         )  # fmt: skip
-        self._survey = found = self._inputs.survey()
         for row in found.first_skipped:
             say(f"Skipped: {row.reason}")
         if more := found.num_skipped - len(found.first_skipped):
@@ -130,7 +127,7 @@ class PreparedRun:
     @property
     def identity(self) -> str:
         """Text that is the same in all processes of one run: configuration, weights and texts."""
-        rows = f"{self._survey.num_rows} rows with the checksum {self._survey.checksum:08x}"
+        rows = f"{self._inputs.num_rows} rows with the checksum {self._inputs.checksum:08x}"
         weights = self.pair.target.params, self.pair.draft.weights
         common = f"weights that every device holds: {fingerprint(weights, common=True)}"
         return f"{self._identity}\n{rows}\n{common}"
@@ -211,8 +208,7 @@ class PreparedRun:
           the content of ``results.json``; nothing in other processes than 0, which measures alone.
 
         Raises:
-          OSError: a file cannot be written, or the task's rows are not those of a moment ago; here
-            or (ProcessError) in another process.
+          OSError: a file cannot be written, here or (ProcessError) in another process.
           SystemExit: on SIGTERM (143) or Ctrl-C (130), when the batch under way is on disk.
         """
         source, before = results.provenance(), num_programs()
@@ -228,7 +224,7 @@ class PreparedRun:
             done = self._processes.sharing_target.first(begin)
             self._decode_rows(writer, done)
         programs = num_programs() - before
-        say(f"{programs} programs compiled, for {self._survey.num_shapes} sizes of inputs")
+        say(f"{programs} programs compiled, for {self._inputs.num_shapes} sizes of inputs")
         self._parts.gather()
         with batches.together():
             if batches.index:
@@ -241,8 +237,8 @@ class PreparedRun:
         header = "".join(f"# {name}: {value}\n" for name, value in source.items())
         files.write_text(self._directory / CONFIG, header + _END + self._identity)
         if self.run.bad_rows == "skip":
-            skipped = (row for row in self._inputs if isinstance(row, Skipped))
-            lines = (files.to_json(dataclasses.asdict(row)) + "\n" for row in skipped)
+            skipped = map(dataclasses.asdict, self._inputs.skipped())
+            lines = (files.to_json(row) + "\n" for row in skipped)
             files.write_parts(self._directory / SKIPPED, lines)
         return done
 
@@ -284,7 +280,7 @@ class PreparedRun:
             **numbers,
             "checked": run.checked,
             "agreement": self._agreement() if run.weights else None,
-            "num_skipped": self._survey.num_skipped,
+            "num_skipped": self._inputs.num_skipped,
             **about,
             "gin": self._identity,
             "command": command,
@@ -315,7 +311,7 @@ class PreparedRun:
         run = self.run
         if not run.timing_examples:
             return []
-        ids = self._inputs.sample(run.timing_examples, self._survey.num_rows)
+        ids = [item.tokens for item in self._inputs.sample(run.timing_examples)]
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         return list(self._inputs.batches_of(ids, run.decoding.batch_size))
 
@@ -350,8 +346,7 @@ class PreparedRun:
             max_decode_len=how.max_decode_len,
             seed=how.seed,
         )
-        indices = set(evenly(range(self._survey.num_rows), AGREEMENT_ROWS))
-        items = [item for index, item in enumerate(self._inputs.items()) if index in indices]
+        items = self._inputs.sample(AGREEMENT_ROWS)
         ids = {item.id for item in items}
         texts = self._processes.sharing_target.first(
             lambda: {row.id: row.tokens for row in self.rows() if row.id in ids}
@@ -396,6 +391,3 @@ class PreparedRun:
                 "the same output directory to go on."
             )
             raise SystemExit(stop.exit_code)
-        if done != total:
-            task = self.run.task.name
-            raise OSError(f"{task} changed while it was decoded: {done} rows instead of {total}.")

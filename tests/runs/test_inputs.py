@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from specdec.data import tasks
 from specdec.data.tasks import Example, Task
 from specdec.decoding.batches import input_bucket
 from specdec.decoding.target import LoadedTarget
@@ -37,8 +38,8 @@ def examples(lengths):
 
 
 def inputs_of(lengths, bad_rows="fail", num_examples=None):
-    task = Task.of("letters", examples(lengths))
-    return Inputs(task, Letters(), max_input_len=64, num_examples=num_examples, bad_rows=bad_rows)
+    rows = inputs.read(Task.of("letters", examples(lengths)), num_examples, bad_rows)
+    return Inputs(rows, "letters", Letters(), max_input_len=64, bad_rows=bad_rows)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
@@ -73,26 +74,42 @@ def test_the_order_is_the_same_each_time():
 
 def test_long_rows_by_rule():
     with pytest.raises(ValueError, match="row 1 is too long"):
-        inputs_of([5, 65, 5]).survey()
+        inputs_of([5, 65, 5])
     rows = inputs_of([5, 65, 5, 66, 20], "skip")
     assert [type(row) for row in rows] == [Item, Skipped, Item, Skipped, Item]
     assert [row.id for row in rows] == [0, 1, 2, 3, 4]
-    survey = rows.survey()
-    assert (survey.num_rows, survey.num_skipped, survey.num_shapes) == (3, 2, 2)
-    assert [len(tokens) for tokens in rows.sample(2, survey.num_rows)] == [5, 5]
-    assert [len(tokens) for tokens in rows.sample(9, survey.num_rows)] == [5, 5, 20]
+    assert (rows.num_rows, rows.num_skipped, rows.num_shapes) == (3, 2, 2)
+    assert [len(item.tokens) for item in rows.sample(2)] == [5, 5]
+    assert [len(item.tokens) for item in rows.sample(9)] == [5, 5, 20]
 
 
 def test_nothing_is_left():
     with pytest.raises(ValueError, match=r"letters has no row that can be decoded: row 0 is too"):
-        inputs_of([65, 65], "skip").survey()
+        inputs_of([65, 65], "skip")
     with pytest.raises(ValueError, match=r"letters has no row that can be decoded\.$"):
-        inputs_of([]).survey()
+        inputs_of([])
 
 
 def test_only_the_first_rows_count():
-    rows = inputs_of([5, 5, 65], num_examples=2)
-    assert rows.survey().num_rows == 2
+    assert inputs_of([5, 5, 65], num_examples=2).num_rows == 2
+
+
+def test_a_task_is_read_and_tokenized_once(tiny, tmp_path, monkeypatch):
+    reads, tokenized = [], []
+    stream, ids = tasks.stream_lines, inputs.Pair.token_ids
+
+    def counted(self, texts, **options):
+        tokenized.extend(texts)
+        return ids(self, texts, **options)
+
+    monkeypatch.setattr(tasks, "stream_lines", lambda *given: reads.append(1) or stream(*given))
+    monkeypatch.setattr(inputs.Pair, "token_ids", counted)
+    file = tmp_path / "in.txt"
+    file.write_text("".join(f"a dog {i}\n" for i in range(9)))
+    assert (
+        main(tiny, tmp_path / "out", "BATCH_SIZE=2", "TIMING_EXAMPLES=2", input_file=str(file)) == 0
+    )
+    assert (len(reads), tokenized) == (1, file.read_text().splitlines())
 
 
 class Counted(Example):

@@ -14,7 +14,6 @@ from specdec.measure.kept_rows import Row
 from specdec.models.toy import ToyModel
 from specdec.runs import inputs
 from specdec.runs.inputs import WINDOW, Inputs, Item, Skipped
-from specdec.runs.prepared_run import PreparedRun
 from tests.runs.decoding import main, read
 
 
@@ -126,6 +125,9 @@ class Counted(Example):
     def __del__(self):
         Counted.live -= 1
 
+    def __reduce__(self):
+        return Counted, (self.input, self.reference, self.origin, self.tokens)
+
 
 class Killed(BaseException):
     """As sudden as can be in one process."""
@@ -136,18 +138,19 @@ def test_a_run_holds_a_window_whatever_its_length(tiny, tmp_path, monkeypatch):
     """5,000 rows and their continuation need no more memory than 2,500."""
     batch_size, killed_at = 4, None
 
-    def decode_batch(self, batch, members):
-        if killed_at is not None and members[0].id >= killed_at:
-            raise Killed
-        return [
-            Row(
-                item.id, item.example.input, "out", None, [3, 1], 2, 1, 2, 2, 1, 0, [0, 1, 0],
-                [1], 0.5, [],
-            )
-            for item in members
-        ]  # fmt: skip
+    def decoded(run, pair, batches):
+        for _, members in batches:
+            if killed_at is not None and members[0].id >= killed_at:
+                raise Killed
+            yield [
+                Row(
+                    item.id, item.example.input, "out", None, [3, 1], 2, 1, 2, 2, 1, 0, [0, 1, 0],
+                    [1], 0.5, [],
+                )
+                for item in members
+            ]  # fmt: skip
 
-    monkeypatch.setattr(PreparedRun, "_decode_batch", decode_batch)
+    monkeypatch.setattr("specdec.runs.prepared_run.decoded_rows", decoded)
     monkeypatch.setattr("specdec.measure.rows.os.fsync", lambda _: None)
     monkeypatch.setattr("specdec.data.tasks.Example", Counted)
 

@@ -12,9 +12,9 @@ import numpy as np
 from specdec.checkpoints.generation_options import advice_on
 from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
 from specdec.decoding.batch_decoder import BatchDecoder
-from specdec.decoding.batches import Block, make_batches
+from specdec.decoding.batches import make_batches
 from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.build import build, build_decoder, build_search
 from specdec.decoding.options import Decoding, decoding_of
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
@@ -100,14 +100,9 @@ class Pair:
                 choice = choose(self.target, self.draft, decoding, ids, prefixes)
             decoding = decoding.with_shape(choice and choice.shape)
         batches = make_batches(ids, decoding.batch_size, self.target.model, prefixes)
-        if decoding.searches:
-            searcher = build_search(self.target, self.draft, decoding)
-            beams = searcher.decode_all(batches, trace=trace)
-            found = GenerateOutput.of_beams(self.texts, decoding, len(ids), beams)
-        else:
-            decoder = build_decoder(self.target, self.draft, decoding)
-            rows = decoder.decode_all(batches, trace=trace, seconds=decoding.time_limit)
-            found = GenerateOutput.of_results(self.texts, decoding, len(ids), rows)
+        decoder = build(self.target, self.draft, decoding)
+        results = decoder.decode_all(batches, trace=trace, seconds=decoding.time_limit)
+        found = GenerateOutput.of(self.texts, decoding, decoder, len(ids), results)
         return dataclasses.replace(found, choice=choice)
 
     def stream(
@@ -142,7 +137,7 @@ class Pair:
         (batch,) = make_batches(ids, 1, self.target.model, prefixes)
         decoder = build_decoder(self.target, self.draft, decoding)
         pauses = decoder.pauses(batch, often=True, seconds=decoding.time_limit, trace=True)
-        return pieces_of(self.texts, decoding, batch, pauses)
+        return pieces_of(self.texts, decoding, decoder, batch, pauses)
 
     def decoder(
         self, decoding: Decoding | None = None, *, width: int = 1, **options: Any
@@ -242,4 +237,4 @@ def refuse_unknown(
         )
 
 
-__all__ = ["Block", "GenerateOutput", "LoadedTarget", "Pair"]
+__all__ = ["GenerateOutput", "LoadedTarget", "Pair"]

@@ -20,7 +20,7 @@ from specdec.checkpoints.ngrams import load_ngrams
 from specdec.core import platforms
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.build import build
 from specdec.decoding.options import Decoding
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
@@ -114,7 +114,6 @@ def shaped_decoder(
         nonlocal found
         loaded = _traced(target, laid, "target", int8=int8)
         opened = _opened(draft, _ShapeLoader(loaded, config_of or _unknown, draft_laid))
-        build = build_search if decoding.searches else build_decoder
         found = build(loaded, opened, decoding)
         return _arrays(found)
 

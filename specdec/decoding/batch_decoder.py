@@ -17,9 +17,12 @@ from jaxtyping import Bool
 from specdec.core.randomness import seed_words
 from specdec.decoding import loop as loops
 from specdec.decoding.batches import Batch, bucket, refuse_nan, refuse_stuck
+from specdec.decoding.blocks import blocks_of
 from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.hypotheses import Hypothesis, end_of
 from specdec.decoding.loop import Loop
 from specdec.decoding.refilling import Refilled
+from specdec.decoding.samples import samples_of
 from specdec.models.base import LoadedModel
 from specdec.models.partitioning import ways
 from specdec.models.placing import agreed, to_host
@@ -73,6 +76,10 @@ class LoopDecoder(abc.ABC, Generic[R]):
     @abc.abstractmethod
     def check_result(self, batch: Batch, result: R) -> None:
         """Raises ValueError if logits were NaN; it names the row."""
+
+    @abc.abstractmethod
+    def outputs(self, result: R, index: int) -> list[Hypothesis]:
+        """A row's outputs without their texts: its samples, or its hypotheses, best first."""
 
     @property
     def output_bucket(self) -> int:
@@ -230,6 +237,25 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
     @property
     def loop_params(self) -> EngineParams:
         return self.params
+
+    def outputs(self, result: DecodeResult, index: int) -> list[Hypothesis]:
+        return [self._output(row) for row in samples_of(result, index, self.engine.samples)]
+
+    def _output(self, row: DecodeResult) -> Hypothesis:
+        """Output of a result without axes of rows and samples."""
+        count, asked_for = int(row.num_tokens), {}
+        tokens, stopped = np.asarray(row.tokens[:count]), bool(row.stopped)
+        if row.log_probs is not None:
+            plain, adjusted, top_tokens, top = (
+                leaf[:count] for leaf in vars(row.log_probs).values()
+            )
+            asked_for = {"log_probs": plain, "adjusted_log_probs": adjusted}
+            asked_for["alternatives"] = (top_tokens, top) if top.shape[-1] else None
+        if row.trace is not None:
+            trace = jax.tree.map(lambda leaf: leaf[None], row.trace)
+            asked_for["blocks"] = blocks_of(trace, 0)
+        end = end_of(tokens, stopped, self.target.model.eos_ids, self.max_decode_len)
+        return Hypothesis(tokens, end, **asked_for)
 
     def check_result(self, batch: Batch, result: DecodeResult) -> None:
         source = f"{self.target.source} or of its draft"

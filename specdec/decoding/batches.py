@@ -1,4 +1,4 @@
-"""Rows of tokens as batches of static shape, and a batch's trace as blocks of a row."""
+"""Rows of tokens as batches of static shape, and the rows of one that could not be decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.models.base import Model, forced
 from specdec.rules.base import Rule
-from specdec.types import NAN_OF_RULES, AnyArray, BlockInfo, Prompt
+from specdec.types import NAN_OF_RULES, AnyArray, Prompt
 
 _SMALLEST_BUCKET = 16
 
@@ -146,50 +146,3 @@ def commonest(batches: Sequence[Batch]) -> list[Batch]:
     """The batches of the commonest shape."""
     shape, _ = Counter(batch.shape for batch in batches).most_common(1)[0]
     return [batch for batch in batches if batch.shape == shape]
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """One block of one row, for people to look at."""
-
-    accepted: list[int]  # Guesses kept.
-    # Guesses thrown away: of a chain all that follow, of a tree those of the next position. After
-    # the end of the row they were not looked at.
-    rejected: list[int]
-    # The verifier's own token, or None where the row ended inside the guesses.
-    correction: int | None
-    # Of a tree: for each accepted guess the others of its position, in order. None for a chain.
-    siblings: list[list[int]] | None = None
-
-
-def blocks_of(trace: BlockInfo, row: int) -> list[Block]:
-    """One row's blocks out of a trace whose leaves are [B, blocks, ...].
-
-    A tree that has one branch in a block is a chain there.
-    """
-    blocks = []
-    for number in range(trace.num_emitted.shape[1]):
-        emitted = int(trace.num_emitted[row, number])
-        if emitted == 0:
-            break
-        accepted = int(trace.num_accepted[row, number])
-        made = int(trace.num_guesses[row, number])
-        guesses, parents, path, tokens = (
-            leaf[row, number].tolist()
-            for leaf in (trace.draft_tokens, trace.parents, trace.path, trace.tokens)
-        )
-        guesses, parents = guesses[:made], parents[:made]
-        correction = tokens[accepted] if emitted > accepted else None
-        if parents == list(range(-1, made - 1)):
-            blocks.append(Block(guesses[:accepted], guesses[accepted:], correction))
-            continue
-        # Nodes of the scored block: guess i is node i + 1.
-        kept = [node - 1 for node in path[: accepted + 1]]
-        levels = [
-            [i for i, parent in enumerate(parents) if parent == above and i not in kept]
-            for above in kept
-        ]
-        *siblings, rejected = [[guesses[i] for i in level] for level in levels]
-        taken = [guesses[i] for i in kept[1:]]
-        blocks.append(Block(taken, rejected, correction, siblings))
-    return blocks

@@ -9,6 +9,7 @@ the cache: it opens the next call.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch, refuse_nan, refuse_stuck
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
+from specdec.decoding.blocks import SearchedBlock
+from specdec.decoding.hypotheses import Hypothesis
 from specdec.models.base import LoadedModel, Model
 from specdec.rules.base import Rule, Rules
 from specdec.types import AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
@@ -50,18 +53,6 @@ class BeamResult:
     steps: Int[Array, " b"]
     nan: Int[Array, " b"]
 
-    def row(self, index: int, count: int) -> list[Hypothesis]:
-        """The best ``count`` hypotheses of a row, fewer where fewer ended; arrays are NumPy's."""
-        found = []
-        for beam in np.flatnonzero(self.num_tokens[index, :count]):
-            length, log_probs = self.num_tokens[index, beam], (None, None)
-            if self.token_log_probs is not None:
-                log_probs = np.asarray(self.token_log_probs)[index, beam, :length].T
-            tokens = np.asarray(self.tokens)[index, beam, :length]
-            score, log_prob = float(self.scores[index, beam]), float(self.log_probs[index, beam])
-            found.append(Hypothesis(tokens, score, log_prob, None, *log_probs))
-        return found
-
     @property
     def stats(self) -> Stats:
         """Counts of plain decoding: target calls, and the tokens of the best hypotheses."""
@@ -74,27 +65,6 @@ class BeamResult:
             accepted_by_rank=none[:, None][:, : CHAIN.siblings],
             acceptance_prob_sum=none.astype(np.float32),
         )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """An output of beam search.
-
-    Attributes:
-      tokens: EOS included, without padding.
-      score: by the rule; what hypotheses are ordered by.
-      log_prob: sum of log p.
-      text: without what ends it; None without a vocabulary.
-      log_probs, adjusted_log_probs: with ``log_probs=True``, of each token: by softmax(logits), and
-        as rules for logits have it; ``log_prob`` is the sum of the latter.
-    """
-
-    tokens: np.ndarray
-    score: float
-    log_prob: float
-    text: str | None = None
-    log_probs: np.ndarray | None = None
-    adjusted_log_probs: np.ndarray | None = None
 
 
 @pytree
@@ -202,6 +172,27 @@ def result_of(
     return BeamResult(tokens, lengths, scores, log_probs, token_log_probs, beams.length, nan)
 
 
+def hypotheses_of(
+    result: BeamResult, index: int, eos_ids: Sequence[int],
+    blocks: list[SearchedBlock] | None = None,
+) -> list[Hypothesis]:  # fmt: skip
+    """The hypotheses of a row, best first, fewer than W where fewer ended; arrays are NumPy's.
+
+    Args:
+      blocks: of the search, if they were traced.
+    """
+    found = []
+    for beam in np.flatnonzero(result.num_tokens[index]):
+        length, log_probs = result.num_tokens[index, beam], (None, None)
+        if result.token_log_probs is not None:
+            log_probs = np.asarray(result.token_log_probs)[index, beam, :length].T
+        tokens = np.asarray(result.tokens)[index, beam, :length]
+        score, log_prob = float(result.scores[index, beam]), float(result.log_probs[index, beam])
+        end = "eos" if tokens[-1] in eos_ids else "limit"
+        found.append(Hypothesis(tokens, end, None, score, log_prob, *log_probs, blocks=blocks))
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class BeamDecoder(LoopDecoder[BeamResult]):
     """Searches batches in one way.
@@ -237,6 +228,9 @@ class BeamDecoder(LoopDecoder[BeamResult]):
     def loop_params(self) -> tuple[BeamRules, Params]:
         rules = self.config.traced(self.output_bucket, self.logit_rules, self.log_probs)
         return rules, self.target.params
+
+    def outputs(self, result: BeamResult, index: int) -> list[Hypothesis]:
+        return hypotheses_of(result, index, self.target.model.eos_ids)
 
     def check_result(self, batch: Batch, result: BeamResult) -> None:
         refuse_nan(batch, result.nan, result.steps, self.target.source, self.rules)

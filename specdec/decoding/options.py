@@ -269,6 +269,11 @@ class Decoding:
         return self.method in ("beam", "speculative_beam")
 
     @property
+    def num_outputs(self) -> int:
+        """Outputs of each row: samples, or hypotheses to return."""
+        return self.num_return or self.num_samples
+
+    @property
     def guesses(self) -> bool:
         """Whether a draft guesses."""
         return self.method in _PLAIN

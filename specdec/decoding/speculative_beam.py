@@ -32,9 +32,11 @@ from specdec.core.topology import MOST_NODES
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch, refuse_nan
-from specdec.decoding.beam import BeamResult, Hypothesis, refuse_no_hypothesis, result_of
+from specdec.decoding.beam import BeamResult, hypotheses_of, refuse_no_hypothesis, result_of
 from specdec.decoding.beam_blocks import ENDS, BeamBlock, BeamDraft, BeamEngine, Live
 from specdec.decoding.beam_rules import BeamConfig, BeamRules, BeamState
+from specdec.decoding.blocks import searched_blocks
+from specdec.decoding.hypotheses import Hypothesis
 from specdec.models.base import LoadedModel
 from specdec.rules.base import Rule, Rules
 from specdec.types import NAN_OF_MODELS, AnyArray, Cache, Encoded, Params, Prompt, Seed, Stats
@@ -74,10 +76,6 @@ class SpeculativeBeamResult:
     counts: BeamStats
     proposed: Int[Array, " b"]
     trace: BeamBlock | None
-
-    def row(self, index: int, count: int) -> list[Hypothesis]:
-        """See :meth:`specdec.decoding.beam.BeamResult.row`."""
-        return self.beams.row(index, count)
 
     @property
     def stats(self) -> Stats:
@@ -283,6 +281,12 @@ class SpeculativeBeamDecoder(LoopDecoder[SpeculativeBeamResult]):
         rules = self.config.traced(self.output_bucket, self.logit_rules, self.log_probs)
         return rules, self.target.params, draft
 
+    def outputs(self, result: SpeculativeBeamResult, index: int) -> list[Hypothesis]:
+        model, blocks = self.target.model, None
+        if result.trace is not None:
+            blocks = searched_blocks(result.trace, index, self.config.num_beams)
+        return hypotheses_of(result.beams, index, model.eos_ids, blocks)
+
     def check_result(self, batch: Batch, result: SpeculativeBeamResult) -> None:
         source = f"{self.target.source} or of its draft"
         refuse_nan(batch, result.beams.nan, result.beams.steps, source, self.rules)
@@ -319,43 +323,3 @@ class BeamCounts:
     def levels_per_call(self) -> float:
         """Calls of plain beams, which have one level each, over these calls."""
         return levels_per_call(self.levels, len(self.levels) - 2)
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchedBlock:
-    """One block of one row, for people to look at.
-
-    Attributes:
-      guesses: the draft's tokens, of each level.
-      survivors: tokens of the live hypotheses, at each level that was taken.
-      lost: those of the last level that had not been guessed, if that ended the block.
-      end: why it ended, of :data:`specdec.decoding.beam_blocks.ENDS`.
-    """
-
-    guesses: list[list[int]]
-    survivors: list[list[int]]
-    lost: list[int]
-    end: str
-
-
-def searched_blocks(trace: BeamBlock, row: int, wide: int) -> list[SearchedBlock]:
-    """One row's blocks out of a trace.
-
-    Args:
-      wide: W.
-    """
-    found = []
-    gamma = trace.kept.shape[2] - 1
-    for number in range(trace.num_levels.shape[1]):
-        count = int(trace.num_levels[row, number])
-        if not count:
-            break
-        tokens, kept, newest = (
-            np.asarray(leaf[row, number]) for leaf in (trace.tokens, trace.kept, trace.newest)
-        )
-        end = ENDS[int(trace.end[row, number])]
-        lost = newest[np.asarray(trace.lost[row, number])].tolist() if end == "miss" else []
-        survivors = [*tokens[kept[1:count]].tolist(), newest.tolist()]
-        guesses = tokens[wide:].reshape(gamma, -1).tolist() if gamma else []
-        found.append(SearchedBlock(guesses, survivors, lost, end))
-    return found

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specdec.core.stats import RunStats
-from specdec.decoding.batches import Block, blocks_of
-from specdec.decoding.beam import Hypothesis
-from specdec.decoding.speculative_beam import SearchedBlock
+from specdec.decoding.blocks import Block, SearchedBlock
+from specdec.decoding.hypotheses import Hypothesis
 from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import read_lines
-from specdec.types import DecodeResult, Stats
+from specdec.types import Stats
 
 _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
@@ -46,40 +45,29 @@ class Row:
     # First difference from plain greedy decoding; None where there is none or when sampling.
     mismatch: Mismatch | None = None
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.
-    # Of beam search, the best hypotheses: see `specdec.decoding.beam.Hypothesis`.
+    # Of beam search, the best hypotheses: see `specdec.decoding.hypotheses.Hypothesis`.
     beams: list[dict[str, Any]] | None = None
     searched: list[SearchedBlock] | None = None  # Blocks of speculative beams.
 
     @classmethod
     def of(
-        cls, result: DecodeResult, index: int, *, id: int, input: str, reference: str | None
-    ) -> Row:
-        """Row ``index`` of a traced decode, without output text and mismatches."""
-        assert result.trace is not None
-        return cls(
-            id=id, input=input, output=None, reference=reference,
-            tokens=[int(t) for t in result.tokens[index, : result.num_tokens[index]]],
-            num_tokens=int(result.num_tokens[index]), **_counts(result.stats, index),
-            blocks=blocks_of(result.trace, index), **_log_probs(result, index),
-        )  # fmt: skip
-
-    @classmethod
-    def of_beams(
-        cls, beams: Sequence[Hypothesis], stats: Stats, index: int, *, id: int, input: str,
-        reference: str | None, searched: list[SearchedBlock] | None,
+        cls, outputs: Sequence[Hypothesis], stats: Stats, index: int, *, id: int, input: str,
+        reference: str | None,
     ) -> Row:  # fmt: skip
-        """Row ``index`` of a beam search, without mismatches.
+        """Row ``index`` of a decode, without mismatches.
 
         Args:
-          beams: its hypotheses, best first.
-          searched: its blocks; None of plain beams.
+          outputs: the row's one, with its blocks; or of beam search its hypotheses, best first.
+          stats: the whole batch's.
         """
-        best = beams[0]
+        best, about = outputs[0], {}
+        if best.score is None:
+            about = {"blocks": best.blocks, **_log_probs(best)}
+        else:
+            about = {"blocks": [], "beams": [*map(_fields, outputs)], "searched": best.blocks}
         return cls(
             id=id, input=input, output=best.text, reference=reference, tokens=best.tokens.tolist(),
-            num_tokens=len(best.tokens), **_counts(stats, index), blocks=[],
-            beams=[_fields(each) for each in beams],
-            searched=searched,
+            num_tokens=len(best.tokens), **_counts(stats, index), **about,
         )  # fmt: skip
 
     @classmethod
@@ -122,23 +110,22 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _fields(beam: Hypothesis) -> dict[str, Any]:
     """A hypothesis for JSON, without fields that were not asked for."""
-    fields = {name: value for name, value in vars(beam).items() if not name.endswith("log_probs")}
     log_probs = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
     kept = {name: value.tolist() for name, value in log_probs.items() if value is not None}
-    return fields | {"tokens": beam.tokens.tolist()} | kept
+    numbers = {"score": beam.score, "log_prob": beam.log_prob}
+    return {"tokens": beam.tokens.tolist(), **numbers, "text": beam.text, **kept}
 
 
-def _log_probs(result: DecodeResult, index: int) -> dict[str, Any]:
+def _log_probs(output: Hypothesis) -> dict[str, Any]:
     """Log-probabilities of a row's tokens, if they were kept."""
-    if result.log_probs is None:
+    if output.log_probs is None or output.adjusted_log_probs is None:
         return {}
-    kept, count = result.log_probs, result.num_tokens[index]
-    pairs = [
-        [(int(token), float(log_prob)) for token, log_prob in zip(*each, strict=True)]
-        for each in zip(kept.top_tokens[index, :count], kept.top[index, :count], strict=True)
-    ]
+    pairs = None
+    if output.alternatives is not None:
+        each = zip(*(values.tolist() for values in output.alternatives), strict=True)
+        pairs = [[*zip(*lists, strict=True)] for lists in each]
     return {
-        "log_probs": kept.plain[index, :count].tolist(),
-        "adjusted_log_probs": kept.adjusted[index, :count].tolist(),
-        "alternatives": pairs if kept.top.shape[-1] else None,
+        "log_probs": output.log_probs.tolist(),
+        "adjusted_log_probs": output.adjusted_log_probs.tolist(),
+        "alternatives": pairs,
     }

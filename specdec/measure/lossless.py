@@ -12,7 +12,7 @@ import numpy as np
 
 from specdec.core.compilation import decode_jit
 from specdec.core.topology import Topology
-from specdec.decoding.beam import Hypothesis
+from specdec.decoding.hypotheses import Hypothesis
 from specdec.models.base import LoadedModel, Model
 from specdec.models.placing import to_host
 from specdec.rules.base import Rules, adjusted, at_nodes
@@ -71,7 +71,7 @@ def compare_beams(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -
         if len(found) == len(expected):
             return None
         return Mismatch(min(len(found), len(expected)), math.inf, [])
-    gap = abs(found[index].score - expected[index].score)
+    gap = abs((found[index].score or 0.0) - (expected[index].score or 0.0))
     return Mismatch(index, gap, lists[1][index])
 
 

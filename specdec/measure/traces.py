@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Literal
 
 from specdec.core.progress import visible
-from specdec.decoding.batches import Block
-from specdec.decoding.speculative_beam import SearchedBlock
+from specdec.decoding.blocks import Block, SearchedBlock
 from specdec.measure.kept_rows import Row
 from specdec.text.base import Tokenizer
 from specdec.text.streaming import Piece

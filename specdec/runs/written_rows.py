@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from specdec.api import Pair
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch
-from specdec.decoding.beam import BeamResult
 from specdec.decoding.build import open_rules
-from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import (
-    SpeculativeBeamDecoder,
-    SpeculativeBeamResult,
-    searched_blocks,
-)
+from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.measure import lossless
 from specdec.measure.kept_rows import Row
-from specdec.outputs import with_texts
-from specdec.rules.base import Rules
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import Item
-from specdec.types import DecodeResult
 
 Members = tuple[Batch, list[Item]]  # A batch and its rows, which come first in it.
 
@@ -35,13 +23,27 @@ Members = tuple[Batch, list[Item]]  # A batch and its rows, which come first in 
 def decoded_rows(run: DecodeRun, pair: Pair, batches: Iterator[Members]) -> Iterator[list[Row]]:
     """Decodes batches and yields the rows of each, in their order; it reads batches ahead."""
     decoder, references = _decoders(run, pair)
-    make: Callable[..., Row] = functools.partial(
-        _row, pair, run.decoding, open_rules(pair.target, run.decoding)
-    )
-    if run.decoding.searches:
-        make = functools.partial(_searched_row, pair, run.decoding)
+    how, rules = run.decoding, open_rules(pair.target, run.decoding)
+
+    def row(batch: Batch, index: int, item: Item, result: Any, found: Mapping[str, Any]) -> Row:
+        outputs = decoder.outputs(result, index)
+        shown = pair.texts.added(outputs[: how.num_outputs], batch, index, how.stop)
+        about = {"input": item.example.input, "reference": item.example.reference}
+        expected = {name: references[name].outputs(each, index) for name, each in found.items()}
+        differences = {
+            name: lossless.compare_beams(outputs, others)
+            if how.searches
+            else lossless.compare(
+                pair.target, batch.row(index), outputs[0].tokens.tolist(),
+                others[0].tokens.tolist(), rules, how.max_decode_len,
+            )
+            for name, others in expected.items()
+        }  # fmt: skip
+        written = Row.of(shown, result.stats, index, id=item.id, **about)
+        return dataclasses.replace(written, **differences)
+
     for (batch, members), result, found in _by_all(batches, decoder, references):
-        yield [make(batch, index, item, result, found) for index, item in enumerate(members)]
+        yield [row(batch, index, item, result, found) for index, item in enumerate(members)]
 
 
 def _decoders(run: DecodeRun, pair: Pair) -> tuple[LoopDecoder[Any], dict[str, LoopDecoder[Any]]]:
@@ -75,46 +77,3 @@ def _by_all(
     for members, (_, result), *found in zip(mine, traced, *plain, strict=True):
         results = (each for _, each in found)
         yield members, result, dict(zip(references, results, strict=True))
-
-
-def _row(
-    pair: Pair, decoding: Decoding, rules: Rules, batch: Batch, index: int, item: Item,
-    result: DecodeResult, references: Mapping[str, DecodeResult],
-) -> Row:  # fmt: skip
-    given = {"input": item.example.input, "reference": item.example.reference}
-    row = Row.of(result, index, id=item.id, **given)
-    output = pair.texts.of(np.asarray(row.tokens), batch, index, decoding.stop)
-    found = {
-        name: lossless.compare(
-            pair.target,
-            batch.row(index),
-            row.tokens,
-            reference.tokens[index, : reference.num_tokens[index]].tolist(),
-            rules,
-            decoding.max_decode_len,
-        )
-        for name, reference in references.items()
-    }
-    return dataclasses.replace(row, output=output, **found)
-
-
-def _searched_row(
-    pair: Pair, decoding: Decoding, batch: Batch, index: int, item: Item,
-    result: BeamResult | SpeculativeBeamResult,
-    references: Mapping[str, BeamResult | SpeculativeBeamResult],
-) -> Row:  # fmt: skip
-    beam, searched = decoding.beam, None
-    assert beam is not None
-    if isinstance(result, SpeculativeBeamResult):
-        assert result.trace is not None
-        searched = searched_blocks(result.trace, index, beam.num_beams)
-    beams = result.row(index, beam.num_beams)
-    row = Row.of_beams(
-        with_texts(pair.texts, beams[: decoding.num_return], batch, index), result.stats, index,
-        id=item.id, input=item.example.input, reference=item.example.reference, searched=searched,
-    )  # fmt: skip
-    found = {
-        name: lossless.compare_beams(beams, reference.row(index, beam.num_beams))
-        for name, reference in references.items()
-    }
-    return dataclasses.replace(row, **found)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 
+from specdec.decoding.hypotheses import End
 from specdec.text.base import Tokenizer, common
 
-End = Literal["eos", "limit", "stop", "time"]
 _UNKNOWN = "\ufffd"  # Stands for bytes that are no character yet.
 _TORN = "<0xC3>"  # How vocabularies with pieces of bytes write one that is no character by itself.
 

@@ -17,9 +17,11 @@ from specdec.core.compilation import num_programs
 from specdec.decoding import loop as loops
 from specdec.decoding import refilling
 from specdec.decoding.batch_decoder import BatchDecoder
-from specdec.decoding.batches import blocks_of, make_batches
+from specdec.decoding.batches import make_batches
+from specdec.decoding.beam import BeamResult, hypotheses_of
+from specdec.decoding.blocks import blocks_of, searched_blocks
 from specdec.decoding.engine import Engine
-from specdec.decoding.speculative_beam import SpeculativeBeamResult, searched_blocks
+from specdec.decoding.speculative_beam import SpeculativeBeamResult
 from specdec.types import SamplingConfig
 
 LIMIT, ROWS, V = 32, 30, 19
@@ -73,14 +75,13 @@ def alone(decoder, batch):
 
 def shown(result, row):
     """All that there is to know of a row, and sums of its floats."""
-    if hasattr(result, "row"):
-        found = [(h.tokens.tolist(), h.score) for h in result.row(row, 3)]
-        known = [tokens for tokens, _ in found]
+    if isinstance(result, BeamResult | SpeculativeBeamResult):
+        found, known = hypotheses_of(getattr(result, "beams", result), row, ()), []
         if isinstance(result, SpeculativeBeamResult):
             known += [leaf[row].tolist() for leaf in jax.tree.leaves(result.counts)]
             assert result.trace is not None
             known += searched_blocks(result.trace, row, 3)
-        return known, sum(score for _, score in found)
+        return [*known, *(h.tokens.tolist() for h in found)], sum(h.score for h in found)
     stats = {name: leaf[row].tolist() for name, leaf in vars(result.stats).items()}
     sums = stats.pop("acceptance_prob_sum")
     return (result.tokens[row].tolist(), stats, blocks_of(result.trace, row)), sums

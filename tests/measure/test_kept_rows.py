@@ -3,8 +3,7 @@ import zlib
 
 import pytest
 
-from specdec.decoding.batches import Block
-from specdec.decoding.speculative_beam import SearchedBlock
+from specdec.decoding.blocks import Block, SearchedBlock
 from specdec.measure.kept_rows import Row, read_rows
 from specdec.measure.lossless import Mismatch
 from specdec.measure.rows import LineWriter, line_of

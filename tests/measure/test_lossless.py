@@ -6,7 +6,7 @@ import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.checkpoints.loading import load_packed
-from specdec.decoding.beam import Hypothesis
+from specdec.decoding.hypotheses import Hypothesis
 from specdec.measure.lossless import Mismatch, compare, compare_beams, first_difference
 from specdec.models.t5.network import Transformer
 from specdec.training.teacher_forcing import decoder_inputs
@@ -39,7 +39,7 @@ def test_gap_is_that_of_the_target_at_the_first_difference():
 
 def test_lists_of_beams():
     def beams(*lists):
-        return [Hypothesis(np.array(tokens), score, score) for tokens, score in lists]
+        return [Hypothesis(np.array(tokens), "eos", score=score) for tokens, score in lists]
 
     mine = beams(([5, 1], -0.5), ([6, 1], -1.0))
     assert compare_beams(mine, beams(([5, 1], -0.6), ([6, 1], -1.1))) is None

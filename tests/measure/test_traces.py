@@ -9,10 +9,9 @@ import pytest
 import tokenizers
 
 from specdec.core.topology import Topology
-from specdec.decoding.batches import Block, blocks_of
+from specdec.decoding.blocks import Block, SearchedBlock, blocks_of
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
-from specdec.decoding.speculative_beam import SearchedBlock
 from specdec.drafters.base import DraftParams
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter

@@ -18,7 +18,7 @@ from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import load_model
 from specdec.core.standardize import standardize
 from specdec.decoding.batches import make_batches
-from specdec.decoding.build import build_decoder, build_search
+from specdec.decoding.build import build
 from specdec.decoding.options import Decoding
 
 # What transformers imports warns of much that is its own to mend.
@@ -109,7 +109,6 @@ def theirs(model, ids, options):
 
 def ours(loaded, ids, decoding):
     """Tokens of each row."""
-    build = build_search if decoding.searches else build_decoder
     decoder, found = build(loaded, None, decoding), {}
     for batch, result in decoder.decode_all(make_batches(ids, 12, loaded.model)):
         for row, index in zip(batch.row_ids, range(12), strict=True):

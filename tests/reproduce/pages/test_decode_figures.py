@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from specdec.decoding.batches import Block
+from specdec.decoding.blocks import Block
 from specdec.reproduce import paper_figures
 from specdec.reproduce.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW
 from specdec.reproduce.measure.timeline import Event, Timeline

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 from specdec.api import Pair
 from specdec.checkpoints.architectures import Config, decode_model, init_params
 from specdec.checkpoints.loading import as_loaded, draft_kernel_dtype
-from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Method
 from specdec.decoding.target import LoadedTarget
@@ -174,8 +174,9 @@ class System:
         inputs = [self.inputs[row] for row in rows]
         (batch,) = make_batches(inputs, len(rows), self.decoder.target.model)
         if not isinstance(self.decoder, BatchDecoder):  # The best hypothesis of each row.
-            result = self.decoder.decode(batch, limit=max(lengths) if lengths else None)
-            return [result.row(index, 1)[0].tokens.tolist() for index in range(len(rows))]
+            search = cast(LoopDecoder[Any], self.decoder)
+            result = search.decode(batch, limit=max(lengths) if lengths else None)
+            return [search.outputs(result, index)[0].tokens.tolist() for index in range(len(rows))]
         batch = dataclasses.replace(batch, row_ids=np.asarray(rows, np.int32))
         # Rows that end by themselves need no other limit; users do not know it.
         limit = None

@@ -114,8 +114,9 @@ def make_batches(
       prefixes: of each text's output, the forced first tokens; those of no tokens share a bucket.
     """
     by_bucket: dict[tuple[int, int], list[int]] = {}
+    prefixes = [tokens[:0] for tokens in ids] if prefixes is None else prefixes
     for row, tokens in enumerate(ids):
-        forced_len = len(prefixes[row]) if prefixes is not None else 0
+        forced_len = len(prefixes[row])
         sizes = input_bucket(len(tokens)), input_bucket(forced_len) if forced_len else 0
         by_bucket.setdefault(sizes, []).append(row)
     for size, forced_size in sorted(by_bucket):
@@ -124,11 +125,10 @@ def make_batches(
             chosen = rows[start : start + batch_size]
             row_ids = np.full(batch_size, -1, np.int32)
             row_ids[: len(chosen)] = chosen
-            prompt = model.prompt(*_padded(ids, chosen, (batch_size, size), model.pad_id))
-            if prefixes is not None and forced_size:
-                shape = batch_size, forced_size
-                prompt = forced(prompt, *_padded(prefixes, chosen, shape, model.pad_id))
-            yield Batch(prompt, row_ids)
+            inputs = _padded(ids, chosen, (batch_size, size), model.pad_id)
+            firsts = _padded(prefixes, chosen, (batch_size, forced_size), model.pad_id)
+            prompt = model.prompt(*inputs)
+            yield Batch(forced(prompt, *firsts) if forced_size else prompt, row_ids)
 
 
 def _padded(

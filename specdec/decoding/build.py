@@ -128,15 +128,15 @@ def build_decoder(
       ValueError: the draft cannot draw its guesses in this way; see also :func:`build_engine` and
         :func:`open_rules`.
     """
-    rules = open_rules(target, decoding)
-    stops = open_stops(decoding.stop, _opening(target, decoding))
-    params = EngineParams(target.params, decoding.sampling.traced(rules), stops=stops)
-    engine = build_engine(target.model, draft, decoding, width=width)
+    engine, given = build_engine(target.model, draft, decoding, width=width), ()
+    rules, stops = (
+        open_rules(target, decoding),
+        open_stops(decoding.stop, _opening(target, decoding)),
+    )
     if decoding.guesses:
-        drawn = draft.params(decoding.draft_sampling or decoding.sampling)
-        params = dataclasses.replace(
-            params, drafter=following(drawn, rules) if decoding.draft_follows_rules else drawn
-        )
+        given = draft.params(decoding.draft_sampling or decoding.sampling)
+        given = following(given, rules) if decoding.draft_follows_rules else given
+    params = EngineParams(target.params, decoding.sampling.traced(rules), given, stops)
     return BatchDecoder(
         engine, params, target, decoding.max_decode_len, decoding.seed, rules_of(target, decoding)
     )

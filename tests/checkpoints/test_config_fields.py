@@ -78,7 +78,9 @@ def test_values_that_are_none(checkpoint, gpt, model, fields):
     directory = {"t5": checkpoint, "gpt": gpt}[model]
     good = (directory / "config.json").read_text()
     for names, values, words in fields:
-        for name, value in itertools.product(names, values):
+        # The first field has each value, and each other one two of them.
+        others = itertools.product(names[1:], values[:2])
+        for name, value in (*((names[0], value) for value in values), *others):
             (directory / "config.json").write_text(good)
             set_field(directory / "config.json", name, value)
             assert re.search(words.format(name), refusal(directory)), (name, str(value)[:50])
@@ -91,8 +93,7 @@ def test_special_tokens(checkpoint, file):
     good = (checkpoint / file).read_text()
     one, several = "one token id, got", "one token id, or a list of them, got"
     for name, value, asked in (
-        ("eos_token_id", True, several), ("eos_token_id", [1, "x"], several),
-        ("eos_token_id", [], several), ("eos_token_id", DEEP, several),
+        ("eos_token_id", [1, "x"], several), ("eos_token_id", [], several),
         ("eos_token_id", [1, 40], r"in 0\.\.39, got \[1, 40\]"),
         ("eos_token_id", -1, r"in 0\.\.39, got -1"),
         ("pad_token_id", 10**6, r"in 0\.\.39, got 1000000"), ("pad_token_id", [0, 2], one),
@@ -130,7 +131,8 @@ def test_files_that_are_no_json_objects(checkpoint, params, tmp_path, file):
     if "index" in file:
         checkpoint = tmp_path / "sharded"
         save_huggingface(checkpoint, CONFIG, params, max_shard_bytes=2000)
-    for content in (*DAMAGED.values(), POINTER):
+    whole = file == "config.json"
+    for content in (*DAMAGED.values(), POINTER) if whole else (DAMAGED["twice"], POINTER, b"[1]"):
         (checkpoint / file).write_bytes(content)
         message = refusal(checkpoint)
         assert re.search(f"{checkpoint / file} is (not|a Git LFS pointer, not) ", message)
@@ -180,22 +182,3 @@ def test_headers_of_weights(checkpoint):
     ):  # fmt: skip
         write_header(path, header | {NAME: header[NAME] | change}, rest)
         assert str(checkpoint) in refusal(checkpoint)
-
-
-def test_every_byte_of_a_header(checkpoint):
-    """A flipped one is an error, or changes nothing; no other error than CheckpointError."""
-    path = checkpoint / "model.safetensors"
-    data, expected = path.read_bytes(), load_huggingface(checkpoint)
-    size = 8 + int.from_bytes(data[:8], "little")
-    generator, refused = np.random.default_rng(0), 0
-    for _ in range(150):
-        at, bit = generator.integers(size), 1 << generator.integers(8)
-        path.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
-        try:
-            found = load_huggingface(checkpoint)
-        except CheckpointError:
-            refused += 1
-        else:
-            assert found[0] == expected[0]
-            jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
-    assert refused > 70

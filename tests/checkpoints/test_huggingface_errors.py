@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from small_vocabularies import train_pieces
 
 import specdec
 from specdec.checkpoints import (
@@ -83,12 +84,13 @@ def test_hub_id_without_network(tmp_path, monkeypatch):
     assert "\n" not in message
 
 
-def test_hub_id_is_downloaded(checkpoint, monkeypatch):
-    hub = pytest.importorskip("huggingface_hub")
-    asked = {}
+def test_hub_ids_are_downloaded(checkpoint, monkeypatch):
+    hub, asked = pytest.importorskip("huggingface_hub"), []
 
     def snapshot_download(repo_id, *, revision, allow_patterns):
-        asked.update(name=(repo_id, revision), allow_patterns=allow_patterns)
+        asked.append((repo_id, revision))
+        assert {"config.json", "model.safetensors", "spiece.model"} <= set(allow_patterns)
+        assert not any("bin" in pattern for pattern in allow_patterns)
         return str(checkpoint)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
@@ -96,21 +98,10 @@ def test_hub_id_is_downloaded(checkpoint, monkeypatch):
     for revision in (None, "main", "refs/pr/3", "0e3f5b", "v1.0"):
         asked.clear()
         assert load_huggingface(f"{name}@{revision}" if revision else name)[0] == CONFIG
-        assert asked["name"] == (name, revision)
+        assert asked == [(name, revision)]
     for wrong in ("google/flan@", "@main", "google/flan@a b", "google/flan@@main", "a/b/c@main"):
         assert "or google/flan-t5-small@main" in refusal(wrong)
-    assert {"config.json", "model.safetensors", "spiece.model"} <= set(asked["allow_patterns"])
-    assert not any("bin" in pattern for pattern in asked["allow_patterns"])
-
-
-def test_a_pair_of_revisions(checkpoint, monkeypatch):
-    hub, asked = pytest.importorskip("huggingface_hub"), []
-
-    def snapshot_download(repo_id, *, revision, allow_patterns):
-        asked.append((repo_id, revision))
-        return str(checkpoint)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    asked.clear()
     pair = specdec.load_pair(target="some/target@v2", draft="some/draft@v1")
     assert set(asked) == {("some/target", "v2"), ("some/draft", "v1")}
     assert pair.target.source == "some/target@v2"
@@ -249,12 +240,6 @@ def test_damaged(checkpoint, kind):
     assert "\n" not in message
 
 
-def test_an_adapter_beside_a_model(checkpoint):
-    """transformers would load both."""
-    (checkpoint / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    assert "good holds an adapter" in refusal(checkpoint)
-
-
 def test_shards(sharded):
     """One that is absent, a pointer, or listed elsewhere; an index without its map."""
     shard = sorted(sharded.glob("model-*.safetensors"))[1]
@@ -322,18 +307,9 @@ def test_saving_never_overwrites(checkpoint, params):
     ("path", "value", "message"),
     [
         ("encoder/encoder_norm/scale", None, "is missing parameter encoder/encoder_norm/scale;"),
-        ("decoder/logits_dense/kernel", None, "missing parameter decoder/logits_dense/kernel"),
         ("encoder/extra", np.zeros(2), "has the unexpected parameter encoder/extra;"),
-        (
-            "encoder/layers_0/attention/query/kernel",
-            np.zeros((8, 9)),
-            r"query/kernel has shape \(8, 9\), but the config asks for \(8, 8\)",
-        ),
-        (
-            "decoder/decoder_norm/scale",
-            np.full(8, np.nan),
-            "decoder/decoder_norm/scale holds NaN or infinite values",
-        ),
+        ("decoder/decoder_norm/scale", np.ones(7), r"has shape \(7,\), but the config asks for"),
+        ("decoder/decoder_norm/scale", np.full(8, np.nan), "scale holds NaN or infinite values"),
     ],
 )
 def test_saving_parameters_that_do_not_fit(tmp_path, params, path, value, message):
@@ -357,16 +333,9 @@ def test_an_interrupted_save_leaves_nothing(tmp_path, params, monkeypatch):
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    """A SentencePiece model of 40 pieces with T5's special tokens."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    directory = tmp_path_factory.mktemp("vocabulary")
     text = "the quick brown fox jumps over the lazy dog again and again the thing jumping dogs"
-    (directory / "text").write_text("\n".join(text[i:] for i in range(len(text))))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(directory / "text"), model_prefix=str(directory / "v"), vocab_size=40,
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-    )  # fmt: skip
-    return directory / "v.model"
+    lines = [text[i:] for i in range(len(text))]
+    return train_pieces(tmp_path_factory.mktemp("vocabulary"), lines, 40)
 
 
 def test_find_vocabulary(tmp_path, checkpoint, params, vocabulary):
@@ -377,26 +346,6 @@ def test_find_vocabulary(tmp_path, checkpoint, params, vocabulary):
     assert found.read_bytes() == vocabulary.read_bytes()
     with pytest.raises(CheckpointError, match="nowhere is not a directory"):
         find_vocabulary(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("rows", [40, 256])
-def test_transformers_tokenizer_agrees_with_sentencepiece(tmp_path, vocabulary, rows):
-    pytest.importorskip("transformers", reason="opens the checkpoint with T5Tokenizer")
-    import sentencepiece
-    from transformers import AutoTokenizer
-
-    config = T5Config(rows, 8, 1, 1, 2, 4, 16)
-    params = init_params(config, jax.random.key(0))
-    save_huggingface(tmp_path / "m", config, params, vocabulary_file=vocabulary)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
-    reference = sentencepiece.SentencePieceProcessor(str(vocabulary))
-    text = "the lazy fox jumps again"
-    assert tokenizer(text).input_ids == [*reference.encode(text), reference.eos_id()]
-    assert tokenizer.decode(reference.encode(text)) == text
-    assert len(tokenizer) == min(rows, 140)
-    if rows > 40:
-        # T5's sentinels count down from the last row that has a meaning.
-        assert tokenizer("<extra_id_0>").input_ids[0] == len(tokenizer) - 1
 
 
 def test_vocabulary_larger_than_the_embedding(tmp_path, vocabulary):

@@ -15,7 +15,7 @@ from specdec.models.placing import place
 from specdec.models.t5 import packing
 
 
-@pytest.fixture(params=["huggingface", "t5x"])
+@pytest.fixture
 def checkpoint(request, tmp_path):
     config = TINY["v1.1"]
     params = random_t5_params(config, 0)
@@ -26,7 +26,11 @@ def checkpoint(request, tmp_path):
     return tmp_path, params
 
 
-@pytest.mark.parametrize("mesh", [None, DeviceMesh(1, 1)], ids=["one device", "a mesh"])
+@pytest.mark.parametrize(
+    ("checkpoint", "mesh"),
+    [("huggingface", None), ("t5x", DeviceMesh(1, 1))],
+    indirect=["checkpoint"],
+)
 def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint, mesh, monkeypatch):
     directory, params = checkpoint
     reads, waiting = [], []

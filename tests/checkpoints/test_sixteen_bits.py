@@ -51,16 +51,12 @@ def kernels_of(loaded):
     return [params.embedding, *([] if encoder is None else [params.cross_kv]), *kernels]
 
 
-ONCE = ("v1.1", "huggingface", "float16")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "form", "dtype"),
     [
-        pytest.param(*case, marks=[] if case == ONCE else [pytest.mark.slow])
-        for case in itertools.product(CONFIGS, WRITERS, ["float16", "bfloat16"])
-        if case[0] in TINY or case[1] == "huggingface"  # T5X has T5s alone.
+        *itertools.product(CONFIGS, ["huggingface"], ["float16", "bfloat16"]),
+        ("v1.1", "t5x", "bfloat16"),
     ],
 )
 def test_logits_are_those_of_the_widened_weights(variant, form, dtype, tmp_path):

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import jax
-import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
@@ -72,26 +71,55 @@ def edit(checkpoint, path, value):
     file.write_bytes(serialization.msgpack_serialize(contents))
 
 
-def test_an_array_s_directory_is_missing(checkpoint):
+def remove(checkpoint):
     shutil.rmtree(array_of(checkpoint))
-    message = refusal(checkpoint)
-    assert f"{checkpoint}: {QUERY} cannot be read" in message
-    assert "missing" in message
-    assert "copy or download" in message
 
 
-@pytest.mark.parametrize("kept", [0, 40])
-def test_a_chunk_is_truncated(kept, checkpoint):
-    chunk = array_of(checkpoint) / "0.0"
-    chunk.write_bytes(chunk.read_bytes()[:kept])
-    message = refusal(checkpoint)
-    assert QUERY in message
-    assert "truncated" in message
+def chunk(change):
+    def changed(checkpoint):
+        path = array_of(checkpoint) / "0.0"
+        path.write_bytes(change(path.read_bytes()))
+
+    return changed
 
 
-def test_a_chunk_is_of_another_size(checkpoint):
-    (array_of(checkpoint) / "0.0").write_bytes(gzip.compress(bytes(8)))
-    assert QUERY in refusal(checkpoint)
+def edited(path, value):
+    return lambda checkpoint: edit(checkpoint, path, value)
+
+
+SCALE = "decoder/decoder_norm/scale"
+DAMAGES = {
+    "no array": (remove, f"checkpoint_3: {QUERY} cannot be read.*missing.*copy or download"),
+    "no chunk's content": (chunk(lambda data: b""), f"{QUERY}.*truncated"),
+    "a chunk cut": (chunk(lambda data: data[:40]), f"{QUERY}.*truncated"),
+    "a chunk of another size": (chunk(lambda data: gzip.compress(bytes(8))), QUERY),
+    "no query of a decoder": (
+        edited(f"target/{DECODER_QUERY}", None), f"is missing parameter {DECODER_QUERY}; .*only T5s"
+    ),
+    "no query": (edited(f"target/{QUERY}", None), f"missing parameter {QUERY}; .*belong together"),
+    "another size": (
+        edited(f"target/{SCALE}", np.ones(7, "f4")), rf"{SCALE} has shape \(7,\).*\(8,\)"
+    ),
+    "no T5's size": (
+        edited(f"target/decoder/{BIAS}", np.ones((2, 5), "f4")),
+        "shapes that no T5 has.*relative_attention_num_buckets must be even",
+    ),
+    "no array described": (
+        edited(f"target/{QUERY}", {"driver": "zarr", "kvstore": {"driver": "file"}}),
+        f"{QUERY} is neither an array",
+    ),
+    "integers": (
+        edited(f"target/{SCALE}", np.ones(8, np.uint16)),
+        f"{SCALE} is stored as uint16.*before version 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged(checkpoint, kind):
+    damage, words = DAMAGES[kind]
+    damage(checkpoint)
+    assert re.search(words, refusal(checkpoint))
 
 
 def test_an_array_is_of_another_shape_than_listed(checkpoint):
@@ -132,44 +160,11 @@ def test_no_checkpoint(tmp_path):
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("path", "advice"),
-    [
-        (DECODER_QUERY, "only T5s"),
-        (QUERY, "belong together"),
-    ],
-)
-def test_a_parameter_is_missing(path, advice, checkpoint):
-    edit(checkpoint, f"target/{path}", None)
-    message = refusal(checkpoint)
-    assert message.startswith(f"{checkpoint} is missing parameter {path}; ")
-    assert advice in message
-
-
 def test_unknown_parameters(checkpoint):
     edit(checkpoint, "target/encoder/layers_0/mlp/gate/kernel", np.ones((8, 2), np.float32))
     edit(checkpoint, "target/encoder/adapter/scale", np.ones(8, np.float32))
     message = refusal(checkpoint)
     assert "has the unexpected parameter encoder/adapter/scale and 1 more" in message
-
-
-def test_shapes_that_do_not_fit_each_other(checkpoint):
-    edit(checkpoint, "target/decoder/decoder_norm/scale", np.ones(7, np.float32))
-    message = refusal(checkpoint)
-    assert "decoder/decoder_norm/scale has shape (7,)" in message
-    assert "(8,)" in message
-
-
-def test_shapes_that_no_t5_has(checkpoint):
-    edit(checkpoint, f"target/decoder/{BIAS}", np.ones((2, 5), np.float32))
-    message = refusal(checkpoint)
-    assert "shapes that no T5 has" in message
-    assert "relative_attention_num_buckets must be even" in message
-
-
-def test_a_leaf_that_describes_no_array(checkpoint):
-    edit(checkpoint, f"target/{QUERY}", {"driver": "zarr", "kvstore": {"driver": "file"}})
-    assert f"{QUERY} is neither an array" in refusal(checkpoint)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -188,13 +183,6 @@ def test_beyond_the_range_of_a_dtype(tmp_path, params):
     large = replaced(params, "decoder/decoder_norm/scale", np.full(8, 1e6, np.float32))
     write_native(tmp_path / "checkpoint_3", large)
     assert "infinite values in float16" in refusal(tmp_path, dtype="float16")
-
-
-def test_stored_as_integers(checkpoint):
-    edit(checkpoint, "target/decoder/decoder_norm/scale", np.ones(8, np.uint16))
-    message = refusal(checkpoint)
-    assert "decoder/decoder_norm/scale is stored as uint16" in message
-    assert "before version 3" in message
 
 
 def test_orbax_is_damaged(tmp_path, params):
@@ -259,70 +247,55 @@ def unscanned(path):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_parameters_with_more_or_fewer_axes(network, tmp_path, params):
+    """Each with one of four faults."""
     tree = laid_out(params, CONFIG, network)
-    for path, array in flatten_dict(tree, sep="/").items():
-        for bad in (array.ravel()[0], array[..., 0], array[..., None, None], array[:0]):
-            write_single_file(tmp_path / "checkpoint_3", replaced(tree, path, np.asarray(bad)))
-            message = refusal(tmp_path / "checkpoint_3")
-            assert str(tmp_path / "checkpoint_3") in message
-            if unscanned(path) != DECODER_QUERY:  # The width of heads is taken from it.
-                assert "/".join(path.split("/")[-2:]) in message
-                assert "has shape" in message
+    for number, (path, array) in enumerate(flatten_dict(tree, sep="/").items()):
+        bad = (array.ravel()[0], array[..., 0], array[..., None, None], array[:0])[number % 4]
+        write_single_file(tmp_path / "checkpoint_3", replaced(tree, path, np.asarray(bad)))
+        message = refusal(tmp_path / "checkpoint_3")
+        assert str(tmp_path / "checkpoint_3") in message
+        if unscanned(path) != DECODER_QUERY:  # The width of heads is taken from it.
+            assert "/".join(path.split("/")[-2:]) in message
+            assert "has shape" in message
 
 
 @pytest.mark.parametrize("network", NETWORKS[1:])
-@pytest.mark.parametrize("shape", [(8, 4, 2), (8, 2, 5)])
-def test_heads_of_another_number_or_width(network, shape, tmp_path, params):
+def test_heads_of_another_number_or_width(network, tmp_path, params):
     """Joined they would have the right shape."""
     tree = laid_out(params, CONFIG, network)
     layers = "decoder/decoder" if network == "scanned" else "decoder/layers_0"
-    for path in (f"{layers}/encoder_decoder_attention/{name}/kernel" for name in ("value", "out")):
-        bad = np.ones(shape if "value" in path else (*shape[1:], 8), np.float32)
+    for name, shape in (("value", (8, 4, 2)), ("out", (2, 5, 8))):
+        path = f"{layers}/encoder_decoder_attention/{name}/kernel"
+        bad = np.ones(shape, np.float32)
         bad = np.expand_dims(bad, 1) if network == "scanned" else bad
-        write_native(tmp_path / path.replace("/", ".") / "checkpoint_3", replaced(tree, path, bad))
-        message = refusal(tmp_path / path.replace("/", "."))
+        write_native(tmp_path / name / "checkpoint_3", replaced(tree, path, bad))
+        message = refusal(tmp_path / name)
         assert unscanned(path) in message
         assert "but the rest of the network asks for" in message
 
 
-def of_other_kinds(good):
-    """Metadata files that are damaged, from the good one's text."""
-    fields = json.loads(good)
-    yield from (good[: len(good) // 2], good[:1], "", "null", "[]", "3", "\0", '{"zarr_format": 2}')
-    for name in ("shape", "chunks", "dtype", "zarr_format", "compressor"):
-        kinds = [None, 3, -1, 1.5, "x", [], {}, [[]], [None], ["a"], [-1, 8], [0, 0], [8, 8.5]]
-        for value in kinds:
-            if (name, value) != ("compressor", None):
-                yield json.dumps(fields | {name: value})
-    yield json.dumps(fields | {"shape": [8, 9]})
-    yield json.dumps(fields | {"dtype": "<f2"})
-    yield json.dumps(fields | {"dtype": "<i4"})
-    yield json.dumps(fields | {"order": "X"})
-    for depth in (900, 100_000):  # The second ends TensorStore's process.
-        yield "[" * depth
-        yield "[" * depth + "]" * depth
-        yield good[:-1] + ', "filters": ' + "[" * depth + "]" * depth + "}"
-        yield good[:-1] + ', "other": ' + '{"a":' * depth + "1" + "}" * depth + "}"
+DEEP = "[" * 100_000 + "]" * 100_000  # As it is, it ends TensorStore's process.
+CHANGES = [
+    {"shape": None}, {"shape": [8, 9]}, {"shape": [-1, 8]}, {"chunks": [0, 0]}, {"chunks": "x"},
+    {"dtype": "<i4"}, {"dtype": [[]]}, {"zarr_format": 3}, {"compressor": {}}, {"order": "X"},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", ["native", "orbax"])
+@pytest.mark.parametrize("layout", ["current", "orbax"])
 def test_metadata_is_damaged(layout, tmp_path, params):
-    if layout == "native":
+    if layout == "current":
         write_current(tmp_path / "checkpoint_3", params)
     else:
         write_orbax(tmp_path, params, 3, use_ocdbt=False)
     (folder,) = tmp_path.glob(f"**/target.{QUERY.replace('/', '.')}")
     good = (folder / ".zarray").read_text()
-    arrays = flatten_dict(open_t5x(tmp_path)[1], sep="/")
-    np.testing.assert_array_equal(arrays[QUERY], flatten_dict(params, sep="/")[QUERY])
-    for number, damaged in enumerate(of_other_kinds(good)):
+    changed = [json.dumps(json.loads(good) | change) for change in CHANGES]
+    nested = DEEP, f'{good[:-1]}, "filters": {DEEP}}}'
+    for damaged in (*changed, *nested, good[: len(good) // 2], "", "null", "\0"):
         (folder / ".zarray").write_text(damaged)
-        with pytest.raises(CheckpointError) as caught:
-            np.asarray(flatten_dict(open_t5x(tmp_path)[1], sep="/")[QUERY])
-        message = str(caught.value)
-        assert QUERY in message, (number, damaged[:200])
+        message = refusal(tmp_path)
+        assert QUERY in message, damaged[:200]
         assert str(tmp_path) in message
-        assert "\n" not in message
         assert len(message) < 900
 
 
@@ -338,16 +311,6 @@ def test_more_than_memory_holds(tmp_path, params):
         assert any(name in message for name in named)
 
 
-def test_files_of_another_dtype(checkpoint, tmp_path, params):
-    halves = jax.tree.map(lambda a: a.astype(ml_dtypes.bfloat16), params)
-    write_native(tmp_path / "half", halves)
-    shutil.rmtree(array_of(checkpoint))
-    shutil.copytree(array_of(tmp_path / "half"), array_of(checkpoint))
-    assert (
-        f"{QUERY} is bfloat16 (8, 8) in its files, but the checkpoint lists float32 (8, 8)"
-    ) in refusal(checkpoint)
-
-
 @pytest.mark.parametrize("written_by", [write_native, write_current])
 def test_no_file_that_lists_the_arrays(written_by, tmp_path, params):
     written_by(tmp_path / "checkpoint_3", params)
@@ -360,17 +323,13 @@ def test_no_file_that_lists_the_arrays(written_by, tmp_path, params):
 
 
 def test_descriptions_of_other_kinds(checkpoint):
-    contents = serialization.msgpack_restore((checkpoint / "checkpoint").read_bytes())
-    good = flatten_dict(contents["optimizer"]["target"], sep="/", is_leaf=lambda *_: False)
-    assert good[f"{QUERY}/driver"] == "zarr"
-    for field in ("driver", "kvstore", "kvstore/path", "metadata", "metadata/shape"):
-        for value in (3, "x", [], {}, [[8]], {"a": {"b": 1}}, ["8", "8"], b"x", True):
-            edit(checkpoint, f"target/{QUERY}/{field}", value)
-            assert QUERY in refusal(checkpoint), (field, value)
-        (checkpoint / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
-    edit(checkpoint, f"target/{QUERY}/metadata/dtype", [["f4"]])
-    assert f"{QUERY} is neither an array" in refusal(checkpoint)
-    for leaf in (None, 3, 2.5, True, "x", b"x", [1, 2], np.float32(3), {"a": 1}, 1 + 2j):
+    good = (checkpoint / "checkpoint").read_bytes()
+    fields = ("driver", "kvstore", "kvstore/path", "metadata", "metadata/shape")
+    for field, value in zip(fields, (3, [], {"a": {"b": 1}}, b"x", ["8", "8"]), strict=True):
+        edit(checkpoint, f"target/{QUERY}/{field}", value)
+        assert QUERY in refusal(checkpoint), field
+        (checkpoint / "checkpoint").write_bytes(good)
+    for leaf in (None, 3, "x", [1, 2], np.float32(3), {"a": 1}):
         edit(checkpoint, f"target/{QUERY}", leaf)
         assert QUERY in refusal(checkpoint)
 
@@ -382,10 +341,9 @@ def test_msgpack_of_other_kinds(checkpoint):
         return msgpack.ExtType(1, msgpack.packb(value))
 
     targets = [
-        3, None, [], "x", {3: 4}, {"a": {5: 6}}, {"__msgpack_chunked_array__": 1},
+        3, None, {3: 4}, {"__msgpack_chunked_array__": 1},
         {"a": {"__msgpack_chunked_array__": True, "shape": 3, "chunks": 4}},
-        {"a": extension(1, 2, 3)}, {"a": extension((2,), "no dtype", b"1")},
-        {"a": extension((2**60,), "float32", b"12")}, {"a": msgpack.ExtType(1, b"x")},
+        {"a": extension((2,), "no dtype", b"1")}, {"a": extension((2**60,), "float32", b"12")},
         {"a": msgpack.ExtType(2, b"\xc0")}, {"a": msgpack.ExtType(99, b"x")}, {"a\nb": 3},
     ]  # fmt: skip
     for target in targets:

@@ -21,6 +21,7 @@ from specdec.rules.positions import ForcedFirst
 from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.runs.convert import convert
+from specdec.text.opening import difference
 from tests.runs.conftest import GIN
 from tests.runs.decoding import ROOT, read
 
@@ -33,10 +34,10 @@ SMALL = {
     "max_position_embeddings": 48, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }  # fmt: skip
-FAMILIES = ("nllb legacy", "m2m100", "mbart50", "mbart", "marian apart")
+FAMILIES = ("nllb", "mbart", "marian apart")  # M2M100 is below; mBART-50 is as NLLB.
 LANGUAGES = {
-    "nllb": ("eng_Latn", "fra_Latn"), "nllb legacy": ("eng_Latn", "zul_Latn"),
-    "m2m100": ("de", "en"), "mbart50": ("en_XX", "sl_SI"), "mbart": ("ro_RO", "en_XX"),
+    "nllb": ("eng_Latn", "fra_Latn"), "m2m100": ("de", "en"), "mbart50": ("en_XX", "sl_SI"),
+    "mbart": ("ro_RO", "en_XX"),
 }  # fmt: skip
 
 
@@ -67,8 +68,8 @@ def made(torch, tmp_path_factory):
 
 def _write(transformers, torch, family, directory, seed):
     kind, more = "M2M100ForConditionalGeneration", {}
-    if family.startswith("nllb"):
-        size = write_nllb(transformers, directory, legacy_behaviour=family == "nllb legacy")
+    if family == "nllb":
+        size = write_nllb(transformers, directory)
     elif family == "m2m100":
         size = write_m2m100(directory)
     elif family.startswith("mbart"):
@@ -172,28 +173,19 @@ def test_other_rules_and_a_prefix_keep_the_language(made):
     pair = specdec.load_pair(target=directory, draft=specdec.Copying(), **ours)
     out = pair.generate(TEXTS, rules=(specdec.MinNewTokens(4),), gamma=2, **GREEDY)
     assert all(row[0] == code and len(row) >= 4 for row in out.tokens)
-    begun = pair.generate(TEXTS, prefix="The dog", gamma=2, **GREEDY)
     given = [code, *pair.vocabulary.encode("The dog")]
-    alone = specdec.load_pair(
-        target=directory, draft=specdec.Copying(), source_language="eng_Latn",
-        target_language="zul_Latn",
-    )  # fmt: skip
     tokens = [prefix.tolist() for prefix in pair.prefix_ids("The dog", 1, max_input_len=9)]
     assert tokens == [given]
-    again = alone.generate(TEXTS, prefix="The dog", gamma=2, **GREEDY)
-    assert any(
-        a.tolist() != b.tolist() for a, b in zip(begun.tokens, again.tokens, strict=True)
-    )  # The languages differ, and the prefix is the same.
 
 
 def test_ids_are_cut_but_not_what_stands_behind_them(made):
-    _, tokenizer, directory, _ = made("nllb legacy")
-    ours, _ = _languages("nllb legacy", tokenizer)
-    pair = specdec.load_pair(target=directory, draft=specdec.Copying(), **ours)
+    _, tokenizer, directory, _ = made("mbart")
+    pair = specdec.load_pair(
+        target=directory, draft=specdec.Copying(), **_languages("mbart", tokenizer)[0]
+    )
     (cut,) = pair.token_ids(TEXTS[:1], max_input_len=6, truncate=True)
-    expected = tokenizer(TEXTS[0], truncation=True, max_length=6).input_ids
-    assert cut.tolist() == expected
-    assert cut.tolist()[-2:] == [2, tokenizer.convert_tokens_to_ids("eng_Latn")]
+    assert cut.tolist() == tokenizer(TEXTS[0], truncation=True, max_length=6).input_ids
+    assert cut.tolist()[-2:] == [2, tokenizer.convert_tokens_to_ids("ro_RO")]
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config", "generation_config", "start"])
@@ -277,24 +269,22 @@ def test_a_run_with_languages(torch, made, tmp_path, capsys):
     assert "target_language is missing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("family", ["marian apart"])
-def test_what_is_saved_has_the_vocabulary(made, tmp_path, family):
-    """Texts of the copy are those of the original, here and in transformers."""
-    _, tokenizer, directory, near = made(family)
-    ours, _ = _languages(family, tokenizer)
+def test_what_is_saved_has_the_vocabulary(made, tmp_path):
+    """Ids of the copy are those of the original, here and in transformers."""
+    _, tokenizer, directory, _ = made("marian apart")
     config, params = load_huggingface(directory)
     save_huggingface(tmp_path / "saved", config, params, find_vocabulary(directory))
     convert(str(directory), str(tmp_path / "converted"), "huggingface")
-    expected = specdec.load_pair(target=directory, draft=near, **ours)
-    texts = expected.generate(TEXTS, gamma=2, rules=(), **GREEDY).texts
+    ids = tokenizer(TEXTS[0]).input_ids
     transformers = pytest.importorskip("transformers")
     for name in ("saved", "converted"):
-        pair = specdec.load_pair(target=tmp_path / name, draft=directory, **ours)
-        assert pair.generate(TEXTS, gamma=2, rules=(), **GREEDY).texts == texts
+        pair = specdec.load_pair(target=tmp_path / name, draft=directory)
+        assert pair.vocabulary.encode(TEXTS[0], add_eos=True) == ids
+        assert difference(find_vocabulary(directory), find_vocabulary(tmp_path / name)) is None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
             again = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
-        assert again(TEXTS[0]).input_ids[1:-1] == tokenizer(TEXTS[0]).input_ids[1:-1]
+        assert again(TEXTS[0]).input_ids[1:-1] == ids[1:-1]
 
 
 def test_images_are_refused(tmp_path):
@@ -309,8 +299,6 @@ def test_images_are_refused(tmp_path):
     assert raw["image_token_index"] == 5
     assert [raw["encoder"][f"{name}_token_index"] for name in ("boi", "eoi")] == [6, 7]
     pair = specdec.load_pair(target=tmp_path / "one", draft=specdec.Copying())
-    assert pair.generate([[3, 4]], gamma=1, max_decode_len=2).tokens
     for token in (5, 6, 7):
-        message = f"^text 1 has token {token}, which stands for an image: only texts can be read"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^text 1 has token {token}, which stands for an"):
             pair.generate([[3], [4, token]], gamma=1, max_decode_len=2)

@@ -110,15 +110,10 @@ def test_special_tokens(checkpoint, file):
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 990345061\n"
 DAMAGED = {
     "nested without end": b"[" * 200_000,
-    "objects without end": b'{"a":' * 200_000,
     "no object": b"[1]",
-    "a number": b"1",
     "nothing": b"",
-    "cut": b'{"vocab_size": 4',
     "NaN": b'{"vocab_size": NaN}',
-    "Infinity": b'{"vocab_size": -Infinity}',
     "no UTF-8": b'{"vocab_size\xff": 40}',
-    "UTF-16": '{"vocab_size": 40}'.encode("utf-16"),
     "twice": b'{"vocab_size": 40, "vocab_size": 41}',
     "a number without end": b'{"vocab_size": ' + b"9" * 5000 + b"}",
 }
@@ -154,31 +149,3 @@ def test_fields_of_the_feed_forward_that_transformers_prefers(checkpoint):
     assert load_huggingface(checkpoint)[0].activation == "silu"
     set_field(path, "is_gated_act", False)
     assert "DenseReluDense.wi.weight" in refusal(checkpoint)
-
-
-def header_of(path):
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
-
-
-def write_header(path, header, rest):
-    raw = json.dumps(header).encode()
-    path.write_bytes(len(raw).to_bytes(8, "little") + raw + rest)
-
-
-NAME = "decoder.final_layer_norm.weight"
-
-
-def test_headers_of_weights(checkpoint):
-    """Retyped, and of other shapes and places."""
-    path = checkpoint / "model.safetensors"
-    header, rest = header_of(path)
-    for change in (
-        {"dtype": "I32"}, {"dtype": "F8_E4M3"}, {"dtype": "NONE"}, {"dtype": 3},
-        {"dtype": "F16", "shape": [16]}, {"dtype": "F64", "shape": [4]}, {"shape": [2, 4]},
-        {"shape": [-8]}, {"shape": [2**62, 2**62]}, {"shape": []}, {"shape": "8"},
-        {"data_offsets": [0, 2**60]}, {"data_offsets": [64, 32]}, {"data_offsets": []},
-    ):  # fmt: skip
-        write_header(path, header | {NAME: header[NAME] | change}, rest)
-        assert str(checkpoint) in refusal(checkpoint)

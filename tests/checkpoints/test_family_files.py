@@ -292,18 +292,3 @@ print(seen(), len(pair.generate([[3, 4, 5]], max_decode_len=4).tokens[0]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["[]", "['transformers'] 4"], done.stderr
     assert "PyTorch" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [("Llama", "AutoModelForCausalLM"), ("T5", "AutoModelForSeq2SeqLM")]
-)
-def test_messages_speak_of_the_family(tmp_path, kind, name):
-    (tmp_path / CONFIG).write_text(json.dumps({"model_type": kind.lower()}))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(CheckpointError) as caught:
-        specdec.load_pair(target=tmp_path, draft=specdec.Copying())
-    assert f"transformers, {name}.from_pretrained" in str(caught.value)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(CheckpointError) as caught:
-        load_huggingface(tmp_path)
-    assert f"peft.{name.replace('Auto', 'AutoPeft')}.from_pretrained" in str(caught.value)

@@ -21,8 +21,6 @@ from specdec.checkpoints.generation_options import (
 from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.decoding.build import rules_of
-from specdec.runs import main
-from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -236,11 +234,6 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
     assert "min_length" not in line
 
 
-def test_values_without_end_are_cut(checkpoint):
-    write(checkpoint, sequence_bias=[[list(range(5000)), 1.0]], stop_strings="x" * 5000)
-    assert len(read_options(checkpoint, False).refused[""]) < 500
-
-
 def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
     config = TINY["v1.1"]
     save_huggingface(tmp_path / "plain", config, jax.device_get(random_t5_params(config, 1)))
@@ -252,15 +245,6 @@ def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
         warnings.simplefilter("error")
         specdec.load_pair(target=tmp_path / "plain", draft=checkpoint)
         load_model(str(checkpoint), "float32", as_draft=True)
-
-
-def test_a_dry_run_tells_it_too(checkpoint, tmp_path, capsys):
-    write(checkpoint, repetition_penalty=1.5, guidance_scale=2.0, num_beams=3)
-    path = str(ROOT / "configs" / "experiments" / "quickstart_ende.gin")
-    bindings = f"TARGET='{checkpoint}'", f"DRAFT='{checkpoint}'"
-    given = Given([path], bindings, str(tmp_path / "out"), "test")
-    assert main.decode(given, ROOT, dry_run=True) == 2
-    assert "generate: guidance_scale=2.0. Remove them, or" in capsys.readouterr().err
 
 
 def test_rules_are_the_pairs_own_unless_others_are_given(checkpoint):

@@ -107,7 +107,5 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name in absent else found(name, *a)
     )
-    with pytest.raises(
-        CheckpointError, match='gguf is not installed: pip install'
-    ):
+    with pytest.raises(CheckpointError, match="gguf is not installed: pip install"):
         load_huggingface(tmp_path / "it.gguf")

@@ -130,19 +130,14 @@ def test_an_array_is_of_another_shape_than_listed(checkpoint):
     assert f"{QUERY} is {found} in its files, but the checkpoint lists {listed}" in message
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("single", [False, True])
-def test_msgpack_is_truncated(share, single, checkpoint, params):
-    file = checkpoint / "checkpoint"
-    if single:
-        shutil.rmtree(checkpoint)
-        write_single_file(checkpoint, params)
-        file = checkpoint
-    whole = file.read_bytes()
-    file.write_bytes(whole[: int(share * len(whole))])
-    message = refusal(checkpoint)
-    assert f"{file} is truncated" in message
-    assert "copy or download" in message
+def test_msgpack_is_truncated(checkpoint, params, tmp_path):
+    single = tmp_path / "single" / "checkpoint_3"
+    write_single_file(single, params)
+    for file, source in ((checkpoint / "checkpoint", checkpoint), (single, single)):
+        whole = file.read_bytes()
+        for size in (len(whole) // 2, 0):
+            file.write_bytes(whole[:size])
+            assert re.search(f"{file} is truncated.*copy or download", refusal(source))
 
 
 def test_no_such_step(checkpoint):
@@ -167,33 +162,18 @@ def test_unknown_parameters(checkpoint):
     assert "has the unexpected parameter encoder/adapter/scale and 1 more" in message
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_not_finite(value, tmp_path, params):
+def test_not_finite(tmp_path, params):
     bad = np.array(params["encoder"]["layers_0"]["attention"]["query"]["kernel"])
-    bad[3, 3] = value
+    bad[3, 3] = 1e6
+    write_native(tmp_path / "large" / "checkpoint_3", replaced(params, QUERY, bad))
+    assert "infinite values in float16" in refusal(tmp_path / "large", dtype="float16")
+    bad[3, 3] = np.nan
     write_native(tmp_path / "checkpoint_3", replaced(params, QUERY, bad))
     message = refusal(tmp_path)
     assert f"{QUERY} holds NaN or infinite values in float32" in message
     with pytest.raises(CheckpointError, match=f"params: {QUERY} holds NaN"):
         save_t5x(tmp_path / "out", CONFIG, replaced(params, QUERY, bad), 3)
     assert not any((tmp_path / "out").iterdir())
-
-
-def test_beyond_the_range_of_a_dtype(tmp_path, params):
-    large = replaced(params, "decoder/decoder_norm/scale", np.full(8, 1e6, np.float32))
-    write_native(tmp_path / "checkpoint_3", large)
-    assert "infinite values in float16" in refusal(tmp_path, dtype="float16")
-
-
-def test_orbax_is_damaged(tmp_path, params):
-    write_orbax(tmp_path, params, 3)
-    state = tmp_path / "checkpoint_3" / "state"
-    # All: which of them are read depends on how Orbax has merged them.
-    for data in state.glob("**/d/*"):
-        data.write_bytes(data.read_bytes()[:100])
-    assert re.search(r"cannot be (read|opened|listed)", refusal(tmp_path))
-    (state / "manifest.ocdbt").write_bytes(b"")
-    assert "cannot be listed" in refusal(tmp_path)
 
 
 def test_scanned_depths_that_differ(tmp_path, params):
@@ -311,27 +291,12 @@ def test_more_than_memory_holds(tmp_path, params):
         assert any(name in message for name in named)
 
 
-@pytest.mark.parametrize("written_by", [write_native, write_current])
-def test_no_file_that_lists_the_arrays(written_by, tmp_path, params):
-    written_by(tmp_path / "checkpoint_3", params)
-    (tmp_path / "checkpoint_3" / "checkpoint").unlink()
-    expected = f"{tmp_path / 'checkpoint_3'} has no file named checkpoint; copy or download"
-    assert expected in refusal(tmp_path)
-    assert expected in refusal(tmp_path / "checkpoint_3")
-    with pytest.raises(CheckpointError, match="has no file named checkpoint"):
-        open_checkpoint(tmp_path / "checkpoint_3")
-
-
-def test_descriptions_of_other_kinds(checkpoint):
-    good = (checkpoint / "checkpoint").read_bytes()
-    fields = ("driver", "kvstore", "kvstore/path", "metadata", "metadata/shape")
-    for field, value in zip(fields, (3, [], {"a": {"b": 1}}, b"x", ["8", "8"]), strict=True):
-        edit(checkpoint, f"target/{QUERY}/{field}", value)
-        assert QUERY in refusal(checkpoint), field
-        (checkpoint / "checkpoint").write_bytes(good)
-    for leaf in (None, 3, "x", [1, 2], np.float32(3), {"a": 1}):
-        edit(checkpoint, f"target/{QUERY}", leaf)
-        assert QUERY in refusal(checkpoint)
+def test_no_file_that_lists_the_arrays(checkpoint):
+    (checkpoint / "checkpoint").unlink()
+    expected = f"{checkpoint} has no file named checkpoint; copy or download"
+    assert expected in refusal(checkpoint.parent)
+    with pytest.raises(CheckpointError, match=expected):
+        open_checkpoint(checkpoint)
 
 
 def test_msgpack_of_other_kinds(checkpoint):

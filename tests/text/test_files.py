@@ -59,22 +59,12 @@ def test_a_space_in_front_and_a_token_before_the_text(bpe, tmp_path):
     assert ours.start_ids == (ours.eos_id,)
 
 
-@pytest.mark.parametrize("own", ["vocab.json", "tokenizer.json"])
-def test_a_text_ends_at_the_models_eos_alone(bpe, tmp_path, own):
+def test_a_text_ends_at_the_models_eos_alone(bpe, tmp_path):
     """The vocabulary's EOS inside of an output, which the model does not end with, cuts nothing."""
     config = dataclasses.replace(TINY_GPT["gpt"], vocab_size=300, eos_id=5, start_id=0, pad_id=0)
-    for role, seed in (("target", 0), ("draft", 1)):
-        save_huggingface(tmp_path / role, config, jax.device_get(random_gpt_params(config, seed)))
-        if own == "vocab.json":
-            shutil.copy(bpe / "vocab.json", tmp_path / role)
-            shutil.copy(bpe / "merges.txt", tmp_path / role)
-        else:
-            backend = tokenizers.ByteLevelBPETokenizer.from_file(
-                str(bpe / "vocab.json"), str(bpe / "merges.txt")
-            )
-            backend.add_special_tokens(["<|endoftext|>"])
-            backend.save(str(tmp_path / role / "tokenizer.json"))
-    pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
+    params = jax.device_get(random_gpt_params(config, 0))
+    save_huggingface(tmp_path / "target", config, params, bpe / "vocab.json")
+    pair = specdec.load_pair(target=tmp_path / "target", draft=specdec.Copying())
     (batch,) = make_batches([np.array([40, 41], np.int32)], 1, pair.target.model)
     the, fox = (pair.vocabulary.encode(text) for text in ("The", " fox"))
     assert pair.vocabulary.eos_id == 0
@@ -97,12 +87,6 @@ def test_a_piece_that_continues_a_word_has_no_space_in_front(tmp_path):
         if not pieces.decode(ids).startswith(pieces.decode(ids[:i]) + " ")
     )
     assert not added_text(pieces, ids[:continued], ids[continued:]).startswith(" ")
-
-
-def test_the_rest_of_a_character_is_that_character(bpe):
-    ours = open_tokenizer(bpe / "vocab.json")
-    ids = ours.encode("a 🙂")
-    assert added_text(ours, ids[:-1], ids[-1:]) == "🙂"
 
 
 # Files beside
@@ -208,12 +192,6 @@ def test_a_language_is_missing_or_unknown(tmp_path):
         open_tokenizer(path, source_language="fr")
 
 
-def test_a_language_of_a_vocabulary_without_any(tmp_path):
-    write_marian(tmp_path)
-    with pytest.raises(ValueError, match=r"'fra', but the vocabulary has no languages.*>>fra<<"):
-        open_tokenizer(tmp_path / "vocab.json", source_language="fra")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -255,17 +233,13 @@ def of_model(text):
     ("name", "content", "words"),
     [
         ("spiece.model", POINTER, "is a Git LFS pointer, .* run `git lfs pull`"),
-        ("spiece.model", "", "is not a SentencePiece model that can be read"),
         ("spiece.model", "\n\x05", "is not a SentencePiece model that can be read"),
-        ("tokenizer_config.json", POINTER, "is a Git LFS pointer"),
         ("tokenizer_config.json", "[]", "is not a JSON object"),
         ("tokenizer_config.json", NESTED, "is not valid JSON .*recursion"),
         ("tokenizer_config.json", '{"extra_ids": true}', "extra_ids is True, not a number"),
-        ("tokenizer_config.json", '{"extra_ids": -1}', "extra_ids is -1, not a number"),
         ("tokenizer_config.json", '{"eos_token": 3}', "eos_token is 3, not a token"),
         ("tokenizer_config.json", '{"pad_token": "\\ud800"}', "pad_token is .*, not a token"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}', "decoder.'x'. is 'x', n"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": []}', "added_tokens_decoder is .., n"),
         (
             "tokenizer_config.json",
             '{"added_tokens_decoder": {"3": {"content": "a", "lstrip": 1}}}',
@@ -273,32 +247,19 @@ def of_model(text):
         ),
         ("tokenizer_config.json", '{"extra_special_tokens": 3}', "tokens is 3, not a list of t"),
         ("added_tokens.json", '{"<": "154"}', ".'<'. is .154., not a token's id"),
-        ("added_tokens.json", '{"<": true}', ".'<'. is True, not a token's id"),
-        ("added_tokens.json", '{"<": -1}', ".'<'. is -1, not a token's id"),
         ("added_tokens.json", '{"<": 154, ">": 154}', "gives id 154 to both '<' and '>'"),
         ("added_tokens.json", '{"<": 162}', "the id 162, but it gets 154"),
-        ("special_tokens_map.json", '{"eos_token": {}}', "eos_token is {}, not a token"),
-        ("tokenizer.json", POINTER, "is a Git LFS pointer"),
         ("tokenizer.json", '{"model": {', "is not valid JSON"),
-        ("tokenizer.json", NESTED, "is not valid JSON .*recursion"),
         ("tokenizer.json", of_model("[]"), "model is .., not an object"),
-        ("tokenizer.json", of_model('{"vocab": 3}'), "model.vocab is 3, not an object or a list"),
         ("tokenizer.json", of_model('{"vocab": [["a"]]}'), "model.vocab.0. is ..a.., not a piece"),
         ("tokenizer.json", of_model('{"vocab": {"a": 0, "b": 0}}'), "id 0 to both 'a' and 'b'"),
         ("tokenizer.json", of_model('{"vocab": {"a": 9e9}}'), "vocab.'a'. is 9000000000.0, not"),
-        ("tokenizer.json", of_model('{"vocab": {}, "merges": 3}'), "model.merges is 3, not a list"),
-        (
-            "tokenizer.json",
-            of_model('{"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}'),
-            "tokenizer.json cannot be read by transformers",
-        ),
         (
             "tokenizer.json",
             '{"added_tokens": [], "normalizer": {"type": "Precompiled", "precompiled_charsmap": '
             '"AAAA"}, "model": {"type": "Unigram", "vocab": [["a", 0]], "unk_id": 0}}',
             "tokenizer.json cannot be read by transformers",
         ),
-        ("tokenizer.json", '{"model": {"vocab": {}}, "added_tokens": 3}', "added_tokens is 3, not"),
         ("tokenizer_config.json", '{"extra_ids": 2000000000}', "extra_ids is 2000000000, not a n"),
         ("tokenizer_config.json", '{"tokenizer_class": "AutoModel"}', "is 'AutoModel', not a cla"),
     ],
@@ -313,24 +274,6 @@ def test_damaged_files_are_one_line(spiece, tmp_path, name, content, words):
     assert str(tmp_path / name) in message or "beside" in message
     assert "\n" not in message
     assert len(message) < 600
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("vocab.json", '{"a": 0, "b": 0}', "gives id 0 to both 'a' and 'b'"),
-        ("vocab.json", '{"a": true}', ".'a'. is True, not a token's id"),
-        ("merges.txt", "#version: 0.2\nun known\n", "cannot be read by transformers.* .un. out of"),
-        ("merges.txt", POINTER, "merges.txt is a Git LFS pointer"),
-    ],
-)
-def test_damaged_files_of_gpt2(bpe, tmp_path, name, content, words):
-    for each in ("vocab.json", "merges.txt"):
-        shutil.copy(bpe / each, tmp_path)
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=words) as caught:
-        open_tokenizer(tmp_path / "vocab.json")
-    assert "\n" not in str(caught.value)
 
 
 def test_nothing_that_a_directory_names_is_run(bpe, tmp_path):

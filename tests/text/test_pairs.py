@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -13,7 +11,7 @@ from small_vocabularies import LINES, train_model, write_json
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
-from specdec.checkpoints import find_vocabulary, save_huggingface
+from specdec.checkpoints import save_huggingface
 from specdec.text.opening import open_tokenizer
 from specdec.text.vocabulary import Vocabulary
 from specdec.training.train import check_vocabulary
@@ -29,12 +27,6 @@ T5 = dataclasses.replace(CONFIG, vocab_size=ROWS)
 
 def save(directory, config, vocabulary=None, seed=0):
     save_huggingface(directory, config, jax.device_get(random_t5_params(config, seed)), vocabulary)
-
-
-def test_only_byt5_is_known_by_its_config_alone(tmp_path):
-    write_json(tmp_path / "config.json", {"model_type": "t5"})
-    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"})
-    assert find_vocabulary(tmp_path) is None
 
 
 def test_a_pair_of_bytes(tmp_path):
@@ -77,16 +69,6 @@ def test_ids_are_the_files_own(madlad):
     assert ours.decode([1, *ids]) == "<2de> The lazy dog"
 
 
-def test_a_pair_whose_eos_is_two(madlad, tmp_path):
-    config = dataclasses.replace(CONFIG, vocab_size=56, pad_id=1, eos_id=2)
-    for role, seed in (("target", 0), ("draft", 1)):
-        save(tmp_path / role, config, madlad / "spiece.model", seed)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "target")
-    assert (theirs.pad_token_id, theirs.eos_token_id, len(theirs)) == (1, 2, 56)
-    pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
-    assert pair.target.model.eos_ids == (2,)
-
-
 def test_an_eos_that_is_not_the_models_is_refused(madlad, tmp_path):
     save(tmp_path / "target", dataclasses.replace(CONFIG, vocab_size=56), madlad / "spiece.model")
     with pytest.raises(ValueError, match=r"spiece.model ends a text with token 2, .* with 1: it"):
@@ -102,70 +84,6 @@ def test_a_vocabulary_without_an_end_is_refused(tmp_path):
     train_model(tmp_path / "spiece.model", bos_id=-1, eos_id=-1)
     with pytest.raises(ValueError, match=r"has no piece that ends a text"):
         Vocabulary(tmp_path)
-
-
-# Others
-
-
-@pytest.fixture
-def roberta(tmp_path):
-    """vocab.json with merges.txt and added_tokens.json, as old files; tokenizer.json; theirs."""
-    trained = tokenizers.ByteLevelBPETokenizer()
-    special = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    trained.train_from_iterator(LINES, vocab_size=320, special_tokens=special)
-    trained.save_model(str(tmp_path))
-    theirs = transformers.RobertaTokenizer(
-        vocab=str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt"),
-        additional_special_tokens=["<extra_id_1>", "<extra_id_0>"],
-    )  # fmt: skip
-    size = len(trained.get_vocab())
-    write_json(tmp_path / "added_tokens.json", {"<extra_id_0>": size + 1, "<extra_id_1>": size})
-    theirs.save_pretrained(tmp_path / "saved")
-    return tmp_path, theirs
-
-
-@pytest.mark.parametrize("name", ["vocab.json", "saved/tokenizer.json"])
-def test_a_pair_of_codet5p(roberta, tmp_path, name):
-    """All files go with what is saved."""
-    directory, theirs = roberta
-    config = dataclasses.replace(CONFIG, vocab_size=len(theirs) + 3, eos_id=2)
-    if name == "vocab.json":
-        shutil.copyfile(
-            directory / "saved/tokenizer_config.json", directory / "tokenizer_config.json"
-        )
-    for role, seed in (("target", 0), ("draft", 1)):
-        save(tmp_path / role, config, directory / name, seed)
-    pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
-    assert (
-        pair.vocabulary.encode("Grüße <extra_id_0>") == theirs("Grüße <extra_id_0>").input_ids[1:-1]
-    )
-    if name != "vocab.json":
-        again = transformers.AutoTokenizer.from_pretrained(tmp_path / "target")
-        assert again("Grüße 🙂").input_ids == theirs("Grüße 🙂").input_ids
-
-
-@pytest.fixture(scope="module")
-def saved(spiece, tmp_path_factory):
-    """What transformers 5 writes: no spiece.model."""
-    directory = tmp_path_factory.mktemp("saved")
-    transformers.T5Tokenizer.from_pretrained(spiece.parent).save_pretrained(directory)
-    return directory / "tokenizer.json"
-
-
-@pytest.mark.parametrize("name", ["spiece.model", "tokenizer.json"])
-def test_a_vocabulary_of_another_model_is_refused(spiece, saved, tmp_path, name):
-    source = {"spiece.model": spiece, "tokenizer.json": saved}[name]
-    with pytest.raises(ValueError, match=r"pieces, but the model's embedding only 40 rows"):
-        open_tokenizer(source, 40)
-
-
-def test_a_pair_with_tokenizer_json_alone(saved, tmp_path):
-    """Text in and out, and the file goes with the checkpoint."""
-    for name, seed in (("target", 0), ("draft", 1)):
-        params = jax.device_get(random_t5_params(T5, seed))
-        save_huggingface(tmp_path / name, T5, params, saved)
-    pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
-    assert pair.vocabulary.encode("<extra_id_0>") == [PIECES + 99]
 
 
 def test_padding_of_the_embedding_may_differ(spiece, tmp_path):
@@ -212,35 +130,3 @@ def test_a_pair_with_its_files_continues_texts(tmp_path):
     for text, tokens in zip(out.texts, out.tokens, strict=True):
         kept = [t for t in tokens.tolist() if t != config.eos_id]
         assert text == pair.vocabulary.decode(kept)
-
-
-# What is imported
-
-CODE = """
-import sys, warnings
-import specdec
-from specdec.checkpoints import load_huggingface, save_t5x
-def told(where):
-    found = {name.split('.')[0] for name in sys.modules} & {'torch', 'transformers'}
-    assert not found, (where, found)
-told('import')
-for name in ('quickstart', 'quickstart_lm'):
-    words = specdec.load_pair(name).vocabulary
-    assert words.decode(words.encode('the house', add_eos=True)) == 'the house'
-    told(name)
-source = specdec.checkpoints.loading.bundled('quickstart') / 'target'
-save_t5x(sys.argv[1], *load_huggingface(source), 1)
-import shutil
-import subprocess
-import sys
-shutil.copy(source / 'spiece.model', sys.argv[1])
-pair = specdec.load_pair(target=sys.argv[1], draft=specdec.Copying())
-assert pair.vocabulary is not None and pair.vocabulary.pieces()
-told('a T5X checkpoint')
-"""
-
-
-def test_only_hugging_face_directories_need_transformers(tmp_path):
-    command = [sys.executable, "-c", CODE, str(tmp_path / "t5x")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

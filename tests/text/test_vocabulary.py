@@ -20,10 +20,6 @@ def test_round_trip_without_unknowns(vocabulary, text):
     assert not {PAD_ID, EOS_ID, 2} & set(ids)
 
 
-def test_eos_only_when_asked_for(vocabulary):
-    assert vocabulary.encode("A dog", add_eos=True) == [*vocabulary.encode("A dog"), EOS_ID]
-
-
 def test_decode_skips_pads_and_eos_and_survives_padding_rows(vocabulary):
     dog = vocabulary.encode("dog")
     assert vocabulary.decode([PAD_ID, *dog, PAD_ID, EOS_ID]) == "dog"
@@ -40,10 +36,6 @@ def test_same_lines_same_file(vocabulary, tmp_path):
     again = train_vocabulary(LINES, 285, tmp_path / "again.model")
     assert again.path.read_bytes() == vocabulary.path.read_bytes()
     assert len(again) == 285
-
-
-def test_a_directory_stands_for_its_spiece_model(vocabulary):
-    assert len(Vocabulary(vocabulary.path.parent)) == len(vocabulary)
 
 
 def test_errors_are_clear(tmp_path):

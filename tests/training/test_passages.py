@@ -1,7 +1,6 @@
 """Passages of books."""
 
 import numpy as np
-import pytest
 
 from specdec.training.passages import passages
 
@@ -42,8 +41,3 @@ def test_long_sentences_are_left_out(tmp_path, capsys):
     passages(tmp_path, data=tmp_path, texts=["book.md"], lengths=(0, 0, 1), max_words=20)
     assert sorted(read(tmp_path, "train")) == ["Another short one.", "Short one."]
     assert "1 sentences of more than 20 words left out" in capsys.readouterr().err
-
-
-def test_no_shares_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="lengths must be shares"):
-        passages(tmp_path, data=tmp_path, texts=[], lengths=(0.0,))

@@ -108,26 +108,12 @@ def test_special_tokens(checkpoint, file):
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 990345061\n"
-DAMAGED = {
-    "nested without end": b"[" * 200_000,
-    "no object": b"[1]",
-    "nothing": b"",
-    "NaN": b'{"vocab_size": NaN}',
-    "no UTF-8": b'{"vocab_size\xff": 40}',
-    "twice": b'{"vocab_size": 40, "vocab_size": 41}',
-    "a number without end": b'{"vocab_size": ' + b"9" * 5000 + b"}",
-}
+DAMAGED = [b"[1]", b'{"vocab_size": NaN}', b'{"vocab_size": 40, "vocab_size": 41}', b"", POINTER]
 
 
-@pytest.mark.parametrize(
-    "file", ["config.json", "generation_config.json", "model.safetensors.index.json"]
-)
-def test_files_that_are_no_json_objects(checkpoint, params, tmp_path, file):
-    if "index" in file:
-        checkpoint = tmp_path / "sharded"
-        save_huggingface(checkpoint, CONFIG, params, max_shard_bytes=2000)
-    whole = file == "config.json"
-    for content in (*DAMAGED.values(), POINTER) if whole else (DAMAGED["twice"], POINTER, b"[1]"):
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_files_that_are_no_json_objects(checkpoint, file):
+    for content in DAMAGED:
         (checkpoint / file).write_bytes(content)
         message = refusal(checkpoint)
         assert re.search(f"{checkpoint / file} is (not|a Git LFS pointer, not) ", message)

@@ -97,12 +97,6 @@ def test_files_that_say_the_same(made, rewritten, tmp_path, kind):
     jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
 
 
-def test_a_leftover_that_nobody_knows(made, rewritten, tmp_path):
-    change = _left("model.layers.0.self_attn.rotary_emb.weight")
-    with pytest.raises(CheckpointError, match="unexpected parameter model"):
-        load_huggingface(rewritten(made("llama")[1], tmp_path / "it", change))
-
-
 def test_shards_of_16_bits(torch, made, tmp_path):
     """Sines are not of the file, and not rounded."""
     model, directory = made("marian")
@@ -230,9 +224,6 @@ def test_parameters_are_read_when_used_and_their_file_is_not_kept_open(tmp_path)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"model.safetensors cannot be read"):
         np.asarray(head)
-
-
-# What reading imports, runs and says
 
 
 @pytest.fixture

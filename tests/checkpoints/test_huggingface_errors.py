@@ -64,9 +64,6 @@ def replaced(tree, path, value):
     return {name: leaf for name, leaf in tree.items() if leaf is not None}
 
 
-# Where the checkpoint is
-
-
 def test_no_directory(checkpoint, tmp_path):
     words = "is not a directory; pass one that holds config.json"
     assert f"nowhere {words}" in refusal(tmp_path / "nowhere")
@@ -105,9 +102,6 @@ def test_hub_ids_are_downloaded(checkpoint, monkeypatch):
     pair = specdec.load_pair(target="some/target@v2", draft="some/draft@v1")
     assert set(asked) == {("some/target", "v2"), ("some/draft", "v1")}
     assert pair.target.source == "some/target@v2"
-
-
-# Damaged checkpoints
 
 
 def weights(change):
@@ -253,9 +247,6 @@ def test_shards(sharded):
     assert "has no weight_map" in refusal(sharded)
 
 
-# What is none
-
-
 def test_the_class_tells_the_model_type_where_nothing_else_does(checkpoint):
     """Google's UMT5s have no model_type."""
     edit_config(checkpoint, model_type=None)
@@ -284,9 +275,6 @@ def test_dtypes(checkpoint, params):
     assert f"{QUERY} holds NaN or infinite values in float16" in message
     assert "wider range" in message
     assert "dtype must be one of float32, bfloat16, float16" in refusal(checkpoint, dtype="int8")
-
-
-# Saving
 
 
 def test_saving_never_overwrites(checkpoint, params):
@@ -320,9 +308,6 @@ def test_an_interrupted_save_leaves_nothing(tmp_path, params, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         save_huggingface(tmp_path / "m", CONFIG, params)
     assert not list(tmp_path.iterdir())
-
-
-# Vocabularies
 
 
 @pytest.fixture(scope="module")

@@ -96,17 +96,6 @@ def test_a_generation_config_without_the_field(endless, tmp_path, torch):
     assert loaded.model.eos_ids == ()
 
 
-def test_no_field_in_config_json_alone_is_the_model_types_default(endless, tmp_path):
-    directory, _ = endless
-    shutil.copytree(directory, tmp_path / "target")
-    write_ends(tmp_path / "target", None, NO_FIELD, NO_FILE)
-    if "t5" in str(directory.parent.name):
-        assert load_huggingface(tmp_path / "target")[0].eos_id == 1
-    else:  # That of GPT-2's own vocabulary.
-        with pytest.raises(CheckpointError, match=r"eos_token_id must be in .*, got 50256"):
-            load_huggingface(tmp_path / "target")
-
-
 def test_outputs_are_those_of_transformers(endless, tmp_path):
     """Plain and speculative, in a batch; a draft may have an EOS where the target has none."""
     directory, expected = endless

@@ -1,16 +1,9 @@
 """T5X checkpoints: the same numbers as T5X's, whatever the layout, and back."""
 
 import dataclasses
-import http.server
 import json
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
-import threading
-import urllib.parse
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +34,9 @@ from specdec.checkpoints import (
     read_config,
     save_huggingface,
     save_t5x,
+    t5x_files,
 )
-from specdec.checkpoints.t5x_files import chunk_shape
+from specdec.checkpoints.t5x_files import chunk_shape, kvstore
 from specdec.models.t5.network import Transformer
 
 # Shapes as T5X can write them: it has no other max_distance than 128.
@@ -145,32 +139,21 @@ def test_every_network_of_t5x_is_read_as_ours(layout, name, written_by, tmp_path
     assert_same(open_t5x(tmp_path), (config, widened))
 
 
-def test_a_scanned_layer_is_read_alone(tmp_path):
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_part_is_read_that_is_asked_for(network, tmp_path):
+    """As devices read their shares, whatever axes heads and layers have."""
     config, params = network_of("deep")
-    write_native(tmp_path / "checkpoint_3", laid_out(params, config, "scanned"), split=True)
-    folder = tmp_path / "checkpoint_3" / "target.encoder.encoder.mlp.wo.kernel"
-    (folder / "0.1.0").unlink()
-    layers = open_t5x(tmp_path)[1]["encoder"]
-    for i in (0, 2):
-        expected = params["encoder"][f"layers_{i}"]["mlp"]["wo"]["kernel"]
-        np.testing.assert_array_equal(layers[f"layers_{i}"]["mlp"]["wo"]["kernel"], expected)
-    with pytest.raises(CheckpointError, match=r"encoder/encoder/mlp/wo/kernel cannot be read"):
-        np.asarray(layers["layers_1"]["mlp"]["wo"]["kernel"])
-
-
-def test_of_heads_that_are_apart_those_are_read_that_are_asked_for(tmp_path):
-    config, params = network_of("deep")
-    write_native(tmp_path / "checkpoint_3", laid_out(params, config, "scalable_t5"), split=True)
-    for part in ("query", "out"):
-        name = f"encoder/layers_1/attention/{part}/kernel"
+    tree = laid_out(params, config, network)
+    write_native(tmp_path / "checkpoint_3", tree, split=True)
+    found = flatten(open_t5x(tmp_path)[1])
+    for part in ("attention/query", "attention/out", "mlp/wo"):
+        name = f"encoder/layers_1/{part}/kernel"
         expected = flatten(params)[name]
-        array = flatten(open_t5x(tmp_path)[1])[name]
         for index in (
             (slice(3, 9), slice(12, 16)), (slice(5, 16), slice(2, 14)), (slice(None), slice(7, 9)),
             (slice(7, 9),), (slice(1, 14, 3), slice(1, 15, 2)), (slice(4, 4), slice(None)), (),
         ):  # fmt: skip
-            np.testing.assert_array_equal(array.read(index), expected[index])
-        np.testing.assert_array_equal(array, expected)
+            np.testing.assert_array_equal(found[name].read(index), expected[index])
 
 
 @pytest.mark.parametrize("layout", ["native", "orbax without ocdbt"])
@@ -184,19 +167,6 @@ def test_optimizer_arrays_are_not_opened(layout, network, tmp_path):
             folder.mkdir()
             (folder / ".zarray").write_text("garbage")
     assert_same(open_t5x(tmp_path), network)
-
-
-def test_dtypes(network, tmp_path):
-    dtype = "float16"
-    save_t5x(tmp_path / "half", network[0], network[1], 3, dtype)
-    metadata = tmp_path.glob("half/checkpoint_3/*/.zarray")
-    assert {json.loads(path.read_text())["dtype"] for path in metadata} == {"<f2"}
-    expected = jax.tree.map(lambda a: a.astype(jnp.dtype(dtype)), network[1])
-    assert_same(open_t5x(tmp_path / "half", dtype), (network[0], expected))
-    native(tmp_path / "full", network[1])
-    assert_same(open_t5x(tmp_path / "full", dtype), (network[0], expected))
-    widened = jax.tree.map(lambda a: a.astype(np.float32), expected)
-    assert_same(open_t5x(tmp_path / "half"), (network[0], widened))
 
 
 def test_the_latest_step_unless_one_is_asked_for(network, tmp_path):
@@ -245,6 +215,25 @@ def test_chunks_are_t5x_s():
     assert chunk_shape((), 1) == []
 
 
+def test_google_cloud_storage_is_read_as_directories_are(tmp_path, monkeypatch):
+    """All goes through TensorStore: with files in the bucket's place it is the same."""
+    spec = {"driver": "gcs", "bucket": "b", "path": "a/checkpoint_3/target.x/"}
+    assert kvstore("gs://b/a/checkpoint_3", "target.x/") == spec
+    assert kvstore("gs://b") == {"driver": "gcs", "bucket": "b", "path": ""}
+    assert is_t5x("gs://b/a")
+    assert find_vocabulary("gs://b/a") is None
+    config, params = network_of("v1.1")
+    for step in (2, 10):
+        write_native(tmp_path / f"checkpoint_{step}", params)
+    monkeypatch.setattr(
+        t5x_files, "kvstore",
+        lambda location, path="": kvstore(location.replace("gs://b", str(tmp_path)), path),
+    )  # fmt: skip
+    assert_same(open_t5x("gs://b/", step=10), (config, params))
+    with pytest.raises(CheckpointError, match=r"has no step 3; the steps there are: 2, 10\."):
+        open_t5x("gs://b", step=3)
+
+
 def test_load_pair_opens_t5x_directories(tmp_path):
     """With the parameters of the same model in another directory."""
     config, params = network_of("v1.1")
@@ -280,121 +269,3 @@ def test_a_single_file_may_have_a_longer_name(network, tmp_path):
     assert find_checkpoint(path) == (str(path), 3)
     assert_same(open_t5x(path), network)
     assert not is_t5x((tmp_path / "test_t5_tiny.checkpoint_3").rename(tmp_path / "spiece.model"))
-
-
-def test_sharded_over_devices_is_read_once(tmp_path):
-    """Also where devices hold the same. Of processes: see decoding/test_several_hosts.py."""
-    config, params = network_of("deep")
-    for network in NETWORKS:
-        write_native(tmp_path / network / "checkpoint_3", laid_out(params, config, network))
-    program = """
-    import itertools, sys
-    import jax, numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    from specdec.checkpoints import open_t5x, read_sharded
-    from specdec.checkpoints.parameters import StoredArray
-
-    assert len(jax.devices()) == 4
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
-    sizes = []
-    plain = StoredArray.read
-    def measured(self, *parts):
-        part = plain(self, *parts)
-        sizes.append(part.size)
-        return part
-    StoredArray.read = measured
-    folders, dtypes = ("t5", "scalable_t5", "scanned"), ("float32", "bfloat16")
-    for folder, dtype in itertools.product(folders, dtypes):
-        layer = open_t5x(f"{sys.argv[1]}/{folder}", dtype)[1]["encoder"]["layers_1"]
-        for part in (layer["mlp"]["wo"], layer["attention"]["query"], layer["attention"]["out"]):
-            kernel = part["kernel"]
-            for axes in (P("model", None), P("data", "model"), P()):
-                sizes.clear()
-                array = read_sharded(kernel, NamedSharding(mesh, axes))
-                assert sizes == [array.size], (sizes, axes)
-                np.testing.assert_array_equal(array, np.asarray(kernel))
-                assert array.sharding.spec == axes
-    """
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    run_program(program, tmp_path, env=os.environ | flags)
-
-
-class FakeStorage(http.server.BaseHTTPRequestHandler):
-    """The two requests of Google Cloud Storage's JSON interface that reading makes."""
-
-    folder: Path
-
-    def do_GET(self):
-        url = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
-        _, bucket, _, *name = url.path.removeprefix("/storage/v1/").split("/", 3)
-        assert bucket == "bucket"
-        files = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
-        objects = {path.relative_to(self.folder).as_posix(): path for path in files}
-        if name:
-            path = objects.get(urllib.parse.unquote(name[0]))
-            body = b"" if path is None else path.read_bytes()
-            self.send_response(404 if path is None else 200)
-            self.send_header("x-goog-generation", "1")
-        else:
-            found = [{"name": name} for name in objects if name.startswith(query.get("prefix", ""))]
-            body = json.dumps({"items": found}).encode()
-            self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format, *args):
-        pass
-
-
-@pytest.fixture
-def bucket(tmp_path):
-    """A folder that is gs://bucket for the environment that is given with it."""
-    handler = type("Handler", (FakeStorage,), {"folder": tmp_path / "bucket"})
-    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://localhost:{server.server_port}"
-        fake = {"TENSORSTORE_GCS_HTTP_URL": url, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"}
-        yield tmp_path / "bucket", os.environ | fake
-        server.shutdown()
-
-
-def test_read_from_google_cloud_storage(bucket, tmp_path):
-    folder, environment = bucket
-    _, params = network_of("v1.1")
-    write_native(folder / "models" / "checkpoint_2", jax.tree.map(np.zeros_like, params))
-    write_native(folder / "models" / "checkpoint_10", params)
-    program = """
-    import sys
-    import numpy as np
-    from flax.traverse_util import flatten_dict
-    from specdec.checkpoints import CheckpointError, open_checkpoint, open_t5x
-
-    _, params = open_checkpoint("gs://bucket/models/")
-    np.savez(sys.argv[1], **{k: np.asarray(v) for k, v in flatten_dict(params, sep=" ").items()})
-    try:
-        open_t5x("gs://bucket/models", step=3)
-    except CheckpointError as error:
-        print(error)
-    """
-    done = run_program(program, tmp_path / "read.npz", env=environment)
-    assert done.stdout.strip() == "gs://bucket/models has no step 3; the steps there are: 2, 10."
-    read = np.load(tmp_path / "read.npz")
-    expected = flatten(params)
-    assert {name.replace(" ", "/") for name in read} == expected.keys()
-    for path, array in expected.items():
-        np.testing.assert_array_equal(read[path.replace("/", " ")], array)
-
-
-def run_program(program, *arguments, env):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
-        cwd=Path(__file__).parents[2],
-        env=env | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done

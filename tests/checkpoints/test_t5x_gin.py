@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from t5x_layouts import write_native, write_single_file
+from t5x_layouts import write_native
 from tiny import TINY, random_t5_params
 
 from specdec.checkpoints import CheckpointError, open_t5x
@@ -83,22 +83,6 @@ def test_a_file_of_another_network_or_none(line, problem, checkpoint, gin_file):
     assert str(gin_file) in message
     assert "\n" not in message
     assert len(message) < 600
-
-
-def test_an_ungated_network_and_a_single_file(tmp_path, monkeypatch):
-    config = TINY["v1.0"]
-    config = dataclasses.replace(config, relative_attention_max_distance=128)
-    params = jax.tree.map(np.asarray, random_t5_params(config, 0))
-    write_single_file(tmp_path / "checkpoint_3", params)
-    monkeypatch.chdir(tmp_path)
-    assert open_t5x("checkpoint_3")[0] == config
-    for activations, expected in (("('gelu',)", "gelu"), ("('relu',)", "relu")):
-        (tmp_path / "config.gin").write_text(f"n.T5Config.mlp_activations = {activations}")
-        assert open_t5x("checkpoint_3")[0] == dataclasses.replace(config, activation=expected)
-    for activations in ("()", "('gelu', 'linear')"):
-        (tmp_path / "config.gin").write_text(f"n.T5Config.mlp_activations = {activations}")
-        with pytest.raises(CheckpointError, match=r"it must be \(activation\) with one of"):
-            open_t5x("checkpoint_3")
 
 
 def test_nothing_in_it_is_run(checkpoint, gin_file):

@@ -1,7 +1,6 @@
 """What all choices have in common: the order of steps, the bound on their time, the memory."""
 
 import dataclasses
-import json
 import threading
 import types
 
@@ -162,34 +161,6 @@ def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch
     assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
 
 
-def test_slow_decodes_are_cut_short(clock):
-    """A call of 0.1 s, of whose decodes two ways have 4.5 s in all: not whole rows."""
-    kind = Kind(clock, {1: 0.1, 3: 0.1, 5: 0.1}, step=0.1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(STEPS, "short", 500)
-        patch.setitem(STEPS, "long", 500)
-        began = clock.now
-        choice = choose(kind, BATCHES, 512)
-    limits = {limit for _, _, limit in kind.ran} - {1, 4}
-    assert len(limits) == 1
-    assert 4 < limits.pop() < 20
-    assert clock.now - began < 30
-    assert choice.shape == Chain(5)
-
-
-def test_an_error_of_a_program_is_told_before_anything_runs(clock):
-    kind = Kind(clock, {3: 0.001})
-
-    def refuse(batch):
-        raise ValueError("guesses that are no draws")
-
-    probes = {PLAIN: kind.probes()[PLAIN], "gamma 3": Runner(refuse, None)}
-    kind.probes = lambda: probes
-    with pytest.raises(ValueError, match="no draws"):
-        choose(kind, BATCHES, 16)
-    assert kind.ran == []
-
-
 def test_turns_change_their_order_and_end_in_time(clock):
     kind = Kind(clock, {3: 0.5}, step=1.0)
     runners = kind.probes()
@@ -237,41 +208,6 @@ def test_remembers(tmp_path, choice):
     assert remembered(directory, "here") == choice
     assert remembered(directory, "nowhere") is None
     assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
-
-
-DAMAGED = [
-    ("shape", "3"), ("shape", {"branching": 2}), ("shape", {"gamma": 2.5}),
-    ("shape", {"gamma": 10**9}), ("accepted", []), ("accepted", [1.5]), ("accepted", {"0.5": 1}),
-    ("cost_ratio", -0.1), ("verify_ratio", {"7": 0}), ("verify_ratio", {"x": 1.5}),
-    ("candidates", []), ("candidates", [{"shape": {"gamma": 3}, "measured": 0}]), ("name", "other"),
-    ("note", 3), ("unknown", 3),
-]  # fmt: skip
-CONTENTS = [
-    b"",
-    b"[]",
-    b"\xff",
-    b'{"key": "here"}',
-    b'{"key": "here", "choice": []}',
-    b"[" * 100_000,
-]
-
-
-def test_what_is_damaged_is_no_choice(tmp_path):
-    keep(tmp_path, "here", CHOICES[0])
-    (path,) = (tmp_path / "choices").iterdir()
-    good = json.loads(path.read_text())
-    changed = (good | {"choice": good["choice"] | {field: value}} for field, value in DAMAGED)
-    for content in (*(json.dumps(each).encode() for each in changed), *CONTENTS):
-        path.write_bytes(content)
-        assert remembered(tmp_path, "here") is None, content[:200]
-    keep(tmp_path, "here", CHOICES[0])
-    assert remembered(tmp_path, "here") == CHOICES[0]
-
-
-def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    keep(tmp_path / "file", "here", CHOICES[0])
-    assert remembered(tmp_path / "file", "here") is None
 
 
 def test_a_choice_is_a_candidate_or_plain():

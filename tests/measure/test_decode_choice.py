@@ -13,7 +13,6 @@ from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
 from specdec.core import theory
 from specdec.core.stats import RunStats
-from specdec.core.tree_shapes import expected_tokens
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
@@ -143,15 +142,6 @@ def test_without_calls_of_other_sizes_c_is_that_of_the_weights(models, drafts):
     assert all(each.predicted for each in estimate.candidates)
 
 
-def test_what_is_assumed(models, drafts):
-    small = dataclasses.replace(drafts["model"], weights=np.zeros(4))
-    estimate = kind_of(models, small, "tree").assumed()
-    assert estimate.cost_ratio < 0.01
-    assert estimate.candidates[0].shape.gamma == 15
-    assert all(tree_of(each) is None for each in estimate.candidates)
-    assert "alpha 0.75" in estimate.note
-
-
 def tree_estimate(models, draft, slope, cost=0.02, **options):
     kind = kind_of(models, draft, "tree", **options)
     return kind, kind.estimate(found(slope, cost))
@@ -165,16 +155,6 @@ def test_where_a_wide_call_costs_nothing_large_trees_come_first(models, drafts):
     tried = kind.shortlist(estimate)
     assert sum(tree_of(each) is None for each in tried) == 3
     assert sum(bool(tree_of(each) and tree_of(each).nodes) for each in tried) == 1
-
-
-def test_where_it_costs_much_short_chains_do(models, drafts):
-    _, estimate = tree_estimate(models, drafts["model"], 0.4)
-    best = estimate.candidates[0]
-    assert best.shape.gamma in (1, 2, 3)
-    ranks = estimate.accepted
-    tokens = expected_tokens(ranks, range(-1, best.shape.gamma - 1))
-    decoder = tokens / (1 + 0.42 * best.shape.gamma)
-    assert best.predicted == pytest.approx(20 * decoder / (20 + (tokens - 1) / 2))
 
 
 def test_acceptance_by_rank():
@@ -214,23 +194,6 @@ def test_chains_side_by_side_for_a_draft_of_no_other_trees(models, drafts):
     assert Tree((2, 1, 1)).topology.parents in shapes
     assert Tree((8, 1)).topology.parents in shapes
     assert not any(tree_of(each) and tree_of(each).nodes for each in estimate.candidates)
-
-
-def test_a_level_of_many_guesses_costs_what_the_probe_says(models, drafts):
-    """Its second and third levels were fed 8 nodes each, and took 0.3 each."""
-    kind = kind_of(models, drafts["model"], "tree")
-    every = found(0.1, 0.02)
-    every["acceptance by rank"] = timed(1 + 2.4 + 0.02 + 2 * 0.3, rates=(12, 3, 1))
-    checked = 0
-    for each in kind.estimate(every).candidates:
-        parents = tree_of(each) and tree_of(each).parents
-        if parents and each.shape.levels == 2:
-            fed = len(set(parents) - {-1})
-            block = each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
-            level = 0.02 + (0.3 - 0.02) * (fed - 1) / 7
-            assert block == pytest.approx(1 + 0.1 * len(parents) + 0.02 + level)
-            checked += fed > 1
-    assert checked
 
 
 def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):

@@ -1,7 +1,6 @@
 """Corpus scores from rows one after another."""
 
 import itertools
-import pickle
 
 import pytest
 import sacrebleu
@@ -42,15 +41,6 @@ def test_scores_of_odd_texts():
         quality.add(*reversed(ODD[-2:]))
         both = [output, ODD[-1]], [reference, ODD[-2]]
         assert quality.scores() == of_corpus(*both), (output, reference)
-
-
-def test_no_row_is_kept():
-    def kept(times):
-        quality = Quality()
-        scored(quality, times)
-        return len(pickle.dumps(quality))
-
-    assert kept(400) < kept(4) + 100, "1,980 rows more"
 
 
 def test_a_tasks_own_metrics_get_all_rows():

@@ -73,20 +73,6 @@ def test_what_is_said_where_it_is_so_alone():
         assert words in table()
 
 
-def test_columns_are_aligned():
-    lines = table().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("speedup"))
-    header, whole, decoder, theorem = lines[start : start + 4]
-    edge = header.index("predicted") + len("predicted")
-    for line in (whole, decoder, theorem):
-        assert line[:edge].rstrip() == line[:edge]
-        assert line[edge : edge + 1] in ("", " ")
-    edge = header.index("measured") + len("measured")
-    assert whole[:edge].endswith("3.33")
-    assert decoder[:edge].endswith("6.00")
-    assert all(line == line.rstrip() for line in lines)
-
-
 def test_beams_have_levels_and_why_blocks_ended():
     """Without what samples and chains have; predicted and measured speedup stand side by side."""
     row = dataclasses.replace(SAME, blocks=[], **BEAMS)

@@ -1,5 +1,4 @@
 import dataclasses
-import types
 
 import pytest
 
@@ -22,7 +21,6 @@ STATS = RunStats(
     gamma=2, num_rows=1, target_calls=5, proposed=7, examined=6, accepted=3, emitted=8, dropped=0,
     accepted_histogram=(3, 1, 1), accepted_by_rank=(3,), acceptance_prob_sum=3.0,
 )  # fmt: skip
-BATCH = types.SimpleNamespace(shape=(1, 8, 0))
 TOKENS = {"autoregressive": 1000, "speculative": 1000}
 
 
@@ -69,15 +67,6 @@ def test_prediction():
     assert prediction.counted == pytest.approx(9 / (6 * 0.1 + 4 * 1.2))
 
 
-def test_noise_does_not_make_a_draft_faster_than_nothing():
-    """c of -1 at gamma 2 would be a block that ends before it begins."""
-    speed = summarize(Timings([repetition()], 1, TOKENS, STATS))
-    noisy = dataclasses.replace(speed, cost_ratio=Spread(-1.0, -1.5, 0.2))
-    prediction = predict(STATS, noisy)
-    assert prediction.decoder == pytest.approx(1.75 / 1.2)
-    assert prediction.theorem_3_8 == pytest.approx(1.75)
-
-
 def test_what_runs_before_is_not_measured(monkeypatch):
     now = 0.0
 
@@ -91,29 +80,6 @@ def test_what_runs_before_is_not_measured(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: now)
     works = [Work("a", lasts(2.0), 1, before=lasts(5.0)), Work("b", lasts(1.0), 1)]
     assert time_interleaved(works, 2) == 2 * [{"a": 2.0, "b": 1.0}]
-
-
-@dataclasses.dataclass
-class Decodes:
-    """Stands for a decoder."""
-
-    name: str
-    calls: list
-
-    def decode(self, batch, limit=None):
-        self.calls.append((self.name, limit))
-
-
-def test_a_start_is_a_decode_of_one_block_where_a_whole_one_left_the_caches():
-    calls = []
-    works = costs.start_works(Decodes("plain", calls), Decodes("fast", calls), BATCH)
-    time_interleaved(works, 1)
-    warm_up, measured = calls[:2], calls[2:]
-    assert warm_up == [("plain", 1), ("fast", 1)]
-    assert measured == [("plain", None), ("plain", 1), ("fast", None), ("fast", 1)]
-    assert [work.name for work in costs.start_works(Decodes("", []), None, BATCH)] == [
-        "plain_first"
-    ]
 
 
 def test_a_start_is_what_the_first_block_takes_longer_and_a_drafters_what_it_adds():

@@ -65,12 +65,6 @@ def test_a_text_that_is_being_generated(vocabulary):
     assert kinds == [["accepted"], ["accepted"] * 2 + ["bonus"], ["accepted"] * 2 + ["bonus"] * 2]
 
 
-def test_without_a_vocabulary_tokens_are_ids():
-    assert traces.lines(ROW, None)[0] == [
-        Span("accepted", " 5"), Span("rejected", " 7"), Span("correction", " 6"),
-    ]  # fmt: skip
-
-
 def test_terminal(row, vocabulary):
     text = traces.terminal([row], vocabulary, colour=False)
     assert "\033" not in text
@@ -185,7 +179,6 @@ PARENTS = [-1, -1, 0, 0, 1, 3, 3]
             {"parents": list(range(-1, 6)), "path": [0, 1, 2, 3]},
             Block([10, 11], [12, 13, 14, 15, 16], 7),
         ),
-        ({"num_guesses": 0, "num_accepted": 0, "num_emitted": 1}, Block([], [], 10)),
         ({"num_guesses": 1, "num_accepted": 0, "num_emitted": 1}, Block([], [10], 10)),
     ],
 )  # fmt: skip
@@ -265,15 +258,6 @@ def test_siblings_that_were_not_taken(tree_row, vocabulary):
     tags.feed(page)
     assert tags.classes[4:] == ["counts", *kinds]  # After the legend.
     assert f"[{'|'.join(pieces)}]</span>" in page
-
-
-def test_a_token_that_is_part_of_a_character_stays_with_the_next(vocabulary):
-    """Accepted guesses without siblings between them are one text."""
-    parts = vocabulary.encode("ü")[-2:]
-    block = Block(parts, [], None, [[], []])
-    tree = dataclasses.replace(ROW, blocks=[block])
-    assert [span.text for span in traces.lines(tree, vocabulary)[0]] == ["ü"]
-    assert [vocabulary.decode([part]) for part in parts] != ["ü"]
 
 
 @pytest.fixture(scope="module", params=["bytes", "pieces"])

@@ -70,14 +70,21 @@ def auto(directory, **options):
 def saved(directory, theirs, model_type):
     """A directory with what transformers saves of a tokenizer."""
     theirs.save_pretrained(directory)
+    return described(directory, model_type)
+
+
+def described(directory, model_type, **config):
+    """The directory, with a model's type and what tokenizer_config.json tells."""
     write_json(directory / "config.json", {"model_type": model_type})
+    if config:
+        write_json(directory / "tokenizer_config.json", config)
     return directory
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_marian(tmp_path, apart):
     """A text is cut by source.spm; ids are vocab.json's, and outputs' may be others."""
-    write_json(tmp_path / "config.json", {"model_type": "marian"})
+    described(tmp_path, "marian")
     write_marian(tmp_path, apart)
     theirs = auto(tmp_path)
     ours = check(tmp_path, theirs, outputs=True)
@@ -91,7 +98,7 @@ def test_marian(tmp_path, apart):
 
 
 def test_m2m100(tmp_path):
-    write_json(tmp_path / "config.json", {"model_type": "m2m_100"})
+    described(tmp_path, "m2m_100")
     write_m2m100(tmp_path)
     theirs = auto(tmp_path, src_lang="fr")
     ours = check(tmp_path, theirs, source_language="fr")
@@ -103,7 +110,7 @@ def test_m2m100(tmp_path):
 def test_nllb(tmp_path, legacy):
     """Languages are before a text, or behind it as in older versions."""
     write_nllb(transformers, tmp_path, legacy_behaviour=legacy)
-    write_json(tmp_path / "config.json", {"model_type": "m2m_100"})
+    described(tmp_path, "m2m_100")
     theirs = auto(tmp_path, src_lang="zho_Hans")
     ours = check(tmp_path, theirs, source_language="zho_Hans")
     code = theirs.convert_tokens_to_ids("zho_Hans")
@@ -114,8 +121,7 @@ def test_nllb(tmp_path, legacy):
 
 @pytest.mark.parametrize("kind", ["MBartTokenizer", "MBart50Tokenizer"])
 def test_mbart(tmp_path, kind):
-    write_json(tmp_path / "config.json", {"model_type": "mbart"})
-    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": kind})
+    described(tmp_path, "mbart", tokenizer_class=kind)
     train_model(tmp_path / "sentencepiece.bpe.model")
     theirs = auto(tmp_path, src_lang="ro_RO")
     ours = check(tmp_path, theirs, source_language="ro_RO")
@@ -126,7 +132,7 @@ def test_mbart(tmp_path, kind):
 
 def test_pegasus(tmp_path):
     """103 tokens stand before the pieces."""
-    write_json(tmp_path / "config.json", {"model_type": "pegasus"})
+    described(tmp_path, "pegasus")
     train_model(tmp_path / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     theirs = auto(tmp_path)
     ours = check(tmp_path, theirs)
@@ -136,7 +142,7 @@ def test_pegasus(tmp_path):
 
 def test_bart(tmp_path):
     """Around a text stand <s> and </s>, and no special token is text."""
-    write_json(tmp_path / "config.json", {"model_type": "bart"})
+    described(tmp_path, "bart")
     trained = tokenizers.ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator(LINES, 320, special_tokens=special, show_progress=False)
@@ -178,17 +184,11 @@ def test_bytes_of_llama_3_and_qwen(tmp_path, model_type, kind):
         )
         backend.post_processor = processors.Sequence([backend.post_processor, template])
     backend.save(str(tmp_path / "tokenizer.json"))
-    write_json(tmp_path / "config.json", {"model_type": model_type})
-    write_json(
-        tmp_path / "tokenizer_config.json",
-        {"tokenizer_class": kind, "eos_token": special[1], "clean_up_tokenization_spaces": starts}
-        | ({"bos_token": special[0]} if starts else {}),
-    )
+    config = {"eos_token": special[1], "clean_up_tokenization_spaces": starts}
+    config |= {"bos_token": special[0]} if starts else {}
+    described(tmp_path, model_type, tokenizer_class=kind, **config)
     ours = check(tmp_path, auto(tmp_path))
     assert (ours.start_ids, ours.end_ids) == ((0,) if starts else (), ())
-
-
-# T5
 
 
 T5 = {"tokenizer_class": "T5Tokenizer"}
@@ -196,14 +196,12 @@ T5 = {"tokenizer_class": "T5Tokenizer"}
 
 @pytest.mark.parametrize(
     "told",
-    [None, T5 | {"extra_special_tokens": ["<new>"], "mask_token": "<mask>", "extra_ids": 7}],
+    [{}, T5 | {"extra_special_tokens": ["<new>"], "mask_token": "<mask>", "extra_ids": 7}],
 )
 def test_t5(spiece, tmp_path, told):
     """Sentinels are text, other special tokens are none."""
     shutil.copy(spiece, tmp_path)
-    write_json(tmp_path / "config.json", {"model_type": "t5"})
-    if told is not None:
-        write_json(tmp_path / "tokenizer_config.json", told)
+    described(tmp_path, "t5", **told)
     write_json(tmp_path / "added_tokens.json", {})
     theirs = auto(tmp_path)
     ours = check(tmp_path, theirs)
@@ -219,7 +217,7 @@ def test_sentinels_among_the_pieces_are_the_only_ones(tmp_path):
     ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     train_model(tmp_path / "spiece.model", size=184, user_defined_symbols=sentinels, **ids)
     for model_type in ("umt5", "t5"):
-        write_json(tmp_path / "config.json", {"model_type": model_type})
+        described(tmp_path, model_type)
         ours = open_tokenizer(tmp_path / "spiece.model", 200)
         assert len(ours) == 184
         assert ours.encode("<extra_id_0>") == [132]
@@ -231,8 +229,7 @@ def test_sentinels_among_the_pieces_are_the_only_ones(tmp_path):
 def test_unknown_characters_of_a_t5(tmp_path, spelt):
     """They are bytes where the vocabulary has pieces of these, else its own unknown token."""
     train_model(tmp_path / "spiece.model", size=310 if spelt else 54, byte_fallback=spelt)
-    write_json(tmp_path / "config.json", {"model_type": "t5"})
-    write_json(tmp_path / "tokenizer_config.json", T5 | {"extra_ids": 0, "legacy": True})
+    described(tmp_path, "t5", **T5, extra_ids=0, legacy=True)
     for directory in (tmp_path, saved(tmp_path / "again", auto(tmp_path), "t5")):
         ours = open_tokenizer(find_vocabulary(directory))
         ids = ours.encode("The fox 🙂 <0x41> ж")
@@ -242,16 +239,11 @@ def test_unknown_characters_of_a_t5(tmp_path, spelt):
         assert every_byte == spelt
 
 
-# Bytes
-
-
 @pytest.mark.filterwarnings("ignore:This sequence already has")
 @pytest.mark.parametrize("bare", [True, False])
 def test_byt5(tmp_path, bare):
-    write_json(tmp_path / "config.json", {"model_type": "t5"})
-    if bare:
-        write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
-    else:
+    described(tmp_path, "t5", **({"tokenizer_class": "ByT5Tokenizer"} if bare else {}))
+    if not bare:
         transformers.ByT5Tokenizer().save_pretrained(tmp_path)
     ours = check(tmp_path, texts=[*TEXTS, "x</s>", " </s> x", "a <extra_id_124> b"], rows=384)
     ids = [0xC3 + 3, 0xF0 + 3, 100, 0xBC + 3]  # No characters.
@@ -259,19 +251,12 @@ def test_byt5(tmp_path, bare):
     assert ours.pieces()[3:259] == [bytes([byte]) for byte in range(256)]
 
 
-# Byte-level BPE and WordPiece
-
-
-@pytest.mark.parametrize(
-    "told", [None, {"add_prefix_space": True, "extra_special_tokens": ["<new>"]}]
-)
+@pytest.mark.parametrize("told", [{}, {"add_prefix_space": True, "add_bos_token": True}])
 def test_gpt2(bpe, tmp_path, told):
     """From each of its files, also from OpenAI's, which transformers does not know."""
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(bpe / name, tmp_path)
-    write_json(tmp_path / "config.json", {"model_type": "gpt2"})
-    if told is not None:
-        write_json(tmp_path / "tokenizer_config.json", told)
+    described(tmp_path, "gpt2", **told)
     theirs = auto(tmp_path)
     ours = check(tmp_path, theirs)
     assert ours.decode(ours.encode("naïve 🙂")).strip() == "naïve 🙂"
@@ -279,28 +264,6 @@ def test_gpt2(bpe, tmp_path, told):
     (tmp_path / "vocab.json").rename(tmp_path / "encoder.json")
     (tmp_path / "merges.txt").rename(tmp_path / "vocab.bpe")
     check(tmp_path, theirs)
-
-
-def test_codet5p(tmp_path):
-    """A T5 with RoBERTa's tokenizer: an encoder reads <s>."""
-    trained = tokenizers.ByteLevelBPETokenizer()
-    special = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    trained.train_from_iterator(LINES, 320, special_tokens=special, show_progress=False)
-    trained.save_model(str(tmp_path))
-    size = trained.get_vocab_size()
-    write_json(tmp_path / "added_tokens.json", {"<extra_id_0>": size + 1, "<extra_id_1>": size})
-    write_json(tmp_path / "config.json", {"model_type": "t5"})
-    told = {"tokenizer_class": "RobertaTokenizer"}
-    write_json(
-        tmp_path / "tokenizer_config.json",
-        told | {"additional_special_tokens": ["<extra_id_1>", "<extra_id_0>"]},
-    )
-    ours = check(tmp_path)
-    assert (ours.start_ids, ours.end_ids) == ((1,), (2,))
-    assert ours.decode(ours.encode("a <extra_id_0> b</s>")) == "a <extra_id_0> b"
-
-
-# Kinds of files that trials with public models found
 
 
 @pytest.mark.parametrize(("model_type", "told"), [("llama", True), ("t5gemma", False)])
@@ -311,11 +274,9 @@ def test_tokenizer_model_alone(tmp_path, model_type, told):
         "eos_piece": "<eos>",
     }  # fmt: skip
     train_model(tmp_path / "tokenizer.model", "bpe", 340, byte_fallback=True, **ids)
-    write_json(tmp_path / "config.json", {"model_type": model_type})
-    if told:
-        kind = "LlamaTokenizer" if llama else "GemmaTokenizer"
-        config = {"tokenizer_class": kind, "add_bos_token": True, "add_eos_token": False}
-        write_json(tmp_path / "tokenizer_config.json", config)
+    kind = "LlamaTokenizer" if llama else "GemmaTokenizer"
+    config = {"tokenizer_class": kind, "add_bos_token": True, "add_eos_token": False}
+    described(tmp_path, model_type, **(config if told else {}))
     ours = check(tmp_path)
     assert ours.start_ids == (ids["bos_id"],) * told
     assert ours.decode(ours.encode("The fox 🙂")) == "The fox 🙂"
@@ -339,7 +300,7 @@ def test_a_tokenizer_json_whose_model_has_no_type(tmp_path):
         "model": {"unk_id": 2, "vocab": [[piece, -float(i)] for i, piece in enumerate(pieces)]},
     }  # fmt: skip
     write_json(tmp_path / "tokenizer.json", content)
-    write_json(tmp_path / "config.json", {"model_type": "t5"})
+    described(tmp_path, "t5")
     ours, text = open_tokenizer(tmp_path / "tokenizer.json", 7), "abc a"
     assert ours.encode(text) == auto(tmp_path)(text, add_special_tokens=False).input_ids
     assert (ours.encode(text), ours.encode(text, add_eos=True)[-1]) == ([4, 5, 6, 4], 1)
@@ -349,8 +310,7 @@ def test_a_tokenizer_json_whose_model_has_no_type(tmp_path):
 
 def test_languages_beyond_a_trimmed_embedding(tmp_path):
     """They are an error when they are used; other pieces there are another model's."""
-    write_json(tmp_path / "config.json", {"model_type": "mbart"})
-    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "NllbTokenizer"})
+    described(tmp_path, "mbart", tokenizer_class="NllbTokenizer")
     train_model(tmp_path / "sentencepiece.bpe.model", "bpe")
     path = find_vocabulary(tmp_path)
     whole = open_tokenizer(path, source_language="ace_Arab")
@@ -368,16 +328,3 @@ def test_languages_beyond_a_trimmed_embedding(tmp_path):
 
 
 # Real ones
-
-
-def test_gpt2s_own_vocabulary(data_dir, tmp_path):
-    """OpenAI's files: the same text comes back, and known ids."""
-    if not (data_dir / "vocab" / "gpt2_encoder.json").is_file():
-        pytest.skip(f"{data_dir} has no vocab/gpt2_encoder.json, GPT-2's vocabulary")
-    for name in ("encoder.json", "vocab.bpe"):
-        shutil.copyfile(data_dir / "vocab" / f"gpt2_{name}", tmp_path / name)
-    ours = open_tokenizer(tmp_path / "encoder.json")
-    assert (len(ours), ours.eos_id) == (50257, 50256)
-    text = "Alan Turing theorized that computers would one day become"
-    assert ours.encode(text)[:4] == [36235, 39141, 18765, 1143]
-    assert ours.decode(ours.encode(text)) == text

@@ -26,18 +26,6 @@ def test_decode_skips_pads_and_eos_and_survives_padding_rows(vocabulary):
     assert vocabulary.decode([*dog, len(vocabulary)]).startswith("dog")
 
 
-def test_joined_ids_are_the_ids_of_joined_text(vocabulary):
-    first, second = LINES[:2]
-    joined = vocabulary.encode(f"{first} {second}")
-    assert joined == vocabulary.encode(first) + vocabulary.encode(second)
-
-
-def test_same_lines_same_file(vocabulary, tmp_path):
-    again = train_vocabulary(LINES, 285, tmp_path / "again.model")
-    assert again.path.read_bytes() == vocabulary.path.read_bytes()
-    assert len(again) == 285
-
-
 def test_errors_are_clear(tmp_path):
     with pytest.raises(FileNotFoundError, match="No vocabulary at"):
         Vocabulary(tmp_path / "none.model")

@@ -34,14 +34,6 @@ def test_the_recipe_trains_one(tmp_path):
     assert ours.decode(ours.encode(LINES[0])) == "the ants sang singing songs."
 
 
-def test_texts_come_back_uncased(vocabulary):
-    ids = vocabulary.encode("The Ants sang ÉTÉ.", add_eos=True)
-    assert ids[-1] == 1
-    assert vocabulary.decode(ids) == "the ants sang ete."
-    pieces = [vocabulary._model.id_to_token(i) for i in ids]
-    assert any(piece.startswith("##") for piece in pieces)
-
-
 def test_transformers_reads_the_same_file(vocabulary):
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(vocabulary.path), unk_token="[UNK]")
     for text in (*LINES, "zebra's unseen 42"):

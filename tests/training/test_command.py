@@ -36,10 +36,8 @@ def given(bindings, directory):
     ("binding", "message"),
     [
         ("loop.LoopOptions.total_steps = 'x'", "total_steps must be a whole number, got 'x'"),
-        ("loop.LoopOptions.log_every = 0", "log_every must be at least 1"),
         ("optimizer.OptimizerOptions.warmup_steps = 2", "warmup_steps=2 must be in"),
         ("optimizer.OptimizerOptions.schedule = 'line'", "schedule must be 'cosine' or 'rsqrt'"),
-        ("optimizer.OptimizerOptions.b1 = 'x'", "b1 must be a number in [0, 1]"),
         ("batching.BatchingOptions.lengths = 32", "lengths must be a list of whole numbers"),
         ("batching.BatchingOptions.join_weights = (-1,)", "join_weights: a weight must be"),
         ("config.T5Config.vocab_size = 12", "the model only 12 rows"),

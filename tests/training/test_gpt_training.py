@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from distilling import noted_validations
@@ -85,23 +84,6 @@ def test_a_model_reads_text_and_output_as_one_and_predicts_the_output(model):
     np.testing.assert_array_equal(batch.targets[0, :4], [8, 9, EOS, 0])
 
 
-def test_what_is_trained_is_what_is_decoded(model):
-    """The training logits of an output are those of the decode model behind the same prompt."""
-    params = architectures.init_params(model, jax.random.key(0))
-    text, output = [5, 6, 7], [8, 9, 10]
-    batch = batch_of(model, text, output)
-    trained = train.apply(architectures.network(model), params, batch)
-    predicted = np.flatnonzero(batch.targets[0])
-    decoder = architectures.decode_model(dataclasses.replace(model, dropout_rate=0.0))
-    packed = decoder.pack(params)
-    prompt = decoder.prompt(np.array([text]), np.array([len(text)]))
-    start = decoder.start(packed, prompt, 8)
-    tokens = jnp.asarray([[text[-1], *output]])
-    hidden, _ = decoder.extend(packed, start.encoded, start.cache, tokens)
-    decoded = decoder.logits(packed, hidden)
-    np.testing.assert_allclose(trained[0, predicted], decoded[0], atol=1e-5)
-
-
 def test_validation_texts_begin_as_in_training(texts, model, monkeypatch):
     seen = []
 
@@ -156,12 +138,6 @@ def test_another_vocabulary_is_refused(tmp_path, texts, model, change, message):
     with pytest.raises(ValueError, match=message):
         train.train(tmp_path / "run", model=other, **settings(texts))
     assert not (tmp_path / "run").exists()
-
-
-def test_joined_texts_are_refused(tmp_path, texts, model):
-    options = settings(texts) | {"batching": BatchingOptions(256, (32,), (0.5, 0.5))}
-    with pytest.raises(ValueError, match="reads no joined ones"):
-        train.train(tmp_path / "run", model=model, **options)
 
 
 def test_another_architecture_is_refused(

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_tiny import recipe
-from safetensors.numpy import load_file, save_file
 from slow import slow
 from tiny import EVERY, TINY_GPT, random_params
 
@@ -140,19 +139,6 @@ def test_guesses_among_some_tokens(tmp_path, data_directory, exported, untrained
         assert found[guess] == pytest.approx(expected[guess], rel=1e-4)
 
 
-def test_no_draft_vocabulary_is_one_clear_error(tmp_path, data_directory, exported):
-    with pytest.raises(ValueError, match=r"holds no draft vocabulary: make one by configs/"):
-        train(tmp_path / "run", data_directory, exported, EAGLE, draft_vocabulary=str(tmp_path))
-    assert not (tmp_path / "run").exists()
-
-
-def test_heads_are_no_draft_model(tmp_path, exported):
-    shape = HEADS["medusa"]
-    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), {})
-    with pytest.raises(CheckpointError, match=r"give them as draft=specdec\.Heads\("):
-        specdec.load_pair(target=str(exported), draft=str(tmp_path / "heads"))
-
-
 def test_heads_need_the_targets_weights(exported):
     loaded = load_model(str(exported), "float32")
     later = dataclasses.replace(loaded, params=jax.eval_shape(lambda: loaded.params))
@@ -205,23 +191,17 @@ def test_what_is_written_is_read(tmp_path, kind):
         ({"width": 10**30}, "does not hold the heads"),
         ({"more": 1}, "not a config of heads: .*unexpected keyword"),
         (None, "holds no heads"),
-        (lambda a: a * np.float16(np.nan), "model.safetensors: kernel holds NaN or infinite"),
-        (lambda a: a.astype(np.int32), "kernel is stored as I32, not as one of"),
-        (lambda a: a[None], "does not hold the heads"),
     ],
 )
 def test_damaged_heads_are_one_clear_error(tmp_path, change, message):
     shape, target = SHAPES["medusa"], {"a": np.ones((2, 3))}
     directory = tmp_path / "heads"
     save_heads(directory, shape, init_params(shape, jax.random.key(0)), target)
-    path, weights = directory / "config.json", directory / "model.safetensors"
+    path = directory / "config.json"
     if change is None:
         path.unlink()
-    elif isinstance(change, dict):
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
     else:
-        arrays = load_file(weights)
-        save_file(arrays | {"kernel": np.ascontiguousarray(change(arrays["kernel"]))}, weights)
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CheckpointError, match=message) as caught:
         load_heads(directory, target)
     assert "\n" not in str(caught.value)
@@ -243,7 +223,7 @@ def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
     ahead = list(training.steps_ahead(layer, params, encoded, fed, hidden, 3))
     assert [states.shape[1] for states in ahead] == [8, 7, 6]
     before = jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))
-    for at in range(5):
+    for at in (0, 3):
         own, cache = layer.start(params, 2, 16, encoded)
         count = jnp.full((2,), at + 1)
         found, cache = layer.extend(params, own, cache, fed[:, : at + 1], before[:, : at + 1])
@@ -266,7 +246,7 @@ def test_look_ahead_is_that_of_decoding(tiny_model, architecture):
     batch = batch_of(config, [([3, 4, 5], [7, 8, 9, 10]), ([9], [11, 12, 13, 6])], 8)
     fed, encoded, hidden = teacher_forcing.states_along(target, frozen, *map(jnp.asarray, batch))
     ahead = training.look_ahead(target, params, encoded, fed)
-    for at in range(8):
+    for at in (0, 5):
         cache = target.empty_cache(2, 16)
         states, _ = model.extend(params, encoded, cache, fed, jnp.full((2,), at + 1))
         np.testing.assert_allclose(states[:, 0], hidden[:, at], rtol=1e-4, atol=1e-5)

@@ -128,26 +128,3 @@ def test_target_and_draft_learn_to_agree(
 
 def found_target(run):
     return load_params(run / "target")[1]
-
-
-def test_a_draft_of_another_vocabulary_is_refused(
-    tmp_path, data_directory, tiny_model, target_directory
-):
-    other = dataclasses.replace(tiny_model, vocab_size=300)
-    save_huggingface(tmp_path / "draft", other, init_params(other, jax.random.key(0)))
-    with pytest.raises(ValueError, match="The draft's vocab_size 300 is not the target's 278"):
-        learn(tmp_path / "run", data_directory, target_directory, tmp_path / "draft")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"agreement_weight": float("nan")}, "agreement_weight must be a number above 0"),
-        ({"scored_epochs": 0}, "must be at least 1"),
-        ({"top": 0}, "must be at least 1"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        mutual.MutualOptions("quickstart", "quickstart/draft", **options)

@@ -94,19 +94,3 @@ def test_a_run_stopped_while_scoring_scores_anew(tmp_path, params):
     again = next(scored(tmp_path, params).from_step(0))
     elsewhere = next(scored(tmp_path / "new", params).from_step(0))
     np.testing.assert_array_equal(again.tokens, elsewhere.tokens)
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:7], lambda data: data[: len(data) // 2]])
-def test_a_damaged_file_is_one_clear_error(tmp_path, params, damage):
-    scored(tmp_path, params)
-    path = tmp_path / "top_probs.npy"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"top_probs\.npy is damaged .* Remove encoding") as caught:
-        scored(tmp_path, params)
-    assert "\n" not in str(caught.value)
-
-
-def test_scores_of_other_batches_are_refused(tmp_path, params):
-    scored(tmp_path, params, epochs=1)
-    with pytest.raises(ValueError, match=r"not .* rows of float16"):
-        scored(tmp_path, params, epochs=2)

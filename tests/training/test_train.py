@@ -47,22 +47,6 @@ def test_a_run_can_start_from_another_ones_parameters(
         train.train(tmp_path / "other", model=other, initial=str(target_directory), **settings)
 
 
-def test_bleu_is_of_sentences_from_all_over_the_file(tmp_path, data_directory, tiny_model):
-    settings = recipe(str(data_directory))
-    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=2)
-    settings["optimizer"] = OptimizerOptions(warmup_steps=1)
-    seen = []
-
-    def make_translate(model, vocabulary):
-        return lambda params, texts: seen.extend(texts) or texts
-
-    train.train(
-        tmp_path, model=tiny_model, make_translate=make_translate, bleu_sentences=4, **settings
-    )
-    sources = [source for source, _ in settings["files"].read("validation")]
-    assert seen == sources[::5]
-
-
 def test_greedy_translate_stops_at_eos_and_fills_every_row(data_directory, tiny_model):
     params = init_params(tiny_model, jax.random.key(0))
     vocabulary = Vocabulary(data_directory)
@@ -88,18 +72,3 @@ def test_adafactor_is_selectable():
     for _ in range(2):
         updates, state = optimizer.update(params, state, params)
     assert (np.asarray(updates["kernel"]) < 0).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"name": "sgd"}, {"schedule": "flat"}, {"warmup_steps": 0}, {"warmup_steps": 10}],
-)
-def test_unknown_optimizers_are_refused(options):
-    with pytest.raises(ValueError, match="must be"):
-        make_optimizer(OptimizerOptions(**{"warmup_steps": 2, **options}), 10)
-
-
-def test_a_model_smaller_than_its_vocabulary_is_refused(tmp_path, data_directory, tiny_model):
-    small = dataclasses.replace(tiny_model, vocab_size=274)
-    with pytest.raises(ValueError, match="275 pieces, the model only 274"):
-        train.train(tmp_path, model=small, **recipe(str(data_directory)))

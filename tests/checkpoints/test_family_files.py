@@ -97,15 +97,6 @@ def test_files_that_say_the_same(made, rewritten, tmp_path, kind):
     jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
 
 
-def test_shards_of_16_bits(torch, made, tmp_path):
-    """Sines are not of the file, and not rounded."""
-    model, directory = made("marian")
-    narrow = type(model).from_pretrained(directory).to(torch.bfloat16)
-    narrow.save_pretrained(tmp_path, max_shard_size="12KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert_same_log_probs(families.read(model, tmp_path), tmp_path)
-
-
 def test_sines_that_are_others(made, rewritten, tmp_path):
     """A Marian's are those of its file, as in transformers; rounded ones are computed."""
     name = "model.{}.embed_positions.weight"

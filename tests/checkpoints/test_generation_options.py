@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from pathlib import Path
 
 import jax
 import pytest
@@ -21,8 +20,6 @@ from specdec.checkpoints.generation_options import (
 from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.decoding.build import rules_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -260,12 +260,3 @@ def test_the_vocabulary_is_in_the_directory_or_above(tmp_path):
     assert find_vocabulary(str(step)) == above
     (step / "spiece.model").touch()
     assert find_vocabulary(step) == step / "spiece.model"
-
-
-def test_a_single_file_may_have_a_longer_name(network, tmp_path):
-    LAYOUTS["single file"](tmp_path, network[1])
-    path = (tmp_path / "checkpoint_3").rename(tmp_path / "test_t5_tiny.checkpoint_3")
-    assert is_t5x(path)
-    assert find_checkpoint(path) == (str(path), 3)
-    assert_same(open_t5x(path), network)
-    assert not is_t5x((tmp_path / "test_t5_tiny.checkpoint_3").rename(tmp_path / "spiece.model"))

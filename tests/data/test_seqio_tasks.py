@@ -125,15 +125,6 @@ def test_text_that_is_not_utf_8_is_a_bad_row(pairs):
     assert bad.reason == "raw/test:2: not UTF-8 (invalid start byte)."
 
 
-def test_every_pair_of_a_real_data_set_is_tokenized_as_the_model_does(data_dir):
-    directory = data_dir / "ende_tatoeba"
-    task = seqio_pairs_file("ende_tatoeba", directory, "test", str(VOCABULARY.parent), 256)
-    assert len(task.examples) > 1000
-    assert model_inputs(task.examples, OURS) == [
-        expected_tokens(example.input) for example in task.examples
-    ]
-
-
 def _decode(tmp_path, task, *bindings):
     """A plain decode with a tiny random model that has the bundled pair's vocabulary."""
     model = tmp_path / "model"

@@ -31,7 +31,6 @@ from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier
 
 TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
-RANKS = (0.6, 0.15, 0.05)
 FREE = {size: f"{size} guesses that cost nothing" for size in decode_choice.FREE}
 
 
@@ -188,14 +187,6 @@ def test_every_candidate_can_decode(models, drafts, draft, name, longest):
         )
 
 
-def test_chains_side_by_side_for_a_draft_of_no_other_trees(models, drafts):
-    _, estimate = tree_estimate(models, drafts["copying"], 0.0)
-    shapes = {tree_of(each).parents for each in estimate.candidates if tree_of(each)}
-    assert Tree((2, 1, 1)).topology.parents in shapes
-    assert Tree((8, 1)).topology.parents in shapes
-    assert not any(tree_of(each) and tree_of(each).nodes for each in estimate.candidates)
-
-
 def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
     verifier = KSeqVerifier()
     kind = kind_of(models, drafts["model"], "tree", verifier=verifier, temperature=1.0)
@@ -331,26 +322,6 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     assert 0 <= choice.alpha <= 1
     (path,) = (tmp_path / "choices").iterdir()
     assert jax.__version__ in json.loads(path.read_text())["key"]
-
-
-@pytest.mark.slow
-def test_trees_with_the_real_loops(pair, monkeypatch, tmp_path):
-    options = {"verifier": KSeqVerifier(), "sampling": SamplingConfig(1.0)}
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(decode_choice, "NODES", (4,))
-    monkeypatch.setattr(decode_choice, "GAMMAS", (1, 2))
-    monkeypatch.setattr(decode_choice, "PROBE_DEPTH", 2)
-    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
-    out = pair.generate(TEXTS, tree="auto", max_decode_len=6, **options)
-    choice = out.choice
-    assert choice.note == ""
-    assert out.stats.gamma == choice.levels
-    assert any(tree_of(each) and each.measured for each in choice.candidates)
-    assert "With acceptance by rank" in str(choice)
-    again = pair.choose(
-        [np.array(text) for text in TEXTS], tree="auto", max_decode_len=6, **options
-    )
-    assert again == choice
 
 
 def test_what_cannot_be_chosen_is_one_error(models, drafts, pair):

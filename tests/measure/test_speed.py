@@ -48,14 +48,6 @@ def test_ratios_are_taken_within_a_repetition():
     assert speed.ms_per_token["autoregressive"] == Spread(20.0, 10.0, 50.0)
 
 
-def test_plain_decoding_has_no_speedup():
-    seconds = [{"autoregressive": 10.0, "target_encode": 1.0}]
-    speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
-    assert speed.measured_speedup is None
-    with pytest.raises(ValueError, match="no speedup"):
-        predict(STATS, speed)
-
-
 def test_prediction():
     timed = dataclasses.replace(STATS, target_calls=4, proposed=6, emitted=9)
     speed = summarize(Timings([repetition()], 1, TOKENS, timed))

@@ -42,15 +42,6 @@ def row(vocabulary):
     )
 
 
-def test_spans_of_each_block(row, vocabulary):
-    first, second = traces.lines(row, vocabulary)
-    assert [span.kind for span in first] == ["accepted", "rejected", "correction"]
-    assert [span.kind for span in second] == ["accepted", "bonus"]
-    assert first[0] == Span("accepted", "the cat")
-    assert first[1] == Span("rejected", " <b> mat")
-    assert second[1] == Span("bonus", " </s>")
-
-
 def test_a_text_that_is_being_generated(vocabulary):
     """What is shown grows; accepted tokens and the target's own are told apart."""
     the, cat = vocabulary.encode("the"), vocabulary.encode("cat sat")

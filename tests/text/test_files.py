@@ -163,7 +163,6 @@ def test_damaged_files_of_marian(tmp_path, name, content, message):
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-NESTED = "[" * 200_000 + "]" * 200_000
 
 
 def of_model(text):

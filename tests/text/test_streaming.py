@@ -37,7 +37,7 @@ def pair(spiece, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "options",
-    [{"gamma": 3, "stop": True}, {"tree": (2, 1), "sampling": WARM, "seed": 3, "prefix": "an"}],
+    [{"gamma": 3, "stop": True}, {"gamma": 3, "sampling": WARM, "seed": 3, "prefix": "an"}],
 )
 def test_pieces_are_what_generate_gives(pair, options):
     options = options | {"max_decode_len": LIMIT}

@@ -1,9 +1,16 @@
+"""Vocabularies that are trained here: SentencePiece's and WordPiece's."""
+
 from __future__ import annotations
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from specdec.runs.train import word_pieces
 from specdec.text.base import EOS_ID, PAD_ID
+from specdec.text.opening import open_tokenizer
 from specdec.text.vocabulary import Vocabulary, train_vocabulary
+from specdec.text.word_pieces import START_ID, train_word_pieces
+from specdec.training.train import TextFiles
 
 LINES = ["Ein Hund bellt.", "A dog barks.", "Zwei Hunde bellen laut.", "Two dogs bark."] * 20
 
@@ -35,3 +42,43 @@ def test_errors_are_clear(tmp_path):
     with pytest.raises(ValueError, match="size = 9000 pieces cannot be made of this text: V"):
         train_vocabulary(LINES, 9000, tmp_path / "big.model")
     assert not (tmp_path / "big.model").exists()
+
+
+SENTENCES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    return train_word_pieces(SENTENCES, 45, tmp_path_factory.mktemp("pieces") / "tokenizer.json")
+
+
+def test_special_tokens_have_the_ids_that_training_needs(pieces):
+    assert len(pieces) == 45
+    backend = pieces._model
+    found = [backend.id_to_token(i) for i in range(5)]
+    assert found == ["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]"]
+    assert pieces.eos_id == 1
+    assert START_ID == 3
+
+
+def test_the_recipe_trains_one(tmp_path):
+    """On both sides of input<TAB>target lines."""
+    (tmp_path / "train.tsv").write_text("".join(f"{line}\t{line}\n" for line in SENTENCES))
+    word_pieces(str(tmp_path), files=TextFiles(str(tmp_path)), size=45)
+    ours = open_tokenizer(tmp_path / "tokenizer.json")
+    assert len(ours) == 45
+    assert ours.decode(ours.encode(SENTENCES[0])) == "the ants sang singing songs."
+
+
+def test_transformers_reads_the_same_file(pieces):
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(pieces.path), unk_token="[UNK]")
+    for text in (*SENTENCES, "zebra's unseen 42"):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == pieces.encode(text)
+    again = open_tokenizer(pieces.path)
+    assert again.encode(SENTENCES[0]) == pieces.encode(SENTENCES[0])
+
+
+def test_too_many_pieces_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="size = 5000 pieces cannot be made of this text: it has"):
+        train_word_pieces(SENTENCES, 5000, tmp_path / "tokenizer.json")
+    assert not (tmp_path / "tokenizer.json").exists()

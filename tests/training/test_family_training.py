@@ -46,13 +46,10 @@ def test_outputs_end_with_the_models_positions(variant, most):
     assert capacity(model, [[5], [5] * 30], 60) == most
 
 
-def test_drafts_have_their_targets_padding():
+def test_drafts_are_of_their_targets_kind():
     other = dataclasses.replace(EVERY["t5gemma2"], pad_id=3)
     with pytest.raises(ValueError, match="The draft's pad_id is 3, the target's 0"):
         distill.check_draft(other, EVERY["t5gemma2"])
-
-
-def test_a_llama_does_not_learn_from_a_t5gemma():
     with pytest.raises(ValueError, match="draft is decoder-only, the target an encoder-decoder"):
         distill.check_draft(EVERY["llama"], EVERY["t5gemma2"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
@@ -31,9 +32,7 @@ def texts(once, data_directory):
             pairs = read_pairs(data_directory / f"{name}.tsv")
             lines = [f"{text}\n" for text, _ in pairs]
             (directory / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
-            (directory / f"{name}.tsv").write_text(
-                "".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8"
-            )
+            shutil.copy(data_directory / f"{name}.tsv", directory)
         pieces = (directory / "train.txt").read_text().splitlines()
         train_word_pieces(pieces, 40, directory / TOKENIZER)
 

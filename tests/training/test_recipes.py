@@ -69,14 +69,6 @@ def test_every_sentence_is_in_one_passage_of_one_split(tmp_path):
     assert ends[1:].min() > 0.7 * ends[1:].max()
 
 
-def test_long_sentences_are_left_out(tmp_path, capsys):
-    text = "Short one. " + "Very " + "long " * 30 + "one. Another short one."
-    (tmp_path / "book.md").write_text(text, encoding="utf-8")
-    passages(tmp_path, data=tmp_path, texts=["book.md"], lengths=(0, 0, 1), max_words=20)
-    assert sorted(read(tmp_path, "train")) == ["Another short one.", "Short one."]
-    assert "1 sentences of more than 20 words left out" in capsys.readouterr().err
-
-
 BOOK = """# A Title
 
 It was the best of times, it was the worst of times, it was the age. "Indeed," said he. Too
@@ -116,8 +108,3 @@ def test_parts_are_put_together(data, tmp_path):
         assert words != target.split()
     # Some words were dropped, and not only replaced.
     assert sum(len(a.split()) - 1 for a, _ in restored) < sum(len(b.split()) for _, b in restored)
-
-
-def test_a_missing_part_is_named(data, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"elsewhere.train\.tsv"):
-        mixture(tmp_path, data=data, parts=[PairsPart("", "elsewhere")])

@@ -23,12 +23,7 @@ LIMIT = 20
 ROWS = [[3, 5, 7, 2, 11], [4, 4, 9], [6, 8, 2, 10, 12, 3, 5]]
 NO_FILE, NO_FIELD, NULL, END = "no file", "no field", "null", "the end"
 # eos_token_id in config.json and in generation_config.json, and whether END ends outputs.
-CASES = [
-    (END, NO_FILE, True),
-    (NULL, END, True),
-    (END, NULL, False),
-    (END, NO_FIELD, False),
-]
+CASES = [(END, NO_FILE, True), (NULL, END, True), (END, NULL, False), (END, NO_FIELD, False)]
 
 
 def write_ends(directory, end, config, generation):

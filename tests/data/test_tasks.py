@@ -8,16 +8,9 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from specdec.data.tasks import Example, evenly, model_inputs, openings, pairs_file, unconditional
+from specdec.data.tasks import Example, model_inputs, openings, pairs_file, unconditional
 from specdec.data.text import BadRow, read_pairs, write_pairs
 from specdec.text.vocabulary import Vocabulary
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"), [(1, [0]), (2, [0, 5]), (3, [0, 3, 6]), (9, [0, 1, 2, 3, 4, 5, 6, 7, 8])]
-)
-def test_items_are_spread_evenly(count, expected):
-    assert list(evenly(range(10), count)) == expected
 
 
 @pytest.fixture

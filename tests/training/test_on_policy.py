@@ -111,6 +111,15 @@ def test_a_gpt_continues_the_prompts_of_a_batch():
     assert greedy_along(config, params, made)[written].all()
 
 
+def test_two_outputs_of_a_sampled_draft_differ_by_step_and_row(tiny_model):
+    config = dataclasses.replace(tiny_model, dtype="float32")
+    draft = init_params(config, jax.random.key(1))
+    batch = TokenBatch(*(np.tile(side[:1], (4, 1)) for side in next(batches().from_step(0))))
+    generate = generator(config, OnPolicy(), 0, (config, draft))
+    outputs = [tuple(row) for step in (0, 1) for row in generate(draft, batch, step).targets]
+    assert len(set(outputs)) == len(outputs)
+
+
 def test_a_draft_learns_from_its_own_outputs(
     tmp_path, data_directory, tiny_model, target_directory, validations
 ):

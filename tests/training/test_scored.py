@@ -94,3 +94,10 @@ def test_a_run_stopped_while_scoring_scores_anew(tmp_path, params):
     again = next(scored(tmp_path, params).from_step(0))
     elsewhere = next(scored(tmp_path / "new", params).from_step(0))
     np.testing.assert_array_equal(again.tokens, elsewhere.tokens)
+
+
+def test_ids_of_a_large_vocabulary_are_kept(tmp_path):
+    """mT5 has 250,112."""
+    params = jnp.zeros((1, 250_112)).at[0, 250_000].set(9.0)
+    batch = next(scored(tmp_path, params, epochs=1).from_step(0))
+    assert np.all(batch.tokens[..., 0] == 250_000)

@@ -23,7 +23,6 @@ LINES = [
     "The quick brown fox jumps over the lazy dog and sees a cat.",
     "Grüße an den Fuß, naïve café! = 5", "日本 ＦＵＬＬ ½",
 ] * 30  # fmt: skip
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def train_model(path: Path, kind: str = "unigram", size: int = 54, **ids: Any) -> list[str]:

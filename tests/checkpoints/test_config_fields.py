@@ -78,7 +78,9 @@ def test_values_that_are_none(checkpoint, gpt, model, fields):
     directory = {"t5": checkpoint, "gpt": gpt}[model]
     good = (directory / "config.json").read_text()
     for names, values, words in fields:
-        for name, value in itertools.product(names, values):
+        # The first field has each value, and each other one two of them.
+        others = itertools.product(names[1:], values[:2])
+        for name, value in (*((names[0], value) for value in values), *others):
             (directory / "config.json").write_text(good)
             set_field(directory / "config.json", name, value)
             assert re.search(words.format(name), refusal(directory)), (name, str(value)[:50])
@@ -91,8 +93,7 @@ def test_special_tokens(checkpoint, file):
     good = (checkpoint / file).read_text()
     one, several = "one token id, got", "one token id, or a list of them, got"
     for name, value, asked in (
-        ("eos_token_id", True, several), ("eos_token_id", [1, "x"], several),
-        ("eos_token_id", [], several), ("eos_token_id", DEEP, several),
+        ("eos_token_id", [1, "x"], several), ("eos_token_id", [], several),
         ("eos_token_id", [1, 40], r"in 0\.\.39, got \[1, 40\]"),
         ("eos_token_id", -1, r"in 0\.\.39, got -1"),
         ("pad_token_id", 10**6, r"in 0\.\.39, got 1000000"), ("pad_token_id", [0, 2], one),
@@ -107,30 +108,12 @@ def test_special_tokens(checkpoint, file):
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 990345061\n"
-DAMAGED = {
-    "nested without end": b"[" * 200_000,
-    "objects without end": b'{"a":' * 200_000,
-    "no object": b"[1]",
-    "a number": b"1",
-    "nothing": b"",
-    "cut": b'{"vocab_size": 4',
-    "NaN": b'{"vocab_size": NaN}',
-    "Infinity": b'{"vocab_size": -Infinity}',
-    "no UTF-8": b'{"vocab_size\xff": 40}',
-    "UTF-16": '{"vocab_size": 40}'.encode("utf-16"),
-    "twice": b'{"vocab_size": 40, "vocab_size": 41}',
-    "a number without end": b'{"vocab_size": ' + b"9" * 5000 + b"}",
-}
+DAMAGED = [b"[1]", b'{"vocab_size": NaN}', b'{"vocab_size": 40, "vocab_size": 41}', b"", POINTER]
 
 
-@pytest.mark.parametrize(
-    "file", ["config.json", "generation_config.json", "model.safetensors.index.json"]
-)
-def test_files_that_are_no_json_objects(checkpoint, params, tmp_path, file):
-    if "index" in file:
-        checkpoint = tmp_path / "sharded"
-        save_huggingface(checkpoint, CONFIG, params, max_shard_bytes=2000)
-    for content in (*DAMAGED.values(), POINTER):
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_files_that_are_no_json_objects(checkpoint, file):
+    for content in DAMAGED:
         (checkpoint / file).write_bytes(content)
         message = refusal(checkpoint)
         assert re.search(f"{checkpoint / file} is (not|a Git LFS pointer, not) ", message)
@@ -152,50 +135,3 @@ def test_fields_of_the_feed_forward_that_transformers_prefers(checkpoint):
     assert load_huggingface(checkpoint)[0].activation == "silu"
     set_field(path, "is_gated_act", False)
     assert "DenseReluDense.wi.weight" in refusal(checkpoint)
-
-
-def header_of(path):
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
-
-
-def write_header(path, header, rest):
-    raw = json.dumps(header).encode()
-    path.write_bytes(len(raw).to_bytes(8, "little") + raw + rest)
-
-
-NAME = "decoder.final_layer_norm.weight"
-
-
-def test_headers_of_weights(checkpoint):
-    """Retyped, and of other shapes and places."""
-    path = checkpoint / "model.safetensors"
-    header, rest = header_of(path)
-    for change in (
-        {"dtype": "I32"}, {"dtype": "F8_E4M3"}, {"dtype": "NONE"}, {"dtype": 3},
-        {"dtype": "F16", "shape": [16]}, {"dtype": "F64", "shape": [4]}, {"shape": [2, 4]},
-        {"shape": [-8]}, {"shape": [2**62, 2**62]}, {"shape": []}, {"shape": "8"},
-        {"data_offsets": [0, 2**60]}, {"data_offsets": [64, 32]}, {"data_offsets": []},
-    ):  # fmt: skip
-        write_header(path, header | {NAME: header[NAME] | change}, rest)
-        assert str(checkpoint) in refusal(checkpoint)
-
-
-def test_every_byte_of_a_header(checkpoint):
-    """A flipped one is an error, or changes nothing; no other error than CheckpointError."""
-    path = checkpoint / "model.safetensors"
-    data, expected = path.read_bytes(), load_huggingface(checkpoint)
-    size = 8 + int.from_bytes(data[:8], "little")
-    generator, refused = np.random.default_rng(0), 0
-    for _ in range(150):
-        at, bit = generator.integers(size), 1 << generator.integers(8)
-        path.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
-        try:
-            found = load_huggingface(checkpoint)
-        except CheckpointError:
-            refused += 1
-        else:
-            assert found[0] == expected[0]
-            jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
-    assert refused > 70

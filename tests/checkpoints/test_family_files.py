@@ -97,21 +97,6 @@ def test_files_that_say_the_same(made, rewritten, tmp_path, kind):
     jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
 
 
-def test_a_leftover_that_nobody_knows(made, rewritten, tmp_path):
-    change = _left("model.layers.0.self_attn.rotary_emb.weight")
-    with pytest.raises(CheckpointError, match="unexpected parameter model"):
-        load_huggingface(rewritten(made("llama")[1], tmp_path / "it", change))
-
-
-def test_shards_of_16_bits(torch, made, tmp_path):
-    """Sines are not of the file, and not rounded."""
-    model, directory = made("marian")
-    narrow = type(model).from_pretrained(directory).to(torch.bfloat16)
-    narrow.save_pretrained(tmp_path, max_shard_size="12KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert_same_log_probs(families.read(model, tmp_path), tmp_path)
-
-
 def test_sines_that_are_others(made, rewritten, tmp_path):
     """A Marian's are those of its file, as in transformers; rounded ones are computed."""
     name = "model.{}.embed_positions.weight"
@@ -135,14 +120,10 @@ def test_sines_that_are_others(made, rewritten, tmp_path):
 
 
 def test_without_a_bias_of_the_logits_there_is_none(made, rewritten, tmp_path):
-    model, directory = made("bart")
-
     def change(tensors):
         return {name: a for name, a in tensors.items() if name != "final_logits_bias"}
 
-    found = rewritten(directory, tmp_path / "it", change)
-    assert not load_huggingface(found)[0].logits_bias
-    assert_same_log_probs(families.read(model, found), found)
+    assert not load_huggingface(rewritten(made("bart")[1], tmp_path / "it", change))[0].logits_bias
 
 
 @pytest.mark.parametrize("name", ["bart_odd", "gpt2_untied"])
@@ -159,25 +140,18 @@ REFUSED = [
     ("bart", {"activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ("bart", {"decoder_attention_heads": 2}, "decoder_attention_heads must be .* 4, got 2"),
     ("bart", {"normalize_before": True}, "normalize_before must be False"),
-    ("mbart", {"extra_pos_embeddings": 1}, "extra_pos_embeddings must be 2"),
     ("marian", {"static_position_embeddings": False}, "static_position_embeddings must be True"),
-    ("marian", {"encoder_layers": None}, "encoder_layers must be a whole number"),
-    ("pegasus", {"d_model": 31}, "attention_heads must divide d_model"),
-    ("pegasus", {"scale_embedding": "yes"}, "scale_embedding must be true or false"),
-    ("m2m_100", {"model_type": "nllb-moe"}, "can be loaded are, .* m2m_100 .NLLB-200"),
+    ("bart", {"d_model": 31}, "attention_heads must divide d_model"),
+    ("bart", {"scale_embedding": "yes"}, "scale_embedding must be true or false"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention must be False"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),
-    ("gpt2", {"n_head": 3}, "n_head must divide d_model"),
     ("gpt2", {"n_layer": 4}, r"is missing parameter h\.3\."),
     ("llama", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
     ("llama", {"attention_bias": True}, "attention_bias must be False, got True"),
-    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads must divide num_heads"),
     ("llama", {ROPE: {"rope_type": "yarn", "factor": 2.0}}, "rope_type 'yarn' is not supported"),
     ("llama", {ROPE: {"rope_type": "linear"}}, "Missing required keys.*factor"),
-    ("llama", {ROPE: None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "type 'dynamic'"),
     ("llama", {ROPE: {"partial_rotary_factor": 0.5}}, "must be 1"),
     ("llama", {"per_layer_config": {"0": {"hidden_act": "relu"}}}, "per_layer_config is not supp"),
-    ("gemma2", {"use_bidirectional_attention": True}, "must be False, got True"),
     ("gemma2", {"layer_types": ["full_attention"]}, "num_hidden_layers. .2. must be equal"),
     ("gemma2", {"layer_types": ["chunked_attention"] * 2}, "must be a list of"),
     ("llama", {"model_type": "mistral"}, "can be loaded are, .* llama .*, t5gemma2 "),
@@ -243,9 +217,6 @@ def test_parameters_are_read_when_used_and_their_file_is_not_kept_open(tmp_path)
         np.asarray(head)
 
 
-# What reading imports, runs and says
-
-
 @pytest.fixture
 def llama(made, rewritten, tmp_path):
     """As transformers writes it: what specdec wrote is read without transformers."""
@@ -273,7 +244,7 @@ def test_nothing_that_a_file_names_is_run_or_fetched(llama, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_directories_of_hugging_face_import_transformers(llama):
+def test_only_directories_of_hugging_face_import_transformers(llama, tmp_path):
     """And those import no torch, which need not be installed."""
     code = f"""
 import importlib.util, sys
@@ -284,10 +255,18 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *a: None if name == "torch" else found(name, *a)
-import specdec
+import shutil, specdec
+from specdec.checkpoints import load_huggingface, save_t5x
+from specdec.checkpoints.loading import bundled
 def seen(): return [n for n in ("transformers", "torch", "tensorflow") if n in sys.modules]
-specdec.load_pair("quickstart")
-specdec.load_pair("quickstart_lm")
+source = bundled("quickstart") / "target"
+t5x = {str(tmp_path / "t5x")!r}
+save_t5x(t5x, *load_huggingface(source), 1)
+shutil.copy(source / "spiece.model", t5x)
+copying = {{"target": t5x, "draft": specdec.Copying()}}
+for given in ({{"name": "quickstart"}}, {{"name": "quickstart_lm"}}, copying):
+    words = specdec.load_pair(**given).vocabulary
+    assert words.decode(words.encode("the house", add_eos=True)) == "the house"
 print(seen())
 pair = specdec.load_pair(target={str(llama)!r}, draft=specdec.Copying())
 print(seen(), len(pair.generate([[3, 4, 5]], max_decode_len=4).tokens[0]))
@@ -295,18 +274,3 @@ print(seen(), len(pair.generate([[3, 4, 5]], max_decode_len=4).tokens[0]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["[]", "['transformers'] 4"], done.stderr
     assert "PyTorch" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [("Llama", "AutoModelForCausalLM"), ("T5", "AutoModelForSeq2SeqLM")]
-)
-def test_messages_speak_of_the_family(tmp_path, kind, name):
-    (tmp_path / CONFIG).write_text(json.dumps({"model_type": kind.lower()}))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(CheckpointError) as caught:
-        specdec.load_pair(target=tmp_path, draft=specdec.Copying())
-    assert f"transformers, {name}.from_pretrained" in str(caught.value)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(CheckpointError) as caught:
-        load_huggingface(tmp_path)
-    assert f"peft.{name.replace('Auto', 'AutoPeft')}.from_pretrained" in str(caught.value)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from small_vocabularies import train_pieces
 
 import specdec
 from specdec.checkpoints import (
@@ -63,9 +64,6 @@ def replaced(tree, path, value):
     return {name: leaf for name, leaf in tree.items() if leaf is not None}
 
 
-# Where the checkpoint is
-
-
 def test_no_directory(checkpoint, tmp_path):
     words = "is not a directory; pass one that holds config.json"
     assert f"nowhere {words}" in refusal(tmp_path / "nowhere")
@@ -83,12 +81,13 @@ def test_hub_id_without_network(tmp_path, monkeypatch):
     assert "\n" not in message
 
 
-def test_hub_id_is_downloaded(checkpoint, monkeypatch):
-    hub = pytest.importorskip("huggingface_hub")
-    asked = {}
+def test_hub_ids_are_downloaded(checkpoint, monkeypatch):
+    hub, asked = pytest.importorskip("huggingface_hub"), []
 
     def snapshot_download(repo_id, *, revision, allow_patterns):
-        asked.update(name=(repo_id, revision), allow_patterns=allow_patterns)
+        asked.append((repo_id, revision))
+        assert {"config.json", "model.safetensors", "spiece.model"} <= set(allow_patterns)
+        assert not any("bin" in pattern for pattern in allow_patterns)
         return str(checkpoint)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
@@ -96,27 +95,13 @@ def test_hub_id_is_downloaded(checkpoint, monkeypatch):
     for revision in (None, "main", "refs/pr/3", "0e3f5b", "v1.0"):
         asked.clear()
         assert load_huggingface(f"{name}@{revision}" if revision else name)[0] == CONFIG
-        assert asked["name"] == (name, revision)
+        assert asked == [(name, revision)]
     for wrong in ("google/flan@", "@main", "google/flan@a b", "google/flan@@main", "a/b/c@main"):
         assert "or google/flan-t5-small@main" in refusal(wrong)
-    assert {"config.json", "model.safetensors", "spiece.model"} <= set(asked["allow_patterns"])
-    assert not any("bin" in pattern for pattern in asked["allow_patterns"])
-
-
-def test_a_pair_of_revisions(checkpoint, monkeypatch):
-    hub, asked = pytest.importorskip("huggingface_hub"), []
-
-    def snapshot_download(repo_id, *, revision, allow_patterns):
-        asked.append((repo_id, revision))
-        return str(checkpoint)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    asked.clear()
     pair = specdec.load_pair(target="some/target@v2", draft="some/draft@v1")
     assert set(asked) == {("some/target", "v2"), ("some/draft", "v1")}
     assert pair.target.source == "some/target@v2"
-
-
-# Damaged checkpoints
 
 
 def weights(change):
@@ -179,7 +164,6 @@ DAMAGES = {
         r"model_type is 'bert'. Checkpoints that can be loaded are, .* gpt2 \(DistilGPT2\), "
         r".*m2m_100 \(NLLB-200.* mt5 \(Aya-101\), .*t5 \(Flan-T5.*UL2.*CodeT5\+.* umt5",
     ),
-    "no model type": (config(model_type=None, architectures=["BertModel"]), "model_type is None"),
     "an encoder alone": (
         weights(lambda found: {n: a for n, a in found.items() if not n.startswith("decoder.")}),
         "good has no decoder, only an encoder, which cannot generate. .*Load a checkpoint with b",
@@ -200,13 +184,10 @@ DAMAGES = {
         moved("flax_model.msgpack"),
         r"has flax_model.msgpack, but .* transformers 4.*, from_flax=True\).save_pretrained",
     ),
-    "weights of TensorFlow": (moved("tf_model.h5"), r", from_tf=True\).save_pretrained"),
     "an adapter": (
         adapter, r"holds an adapter \(adapter_config.json\), such as .*\.merge_and_unload\(\)\.save"
     ),
-    "cut to 4 bytes": (cut(4), "model.safetensors is truncated or corrupt"),
     "cut to 200 bytes": (cut(200), "model.safetensors is truncated or corrupt"),
-    "cut by one byte": (cut(-1), "model.safetensors is truncated or corrupt"),
     "no query": (of_query(None), f"is missing parameter {QUERY}; check that config.json"),
     "no embedding": (
         arrays(**{"shared.weight": None, "lm_head.weight": None}), "missing parameter shared.weig"
@@ -223,14 +204,12 @@ DAMAGES = {
         classifier("classifier.weight"),
         r"is a classifier \(it has classifier.weight\), which makes no tokens",
     ),
-    "a classifier inside": (classifier("qa_outputs.bias", "transformer."), "has qa_outputs.bias"),
     "a model inside": (
         weights(lambda found: {f"model.{name}": a for name, a in found.items()}),
         r"names of parameters begin with model\., such as model.decoder.block.0.*"
         "Save the inner one with save_pretrained",
     ),
     "NaN": (of_query(NAN), f"{QUERY} holds NaN or infinite values in float32"),
-    "beyond float32": (of_query(np.full((8, 8), 1e300)), f"{QUERY} holds NaN or infinite val"),
     "integers": (of_query(np.zeros((8, 8), np.int8)), f"{QUERY} is stored as I8"),
     "two embeddings": (
         arrays(**{"decoder.embed_tokens.weight": np.zeros((40, 8), np.float32)}),
@@ -247,12 +226,6 @@ def test_damaged(checkpoint, kind):
     message = refusal(checkpoint)
     assert re.search(words, message), message
     assert "\n" not in message
-
-
-def test_an_adapter_beside_a_model(checkpoint):
-    """transformers would load both."""
-    (checkpoint / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    assert "good holds an adapter" in refusal(checkpoint)
 
 
 def test_shards(sharded):
@@ -272,9 +245,6 @@ def test_shards(sharded):
         assert f"gives shared.weight the file {name!r}" in refusal(sharded)
     path.write_text("{}")
     assert "has no weight_map" in refusal(sharded)
-
-
-# What is none
 
 
 def test_the_class_tells_the_model_type_where_nothing_else_does(checkpoint):
@@ -307,9 +277,6 @@ def test_dtypes(checkpoint, params):
     assert "dtype must be one of float32, bfloat16, float16" in refusal(checkpoint, dtype="int8")
 
 
-# Saving
-
-
 def test_saving_never_overwrites(checkpoint, params):
     with pytest.raises(CheckpointError, match="good exists and is not an empty directory"):
         save_huggingface(checkpoint, CONFIG, params)
@@ -322,18 +289,9 @@ def test_saving_never_overwrites(checkpoint, params):
     ("path", "value", "message"),
     [
         ("encoder/encoder_norm/scale", None, "is missing parameter encoder/encoder_norm/scale;"),
-        ("decoder/logits_dense/kernel", None, "missing parameter decoder/logits_dense/kernel"),
         ("encoder/extra", np.zeros(2), "has the unexpected parameter encoder/extra;"),
-        (
-            "encoder/layers_0/attention/query/kernel",
-            np.zeros((8, 9)),
-            r"query/kernel has shape \(8, 9\), but the config asks for \(8, 8\)",
-        ),
-        (
-            "decoder/decoder_norm/scale",
-            np.full(8, np.nan),
-            "decoder/decoder_norm/scale holds NaN or infinite values",
-        ),
+        ("decoder/decoder_norm/scale", np.ones(7), r"has shape \(7,\), but the config asks for"),
+        ("decoder/decoder_norm/scale", np.full(8, np.nan), "scale holds NaN or infinite values"),
     ],
 )
 def test_saving_parameters_that_do_not_fit(tmp_path, params, path, value, message):
@@ -352,21 +310,11 @@ def test_an_interrupted_save_leaves_nothing(tmp_path, params, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-# Vocabularies
-
-
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    """A SentencePiece model of 40 pieces with T5's special tokens."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    directory = tmp_path_factory.mktemp("vocabulary")
     text = "the quick brown fox jumps over the lazy dog again and again the thing jumping dogs"
-    (directory / "text").write_text("\n".join(text[i:] for i in range(len(text))))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(directory / "text"), model_prefix=str(directory / "v"), vocab_size=40,
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-    )  # fmt: skip
-    return directory / "v.model"
+    lines = [text[i:] for i in range(len(text))]
+    return train_pieces(tmp_path_factory.mktemp("vocabulary"), lines, 40)
 
 
 def test_find_vocabulary(tmp_path, checkpoint, params, vocabulary):
@@ -379,40 +327,8 @@ def test_find_vocabulary(tmp_path, checkpoint, params, vocabulary):
         find_vocabulary(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("rows", [40, 256])
-def test_transformers_tokenizer_agrees_with_sentencepiece(tmp_path, vocabulary, rows):
-    pytest.importorskip("transformers", reason="opens the checkpoint with T5Tokenizer")
-    import sentencepiece
-    from transformers import AutoTokenizer
-
-    config = T5Config(rows, 8, 1, 1, 2, 4, 16)
-    params = init_params(config, jax.random.key(0))
-    save_huggingface(tmp_path / "m", config, params, vocabulary_file=vocabulary)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
-    reference = sentencepiece.SentencePieceProcessor(str(vocabulary))
-    text = "the lazy fox jumps again"
-    assert tokenizer(text).input_ids == [*reference.encode(text), reference.eos_id()]
-    assert tokenizer.decode(reference.encode(text)) == text
-    assert len(tokenizer) == min(rows, 140)
-    if rows > 40:
-        # T5's sentinels count down from the last row that has a meaning.
-        assert tokenizer("<extra_id_0>").input_ids[0] == len(tokenizer) - 1
-
-
 def test_vocabulary_larger_than_the_embedding(tmp_path, vocabulary):
     config = T5Config(39, 8, 1, 1, 2, 4, 16)
     with pytest.raises(CheckpointError, match="has 40 pieces, but the embedding only 39 rows"):
         save_huggingface(tmp_path / "m", config, init_params(config, jax.random.key(0)), vocabulary)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("text", [None, "no model"])
-def test_unreadable_vocabulary(tmp_path, params, text):
-    pytest.importorskip("sentencepiece")
-    path = tmp_path / "v.model"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(
-        CheckpointError, match=r"v.model (is not a SentencePiece model|cannot be read)"
-    ):
-        save_huggingface(tmp_path / "m", CONFIG, params, vocabulary_file=path)

@@ -1,13 +1,16 @@
 """Checkpoints on their way to the devices that decode with them."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import safe_open
 from tiny import TINY, random_t5_params
 
 from specdec import DeviceMesh
-from specdec.checkpoints import save_huggingface, save_t5x
+from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed
 from specdec.checkpoints.parameters import StoredArray
 from specdec.models import stores
@@ -15,7 +18,7 @@ from specdec.models.placing import place
 from specdec.models.t5 import packing
 
 
-@pytest.fixture(params=["huggingface", "t5x"])
+@pytest.fixture
 def checkpoint(request, tmp_path):
     config = TINY["v1.1"]
     params = random_t5_params(config, 0)
@@ -26,7 +29,11 @@ def checkpoint(request, tmp_path):
     return tmp_path, params
 
 
-@pytest.mark.parametrize("mesh", [None, DeviceMesh(1, 1)], ids=["one device", "a mesh"])
+@pytest.mark.parametrize(
+    ("checkpoint", "mesh"),
+    [("huggingface", None), ("t5x", DeviceMesh(1, 1))],
+    indirect=["checkpoint"],
+)
 def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint, mesh, monkeypatch):
     directory, params = checkpoint
     reads, waiting = [], []
@@ -84,3 +91,27 @@ def test_a_checkpoint_is_one_target_in_bfloat16(tmp_path):
     for ours, theirs in zip(*map(jax.tree.leaves, (loaded.params, expected)), strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours.astype("float32"), theirs.astype("float32"))
+
+
+def test_a_factor_of_the_head_is_not_rounded_to_16_bits(tmp_path):
+    """A head that is separate and scaled: the one kernel that something is multiplied into."""
+    config = TINY["v1.1"]
+    save_huggingface(tmp_path, config, random_t5_params(config, 0), None, "float16")
+    described = json.loads((tmp_path / "config.json").read_text())
+    described["scale_decoder_outputs"] = True
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    narrow = load_model(str(tmp_path), "float32")
+    wide = load_packed(*open_checkpoint(tmp_path), "test")
+    assert narrow.params.logits.dtype == jnp.float32
+    assert narrow.params.embedding.dtype == jnp.float16
+    np.testing.assert_array_equal(narrow.params.logits, wide.params.logits)
+
+
+def test_memory_is_that_of_the_file(tmp_path):
+    config = TINY["v1.1"]
+    save_huggingface(tmp_path, config, random_t5_params(config, 0), None, "float16")
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(load_model(str(tmp_path), "float32").params))
+    with safe_open(tmp_path / "model.safetensors", framework="numpy") as file:
+        names = file.keys()
+        stored = sum(file.get_tensor(name).nbytes for name in names)
+    assert stored <= held <= 1.2 * stored

@@ -5,12 +5,13 @@ import json
 import shutil
 
 import pytest
-from log_probs import assert_same_log_probs, read_by_transformers
+from log_probs import read_by_transformers
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, load_huggingface, save_huggingface
 from specdec.checkpoints.loading import load_model
+from specdec.models.t5.config import T5Config
 from specdec.runs.convert import convert
 
 RANDOM = {
@@ -22,15 +23,7 @@ LIMIT = 20
 ROWS = [[3, 5, 7, 2, 11], [4, 4, 9], [6, 8, 2, 10, 12, 3, 5]]
 NO_FILE, NO_FIELD, NULL, END = "no file", "no field", "null", "the end"
 # eos_token_id in config.json and in generation_config.json, and whether END ends outputs.
-CASES = [
-    (END, END, True),
-    (END, NO_FILE, True),
-    (NULL, END, True),
-    (END, NULL, False),
-    (NULL, NO_FILE, False),
-    (NULL, NULL, False),
-    (NULL, NO_FIELD, False),
-]
+CASES = [(END, NO_FILE, True), (NULL, END, True), (END, NULL, False), (END, NO_FIELD, False)]
 
 
 def write_ends(directory, end, config, generation):
@@ -85,28 +78,9 @@ def test_who_decides(endless, tmp_path, torch, case):
     expected = generated(torch, tmp_path / "target")
     assert (len(expected[0]) < LIMIT) == ends
     assert (expected == free) == (not ends)
-
-
-def test_a_generation_config_without_the_field(endless, tmp_path, torch):
-    """transformers does not look for it in config.json then; a warning says so."""
-    directory, free = endless
-    shutil.copytree(directory, tmp_path / "target")
-    write_ends(tmp_path / "target", free[0][4], END, NO_FIELD)
-    assert generated(torch, tmp_path / "target") == free
-    with pytest.warns(UserWarning, match=r"generation_config.json .* no eos_token_id: outputs end"):
-        loaded = load_model(str(tmp_path / "target"), "float32")
-    assert loaded.model.eos_ids == ()
-
-
-def test_no_field_in_config_json_alone_is_the_model_types_default(endless, tmp_path):
-    directory, _ = endless
-    shutil.copytree(directory, tmp_path / "target")
-    write_ends(tmp_path / "target", None, NO_FIELD, NO_FILE)
-    if "t5" in str(directory.parent.name):
-        assert load_huggingface(tmp_path / "target")[0].eos_id == 1
-    else:  # That of GPT-2's own vocabulary.
-        with pytest.raises(CheckpointError, match=r"eos_token_id must be in .*, got 50256"):
-            load_huggingface(tmp_path / "target")
+    if generation == NO_FIELD:  # transformers does not look for it in config.json then.
+        with pytest.warns(UserWarning, match=r"generation_config.json .* no eos_token_id: outputs"):
+            load_model(str(tmp_path / "target"), "float32")
 
 
 def test_outputs_are_those_of_transformers(endless, tmp_path):
@@ -130,18 +104,9 @@ def test_saving_writes_null_again(endless, tmp_path):
     for name in ("config.json", "generation_config.json"):
         assert json.loads((tmp_path / "again" / name).read_text())["eos_token_id"] is None
     assert load_huggingface(tmp_path / "again")[0] == config
-    assert read_by_transformers(tmp_path / "again").generation_config.eos_token_id is None
-    assert_same_log_probs(tmp_path / "again", directory, (7, 4))
-    convert(str(directory), str(tmp_path / "half"), "huggingface", "float16")
-    assert load_huggingface(tmp_path / "half")[0].eos_id is None
     convert(str(directory), str(tmp_path / "run"), "orbax")
-    convert(str(tmp_path / "run"), str(tmp_path / "back"), "huggingface")
-    assert load_huggingface(tmp_path / "back")[0] == config
-
-
-def test_t5x_cannot_say_it(tmp_path):
-    config, random = RANDOM["t5"]
-    save_huggingface(tmp_path / "t5", config, random(config, 0))
-    write_ends(tmp_path / "t5", None, NULL, NULL)
-    with pytest.raises(CheckpointError, match=r"t5x changes .*eos_id from None to 1"):
-        convert(str(tmp_path / "t5"), str(tmp_path / "t5x"), "t5x")
+    convert(str(tmp_path / "run"), str(tmp_path / "back"), "huggingface", "float16")
+    assert load_huggingface(tmp_path / "back")[0].eos_id is None
+    if isinstance(config, T5Config):
+        with pytest.raises(CheckpointError, match=r"t5x changes .*eos_id from None to 1"):
+            convert(str(directory), str(tmp_path / "t5x"), "t5x")

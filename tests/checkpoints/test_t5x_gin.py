@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from t5x_layouts import write_native, write_single_file
+from t5x_layouts import write_native
 from tiny import TINY, random_t5_params
 
 from specdec.checkpoints import CheckpointError, open_t5x
@@ -65,14 +65,10 @@ def test_the_activation_is_read_from_above_or_beside(checkpoint, gin_file):
     [
         ("network.T5Config.emb_dim = 512", "T5Config.emb_dim is 512, but the checkpoint's arrays"),
         ("network.T5Config.num_heads = '2'", "T5Config.num_heads is '2', but"),
-        ("network.T5Config.num_encoder_layers = 7", "num_encoder_layers is 7, but"),
         ("network.T5Config.logits_via_embedding = True", "logits_via_embedding is True, but"),
         ("network.T5Config.mlp_activations = ('gelu',)", r"must be \(activation, 'linear'\)"),
         ("network.T5Config.mlp_activations = ('tanh', 'linear')", "one of relu, gelu, silu"),
-        ("network.T5Config.mlp_activations = ()", "mlp_activations is"),
-        ("network.T5Config.mlp_activations = ([], 'linear')", "mlp_activations is"),
         ("network.T5Config.mlp_activations = 3", "mlp_activations is 3;"),
-        ("network.T5Config.emb_dim = (", "cannot be parsed"),
         ("network.T5Config.emb_dim = " + "[" * 3000 + "]" * 3000, "cannot be parsed"),
         ("network.T5Config.emb_dim = __import__('os').getpid()", "cannot be parsed"),
         ("three words here", "cannot be parsed"),
@@ -87,22 +83,6 @@ def test_a_file_of_another_network_or_none(line, problem, checkpoint, gin_file):
     assert str(gin_file) in message
     assert "\n" not in message
     assert len(message) < 600
-
-
-def test_an_ungated_network_and_a_single_file(tmp_path, monkeypatch):
-    config = TINY["v1.0"]
-    config = dataclasses.replace(config, relative_attention_max_distance=128)
-    params = jax.tree.map(np.asarray, random_t5_params(config, 0))
-    write_single_file(tmp_path / "checkpoint_3", params)
-    monkeypatch.chdir(tmp_path)
-    assert open_t5x("checkpoint_3")[0] == config
-    for activations, expected in (("('gelu',)", "gelu"), ("('relu',)", "relu")):
-        (tmp_path / "config.gin").write_text(f"n.T5Config.mlp_activations = {activations}")
-        assert open_t5x("checkpoint_3")[0] == dataclasses.replace(config, activation=expected)
-    for activations in ("()", "('gelu', 'linear')"):
-        (tmp_path / "config.gin").write_text(f"n.T5Config.mlp_activations = {activations}")
-        with pytest.raises(CheckpointError, match=r"it must be \(activation\) with one of"):
-            open_t5x("checkpoint_3")
 
 
 def test_nothing_in_it_is_run(checkpoint, gin_file):

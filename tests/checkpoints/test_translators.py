@@ -1,6 +1,7 @@
 """Translators from text to text, with languages: transformers' own outputs, plain and guessed."""
 
 import dataclasses
+import functools
 import json
 import warnings
 
@@ -16,11 +17,10 @@ from small_vocabularies import (
 from tiny import TINY_ROTARY, random_rotary_params
 
 import specdec
-from specdec.checkpoints import find_vocabulary, load_huggingface, save_huggingface
+from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.rules.positions import ForcedFirst
 from specdec.runs import main
 from specdec.runs.command_line import Given
-from specdec.runs.convert import convert
 from tests.runs.conftest import GIN
 from tests.runs.decoding import ROOT, read
 
@@ -33,10 +33,10 @@ SMALL = {
     "max_position_embeddings": 48, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }  # fmt: skip
-FAMILIES = ("nllb legacy", "m2m100", "mbart50", "mbart", "marian apart")
+FAMILIES = ("nllb", "mbart", "marian")  # M2M100 is below; mBART-50 is as NLLB.
 LANGUAGES = {
-    "nllb": ("eng_Latn", "fra_Latn"), "nllb legacy": ("eng_Latn", "zul_Latn"),
-    "m2m100": ("de", "en"), "mbart50": ("en_XX", "sl_SI"), "mbart": ("ro_RO", "en_XX"),
+    "nllb": ("eng_Latn", "fra_Latn"), "m2m100": ("de", "en"), "mbart50": ("en_XX", "sl_SI"),
+    "mbart": ("ro_RO", "en_XX"),
 }  # fmt: skip
 
 
@@ -46,29 +46,25 @@ def made(torch, tmp_path_factory):
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    found = {}
 
+    @functools.cache
     def made(family):
-        if family not in found:
-            directories = [tmp_path_factory.mktemp(family.replace(" ", "_")) for _ in range(2)]
-            models = [
-                _write(transformers, torch, family, directory, seed)
-                for seed, directory in enumerate(directories)
-            ]
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-                options = {"src_lang": LANGUAGES[family][0]} if family in LANGUAGES else {}
-                tokenizer = transformers.AutoTokenizer.from_pretrained(directories[0], **options)
-            found[family] = (models[0], tokenizer, *directories)
-        return found[family]
+        one, other = (tmp_path_factory.mktemp(family) for _ in range(2))
+        model = _write(transformers, torch, family, one, 0)
+        _write(transformers, torch, family, other, 1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+            options = {"src_lang": LANGUAGES[family][0]} if family in LANGUAGES else {}
+            tokenizer = transformers.AutoTokenizer.from_pretrained(one, **options)
+        return model, tokenizer, one, other
 
     return made
 
 
 def _write(transformers, torch, family, directory, seed):
     kind, more = "M2M100ForConditionalGeneration", {}
-    if family.startswith("nllb"):
-        size = write_nllb(transformers, directory, legacy_behaviour=family == "nllb legacy")
+    if family == "nllb":
+        size = write_nllb(transformers, directory)
     elif family == "m2m100":
         size = write_m2m100(directory)
     elif family.startswith("mbart"):
@@ -78,12 +74,11 @@ def _write(transformers, torch, family, directory, seed):
         write_json(directory / "tokenizer_config.json", {"tokenizer_class": name})
         size = len(getattr(transformers, name).from_pretrained(directory))
     else:
-        kind, size = "MarianMTModel", write_marian(directory, family == "marian apart")
-        more = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0}
-        if family == "marian apart":
-            ids = json.loads((directory / "target_vocab.json").read_text())
-            more |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(ids)}
-            more |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids["<pad>"])
+        kind, size = "MarianMTModel", write_marian(directory, apart=True)
+        ids = json.loads((directory / "target_vocab.json").read_text())
+        more = dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids["<pad>"])
+        more |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(ids)}
+        more |= {"eos_token_id": 0}
     model_kind = getattr(transformers, kind)
     model = model_kind(model_kind.config_class(**SMALL | {"vocab_size": size} | more)).eval()
     generator = torch.Generator().manual_seed(7)
@@ -97,7 +92,7 @@ def _write(transformers, torch, family, directory, seed):
                 weight += seed * 0.1 * std * torch.randn(weight.shape, generator=noise)
     # Outputs are of pieces, and not of one again and again.
     model.generation_config.no_repeat_ngram_size = 2
-    if family.startswith("marian"):
+    if family == "marian":
         model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
     else:
         model.config.save_pretrained(directory)
@@ -143,7 +138,7 @@ def test_texts_of_transformers(torch, made, family):
     """With a draft of the family: the language's token is an id, and no text."""
     model, tokenizer, directory, near = made(family)
     ours, theirs = _languages(family, tokenizer)
-    texts = [*TEXTS, ">>fra<< The dog"] if family.startswith("marian") else TEXTS
+    texts = [*TEXTS, ">>fra<< The dog"] if family == "marian" else TEXTS
     ids, expected = _theirs(torch, model, tokenizer, texts, **theirs)
     assert len(set(expected)) > 2
     pair = specdec.load_pair(target=directory, draft=near, **ours)
@@ -172,28 +167,19 @@ def test_other_rules_and_a_prefix_keep_the_language(made):
     pair = specdec.load_pair(target=directory, draft=specdec.Copying(), **ours)
     out = pair.generate(TEXTS, rules=(specdec.MinNewTokens(4),), gamma=2, **GREEDY)
     assert all(row[0] == code and len(row) >= 4 for row in out.tokens)
-    begun = pair.generate(TEXTS, prefix="The dog", gamma=2, **GREEDY)
     given = [code, *pair.vocabulary.encode("The dog")]
-    alone = specdec.load_pair(
-        target=directory, draft=specdec.Copying(), source_language="eng_Latn",
-        target_language="zul_Latn",
-    )  # fmt: skip
     tokens = [prefix.tolist() for prefix in pair.prefix_ids("The dog", 1, max_input_len=9)]
     assert tokens == [given]
-    again = alone.generate(TEXTS, prefix="The dog", gamma=2, **GREEDY)
-    assert any(
-        a.tolist() != b.tolist() for a, b in zip(begun.tokens, again.tokens, strict=True)
-    )  # The languages differ, and the prefix is the same.
 
 
 def test_ids_are_cut_but_not_what_stands_behind_them(made):
-    _, tokenizer, directory, _ = made("nllb legacy")
-    ours, _ = _languages("nllb legacy", tokenizer)
-    pair = specdec.load_pair(target=directory, draft=specdec.Copying(), **ours)
+    _, tokenizer, directory, _ = made("mbart")
+    pair = specdec.load_pair(
+        target=directory, draft=specdec.Copying(), **_languages("mbart", tokenizer)[0]
+    )
     (cut,) = pair.token_ids(TEXTS[:1], max_input_len=6, truncate=True)
-    expected = tokenizer(TEXTS[0], truncation=True, max_length=6).input_ids
-    assert cut.tolist() == expected
-    assert cut.tolist()[-2:] == [2, tokenizer.convert_tokens_to_ids("eng_Latn")]
+    assert cut.tolist() == tokenizer(TEXTS[0], truncation=True, max_length=6).input_ids
+    assert cut.tolist()[-2:] == [2, tokenizer.convert_tokens_to_ids("ro_RO")]
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config", "generation_config", "start"])
@@ -217,35 +203,20 @@ def test_languages_that_files_tell(made, tmp_path, where):
     else:
         tell("generation_config", decoder_start_token_id=code)
         tell("config", decoder_start_token_id=code)
+
+    def assert_begins(pair, code):
+        start = pair.target.model.config.decoder_start_id
+        assert (pair.target.first_token, start) == ((None, code) if where == "start" else (code, 2))
+
     told = specdec.load_pair(target=tmp_path, draft=specdec.Copying())
-    start = told.target.model.config.decoder_start_id
-    assert (told.target.first_token, start) == ((None, code) if where == "start" else (code, 2))
+    assert_begins(told, code)
     assert not any(isinstance(rule, ForcedFirst) for rule in told.target.rules)
     assert tokenizer.convert_tokens_to_ids("de_DE") in told.vocabulary.encode("a", add_eos=True)
     other = specdec.load_pair(
         target=tmp_path, draft=specdec.Copying(), source_language="en_XX", target_language="ro_RO"
     )
-    code = tokenizer.convert_tokens_to_ids("ro_RO")
-    start = other.target.model.config.decoder_start_id
-    assert (other.target.first_token, start) == ((None, code) if where == "start" else (code, 2))
+    assert_begins(other, tokenizer.convert_tokens_to_ids("ro_RO"))
     assert other.vocabulary.encode("a", add_eos=True) != told.vocabulary.encode("a", add_eos=True)
-
-
-@pytest.mark.parametrize(
-    ("family", "given", "message"),
-    [
-        ("mbart50", {}, r"^source_language is missing: .* 52 languages: af_ZA, .*, \.\.\.\.$"),
-        ("nllb", {"source_language": "eng_Latn"}, r"^target_language is missing: .* 202 lang"),
-        ("m2m100", {"source_language": "en"}, r"^target_language is missing: .* 100 languages: af"),
-        ("mbart", {"source_language": "xx", "target_language": "en_XX"}, r"'xx' is no language"),
-        ("m2m100", {"source_language": "en", "target_language": "__de__"}, r"'__de__' is no lang"),
-        ("marian", {"target_language": "fra"}, r"'fra', but the vocabulary has no languages"),
-    ],
-)
-def test_languages_that_cannot_be(made, family, given, message):
-    *_, directory, _ = made(family)
-    with pytest.raises(ValueError, match=message):
-        specdec.load_pair(target=directory, draft=specdec.Copying(), **given)
 
 
 def test_languages_of_a_t5():
@@ -277,26 +248,6 @@ def test_a_run_with_languages(torch, made, tmp_path, capsys):
     assert "target_language is missing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("family", ["marian apart"])
-def test_what_is_saved_has_the_vocabulary(made, tmp_path, family):
-    """Texts of the copy are those of the original, here and in transformers."""
-    _, tokenizer, directory, near = made(family)
-    ours, _ = _languages(family, tokenizer)
-    config, params = load_huggingface(directory)
-    save_huggingface(tmp_path / "saved", config, params, find_vocabulary(directory))
-    convert(str(directory), str(tmp_path / "converted"), "huggingface")
-    expected = specdec.load_pair(target=directory, draft=near, **ours)
-    texts = expected.generate(TEXTS, gamma=2, rules=(), **GREEDY).texts
-    transformers = pytest.importorskip("transformers")
-    for name in ("saved", "converted"):
-        pair = specdec.load_pair(target=tmp_path / name, draft=directory, **ours)
-        assert pair.generate(TEXTS, gamma=2, rules=(), **GREEDY).texts == texts
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-            again = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
-        assert again(TEXTS[0]).input_ids[1:-1] == tokenizer(TEXTS[0]).input_ids[1:-1]
-
-
 def test_images_are_refused(tmp_path):
     """T5Gemma 2's tokens of them, as its files tell; a copy keeps that."""
     config = dataclasses.replace(TINY_ROTARY["t5gemma2"], image_ids=(5, 6, 7))
@@ -309,8 +260,6 @@ def test_images_are_refused(tmp_path):
     assert raw["image_token_index"] == 5
     assert [raw["encoder"][f"{name}_token_index"] for name in ("boi", "eoi")] == [6, 7]
     pair = specdec.load_pair(target=tmp_path / "one", draft=specdec.Copying())
-    assert pair.generate([[3, 4]], gamma=1, max_decode_len=2).tokens
     for token in (5, 6, 7):
-        message = f"^text 1 has token {token}, which stands for an image: only texts can be read"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^text 1 has token {token}, which stands for an"):
             pair.generate([[3], [4, token]], gamma=1, max_decode_len=2)

@@ -1,24 +1,16 @@
+"""Tasks from files of pairs and of texts, and what is no row."""
+
+from __future__ import annotations
+
 import importlib.resources
 from pathlib import Path
 
 import pytest
 import sentencepiece
 
-from specdec.data.tasks import Example, evenly, model_inputs, pairs_file
-from specdec.data.text import write_pairs
+from specdec.data.tasks import Example, model_inputs, openings, pairs_file, unconditional
+from specdec.data.text import BadRow, read_pairs, write_pairs
 from specdec.text.vocabulary import Vocabulary
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"), [(1, [0]), (2, [0, 5]), (3, [0, 3, 6]), (9, [0, 1, 2, 3, 4, 5, 6, 7, 8])]
-)
-def test_items_are_spread_evenly(count, expected):
-    assert list(evenly(range(10), count)) == expected
-
-
-def test_no_more_items_than_there_are():
-    assert list(evenly("abc", 10)) == ["a", "b", "c"]
-    assert list(evenly("", 10)) == []
 
 
 @pytest.fixture
@@ -68,3 +60,68 @@ def test_a_tasks_ids_may_cut_words_otherwise_than_the_vocabulary_would():
     wrong = Example("no way", None, "a file:1", (*vocabulary.encode("no cat"), 1))
     with pytest.raises(ValueError, match="a file:1: the task's vocabulary is not the model's"):
         model_inputs([wrong], vocabulary)
+
+
+def test_rows_without_a_text():
+    rows = unconditional(3).examples
+    assert [row.input for row in rows] == [""] * 3
+    assert len({row.origin for row in rows}) == 3
+    with pytest.raises(ValueError, match="count must be"):
+        unconditional(0)
+
+
+def test_openings_and_their_rests(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"one two three four\nonly two\n\n\xff\na  b c\n")
+    first, bad, last = openings("texts", path, 2).read()
+    assert (first.input, first.reference) == ("one two", "three four")
+    assert (last.input, last.reference) == ("a b", "c")
+    assert last.origin == f"{path}:5"
+    assert isinstance(bad, BadRow)
+    with pytest.raises(ValueError, match="words must be"):
+        openings("texts", path, 0)
+
+
+def test_reads_pairs_in_order(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes("a\tä\r\nb c\td\n".encode())
+    assert read_pairs(path) == [("a", "ä"), ("b c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\nno tab\n", r":2: expected 'input<TAB>target'.* found 1 field"),
+        (b"a\tb\nc\td\te\n", r":2: .* found 3 field"),
+        (b"a\tb\n\xff\tb\n", r":2: not UTF-8"),
+        (b"a\tb\nc\td\re\tf\r", r":2: a carriage return inside the line"),
+        ("a\tb\n".encode("utf-16"), r"a\.tsv is UTF-16; save it as UTF-8"),
+        ("a\tb\n".encode("utf-16-le"), r":1: a NUL character"),
+        (b"", r"is empty"),
+    ],
+)
+def test_errors_name_the_line(tmp_path, content, message):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_pairs(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes("\ufeffa\t\ufeffb\n\ufeffc\td\n".encode())
+    assert read_pairs(path) == [("a", "\ufeffb"), ("\ufeffc", "d")]
+
+
+def test_written_pairs_are_read_back(tmp_path):
+    pairs = [("Eins", "one"), ("zwei,\u2028 drei", "two, three")]
+    write_pairs(tmp_path / "pairs.tsv", pairs)
+    assert read_pairs(tmp_path / "pairs.tsv") == pairs
+
+
+@pytest.mark.parametrize("field", ["", "a\tb", "a\nb"])
+def test_what_is_no_line_is_not_written(tmp_path, field):
+    with pytest.raises(ValueError, match="Not a line"):
+        write_pairs(tmp_path / "pairs.tsv", [("fine", "fine"), ("x", field)])
+    assert not (tmp_path / "pairs.tsv").exists()

@@ -92,11 +92,6 @@ def test_a_greedy_target(draft_temperature):
     check(found, np.eye(V)[p.argmax(-1)], q, relative=relative)
 
 
-def test_random_guesses():
-    found = replay(RandomDrafter(Topology.chain(1), V), (), 1.0)
-    check(found, distributions(table(0)), np.full((ROWS, LENGTH, V), 1 / V))
-
-
 def test_positions_without_a_guess_are_left_out():
     found = replay(CopyingDrafter(Topology.chain(1)), (), 1.0, alpha.LENIENCES)
     assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.

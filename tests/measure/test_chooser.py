@@ -1,7 +1,6 @@
 """What all choices have in common: the order of steps, the bound on their time, the memory."""
 
 import dataclasses
-import json
 import threading
 import types
 
@@ -11,7 +10,7 @@ import pytest
 from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
 from specdec.measure.choice import Candidate, Choice, keep, remembered
-from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, choose, time_in_turns
+from specdec.measure.chooser import PLAIN, Estimate, Runner, choose, time_in_turns
 
 BATCHES = ["short", "long"]
 STEPS = {"short": 5, "long": 10}  # Tokens, each of which takes a call of one second.
@@ -162,72 +161,6 @@ def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch
     assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
 
 
-def test_what_nothing_can_be_measured_without_has_more_time(clock, monkeypatch):
-    """Plain decoding compiles for 0.8 of the time: nothing else is waited for so long."""
-    began = clock.now
-    kind = Kind(clock, {1: 0.001, 3: 0.001}, compiling=lambda name: None)
-    kind.shortlist = lambda estimate: estimate.candidates[1:]
-    monkeypatch.setattr(Compiling, "compile", lambda self: None)
-
-    def waiting(futures, timeout, **options):
-        clock.now += timeout
-        late = {PLAIN: 24, "gamma 3": 0}
-        done = [f for f, name in futures.items() if clock.now - began >= late.get(name, 1000)]
-        return types.SimpleNamespace(done=done)
-
-    monkeypatch.setattr(chooser, "wait", waiting)
-    choice = choose(kind, BATCHES, 16)
-    assert choice.candidates[0].measured == pytest.approx(3)
-    assert choice.note == "Time was up after 30 s; not timed: gamma 1."
-
-
-def test_speedups_are_for_each_token():
-    """Sampled outputs have other lengths in each way."""
-
-    def timed(seconds, tokens):
-        counts = types.SimpleNamespace(emitted=np.array([tokens]))
-        return Timed(seconds, 0.0, (types.SimpleNamespace(stats=counts),))
-
-    times = {PLAIN: timed(15.0, 15), "gamma 3": timed(5.0, 10)}
-    (found,) = chooser.with_speedups([Candidate(Chain(3))], times)
-    assert found.measured == pytest.approx(2)
-
-
-def test_slow_decodes_are_cut_short(clock):
-    """A call of 0.1 s, of whose decodes two ways have 4.5 s in all: not whole rows."""
-    kind = Kind(clock, {1: 0.1, 3: 0.1, 5: 0.1}, step=0.1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(STEPS, "short", 500)
-        patch.setitem(STEPS, "long", 500)
-        began = clock.now
-        choice = choose(kind, BATCHES, 512)
-    limits = {limit for _, _, limit in kind.ran} - {1, 4}
-    assert len(limits) == 1
-    assert 4 < limits.pop() < 20
-    assert clock.now - began < 30
-    assert choice.shape == Chain(5)
-
-
-def test_decodes_of_which_one_takes_too_long_are_not_begun(clock):
-    kind = Kind(clock, {3: 20.0}, step=20.0)
-    choice = choose(kind, BATCHES, 16)
-    assert len(kind.ran) <= 2
-    assert choice.note.startswith("Nothing could be measured")
-
-
-def test_an_error_of_a_program_is_told_before_anything_runs(clock):
-    kind = Kind(clock, {3: 0.001})
-
-    def refuse(batch):
-        raise ValueError("guesses that are no draws")
-
-    probes = {PLAIN: kind.probes()[PLAIN], "gamma 3": Runner(refuse, None)}
-    kind.probes = lambda: probes
-    with pytest.raises(ValueError, match="no draws"):
-        choose(kind, BATCHES, 16)
-    assert kind.ran == []
-
-
 def test_turns_change_their_order_and_end_in_time(clock):
     kind = Kind(clock, {3: 0.5}, step=1.0)
     runners = kind.probes()
@@ -246,13 +179,6 @@ def test_turns_change_their_order_and_end_in_time(clock):
     assert plain.block == pytest.approx(1)
     assert plain.start == 0
     assert fast.block == pytest.approx(0.5)
-
-
-def test_what_a_decode_does_once_is_no_part_of_a_block():
-    counts = types.SimpleNamespace(emitted=np.array([9]), target_calls=np.array([5]))
-    timed = Timed(3 + 5 * 2.0, 3 + 2.0, (types.SimpleNamespace(stats=counts),))
-    assert timed.block == pytest.approx(2)
-    assert timed.start == pytest.approx(3)
 
 
 CHOICES = [
@@ -282,84 +208,6 @@ def test_remembers(tmp_path, choice):
     assert remembered(directory, "here") == choice
     assert remembered(directory, "nowhere") is None
     assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
-
-
-def test_another_keys_choice_is_none(tmp_path):
-    """Two keys may have one file."""
-    keep(tmp_path, "here", CHOICES[0])
-    (path,) = (tmp_path / "choices").iterdir()
-    path.write_text(path.read_text().replace('"here"', '"there"'))
-    assert remembered(tmp_path, "here") is None
-
-
-DAMAGED = [
-    ("shape", value) for value in ("3", 3, [2], {}, {"branching": [2]}, {"branching": 2})
-] + [
-    ("shape", {"gamma": value}) for value in ("3", None, [2], 2.5, True, -5, 11, 10**9)
-] + [
-    ("accepted", value) for value in ("x", [], ["x"], [1.5], [None], 0.5, {"0.5": 1}, [True])
-] + [
-    ("cost_ratio", -0.1), ("cost_ratio", "0.1"), ("verify_ratio", {"7": 0}),
-    ("verify_ratio", {"x": 1.5}), ("verify_ratio", {"-7": 1.5}), ("verify_ratio", [1.5]),
-    ("verify_ratio", {"7": None}), ("candidates", []), ("candidates", None),
-    ("candidates", [3]), ("candidates", [{"shape": 3}]), ("name", "other"), ("name", 3),
-    ("note", 3), ("unknown", 3),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value"), DAMAGED, ids=str)
-@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
-def test_a_damaged_field_is_no_choice(tmp_path, choice, field, value):
-    keep(tmp_path, "here", choice)
-    (path,) = (tmp_path / "choices").iterdir()
-    found = json.loads(path.read_text())
-    found["choice"][field] = value
-    path.write_text(json.dumps(found))
-    assert remembered(tmp_path, "here") is None
-    keep(tmp_path, "here", choice)
-    assert remembered(tmp_path, "here") == choice
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("shape", None), ("shape", {"gamma": 2.5}), ("shape", {"gamma": 3, "stop_below": 2}),
-        ("tokens", "x"), ("tokens", -1), ("predicted", True), ("measured", 0), ("measured", [1]),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_damaged_candidate_is_no_choice(tmp_path, field, value):
-    keep(tmp_path, "here", CHOICES[0])
-    (path,) = (tmp_path / "choices").iterdir()
-    found = json.loads(path.read_text())
-    found["choice"]["candidates"][1][field] = value
-    path.write_text(json.dumps(found))
-    assert remembered(tmp_path, "here") is None
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"", b"[]", b"3", b"null", b"\xff", b"{}", b'{"key": "here"}',
-        b'{"key": "here", "choice": 3}',
-        b'{"key": "here", "choice": []}', b'{"key": "other", "choice": {}}',
-        b'{"key": "here", "choice": {"gamma": NaN}}', b"[" * 100_000, b'{"a":' * 100_000,
-    ],
-    ids=range(13),
-)  # fmt: skip
-def test_a_damaged_file_is_no_choice(tmp_path, content):
-    keep(tmp_path, "here", CHOICES[0])
-    (path,) = (tmp_path / "choices").iterdir()
-    path.write_bytes(content)
-    assert remembered(tmp_path, "here") is None
-    keep(tmp_path, "here", CHOICES[0])
-    assert remembered(tmp_path, "here") == CHOICES[0]
-
-
-def test_a_memory_that_cannot_be_written_is_no_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    keep(tmp_path / "file", "here", CHOICES[0])
-    assert remembered(tmp_path / "file", "here") is None
 
 
 def test_a_choice_is_a_candidate_or_plain():

@@ -11,9 +11,8 @@ from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
-from specdec.core import platforms, theory
+from specdec.core import theory
 from specdec.core.stats import RunStats
-from specdec.core.tree_shapes import expected_tokens
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
@@ -26,15 +25,12 @@ from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Timed
 from specdec.measure.decode_choice import DecodeSpace, acceptance_by_rank
-from specdec.testing.forced import ForcedAcceptance
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
 from specdec.verifiers.point_mass import PointMassVerifier
-from specdec.verifiers.recursive import RecursiveVerifier
 
 TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
-RANKS = (0.6, 0.15, 0.05)
 FREE = {size: f"{size} guesses that cost nothing" for size in decode_choice.FREE}
 
 
@@ -145,15 +141,6 @@ def test_without_calls_of_other_sizes_c_is_that_of_the_weights(models, drafts):
     assert all(each.predicted for each in estimate.candidates)
 
 
-def test_what_is_assumed(models, drafts):
-    small = dataclasses.replace(drafts["model"], weights=np.zeros(4))
-    estimate = kind_of(models, small, "tree").assumed()
-    assert estimate.cost_ratio < 0.01
-    assert estimate.candidates[0].shape.gamma == 15
-    assert all(tree_of(each) is None for each in estimate.candidates)
-    assert "alpha 0.75" in estimate.note
-
-
 def tree_estimate(models, draft, slope, cost=0.02, **options):
     kind = kind_of(models, draft, "tree", **options)
     return kind, kind.estimate(found(slope, cost))
@@ -169,27 +156,15 @@ def test_where_a_wide_call_costs_nothing_large_trees_come_first(models, drafts):
     assert sum(bool(tree_of(each) and tree_of(each).nodes) for each in tried) == 1
 
 
-def test_where_it_costs_much_short_chains_do(models, drafts):
-    _, estimate = tree_estimate(models, drafts["model"], 0.4)
-    best = estimate.candidates[0]
-    assert best.shape.gamma in (1, 2, 3)
-    ranks = estimate.accepted
-    tokens = expected_tokens(ranks, range(-1, best.shape.gamma - 1))
-    decoder = tokens / (1 + 0.42 * best.shape.gamma)
-    assert best.predicted == pytest.approx(20 * decoder / (20 + (tokens - 1) / 2))
-
-
 def test_acceptance_by_rank():
     """Of 10 blocks the first guess was accepted 6 times and tried 14 times, at all levels."""
     stats = RunStats(3, 1, 10, 240, 14, 9, 20, 0, (2, 6, 1, 1), (7, 2, 0), 0.0)
     assert acceptance_by_rank(stats) == pytest.approx((0.5, 0.2, 0.0))
 
 
-@pytest.mark.parametrize("longest", [1, 2, 63])
+@pytest.mark.parametrize("longest", [2, 63])
 @pytest.mark.parametrize("name", ["gamma", "tree"])
-@pytest.mark.parametrize(
-    "draft", ["model", "copying", "random", "heads", "merged", "merged models"]
-)
+@pytest.mark.parametrize("draft", ["model", "copying", "random", "heads", "merged"])
 def test_every_candidate_can_decode(models, drafts, draft, name, longest):
     """Made without an error, by drafts of all kinds; and none has too many guesses in a row."""
     if name == "gamma" and draft.startswith("merged"):
@@ -212,56 +187,6 @@ def test_every_candidate_can_decode(models, drafts, draft, name, longest):
         )
 
 
-def test_chains_side_by_side_for_a_draft_of_no_other_trees(models, drafts):
-    _, estimate = tree_estimate(models, drafts["copying"], 0.0)
-    shapes = {tree_of(each).parents for each in estimate.candidates if tree_of(each)}
-    assert Tree((2, 1, 1)).topology.parents in shapes
-    assert Tree((8, 1)).topology.parents in shapes
-    assert not any(tree_of(each) and tree_of(each).nodes for each in estimate.candidates)
-
-
-def test_guesses_of_several_drafts_all_count(models, drafts):
-    kind = kind_of(models, drafts["merged models"], "tree")
-    every = found(0.1, 0.02)
-    # Two drafts' chains of three are six guesses, and their eight chains 48.
-    every["tree 1-1-1"] = timed(1.6 + 3 * 0.02)
-    every["acceptance by rank"] = timed(1 + 4.8 + 3 * 0.02, rates=(12, 3, 1))
-    merged = kind.estimate(every)
-    assert merged.cost_ratio == pytest.approx(0.02)
-    times = {
-        str(tree_of(each).size): each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
-        for each in merged.candidates if each.predicted
-    }  # fmt: skip
-    assert times["1"] == pytest.approx(1.2 + 0.02)
-
-
-def test_a_level_of_many_guesses_costs_what_the_probe_says(models, drafts):
-    """Its second and third levels were fed 8 nodes each, and took 0.3 each."""
-    kind = kind_of(models, drafts["model"], "tree")
-    every = found(0.1, 0.02)
-    every["acceptance by rank"] = timed(1 + 2.4 + 0.02 + 2 * 0.3, rates=(12, 3, 1))
-    checked = 0
-    for each in kind.estimate(every).candidates:
-        parents = tree_of(each) and tree_of(each).parents
-        if parents and each.shape.levels == 2:
-            fed = len(set(parents) - {-1})
-            block = each.tokens / each.predicted * 20 / (20 + (each.tokens - 1) / 2)
-            level = 0.02 + (0.3 - 0.02) * (fed - 1) / 7
-            assert block == pytest.approx(1 + 0.1 * len(parents) + 0.02 + level)
-            checked += fed > 1
-    assert checked
-
-
-def test_the_probe_asks_for_as_many_guesses_as_there_are_tokens(models, drafts):
-    draft = drafts["model"]
-    assert kind_of(models, draft, "tree")._ranks == 8
-    few = types.SimpleNamespace(most_tokens=3)
-    assert kind_of(models, dataclasses.replace(draft, model=few), "tree")._ranks == 3
-    (small, *_), vocab = models, types.SimpleNamespace(vocab_size=5)
-    kind = kind_of([dataclasses.replace(small, model=vocab)], draft, "tree")
-    assert kind._ranks == 5
-
-
 def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
     verifier = KSeqVerifier()
     kind = kind_of(models, drafts["model"], "tree", verifier=verifier, temperature=1.0)
@@ -275,8 +200,6 @@ def test_siblings_are_independent_where_the_verifier_needs_that(models, drafts):
     assert all(tree.independent for tree in trees)
     assert estimate.candidates[0].shape.most_siblings > 1
     kind.decoder(estimate.candidates[0].shape).check(batch)
-    # XLA once ended the process at this program.
-    assert kind.decoder(Tree((2,), independent=True)).decode(batch).num_tokens > 0
 
 
 def test_point_masses_where_the_verifier_takes_no_others(models, drafts):
@@ -322,23 +245,19 @@ def _generate(pair, **kwargs):
     return pair.generate(TEXTS, max_decode_len=12, **kwargs)
 
 
-def test_auto_decodes_with_the_chosen_gamma(pair, seconds):
-    names, calls = seconds
-    names["gamma 2"] = 0.1
-    out = _generate(pair, gamma="auto")
-    assert out.choice.levels == out.stats.gamma == 2
-    plain = _generate(pair, method="autoregressive")
-    for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    count = len(calls)
-    assert _generate(pair, gamma="auto").choice == out.choice
-    assert len(calls) == count, "it was remembered"
-
-
-def test_auto_decodes_plainly_where_that_is_faster(pair, seconds):
-    seconds[0].update({"gamma 2": 9.0, "gamma 3": 9.0})
-    out = _generate(pair, gamma="auto")
-    assert out.choice.levels == out.stats.gamma == 0
+def test_auto_decodes_with_what_is_fastest(pair, seconds, monkeypatch, tmp_path):
+    """With a gamma, or plainly; what was measured is remembered."""
+    (names, calls), plain = seconds, _generate(pair, method="autoregressive")
+    for gamma, times in ((2, {"gamma 2": 0.1}), (0, {"gamma 2": 9.0, "gamma 3": 9.0})):
+        names.update(times)
+        monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / str(gamma)))
+        out = _generate(pair, gamma="auto")
+        assert out.choice.levels == out.stats.gamma == gamma
+        for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        count = len(calls)
+        assert _generate(pair, gamma="auto").choice == out.choice
+        assert len(calls) == count, "it was remembered"
     assert out.stats.target_calls == out.stats.emitted
 
 
@@ -388,16 +307,6 @@ def test_what_is_measured_is_what_will_decode(pair, monkeypatch, tmp_path, optio
         assert ours.greedy == theirs.greedy
 
 
-@pytest.mark.slow  # test_what_is_measured_is_what_will_decode shows that it decodes with it.
-def test_alpha_is_that_of_the_verifier(pair, seconds):
-    assert _generate(pair, gamma="auto", verifier=ForcedAcceptance(1.0)).choice.alpha == 1
-
-
-def test_plain_decoding_chooses_nothing(pair, seconds):
-    assert _generate(pair, method="autoregressive", gamma="auto").choice is None
-    assert seconds[1] == []
-
-
 def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     monkeypatch.setattr(decode_choice, "GAMMAS", (1, 2))
@@ -413,56 +322,6 @@ def test_measures_the_real_loops(pair, monkeypatch, tmp_path, capsys):
     assert 0 <= choice.alpha <= 1
     (path,) = (tmp_path / "choices").iterdir()
     assert jax.__version__ in json.loads(path.read_text())["key"]
-
-
-def test_nothing_in_it_is_a_cpus(models, seconds):
-    """The same with programs as they are on an accelerator: what is chosen is what was measured."""
-    seconds[0]["gamma 2"] = 0.1
-    with platforms.compiling_for(platforms.TPU):
-        target, draft = (
-            load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)
-        )
-        pair = Pair(target, model_draft(draft), None)
-        assert pair.target.model.layout == "in_out"
-        out = _generate(pair, gamma="auto")
-        plain = _generate(pair, method="autoregressive")
-    assert out.choice.levels == 2
-    for ours, theirs in zip(out.tokens, plain.tokens, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"verifier": KSeqVerifier(), "sampling": SamplingConfig(1.0)},
-        {"verifier": RecursiveVerifier(), "sampling": SamplingConfig(1.0)},
-    ],
-    ids=["kseq", "recursive"],
-)
-def test_trees_with_the_real_loops(pair, monkeypatch, tmp_path, options):
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(decode_choice, "NODES", (4,))
-    monkeypatch.setattr(decode_choice, "GAMMAS", (1, 2))
-    monkeypatch.setattr(decode_choice, "PROBE_DEPTH", 2)
-    monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
-    out = pair.generate(TEXTS, tree="auto", max_decode_len=6, **options)
-    choice = out.choice
-    assert choice.note == ""
-    assert out.stats.gamma == choice.levels
-    assert any(tree_of(each) and each.measured for each in choice.candidates)
-    assert "With acceptance by rank" in str(choice)
-    again = pair.choose(
-        [np.array(text) for text in TEXTS], tree="auto", max_decode_len=6, **options
-    )
-    assert again == choice
-
-
-def test_two_heads(models, drafts, monkeypatch, tmp_path):
-    """What heads there are is known before anything is decoded."""
-    kind = kind_of(models, drafts["heads"], "gamma")
-    assert kind._probe.shape.gamma == 2
-    assert {each.shape.gamma for each in kind.assumed().candidates} == {1, 2}
 
 
 def test_what_cannot_be_chosen_is_one_error(models, drafts, pair):

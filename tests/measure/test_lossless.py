@@ -7,17 +7,9 @@ from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
 from specdec.checkpoints.loading import load_packed
 from specdec.decoding.hypotheses import Hypothesis
-from specdec.measure.lossless import Mismatch, compare, compare_beams, first_difference
+from specdec.measure.lossless import Mismatch, compare, compare_beams
 from specdec.models.t5.network import Transformer
 from specdec.training.teacher_forcing import decoder_inputs
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected", "position"),
-    [([4, 5, 1], [4, 5, 1], None), ([4, 6, 1], [4, 5, 1], 1), ([4], [4, 5], 1), ([], [4], 0)],
-)
-def test_first_difference(tokens, expected, position):
-    assert first_difference(tokens, expected) == position
 
 
 def test_gap_is_that_of_the_target_at_the_first_difference():

@@ -1,8 +1,5 @@
 import dataclasses
 
-import pytest
-
-from specdec.core import files
 from specdec.measure import results
 from specdec.measure.lossless import Mismatch
 from specdec.measure.run_table import format_table
@@ -26,90 +23,55 @@ def table(rows=(SAME,), speculative=3.0, **changes):
     return format_table(SETTINGS | numbers | changes)
 
 
-def test_rules_are_named():
-    text = table(rules=["NoRepeatNgram(size=3)", "MinLength(length=4)"])
-    assert "\nrules: NoRepeatNgram(size=3), MinLength(length=4)\n\n" in text
-    assert "rules" not in table()
-    warm = table(temperature=0.7, min_p=0.1, typical_p=0.5)
-    assert "temperature 0.7, min-p 0.1, typical-p 0.5, batch size 1" in warm
-
-
-def test_columns_are_aligned():
-    lines = table().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("speedup"))
-    header, whole, decoder, theorem = lines[start : start + 4]
-    edge = header.index("predicted") + len("predicted")
-    for line in (whole, decoder, theorem):
-        assert line[:edge].rstrip() == line[:edge]
-        assert line[edge : edge + 1] in ("", " ")
-    edge = header.index("measured") + len("measured")
-    assert whole[:edge].endswith("3.33")
-    assert decoder[:edge].endswith("6.00")
-    assert all(line == line.rstrip() for line in lines)
-
-
-def test_numbers_are_there():
-    text = table()
-    for part in ("tokens", "alpha", "0.100", "block_efficiency", "1.500", "0.100  c:", "1.200  v:"):
-        assert part in text
-
-
-def test_the_mesh_is_named():
-    assert "mesh" not in table()
-    assert "2 cores, mesh 2 x 4 (data x model)" in table(mesh={"data": 2, "model": 4})
-
-
-def test_other_weights_are_named_and_their_agreement_is_told():
-    agreement = {"alpha": 0.9951, "alpha_interval": [0.9944, 0.9958], "num_texts": 256}
-    text = table(weights="int8", agreement=agreement)
-    assert text.startswith("quickstart: big with int8 weights drafted by small")
-    assert "along 256 outputs the two agree at alpha 0.995 (95 %: 0.994 to 0.996)." in text
-    assert "weights" not in table()
-
-
-def test_lossless_and_mismatches():
-    assert "all 1 rows equal to the width-matched reference, 1 to plain decoding" in table()
-    text = table([ROW, SAME])
-    assert "all 2 rows equal to the width-matched reference, 1 to plain decoding" in text
-    assert "row 0 differs from plain decoding at token 1" in text
-    assert "1e-07 apart" in text
-    assert "NOT LOSSLESS" not in text
-
-
-def test_a_broken_run_is_loud():
-    broken = dataclasses.replace(ROW, width_matched_mismatch=ROW.mismatch)
-    text = table([broken, SAME])
-    assert "*** NOT LOSSLESS ***" in text
-    assert "1 of 2 rows" in text
-
-
-def test_speculation_that_does_not_pay_is_said_so():
-    assert "does not pay" in table(speculative=12.0)
-    assert "does not pay" not in table(predicted_speedup_whole=2.0)
-    assert "0.90 predicted" in table(predicted_speedup_whole=0.9)
-
-
+BROKEN = dataclasses.replace(ROW, width_matched_mismatch=ROW.mismatch)
 TREE = {
     "tree": "tree 3-2", "topology": {"nodes": 9, "siblings": 3}, "verifier": "RecursiveVerifier",
+    "rows": [dataclasses.replace(SAME, accepted_by_rank=[291, 19, 10])],
 }  # fmt: skip
+LOSSY = {"verifier": "LenientVerifier(lenience=0.5)", "lossless": False, "draft_temperature": 1.0}
+INT8 = {
+    "weights": "int8",
+    "agreement": {"alpha": 0.9951, "alpha_interval": [0.9944, 0.9958], "num_texts": 256},
+}
+SAID = [
+    ({"rules": ["NoRepeatNgram(size=3)", "MinLength(length=4)"]},
+     "\nrules: NoRepeatNgram(size=3), MinLength(length=4)\n\n"),
+    ({"temperature": 0.7, "min_p": 0.1, "typical_p": 0.5},
+     "temperature 0.7, min-p 0.1, typical-p 0.5, batch size 1"),
+    ({"mesh": {"data": 2, "model": 4}}, "2 cores, mesh 2 x 4 (data x model)"),
+    (INT8, "quickstart: big with int8 weights drafted by small"),
+    (INT8, "along 256 outputs the two agree at alpha 0.995 (95 %: 0.994 to 0.996)."),
+    ({"rows": [ROW, SAME]}, "all 2 rows equal to the width-matched reference, 1 to plain decoding"),
+    ({"rows": [ROW, SAME]}, "row 0 differs from plain decoding at token 1"),
+    ({"rows": [BROKEN, SAME]}, "*** NOT LOSSLESS ***"),
+    ({"rows": [BROKEN, SAME]}, "1 of 2 rows"),
+    ({"rows": [dataclasses.replace(SAME, output="a cat sat on", reference="a cat sat on")]},
+     "BLEU 100.0  chrF 100.0"),
+    ({"speculative": 12.0}, "does not pay"),
+    ({"speculative": 12.0}, "a smaller gamma or a draft"),
+    ({"predicted_speedup_whole": 0.9}, "0.90 predicted"),
+    ({"predicted_speedup": 2.0, "measured_speedup_decoder": 1.6}, "20% below the predicted"),
+    ({"predicted_speedup": 2.0, "measured_speedup_decoder": 2.4}, "20% above the predicted"),
+    (TREE, "quickstart: big drafted by small, tree 3-2\n"),
+    (TREE, "291 / 19 / 10  guesses, by their index among their siblings"),
+    (TREE, "mean acceptance at a position"), (TREE, "v: target call on 10 tokens / on 1"),
+    (TREE | {"verifier": "TraversalVerifier"}, "tree 3-2, TraversalVerifier"),
+    ({"verifier": "RecursiveVerifier"}, "gamma 2, RecursiveVerifier"),
+    (LOSSY, "LOSSY: LenientVerifier(lenience=0.5) does not follow the target's distribution."),
+    (LOSSY, "guesses drawn at temperature 1, LenientVerifier(lenience=0.5)"),
+]  # fmt: skip
 
 
-def test_a_tree_is_named_and_its_guesses_are_counted_by_rank():
-    row = dataclasses.replace(SAME, accepted_by_rank=[291, 19, 10])
-    text = table([row], **TREE)
-    assert text.startswith("quickstart: big drafted by small, tree 3-2\n")
-    for words in (
-        "291 / 19 / 10  guesses, by their index among their siblings",
-        "mean acceptance at a position", "v: target call on 10 tokens / on 1",
-    ):  # fmt: skip
-        assert words in text
-    assert "gamma" not in text
-    chain = table()
-    assert "mean of sum min(p, q)" in chain
-    assert "v: target call on 3 tokens / on 1" in chain
-    assert "rank" not in chain
-    assert "tree 3-2, TraversalVerifier" in table([row], **TREE | {"verifier": "TraversalVerifier"})
-    assert "gamma 2, RecursiveVerifier" in table(verifier="RecursiveVerifier")
+def test_what_is_said_where_it_is_so_alone():
+    plain = table(predicted_speedup_whole=2.0)
+    for changes, words in SAID:
+        assert words in table(**changes), words
+        assert words not in plain, words
+    speedups = {"predicted_speedup": 2.0, "measured_speedup_decoder": 1.8}
+    assert "the predicted one" not in table(**speedups)
+    assert "NOT LOSSLESS" not in table([ROW, SAME])
+    for words in ("1.500", "0.100  c:", "1.200  v:", "mean of sum min(p, q)"):
+        assert words in plain
 
 
 def test_beams_have_levels_and_why_blocks_ended():
@@ -152,20 +114,6 @@ def test_beams_have_levels_and_why_blocks_ended():
     assert "levels" not in text
 
 
-def test_what_would_help_a_tree():
-    assert "a smaller tree or a draft" in table(speculative=12.0, **TREE)
-    assert "a smaller gamma or a draft" in table(speculative=12.0)
-
-
-def test_disagreement_with_theory_is_said():
-    def remark(predicted, measured):
-        return table(predicted_speedup=predicted, measured_speedup_decoder=measured)
-
-    assert "20% below the predicted" in remark(2.0, 1.6)
-    assert "20% above the predicted" in remark(2.0, 2.4)
-    assert "the predicted one" not in remark(2.0, 1.8)
-
-
 def test_plain_decoding():
     plain = dataclasses.replace(
         SAME, proposed=0, examined=0, accepted=0, accepted_histogram=[3], accepted_by_rank=[],
@@ -181,11 +129,6 @@ def test_plain_decoding():
     assert numbers["predicted_speedup"] is None
 
 
-def test_rows_that_were_not_compared():
-    numbers = results.numbers([SAME], 2, None, checked=False)
-    assert "Not compared with plain decoding (CHECK = False)." in format_table(SETTINGS | numbers)
-
-
 def test_no_timing_and_sampling():
     numbers = results.numbers([SAME], 2, None, checked=False)
     assert numbers["greedy_mismatches"] is None
@@ -194,20 +137,6 @@ def test_no_timing_and_sampling():
     assert "temperature 0.5, top-k 3, top-p 0.9" in text
     assert "Not compared" not in text
     assert "milliseconds" not in text
-
-
-def test_a_lossy_verifier_and_another_draft_temperature_are_said():
-    numbers = results.numbers([SAME], 2, None, checked=True)
-    lossy = {"verifier": "LenientVerifier(lenience=0.5)", "lossless": False}
-    text = format_table(SETTINGS | numbers | lossy | {"draft_temperature": 1.0})
-    assert (
-        "LOSSY: LenientVerifier(lenience=0.5) does not follow the target's distribution. 0 of 1"
-        in text
-    )
-    assert "bug" not in text
-    assert "guesses drawn at temperature 1, LenientVerifier(lenience=0.5)" in text
-    sampled = format_table(SETTINGS | results.numbers([SAME], 2, None, checked=False) | lossy)
-    assert "does not follow the target's distribution." in sampled
 
 
 def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
@@ -222,25 +151,3 @@ def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
     assert whole["predicted_speedup"] is not None
     assert less["predicted_speedup"] is None
     assert less["predicted_speedup_counted"] > whole["predicted_speedup_counted"]
-
-
-def test_quality():
-    rows = [
-        dataclasses.replace(
-            SAME, output="the cat sat on the mat", reference="the cat sat on the mat"
-        )
-    ]
-    numbers = results.numbers(rows, 2, None, checked=True)
-    assert round(numbers["quality"]["bleu"]) == 100
-    assert round(numbers["quality"]["chrf"]) == 100
-    assert "BLEU 100.0  chrF 100.0" in format_table(SETTINGS | numbers)
-
-
-def test_files_are_replaced_whole(tmp_path, monkeypatch):
-    path = tmp_path / "results.json"
-    files.write_json(path, {"alpha": 0.5})
-    assert path.read_text() == '{\n  "alpha": 0.5\n}\n'
-    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        files.write_json(path, {"alpha": 0.7})
-    assert '"alpha": 0.5' in path.read_text()

@@ -1,6 +1,4 @@
 import dataclasses
-import functools
-import types
 
 import pytest
 
@@ -23,7 +21,6 @@ STATS = RunStats(
     gamma=2, num_rows=1, target_calls=5, proposed=7, examined=6, accepted=3, emitted=8, dropped=0,
     accepted_histogram=(3, 1, 1), accepted_by_rank=(3,), acceptance_prob_sum=3.0,
 )  # fmt: skip
-BATCH = types.SimpleNamespace(shape=(1, 8, 0))
 TOKENS = {"autoregressive": 1000, "speculative": 1000}
 
 
@@ -51,20 +48,6 @@ def test_ratios_are_taken_within_a_repetition():
     assert speed.ms_per_token["autoregressive"] == Spread(20.0, 10.0, 50.0)
 
 
-def test_methods_that_emit_different_numbers_of_tokens_are_compared_per_token():
-    speed = summarize(Timings([repetition()], 1, {"autoregressive": 500, "speculative": 1000}))
-    assert speed.measured_speedup.median == pytest.approx(20 / 3)
-    assert speed.measured_speedup_decoder.median == pytest.approx(2 * 9 / 1.5)
-
-
-def test_plain_decoding_has_no_speedup():
-    seconds = [{"autoregressive": 10.0, "target_encode": 1.0}]
-    speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
-    assert speed.measured_speedup is None
-    with pytest.raises(ValueError, match="no speedup"):
-        predict(STATS, speed)
-
-
 def test_prediction():
     timed = dataclasses.replace(STATS, target_calls=4, proposed=6, emitted=9)
     speed = summarize(Timings([repetition()], 1, TOKENS, timed))
@@ -74,22 +57,6 @@ def test_prediction():
     assert prediction.whole == pytest.approx(10 / (1 + 0.5 + 9 / prediction.decoder))
     # Of the texts that were timed: 4 calls, 6 guesses made.
     assert prediction.counted == pytest.approx(9 / (6 * 0.1 + 4 * 1.2))
-
-
-def test_noise_does_not_make_a_draft_faster_than_nothing():
-    """c of -1 at gamma 2 would be a block that ends before it begins."""
-    speed = summarize(Timings([repetition()], 1, TOKENS, STATS))
-    noisy = dataclasses.replace(speed, cost_ratio=Spread(-1.0, -1.5, 0.2))
-    prediction = predict(STATS, noisy)
-    assert prediction.decoder == pytest.approx(1.75 / 1.2)
-    assert prediction.theorem_3_8 == pytest.approx(1.75)
-
-
-def test_times_of_one_name_are_added_up(monkeypatch):
-    clock = iter(range(100))
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    works = [Work(name, lambda: None, 1) for name in ("a", "b", "a")]
-    assert time_interleaved(works, 1) == [{"a": 2.0, "b": 1.0}]
 
 
 def test_what_runs_before_is_not_measured(monkeypatch):
@@ -107,29 +74,6 @@ def test_what_runs_before_is_not_measured(monkeypatch):
     assert time_interleaved(works, 2) == 2 * [{"a": 2.0, "b": 1.0}]
 
 
-@dataclasses.dataclass
-class Decodes:
-    """Stands for a decoder."""
-
-    name: str
-    calls: list
-
-    def decode(self, batch, limit=None):
-        self.calls.append((self.name, limit))
-
-
-def test_a_start_is_a_decode_of_one_block_where_a_whole_one_left_the_caches():
-    calls = []
-    works = costs.start_works(Decodes("plain", calls), Decodes("fast", calls), BATCH)
-    time_interleaved(works, 1)
-    warm_up, measured = calls[:2], calls[2:]
-    assert warm_up == [("plain", 1), ("fast", 1)]
-    assert measured == [("plain", None), ("plain", 1), ("fast", None), ("fast", 1)]
-    assert [work.name for work in costs.start_works(Decodes("", []), None, BATCH)] == [
-        "plain_first"
-    ]
-
-
 def test_a_start_is_what_the_first_block_takes_longer_and_a_drafters_what_it_adds():
     loops = {"plain": 0.1 / costs.PER_STEP, "block": 0.25 / costs.PER_STEP}
     seconds = {"plain_first": 2.0, "fast_first": 3.0} | loops
@@ -137,21 +81,6 @@ def test_a_start_is_what_the_first_block_takes_longer_and_a_drafters_what_it_add
     assert found == pytest.approx({"target_encode": 2 - 2 * 0.1, "draft_encode": 0.7})
     del seconds["fast_first"]
     assert costs.start_seconds(seconds, 1) == pytest.approx({"target_encode": 1.9})
-
-
-def test_a_loop_runs_many_steps_after_a_few_unmeasured_ones(monkeypatch):
-    calls, now = [], 0.0
-
-    def run(name, steps):
-        nonlocal now
-        calls.append((name, steps < costs.STEPS))
-        now += steps
-
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-    works = costs.works_of({name: functools.partial(run, name) for name in "ab"})
-    (seconds,) = time_interleaved(works, 1)
-    assert seconds == {"a": costs.STEPS, "b": costs.STEPS}
-    assert calls[-4:] == [("a", True), ("a", False), ("b", True), ("b", False)]
 
 
 def test_interleaving_alternates_and_warms_up_each_program_once():

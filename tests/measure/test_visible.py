@@ -1,12 +1,8 @@
 """What steers a terminal, or turns the order of its text, is printed as what it is."""
 
-import dataclasses
-
 import pytest
 
 from specdec.core.progress import say, visible
-from specdec.measure import traces
-from specdec.measure.kept_rows import Row
 from specdec.runs.command_line import report_error
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\ufefff\u2028g\x7f\x00\udcff"
@@ -29,14 +25,3 @@ def test_messages_and_errors(capsys, result):
     assert (out if result else err).startswith(f"{SAFE}\n{NEEDED}\n")
     assert "\x9b" not in err
     assert "<U+202E>" in err
-
-
-def test_traces_on_a_terminal_and_a_page():
-    row = Row(**{field.name: None for field in dataclasses.fields(Row)})
-    row = dataclasses.replace(
-        row, input=HOSTILE, output=HOSTILE, num_tokens=0, target_calls=0, blocks=[],
-        beams=[{"score": 0.0, "text": HOSTILE, "tokens": [1]}],
-    )  # fmt: skip
-    for shown in (traces.terminal([row], None, colour=False), traces.page([row], None, "t")):
-        assert shown.count("<U+202E>") + shown.count("&lt;U+202E&gt;") >= 2
-        assert not set(shown) & set("\x1b\x9b\u202e\u2066\ufeff\u2028\x7f\x00")

@@ -1,34 +1,50 @@
 """Streamed pieces are the output of generate, in whole characters; closing them ends the work."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tokenizers
+from tiny import TINY, random_t5_params
 from tokenizers import decoders, models
 
 import specdec
+from specdec.checkpoints import save_huggingface
 from specdec.decoding import loop
 from specdec.decoding.batches import make_batches
 from specdec.rules.spelling import Finish
 from specdec.text.hugging_face import HuggingFaceTokenizer
 from specdec.text.streaming import Piece, pieces, settled, sure
 
-TEXT = "The house is old, and the garden is large. Where is the station?"
+TEXT = "The quick brown fox"
+LIMIT = 24
 WARM = specdec.SamplingConfig(1.0)
 
 
+@pytest.fixture(autouse=True)
+def growing(monkeypatch):
+    """Arrays grow on the way."""
+    monkeypatch.setattr(loop, "FIRST_BUCKET", 16)
+
+
 @pytest.fixture(scope="module")
-def pair():
-    return specdec.load_pair("quickstart")
+def pair(spiece, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model") / "target"
+    config = dataclasses.replace(TINY["v1.1"], vocab_size=54)
+    save_huggingface(directory, config, random_t5_params(config, 0), spiece)
+    return specdec.load_pair(target=directory, draft=specdec.Quantized())
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"gamma": 3}, {"method": "autoregressive"}, {"gamma": 2, "sampling": WARM, "seed": 3},
-        {"tree": (2, 1)}, {"gamma": 3, "stop": ["Garten"]}, {"gamma": 3, "max_decode_len": 7},
-    ],
-)  # fmt: skip
+    [{"gamma": 3, "stop": True}, {"gamma": 3, "sampling": WARM, "seed": 3, "prefix": "an"}],
+)
 def test_pieces_are_what_generate_gives(pair, options):
+    options = options | {"max_decode_len": LIMIT}
+    if options.pop("stop", False):
+        out = pair.generate([TEXT], **options)
+        assert len(out.tokens[0]) > 16
+        options["stop"] = [out.texts[0][-4:-1]]
     out, found = pair.generate([TEXT], **options), list(pair.stream(TEXT, **options))
     assert "".join(map(str, found)) == out.texts[0]
     assert np.concatenate([piece.tokens for piece in found]).tolist() == out.tokens[0].tolist()
@@ -37,28 +53,13 @@ def test_pieces_are_what_generate_gives(pair, options):
     assert [piece.ended for piece in found] == [None] * (len(found) - 1) + out.ended
 
 
-def test_arrays_grow_on_the_way(pair, monkeypatch):
-    monkeypatch.setattr(loop, "FIRST_BUCKET", 16)
-    text = " ".join([TEXT] * 2)
-    out = pair.generate([text], gamma=3)
-    assert len(out.tokens[0]) > 16
-    found = list(pair.stream(text, gamma=3))
-    assert np.concatenate([piece.tokens for piece in found]).tolist() == out.tokens[0].tolist()
-
-
 def test_closing_ends_the_work(pair):
-    stream = pair.stream(TEXT, gamma=1)
+    stream = pair.stream(TEXT, gamma=3, max_decode_len=LIMIT)
     first = next(stream)
     stream.close()
     assert first.text
     with pytest.raises(StopIteration):
         next(stream)
-
-
-def test_a_prefix_and_a_piece_that_prints(pair):
-    out = pair.generate([TEXT], prefix="Das", gamma=3)
-    found = list(pair.stream(TEXT, prefix="Das", gamma=3))
-    assert "".join(f"{piece}" for piece in found) == out.texts[0]
 
 
 class Letters:
@@ -86,8 +87,7 @@ def test_a_character_comes_whole():
     assert isinstance(found[0], Piece)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_bytes_that_are_torn_later(tmp_path, seed):
+def test_bytes_that_are_torn_later(tmp_path):
     """What was shown stays, though a byte may turn all bytes before it into U+FFFD."""
     names = ["</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "▁b"]
     made = tokenizers.Tokenizer(
@@ -97,22 +97,22 @@ def test_bytes_that_are_torn_later(tmp_path, seed):
     made.decoder = decoders.Sequence(first)
     made.save(str(tmp_path / "tokenizer.json"))
     words = HuggingFaceTokenizer(tmp_path / "tokenizer.json")
-    generator = np.random.default_rng(seed)
     some = [names.index(name) for name in ("<0x41>", "<0xC3>", "<0xA4>", "a", "▁b")]
-    tokens = generator.choice(some, 12)
 
-    def part(count):
+    def part(tokens, count):
         row = tokens[:count].tolist()
         if count == len(tokens):
             return tokens, 0, words.decode(row), "limit"
         return tokens[:count], 0, sure(words.decode, row, words), None
 
-    found = pieces((part(count + 1) for count in range(len(tokens))), words, ())
-    assert "".join(piece.text for piece in found) == words.decode(tokens.tolist())
+    for tokens in np.random.default_rng(0).choice(some, (20, 12)):
+        found = pieces((part(tokens, count + 1) for count in range(12)), words, ())
+        assert "".join(piece.text for piece in found) == words.decode(tokens.tolist())
 
 
 def test_time_that_is_over(pair):
-    decoder = pair.decoder(gamma=3, max_decode_len=40)
+    options = {"gamma": 3, "max_decode_len": LIMIT}
+    decoder = pair.decoder(**options)
     (batch,) = make_batches(pair.token_ids([TEXT], max_input_len=64), 1, pair.target.model)
     (pause,) = decoder.pauses(batch, often=True, seconds=1e-9)
     assert pause.over
@@ -121,17 +121,14 @@ def test_time_that_is_over(pair):
     assert not any(pause.over or pause.finished[0] for pause in before)
     assert last.finished[0]
     assert not last.over
-    whole = pair.generate([TEXT] * 3, gamma=3)
-    out = pair.generate([TEXT] * 3, gamma=3, time_limit=1e-9, max_decode_len=40)
-    assert out.ended[1:] == ["time", "time"]
+    whole = pair.generate([TEXT] * 3, **options)
+    out = pair.generate([TEXT] * 3, time_limit=1e-9, **options)
+    assert out.ended == ["time"] * 3
     assert out.texts[1:] == ["", ""]
-    first = out.tokens[0]
-    assert first.tolist() == whole.tokens[0][: len(first)].tolist()
-    assert out.stats.emitted == len(first)
-    long = pair.generate([" ".join([TEXT] * 3)], gamma=1, time_limit=1e-9)
-    assert long.ended == ["time"]
-    assert 0 < len(long.tokens[0]) <= 8
-    assert pair.generate([TEXT], gamma=3, time_limit=600).texts == whole.texts[:1]
+    first = out.tokens[0].tolist()
+    assert 0 < len(first) == out.stats.emitted <= 8
+    assert first == whole.tokens[0][: len(first)].tolist()
+    assert pair.generate([TEXT], time_limit=600, **options).texts == whole.texts[:1]
 
 
 @pytest.mark.parametrize(

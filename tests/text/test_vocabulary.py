@@ -1,9 +1,16 @@
+"""Vocabularies that are trained here: SentencePiece's and WordPiece's."""
+
 from __future__ import annotations
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from specdec.runs.train import word_pieces
 from specdec.text.base import EOS_ID, PAD_ID
+from specdec.text.opening import open_tokenizer
 from specdec.text.vocabulary import Vocabulary, train_vocabulary
+from specdec.text.word_pieces import START_ID, train_word_pieces
+from specdec.training.train import TextFiles
 
 LINES = ["Ein Hund bellt.", "A dog barks.", "Zwei Hunde bellen laut.", "Two dogs bark."] * 20
 
@@ -20,30 +27,10 @@ def test_round_trip_without_unknowns(vocabulary, text):
     assert not {PAD_ID, EOS_ID, 2} & set(ids)
 
 
-def test_eos_only_when_asked_for(vocabulary):
-    assert vocabulary.encode("A dog", add_eos=True) == [*vocabulary.encode("A dog"), EOS_ID]
-
-
 def test_decode_skips_pads_and_eos_and_survives_padding_rows(vocabulary):
     dog = vocabulary.encode("dog")
     assert vocabulary.decode([PAD_ID, *dog, PAD_ID, EOS_ID]) == "dog"
     assert vocabulary.decode([*dog, len(vocabulary)]).startswith("dog")
-
-
-def test_joined_ids_are_the_ids_of_joined_text(vocabulary):
-    first, second = LINES[:2]
-    joined = vocabulary.encode(f"{first} {second}")
-    assert joined == vocabulary.encode(first) + vocabulary.encode(second)
-
-
-def test_same_lines_same_file(vocabulary, tmp_path):
-    again = train_vocabulary(LINES, 285, tmp_path / "again.model")
-    assert again.path.read_bytes() == vocabulary.path.read_bytes()
-    assert len(again) == 285
-
-
-def test_a_directory_stands_for_its_spiece_model(vocabulary):
-    assert len(Vocabulary(vocabulary.path.parent)) == len(vocabulary)
 
 
 def test_errors_are_clear(tmp_path):
@@ -55,3 +42,43 @@ def test_errors_are_clear(tmp_path):
     with pytest.raises(ValueError, match="size = 9000 pieces cannot be made of this text: V"):
         train_vocabulary(LINES, 9000, tmp_path / "big.model")
     assert not (tmp_path / "big.model").exists()
+
+
+SENTENCES = ["The ants sang singing songs.", "An ant's song, été!", "Singers sing; ants don't."] * 5
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    return train_word_pieces(SENTENCES, 45, tmp_path_factory.mktemp("pieces") / "tokenizer.json")
+
+
+def test_special_tokens_have_the_ids_that_training_needs(pieces):
+    assert len(pieces) == 45
+    backend = pieces._model
+    found = [backend.id_to_token(i) for i in range(5)]
+    assert found == ["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]"]
+    assert pieces.eos_id == 1
+    assert START_ID == 3
+
+
+def test_the_recipe_trains_one(tmp_path):
+    """On both sides of input<TAB>target lines."""
+    (tmp_path / "train.tsv").write_text("".join(f"{line}\t{line}\n" for line in SENTENCES))
+    word_pieces(str(tmp_path), files=TextFiles(str(tmp_path)), size=45)
+    ours = open_tokenizer(tmp_path / "tokenizer.json")
+    assert len(ours) == 45
+    assert ours.decode(ours.encode(SENTENCES[0])) == "the ants sang singing songs."
+
+
+def test_transformers_reads_the_same_file(pieces):
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(pieces.path), unk_token="[UNK]")
+    for text in (*SENTENCES, "zebra's unseen 42"):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == pieces.encode(text)
+    again = open_tokenizer(pieces.path)
+    assert again.encode(SENTENCES[0]) == pieces.encode(SENTENCES[0])
+
+
+def test_too_many_pieces_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="size = 5000 pieces cannot be made of this text: it has"):
+        train_word_pieces(SENTENCES, 5000, tmp_path / "tokenizer.json")
+    assert not (tmp_path / "tokenizer.json").exists()

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
+from distilling import noted_validations
 from run_tiny import recipe
 
 from specdec.models.t5.config import T5Config
@@ -46,3 +48,9 @@ def target_directory(once, data_directory, tiny_model):
     return once(
         "trained_target", lambda directory: train.train(directory, model=tiny_model, **settings)
     )
+
+
+@pytest.fixture
+def validations(monkeypatch):
+    """A function of a module: the list of what each of its validations finds."""
+    return functools.partial(noted_validations, monkeypatch)

@@ -1,4 +1,4 @@
-"""A short distillation, for tests."""
+"""A short distillation, and what validations of a run find, for tests."""
 
 from __future__ import annotations
 
@@ -22,3 +22,15 @@ def distill_tiny(directory, data, model, target, **options):
 def from_encoding(tiny_model):
     """A draft that starts from the target's encoding."""
     return dataclasses.replace(tiny_model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
+
+
+def noted_validations(patch, module):
+    """A list to which each validation of a module's runs adds what it finds."""
+    results, per_token = [], module.per_token
+
+    def noted(*args):
+        means = per_token(*args)
+        return lambda params: results.append(means(params)) or results[-1]
+
+    patch.setattr(module, "per_token", noted)
+    return results

@@ -1,8 +1,5 @@
 """``specdec-train``: what it refuses, it refuses before it writes anything."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,10 +36,8 @@ def given(bindings, directory):
     ("binding", "message"),
     [
         ("loop.LoopOptions.total_steps = 'x'", "total_steps must be a whole number, got 'x'"),
-        ("loop.LoopOptions.log_every = 0", "log_every must be at least 1"),
         ("optimizer.OptimizerOptions.warmup_steps = 2", "warmup_steps=2 must be in"),
         ("optimizer.OptimizerOptions.schedule = 'line'", "schedule must be 'cosine' or 'rsqrt'"),
-        ("optimizer.OptimizerOptions.b1 = 'x'", "b1 must be a number in [0, 1]"),
         ("batching.BatchingOptions.lengths = 32", "lengths must be a list of whole numbers"),
         ("batching.BatchingOptions.join_weights = (-1,)", "join_weights: a weight must be"),
         ("config.T5Config.vocab_size = 12", "the model only 12 rows"),
@@ -65,33 +60,3 @@ def test_a_directory_of_other_settings_stays_as_it_was(bindings, tmp_path):
         main(given([*bindings, "train.train.z_loss = 0.1"], tmp_path / "run"), ROOT)
     for path, content in before.items():
         assert path.read_bytes() == content
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_named_and_the_run_goes_on(bindings, tmp_path):
-    directory = tmp_path / "run"
-    bindings = [*bindings, "config.T5Config.d_model = 256", "config.T5Config.d_ff = 512"]
-    quoted = " ".join(f"'--gin.{binding}'" for binding in map(_escaped, bindings))
-    config = ROOT / "configs/training/quickstart_target.gin"
-    command = (
-        f"{sys.executable} {ROOT}/scripts/train.py --gin_file={config} "
-        f"--output_dir={directory} {quoted}"
-    )
-    # Files may have 500 kB: like a disk without room. The cache of programs is one of its own.
-    env = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    full = subprocess.run(
-        ["bash", "-c", f"ulimit -f 500; {command}"], capture_output=True, text=True, env=env
-    )
-    assert full.returncode == 1, full.stderr
-    # Orbax's threads report their own errors, above and while the process ends.
-    (last,) = (line for line in full.stderr.splitlines() if line.startswith("error: "))
-    assert last.startswith(f"error: File too large: {directory}/checkpoints/2")
-    assert "run the same command again" in last
-    again = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert "step 2/2" in again.stderr
-
-
-def _escaped(binding):
-    """For a shell's single quotes."""
-    return binding.replace("'", '"')

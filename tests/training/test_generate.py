@@ -86,13 +86,3 @@ def test_new_inputs_instead_of_the_training_inputs(tmp_path, data_directory, tar
     assert len(inputs) == len(pairs) > 5
     assert not inputs & {*texts, *new[:30]}
     assert len(inputs & {*new[30:]}) > 5
-
-
-def test_batches_hold_every_row_that_fits_once():
-    sizes = [3, 16, 17, 9, 32, 33, 1, 8]
-    batches = list(generate._batches(sizes, (8, 16, 32), 64))
-    members = [int(row) for _, rows in batches for row in rows]
-    assert sorted(members) == [0, 1, 2, 3, 4, 6, 7]
-    for length, rows in batches:
-        assert 0 < len(rows) <= 64 // length
-        assert max(sizes[row] for row in rows) <= length

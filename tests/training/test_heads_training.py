@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_tiny import recipe
-from safetensors.numpy import load_file, save_file
 from slow import slow
-from tiny import EVERY, TINY_GPT, random_gpt_params, random_params
+from tiny import EVERY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, architectures, save_huggingface
@@ -50,87 +49,36 @@ def exported(once, data_directory, target_directory):
     )
 
 
-def train(directory, data, target, shape, **options):
+def train(directory, data, target, shape, steps=40, **options):
     settings = recipe(str(data))
     del settings["vocabulary_path"]
     settings["loop"] = dataclasses.replace(
-        settings["loop"], total_steps=40, eval_every=40, checkpoint_every=20
+        settings["loop"], total_steps=steps, eval_every=steps // 2, checkpoint_every=steps
     )
     chosen = training.HeadsOptions(str(target), **options)
     return training.train_heads(directory, heads=shape, options=chosen, **settings)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "eagle", *(pytest.param(kind, marks=pytest.mark.slow)
-                   for kind in ("medusa", "blockwise", "look-ahead")),
-    ],
-)  # fmt: skip
-def test_heads_learn_and_draft(tmp_path, data_directory, exported, monkeypatch, kind):
-    found = []
-    per_token = training.per_token
-
-    def recorded(*args):
-        means = per_token(*args)
-        found.append(means(init_params(SHAPES[kind], jax.random.key(3))))
-        return lambda params: found.append(means(params)) or found[-1]
-
-    monkeypatch.setattr(training, "per_token", recorded)
-    train(tmp_path / "run", data_directory, exported, SHAPES[kind])
+@pytest.mark.parametrize("kind", [kind if kind == "eagle" else slow(kind) for kind in SHAPES])
+def test_heads_learn_and_draft(tmp_path, data_directory, exported, validations, kind):
+    found, run = validations(training), tmp_path / "run"
+    train(run, data_directory, exported, SHAPES[kind])
     first, last = found
     for number in (1, 2, 3):
         assert last[f"loss_{number}"] < first[f"loss_{number}"]
     assert last["alpha_1"] > first["alpha_1"] > 0
-    pair = specdec.load_pair(target=str(exported), draft=specdec.Heads(str(tmp_path / "run/heads")))
+    written = (run / "heads/model.safetensors").stat().st_mtime_ns
+    train(run, data_directory, exported, SHAPES[kind])  # It had ended, and stays as it is.
+    assert (run / "heads/model.safetensors").stat().st_mtime_ns == written
+    pair = specdec.load_pair(target=str(exported), draft=specdec.Heads(str(run / "heads")))
     texts = ["ant bee cat", "dog", "eel fox"]
-    greedy = {"sampling": specdec.SamplingConfig(0.0), "max_decode_len": 16, "max_input_len": 16}
-    plain = pair.generate(texts, method="autoregressive", **greedy)
-    for options in ({"gamma": 3}, {"tree": (2, 2, 1)}):
-        out = pair.generate(texts, **options, **greedy)
-        assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
-        assert out.stats.accepted > 0
-    if kind in HEADS:
-        sampled = {**greedy, "tree": (2, 2, 1), "sampling": specdec.SamplingConfig(1.0)}
-        exact = pair.generate(texts * 8, **sampled)
-        typical = pair.generate(
-            texts * 8, verifier=specdec.TypicalVerifier(),
-            draft_sampling=specdec.SamplingConfig(0.0), **sampled,
-        )  # fmt: skip
-        assert typical.stats.accepted / typical.stats.target_calls > 1.1 * (
-            exact.stats.accepted / exact.stats.target_calls
-        )
-        with pytest.raises(ValueError, match=r"has 3 heads, .* 4 were asked for"):
-            pair.generate(texts, gamma=4, **greedy)
+    limits = {"max_decode_len": 16, "max_input_len": 16}
+    plain = pair.generate(texts, method="autoregressive", **limits)
+    out = pair.generate(texts, tree=(2, 2, 1), **limits)
+    assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
+    assert out.stats.accepted > 0
     with pytest.raises(ValueError, match="A best-first tree needs a draft model; with heads"):
-        pair.generate(texts, tree=specdec.Tree(nodes=4, depth=2), **greedy)
-
-
-def test_a_run_that_had_ended_is_left_as_it_is(tmp_path, data_directory, exported):
-    written = []
-    for _ in range(2):
-        train(tmp_path, data_directory, exported, HEADS["medusa"])
-        written.append((tmp_path / "heads/model.safetensors").stat().st_mtime_ns)
-    assert written[0] == written[1]
-
-
-def test_alpha_of_a_later_guess_is_of_the_tokens_it_can_be_for(
-    tmp_path, data_directory, exported, monkeypatch
-):
-    """Guesses that are the target's own: alpha is 1 for each of them."""
-    monkeypatch.setattr(
-        training, "comparison", lambda log_p, log_q: {"alpha": jnp.ones(log_p.shape[:2])}
-    )
-    found = []
-    run_loop = training.run_loop
-
-    def noted(loss, params, update, batches, validate, *args, **kwargs):
-        found.append(validate(params))
-        return run_loop(loss, params, update, batches, validate, *args, **kwargs)
-
-    monkeypatch.setattr(training, "run_loop", noted)
-    train(tmp_path, data_directory, exported, HEADS["medusa"])
-    assert [found[0][f"alpha_{number}"] for number in (1, 2, 3)] == pytest.approx([1, 1, 1])
+        pair.generate(texts, tree=specdec.Tree(nodes=4, depth=2), **limits)
 
 
 @pytest.fixture
@@ -146,6 +94,19 @@ def untrained(monkeypatch):
     return found
 
 
+def test_alpha_of_a_later_guess_is_of_the_tokens_it_can_be_for(
+    tmp_path, data_directory, exported, monkeypatch, untrained
+):
+    """Guesses that are the target's own: alpha is 1 for each of them."""
+    monkeypatch.setattr(
+        training, "comparison", lambda log_p, log_q: {"alpha": jnp.ones(log_p.shape[:2])}
+    )
+    train(tmp_path, data_directory, exported, HEADS["medusa"])
+    [(params, validate)] = untrained
+    found = validate(params)
+    assert [found[f"alpha_{number}"] for number in (1, 2, 3)] == pytest.approx([1, 1, 1])
+
+
 def test_training_goes_on_from_heads(tmp_path, data_directory, exported, untrained):
     shape, initial, target = HEADS["medusa"], str(tmp_path / "heads"), load_params(exported)[1]
     save_heads(initial, shape, init_params(shape, jax.random.key(5)), target)
@@ -155,14 +116,11 @@ def test_training_goes_on_from_heads(tmp_path, data_directory, exported, untrain
         train(tmp_path / "other", data_directory, exported, EAGLE, initial=initial)
 
 
-@pytest.mark.parametrize("kind", [kind if kind == "eagle" else slow(kind) for kind in SHAPES])
-def test_guesses_among_some_tokens(
-    tmp_path, data_directory, exported, untrained, monkeypatch, kind
-):
+def test_guesses_among_some_tokens(tmp_path, data_directory, exported, untrained, monkeypatch):
     """alpha is the sum of min(p, q) with a q that is 0 for all others; the file is beside heads."""
     tokens = list(range(0, 40, 2))
     save_draft_vocabulary(tmp_path, tokens)
-    train(tmp_path / "run", data_directory, exported, SHAPES[kind], draft_vocabulary=str(tmp_path))
+    train(tmp_path / "run", data_directory, exported, EAGLE, draft_vocabulary=str(tmp_path))
     [(params, validate)] = untrained
     found = validate(params)
     vocab_size = load_params(exported)[0].vocab_size
@@ -175,23 +133,10 @@ def test_guesses_among_some_tokens(
         return comparison(log_p, jax.nn.log_softmax(jnp.where(kept, log_q, -jnp.inf)))
 
     monkeypatch.setattr(training, "comparison", among_tokens)
-    train(tmp_path / "all", data_directory, exported, SHAPES[kind])
+    train(tmp_path / "all", data_directory, exported, EAGLE)
     expected = untrained[1][1](params)
     for guess in ("alpha_1", "alpha_2"):
         assert found[guess] == pytest.approx(expected[guess], rel=1e-4)
-
-
-def test_no_draft_vocabulary_is_one_clear_error(tmp_path, data_directory, exported):
-    with pytest.raises(ValueError, match=r"holds no draft vocabulary: make one by configs/"):
-        train(tmp_path / "run", data_directory, exported, EAGLE, draft_vocabulary=str(tmp_path))
-    assert not (tmp_path / "run").exists()
-
-
-def test_heads_are_no_draft_model(tmp_path, exported):
-    shape = HEADS["medusa"]
-    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), {})
-    with pytest.raises(CheckpointError, match=r"give them as draft=specdec\.Heads\("):
-        specdec.load_pair(target=str(exported), draft=str(tmp_path / "heads"))
 
 
 def test_heads_need_the_targets_weights(exported):
@@ -209,9 +154,7 @@ def batch_of(config, pairs, length):
     return batch
 
 
-@pytest.mark.parametrize(
-    "variant", ["v1.1", "gpt", "t5gemma", *map(slow, ("bart", "marian", "llama", "t5gemma2"))]
-)
+@pytest.mark.parametrize("variant", ["v1.1", "gpt", "t5gemma", *map(slow, ("marian", "t5gemma2"))])
 def test_states_along_a_text_have_the_networks_logits(variant):
     config = dataclasses.replace(EVERY[variant], pad_id=0)
     params = random_params(config, 0)
@@ -225,30 +168,6 @@ def test_states_along_a_text_have_the_networks_logits(variant):
     np.testing.assert_allclose(
         model.logits(packed, hidden)[counted], expected[counted], rtol=2e-4, atol=2e-4
     )
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["eagle", *(pytest.param(k, marks=pytest.mark.slow) for k in ("medusa", "look-ahead"))],
-)
-def test_heads_of_a_gpt_draft_for_it(tmp_path, kind):
-    config = dataclasses.replace(TINY_GPT["gpt"])
-    params = random_gpt_params(config, 4)
-    save_huggingface(tmp_path / "target", config, params)
-    shape = HeadsConfig("medusa", 2, config.d_model)
-    if kind == "eagle":
-        shape = dataclasses.replace(EAGLE, width=config.d_model, reads_encoding=False)
-    elif kind == "look-ahead":
-        shape = LookAheadConfig(1, config.d_model)
-    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), params)
-    pair = specdec.load_pair(
-        target=str(tmp_path / "target"), draft=specdec.Heads(str(tmp_path / "heads"))
-    )
-    greedy = {"sampling": specdec.SamplingConfig(0.0), "max_decode_len": 16, "max_input_len": 16}
-    texts = [[2, 3, 4], [5, 6]]
-    plain = pair.generate(texts, method="autoregressive", **greedy)
-    out = pair.generate(texts, gamma=2, **greedy)
-    assert [row.tolist() for row in out.tokens] == [row.tolist() for row in plain.tokens]
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -268,12 +187,9 @@ def test_what_is_written_is_read(tmp_path, kind):
     ("change", "message"),
     [
         ({"model_type": "t5"}, "is not of heads"),
-        ({"count": 2}, "does not hold the heads"),
-        ({"kind": "other"}, "not a config of heads: kind must be 'blockwise' or 'medusa'"),
         ({"kind": []}, "not a config of heads: kind must be 'blockwise' or 'medusa'"),
         ({"width": 10**30}, "does not hold the heads"),
         ({"more": 1}, "not a config of heads: .*unexpected keyword"),
-        ({"target": "a\nb"}, "was trained on another target"),
         (None, "holds no heads"),
     ],
 )
@@ -289,25 +205,6 @@ def test_damaged_heads_are_one_clear_error(tmp_path, change, message):
     with pytest.raises(CheckpointError, match=message) as caught:
         load_heads(directory, target)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda a: a * np.float16(np.nan), "model.safetensors: kernel holds NaN or infinite"),
-        (lambda a: a.astype(np.float32) * 0 + np.inf, "kernel holds NaN or infinite"),
-        (lambda a: a.astype(np.int32), "kernel is stored as I32, not as one of"),
-        (lambda a: a[None], "does not hold the heads"),
-    ],
-)
-def test_damaged_weights_of_heads_are_one_clear_error(tmp_path, change, message):
-    shape, target = SHAPES["medusa"], {"a": np.ones((2, 3))}
-    save_heads(tmp_path / "heads", shape, init_params(shape, jax.random.key(0)), target)
-    path = tmp_path / "heads" / "model.safetensors"
-    arrays = load_file(path)
-    save_file(arrays | {"kernel": np.ascontiguousarray(change(arrays["kernel"]))}, path)
-    with pytest.raises(CheckpointError, match=message):
-        load_heads(tmp_path / "heads", target)
 
 
 @pytest.mark.parametrize("architecture", [pytest.param("t5", marks=pytest.mark.slow), "gpt"])
@@ -326,7 +223,7 @@ def test_steps_ahead_are_those_of_decoding(tiny_model, architecture):
     ahead = list(training.steps_ahead(layer, params, encoded, fed, hidden, 3))
     assert [states.shape[1] for states in ahead] == [8, 7, 6]
     before = jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))
-    for at in range(5):
+    for at in (0, 3):
         own, cache = layer.start(params, 2, 16, encoded)
         count = jnp.full((2,), at + 1)
         found, cache = layer.extend(params, own, cache, fed[:, : at + 1], before[:, : at + 1])
@@ -349,28 +246,24 @@ def test_look_ahead_is_that_of_decoding(tiny_model, architecture):
     batch = batch_of(config, [([3, 4, 5], [7, 8, 9, 10]), ([9], [11, 12, 13, 6])], 8)
     fed, encoded, hidden = teacher_forcing.states_along(target, frozen, *map(jnp.asarray, batch))
     ahead = training.look_ahead(target, params, encoded, fed)
-    for at in range(8):
+    for at in (0, 5):
         cache = target.empty_cache(2, 16)
         states, _ = model.extend(params, encoded, cache, fed, jnp.full((2,), at + 1))
         np.testing.assert_allclose(states[:, 0], hidden[:, at], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(states[:, 1:], ahead[:, at], rtol=1e-4, atol=1e-5)
 
 
-def test_a_layer_for_a_target_of_another_kind_is_refused(tmp_path, data_directory, exported):
-    shape = dataclasses.replace(EAGLE, reads_encoding=False)
-    with pytest.raises(ValueError, match="reads_encoding is False, but the target has an encoder"):
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (dataclasses.replace(EAGLE, reads_encoding=False), "is False, but the target has an enc"),
+        (dataclasses.replace(EAGLE, encoding_width=8), r"encoding_width 8 is not .* of a text, 16"),
+        (HeadsConfig("medusa", 2, 8), "width 8 is not that of the target's hidden states, 16"),
+    ],
+)
+def test_heads_for_another_target_are_refused(tmp_path, data_directory, exported, shape, message):
+    with pytest.raises(ValueError, match=message):
         train(tmp_path, data_directory, exported, shape)
-
-
-def test_another_width_of_the_encoding_is_refused(tmp_path, data_directory, exported):
-    shape = dataclasses.replace(EAGLE, encoding_width=8)
-    with pytest.raises(ValueError, match=r"encoding_width 8 is not .* of a text, 16"):
-        train(tmp_path, data_directory, exported, shape)
-
-
-def test_another_width_than_the_targets_is_refused(tmp_path, data_directory, exported):
-    with pytest.raises(ValueError, match="width 8 is not that of the target's hidden states, 16"):
-        train(tmp_path, data_directory, exported, HeadsConfig("medusa", 2, 8))
 
 
 def test_a_medusa_head_is_its_formula():
@@ -389,11 +282,10 @@ def test_a_medusa_head_is_its_formula():
         np.testing.assert_allclose(found[:, head], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["eagle", pytest.param("medusa", marks=pytest.mark.slow)])
-def test_heads_are_trained_on_a_gpu(tmp_path, data_directory, exported, monkeypatch, kind):
+def test_heads_are_trained_on_a_gpu(tmp_path, data_directory, exported, monkeypatch):
     """Its own kernels have no gradient: the compiler's operations are traced instead."""
     monkeypatch.setattr(fused, "MOST_ROWS", 1 << 20)  # A batch here has more tokens than 128.
     with platforms.compiling_for(platforms.GPU):
-        trained = train(tmp_path / "run", data_directory, exported, SHAPES[kind])
-    first = init_params(SHAPES[kind], jax.random.key(3))
+        trained = train(tmp_path / "run", data_directory, exported, EAGLE, steps=4)
+    first = init_params(EAGLE, jax.random.key(3))
     assert jax.tree.structure(trained) == jax.tree.structure(first)

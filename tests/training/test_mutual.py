@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from run_tiny import recipe
+from slow import slow
 
 from specdec.checkpoints import save_huggingface
 from specdec.models.t5.network import Transformer, init_params
@@ -16,7 +17,7 @@ from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.teacher_forcing import decoder_inputs
 
 
-@pytest.fixture(scope="module", params=["tokens", pytest.param("encoding", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["tokens", slow("encoding")])
 def draft_directory(request, tmp_path_factory, tiny_model, target_directory):
     directory = tmp_path_factory.mktemp("draft")
     model = dataclasses.replace(tiny_model, num_heads=1, dropout_rate=0.0)
@@ -91,19 +92,12 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
 
 
 def test_target_and_draft_learn_to_agree(
-    tmp_path, data_directory, target_directory, draft_directory, monkeypatch
+    tmp_path, data_directory, target_directory, draft_directory, validations
 ):
-    results = []
-    per_token = mutual.per_token
-
-    def recorded(*args):
-        means = per_token(*args)
-        return lambda params: results.append(means(params)) or results[-1]
-
-    monkeypatch.setattr(mutual, "per_token", recorded)
-    run = tmp_path / "run"
+    results, run = validations(mutual), tmp_path / "run"
     before = load_params(target_directory)[1]
-    learned = learn(run, data_directory, target_directory, draft_directory, agreement_weight=4.0)
+    arguments = (data_directory, target_directory, draft_directory)
+    learned = learn(run, *arguments, agreement_weight=4.0)
     assert results[-1]["alpha"] > results[0]["alpha"] > 0
     assert 0 < results[-1]["drift"] < 1
     assert results[-1]["accuracy"] != results[-1]["accuracy_before"] > 0
@@ -121,47 +115,16 @@ def test_target_and_draft_learn_to_agree(
         lambda a, b: not np.array_equal(a, b), found_target(run)["decoder"], before["decoder"]
     )
     assert all(jax.tree.leaves(moved))
+    # It has ended: it stays, and one of other settings is refused.
+    again = learn(run, *arguments, agreement_weight=4.0)
+    jax.tree.map(np.testing.assert_array_equal, again, learned)
+    kept = (run / "run.json").read_bytes()
+    with pytest.raises(ValueError, match=r"other settings: total_steps: 30 there, 5 here"):
+        learn(run, *arguments, steps=5, agreement_weight=4.0)
+    assert (run / "run.json").read_bytes() == kept
+    with pytest.raises(FileNotFoundError, match="neither a training run"):
+        load_params(run)  # It is two.
 
 
 def found_target(run):
     return load_params(run / "target")[1]
-
-
-def test_a_finished_run_stays_and_one_of_other_settings_is_refused(
-    tmp_path, data_directory, target_directory, draft_directory
-):
-    arguments = (data_directory, target_directory, draft_directory)
-    first = learn(tmp_path, *arguments, steps=4)
-    again = learn(tmp_path, *arguments, steps=4)
-    jax.tree.map(np.testing.assert_array_equal, again, first)
-    jax.tree.map(np.testing.assert_array_equal, found_target(tmp_path), again["target"])
-    before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(ValueError, match=r"other settings: total_steps: 4 there, 5 here"):
-        learn(tmp_path, *arguments, steps=5)
-    assert (tmp_path / "run.json").read_bytes() == before
-    with pytest.raises(FileNotFoundError, match="neither a training run"):
-        load_params(tmp_path)  # It is two.
-
-
-def test_a_draft_of_another_vocabulary_is_refused(
-    tmp_path, data_directory, tiny_model, target_directory
-):
-    other = dataclasses.replace(tiny_model, vocab_size=300)
-    save_huggingface(tmp_path / "draft", other, init_params(other, jax.random.key(0)))
-    with pytest.raises(ValueError, match="The draft's vocab_size 300 is not the target's 278"):
-        learn(tmp_path / "run", data_directory, target_directory, tmp_path / "draft")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"agreement_weight": 0.0}, "agreement_weight must be a number above 0"),
-        ({"agreement_weight": float("nan")}, "agreement_weight must be a number above 0"),
-        ({"scored_epochs": 0}, "must be at least 1"),
-        ({"top": 0}, "must be at least 1"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        mutual.MutualOptions("quickstart", "quickstart/draft", **options)

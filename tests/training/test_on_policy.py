@@ -7,9 +7,7 @@ import itertools
 
 import jax
 import numpy as np
-import pytest
 from distilling import distill_tiny, from_encoding
-from slow import slow
 from tiny import TINY_GPT, random_gpt_params
 
 from specdec.checkpoints import architectures
@@ -65,46 +63,24 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_outputs(tmp_path):
             jax.tree.map(np.testing.assert_array_equal, here, there)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"", lambda data: data[:9], lambda data: data[: len(data) // 2],
-        lambda data: data.replace(b"targets", b"targetz"),
-        lambda data: data[:150] + bytes([data[150] ^ 1]) + data[151:],
-    ],
-)  # fmt: skip
-def test_damaged_outputs_are_one_clear_error(tmp_path, damage):
-    source = OnPolicyBatches(tmp_path, batches(), OnPolicy(refresh_every=3), marked, 0)
-    numbers(source, 0, lambda: 1, 3)
-    path = tmp_path / "on_policy" / "0.npz"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"0\.npz is damaged .* Remove it") as caught:
-        numbers(source, 0, lambda: 1, 3)
-    assert "\n" not in str(caught.value)
-
-
 def greedy_along(config, params, batch):
     """Whether each target token is the likeliest one at its place."""
     logits = apply(architectures.network(config), params, batch)
     return np.argmax(logits, axis=-1) == batch.targets
 
 
-@pytest.mark.parametrize("starts", ["encoding", slow("tokens")])
-def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model, starts):
+def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model):
     """Teacher forcing along the outputs finds each token the likeliest."""
     target = dataclasses.replace(tiny_model, dtype="float32")
     params = init_params(target, jax.random.key(0))
-    config = target if starts == "tokens" else from_encoding(target)
+    config = from_encoding(target)
     draft = init_params(config, jax.random.key(1))
     batch = next(batches().from_step(0))
     made = generator(config, OnPolicy(temperature=0), 0, (target, params))(draft, batch, 0)
     np.testing.assert_array_equal(made.inputs, batch.inputs)
-    network, encoding = architectures.network(config), None
-    if starts == "encoding":
-        encoding = architectures.network(target).apply(
-            {"params": params}, batch.inputs, method="encode"
-        )
-    logits = apply(network, draft, made, encoding=encoding)
+    network = architectures.network(target)
+    encoding = network.apply({"params": params}, batch.inputs, method="encode")
+    logits = apply(architectures.network(config), draft, made, encoding=encoding)
     written = made.targets != 0
     assert written.sum() > 8
     likeliest = np.argmax(logits, axis=-1)
@@ -144,21 +120,11 @@ def test_two_outputs_of_a_sampled_draft_differ_by_step_and_row(tiny_model):
     assert len(set(outputs)) == len(outputs)
 
 
-@pytest.mark.parametrize("starts", [pytest.param("tokens", marks=pytest.mark.slow), "encoding"])
 def test_a_draft_learns_from_its_own_outputs(
-    tmp_path, data_directory, tiny_model, target_directory, monkeypatch, starts
+    tmp_path, data_directory, tiny_model, target_directory, validations
 ):
-    results = []
-    per_token = distill.per_token
-
-    def recorded(*args):
-        means = per_token(*args)
-        return lambda params: results.append(means(params)) or results[-1]
-
-    monkeypatch.setattr(distill, "per_token", recorded)
-    draft = dataclasses.replace(tiny_model, num_heads=1)
-    if starts == "encoding":
-        draft = from_encoding(draft)
+    results = validations(distill)
+    draft = from_encoding(dataclasses.replace(tiny_model, num_heads=1))
     distill_tiny(
         tmp_path, data_directory, draft, target_directory, loss="negative_log_acceptance",
         on_policy=OnPolicy(0.5, refresh_every=10),
@@ -168,17 +134,3 @@ def test_a_draft_learns_from_its_own_outputs(
     kept = sorted(path.name for path in (tmp_path / on_policy.DIRECTORY).iterdir())
     assert kept == ["0.npz", "10.npz", "20.npz", "30.npz"]
     assert load_params(tmp_path)[0] == draft
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"share": 0}, r"share must be in \(0, 1\]"),
-        ({"share": 1.5}, "share must be in"),
-        ({"refresh_every": 0}, "refresh_every must be at least 1"),
-        ({"temperature": -1}, "temperature must be a number of at least 0"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        OnPolicy(**options)

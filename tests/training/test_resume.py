@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +14,10 @@ import numpy as np
 import pytest
 from run_tiny import recipe
 
-from specdec.checkpoints import CheckpointError
 from specdec.training import train
 from specdec.training.checkpointing import (
     checkpoints,
     load_params,
-    open_params,
-    prepare_directory,
 )
 
 HERE = Path(__file__).parent
@@ -65,18 +60,6 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     assert_same(params, uninterrupted[1])
 
 
-def test_sigterm_handler_is_put_back(uninterrupted):
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_a_run_with_other_settings_is_refused(tmp_path, data_directory, tiny_model):
-    settings = recipe(str(data_directory))
-    short = dataclasses.replace(settings["loop"], total_steps=4)
-    train.train(tmp_path, model=tiny_model, **{**settings, "loop": short})
-    with pytest.raises(ValueError, match="total_steps: 4 there, 12 here"):
-        train.train(tmp_path, model=tiny_model, **settings)
-
-
 def test_a_divergent_run_stops_and_keeps_its_last_good_checkpoint(
     tmp_path, data_directory, tiny_model, monkeypatch
 ):
@@ -98,36 +81,3 @@ def test_a_divergent_run_stops_and_keeps_its_last_good_checkpoint(
     with pytest.raises(FloatingPointError, match="Step 7: loss"):
         train.train(tmp_path, model=tiny_model, **settings)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_params(tmp_path)[1]))
-
-
-def test_load_params_says_what_is_missing(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"neither a training run, which has model\.json, nor"
-    ):
-        load_params(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("model.json", "{", "model.json is not valid JSON"),
-        ("model.json", "[" * 200_000, "model.json is not valid JSON"),
-        ("model.json", "[]", "model.json is not a JSON object"),
-        ("model.json", "{}", "model.json does not describe a network: .*missing"),
-        ("model.json", '{"vocab_size": null}', "model.json does not describe a network"),
-        ("run.json", '{"model": 3}', "run.json does not describe a network"),
-        ("run.json", '{"seed": NaN}', "run.json is not valid JSON"),
-    ],
-)
-def test_a_damaged_description_is_one_clear_error(
-    tmp_path, data_directory, tiny_model, name, text, message
-):
-    options = {"seed": 1}, data_directory / "spiece.model"
-    prepare_directory(tmp_path, tiny_model, *options)
-    (tmp_path / name).write_text(text)
-    read = functools.partial(prepare_directory, tmp_path, tiny_model, *options)
-    if name == "model.json":
-        read = functools.partial(open_params, tmp_path, "float32", 1)
-    with pytest.raises(CheckpointError, match=message) as caught:
-        read()
-    assert "\n" not in str(caught.value)

@@ -101,27 +101,3 @@ def test_ids_of_a_large_vocabulary_are_kept(tmp_path):
     params = jnp.zeros((1, 250_112)).at[0, 250_000].set(9.0)
     batch = next(scored(tmp_path, params, epochs=1).from_step(0))
     assert np.all(batch.tokens[..., 0] == 250_000)
-
-
-@pytest.mark.parametrize("name", ["top_tokens", "top_probs"])
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"", lambda data: data[:7], lambda data: data[: len(data) // 2],
-        lambda data: data.replace(b"<f2", b"<i2").replace(b"<i4", b"<f4"),
-        lambda data: data.replace(b"False", b"Falze"),
-    ],
-)  # fmt: skip
-def test_a_damaged_file_is_one_clear_error(tmp_path, params, name, damage):
-    scored(tmp_path, params)
-    path = tmp_path / f"{name}.npy"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=rf"{name}\.npy is damaged .* Remove encoding") as caught:
-        scored(tmp_path, params)
-    assert "\n" not in str(caught.value)
-
-
-def test_scores_of_other_batches_are_refused(tmp_path, params):
-    scored(tmp_path, params, epochs=1)
-    with pytest.raises(ValueError, match=r"not .* rows of float16"):
-        scored(tmp_path, params, epochs=2)

@@ -14,7 +14,7 @@ from specdec.text.vocabulary import Vocabulary
 from specdec.training import train
 from specdec.training.checkpointing import load_params
 from specdec.training.optimizer import OptimizerOptions, learning_rate, make_optimizer
-from specdec.training.validation import bleu, greedy_translate
+from specdec.training.validation import greedy_translate
 
 
 def test_loss_falls_and_bleu_is_reported(tmp_path, data_directory, tiny_model, capsys):
@@ -47,22 +47,6 @@ def test_a_run_can_start_from_another_ones_parameters(
         train.train(tmp_path / "other", model=other, initial=str(target_directory), **settings)
 
 
-def test_bleu_is_of_sentences_from_all_over_the_file(tmp_path, data_directory, tiny_model):
-    settings = recipe(str(data_directory))
-    settings["loop"] = dataclasses.replace(settings["loop"], total_steps=2)
-    settings["optimizer"] = OptimizerOptions(warmup_steps=1)
-    seen = []
-
-    def make_translate(model, vocabulary):
-        return lambda params, texts: seen.extend(texts) or texts
-
-    train.train(
-        tmp_path, model=tiny_model, make_translate=make_translate, bleu_sentences=4, **settings
-    )
-    sources = [source for source, _ in settings["files"].read("validation")]
-    assert seen == sources[::5]
-
-
 def test_greedy_translate_stops_at_eos_and_fills_every_row(data_directory, tiny_model):
     params = init_params(tiny_model, jax.random.key(0))
     vocabulary = Vocabulary(data_directory)
@@ -70,11 +54,6 @@ def test_greedy_translate_stops_at_eos_and_fills_every_row(data_directory, tiny_
     together = greedy_translate(tiny_model, vocabulary, length=6, rows=2)(params, texts)
     alone = greedy_translate(tiny_model, vocabulary, length=6, rows=1)(params, texts)
     assert together == alone
-
-
-def test_bleu_of_the_references_is_100():
-    pairs = [("a", "the cat sat on the mat"), ("b", "a dog barked at the moon")]
-    assert bleu(lambda _, texts: [dict(pairs)[t] for t in texts], {}, pairs) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(("schedule", "last"), [("cosine", 0.05), ("rsqrt", (1 + 90 / 10) ** -0.5)])
@@ -93,18 +72,3 @@ def test_adafactor_is_selectable():
     for _ in range(2):
         updates, state = optimizer.update(params, state, params)
     assert (np.asarray(updates["kernel"]) < 0).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"name": "sgd"}, {"schedule": "flat"}, {"warmup_steps": 0}, {"warmup_steps": 10}],
-)
-def test_unknown_optimizers_are_refused(options):
-    with pytest.raises(ValueError, match="must be"):
-        make_optimizer(OptimizerOptions(**{"warmup_steps": 2, **options}), 10)
-
-
-def test_a_model_smaller_than_its_vocabulary_is_refused(tmp_path, data_directory, tiny_model):
-    small = dataclasses.replace(tiny_model, vocab_size=274)
-    with pytest.raises(ValueError, match="275 pieces, the model only 274"):
-        train.train(tmp_path, model=small, **recipe(str(data_directory)))

@@ -5,7 +5,6 @@ Writes report.json, and <program>.hlo for programs as they were compiled. PART i
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -89,7 +88,7 @@ def main(directory: Path, part: str) -> None:
         save_huggingface(directory / name, config, random_t5_params(config, SEEDS[name]))
     inputs = ragged_inputs(ROWS, 12, V)
     texts = [[t for t in row if t] for row in np.asarray(inputs).tolist()]
-    report = {"devices": jax.device_count(), "decodes": {}, "shards": {}, "seconds": {}}
+    report = {"devices": jax.device_count(), "decodes": {}, "shards": {}}
     for mesh_name, mesh in MESHES.items():
         pair = load(directory, mesh)
         if mesh:
@@ -98,7 +97,6 @@ def main(directory: Path, part: str) -> None:
             }  # fmt: skip
         ways = {way for name, way in PARTS[part] if mesh_name in (name, "one device")}
         for name in (way for way in WAYS if way in ways):
-            began = time.monotonic()
             output = pair.generate(
                 texts, max_decode_len=LIMIT, batch_size=BATCH, seed=SEED, **WAYS[name]
             )
@@ -110,7 +108,6 @@ def main(directory: Path, part: str) -> None:
                 "target_calls": output.stats.target_calls,
                 "beams": beams,
             }
-            report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
         if PROGRAMS.get(mesh_name) == part:
             (directory / f"{mesh_name}.hlo").write_text(compiled(pair))
     if part == "few":

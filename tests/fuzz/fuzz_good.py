@@ -42,7 +42,6 @@ from specdec.training.on_policy import OnPolicy, OnPolicyBatches
 from specdec.training.scored import ScoredBatches
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results"
 V = 19
 IDS = [[2, 3, 4, 1], [5, 6, 1]]
 TEXTS = ["the cat sat on the mat", "a dog"]
@@ -50,12 +49,6 @@ LINES = [*TEXTS, "the quick brown fox jumps over the lazy dog"] * 20
 HEADS = {
     "heads": HeadsConfig("medusa", 3, 16), "blockwise": HeadsConfig("blockwise", 3, 16, 8),
     "eagle": EagleConfig(16, 12, 2, 6, 20, reads_encoding=True), "ahead": LookAheadConfig(3, 16),
-}  # fmt: skip
-# A page, and a directory of results that it shows.
-PAGES = {
-    "docs/beams.md": "results/benchmark_beams", "docs/families.md": "results/benchmark_translators",
-    "docs/performance.md": "results/benchmark_quickstart",
-    "docs/reproduction.md": "results/reproduction_lm", "README.md": "results/accelerators",
 }  # fmt: skip
 
 
@@ -278,23 +271,11 @@ CHOICES = {
 }  # fmt: skip
 
 
-def _pages(root: Path) -> None:
-    """This repository's results and pages."""
-    (root / "results").mkdir()
-    names = ["docs", "configs", "README.md", *(f"results/{p.name}" for p in RESULTS.iterdir())]
-    for name in names:
-        path = ROOT / name
-        if name in PAGES.values():
-            shutil.copytree(path, root / name)
-        else:
-            (root / name).symlink_to(path)
-
-
 GOOD: dict[str, Callable[[Path], None]] = {
     "drafts": _drafts, "shards": _shards, "t5": _t5, "fast": _fast, "gpt": _gpt, "bytes": _bytes,
     **{name: _t5x(name) for name in ("native", "ours", "single", "orbax", "plain")},
     "run": _run, "gin": _gin, "texts": _texts, "decoded": _decoded,
-    "measured": _measured, "pages": _pages,
+    "measured": _measured,
 }  # fmt: skip
 
 

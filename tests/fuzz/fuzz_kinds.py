@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz_good import CHOICES, HEADS, PAGES
+from fuzz_good import CHOICES, HEADS
 from fuzz_readers import (
     Check,
     all_rows,
@@ -17,7 +17,6 @@ from fuzz_readers import (
     measured_rows,
     ngrams,
     of_ids,
-    page,
     resumed,
     study,
     target,
@@ -137,8 +136,6 @@ def _kinds() -> dict[str, Kind]:
         )
     for name in CHOICES:
         found[f"choices: {name}"] = Kind("measured", f"{name}/choices/*.json", "json", choice(name))
-    for name in PAGES:
-        found[f"results: {name}"] = Kind("pages", f"{PAGES[name]}/*.json", "json", page(name))
     return found
 
 

@@ -37,8 +37,6 @@ from specdec.drafters.ngram_tables import distribution
 from specdec.measure import rows
 from specdec.measure.choice import keep, remembered
 from specdec.models.toy import ToyModel
-from specdec.reproduce.pages import files as page_files
-from specdec.reproduce.pages import sections as pages
 from specdec.reproduce.pieces import kept
 from specdec.training import checkpointing
 
@@ -226,7 +224,7 @@ def study(root: Path) -> Check:
     found = kept(root / "study.json", settings, lambda: {"alpha": [0.5, 0.25]})
 
     def check() -> None:
-        if not {"alpha", "settings"} <= found.keys():
+        if not {"alpha", "settings"} <= found.result.keys():
             raise Changed(f"the study is {found}")
 
     return check
@@ -246,14 +244,5 @@ def choice(name: str) -> Callable[[Path], Check]:
                 raise Changed("nothing can be kept there any more")
 
         return check
-
-    return read
-
-
-def page(name: str) -> Callable[[Path], Check]:
-    def read(root: Path) -> Check:
-        section = pages.sections(root)[name]
-        changed = page_files.rewrite(root / name, section, check=True)
-        return lambda: changed
 
     return read

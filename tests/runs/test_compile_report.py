@@ -75,24 +75,6 @@ def test_a_gpu(tiny, tmp_path, capsys):
     assert "estimated" not in output
 
 
-def test_a_mesh(tiny, tmp_path, capsys):
-    """Three sums of each of the target's layers, and one of its embedding; the logits once."""
-    files = [tiny.gin, CONFIGS / "meshes" / "1x8.gin"]
-    output, found = compiled(
-        capsys, tmp_path, files, "COMPILE_FOR='v5e-4'", "DeviceMesh.model=2"
-    )  # fmt: skip
-    assert output.startswith("Compiled for 4 x TPU v5e: ")
-    assert found["block"]["collectives"] == {"all-reduce": 3 + 1, "all-gather": 1}
-    assert found["target_call"]["collectives"] == found["block"]["collectives"]
-
-
-def test_beams(tiny, tmp_path, capsys):
-    files = [tiny.gin, CONFIGS / "methods" / "beam.gin"]
-    output, found = compiled(capsys, tmp_path, files, "COMPILE_FOR='v5e'")
-    assert found["plain_step"]["cycles"] > 0
-    assert re.search(r"^a token of plain decoding: [\d.]+ ms$", output, re.MULTILINE)
-
-
 @pytest.mark.parametrize(
     ("bindings", "message"),
     [

@@ -1,6 +1,5 @@
 """Runs with tiny GPTs and a byte-level BPE: what is decoded, and what is refused."""
 
-import dataclasses
 import json
 
 import jax
@@ -110,12 +109,3 @@ def test_a_tokenizer_that_is_another_or_missing(gpt, tmp_path, capsys):
     bare = str(tmp_path / "draft")
     line = refused(gpt, capsys, tmp_path, f"TARGET={bare!r}", f"DRAFT={bare!r}")
     assert "is a string, but this pair has no vocabulary (no spiece.model, tokenizer.json" in line
-
-
-def test_a_vocabulary_of_another_size(gpt, tmp_path, capsys):
-    config = dataclasses.replace(CONFIG, vocab_size=280)
-    params = jax.device_get(random_gpt_params(config, 0))
-    save_huggingface(tmp_path / "draft", config, params)
-    line = refused(gpt, capsys, tmp_path, f"DRAFT={str(tmp_path / 'draft')!r}")
-    assert "Target and draft have different vocabularies: vocab_size is 300 for the target" in line
-    assert "280 for the draft" in line

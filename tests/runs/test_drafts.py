@@ -90,16 +90,3 @@ def test_tables_of_another_vocabulary_are_refused(tiny, ngrams, tmp_path):
     with pytest.raises(ValueError, match="another vocabulary"):
         specdec.load_pair(target=tiny.target, draft=specdec.Ngram(str(tmp_path / "n")))
     assert Vocabulary(tiny.target)
-
-
-def test_lenience_changes_what_is_said(tiny):
-    pair = specdec.load_pair(target=tiny.target, draft=tiny.draft)
-    plain = pair.generate(TEXTS, method="autoregressive", max_decode_len=12, batch_size=4)
-    exact, loose = (
-        pair.generate(TEXTS, gamma=3, max_decode_len=12, verifier=specdec.LenientVerifier(x))
-        for x in (1.0, 0.01)
-    )
-    same = [np.array_equal(a, b) for a, b in zip(plain.tokens, exact.tokens, strict=True)]
-    assert all(same)
-    assert any(not np.array_equal(a, b) for a, b in zip(plain.tokens, loose.tokens, strict=True))
-    assert loose.stats.acceptance_rate > exact.stats.acceptance_rate

@@ -21,11 +21,6 @@ def test_a_cell(form, cell):
     assert table([("name", form)], [ROW]).splitlines()[2] == f"| {cell} |"
 
 
-def test_what_is_not_there_is_an_error():
-    with pytest.raises(KeyError):
-        table([("name", "{time[low]:.2f}")], [ROW])
-
-
 def test_lines_for_columns():
     columns, rows = (
         [("", "{name}"), ("c", "{c:.1f}")],

@@ -4,11 +4,8 @@ import dataclasses
 import json
 import shutil
 
-import jax
-import numpy as np
 import pytest
 
-from specdec.checkpoints import open_checkpoint, save_huggingface
 from specdec.data.tasks import pairs_file
 from specdec.reproduce.runs.alpha_run import AlphaRun
 from specdec.types import SamplingConfig
@@ -30,20 +27,6 @@ def run(tiny, tmp_path):
 
 def alphas(content):
     return [draft["alpha"] for draft in content.result["drafts"].values()]
-
-
-@pytest.mark.slow
-def test_a_draft_that_was_trained_again_is_measured_again(run, tmp_path):
-    (draft,), out = run.drafts, tmp_path / "out"
-    first = run.do(out)
-    config, params = open_checkpoint(draft)
-    params = jax.tree.map(lambda a: np.asarray(a) * 1.5, params)
-    vocabulary = shutil.copyfile(f"{draft}/spiece.model", tmp_path / "spiece.model")
-    shutil.rmtree(draft)
-    save_huggingface(draft, config, params, vocabulary)
-    second = run.do(out)
-    assert alphas(first) != alphas(second)
-    assert alphas(second) == alphas(run.do(tmp_path / "fresh"))
 
 
 def test_rows_of_other_texts_are_not_used(run, tmp_path):

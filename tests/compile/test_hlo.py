@@ -35,11 +35,6 @@ def test_lines_are_read(module):
     assert [each.name for each in module.called(guess, "body")] == ["step"]
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("pred", 8), ("s4", 4), ("bf16", 16), ("f8e4m3fn", 8)])
-def test_bits(dtype, bits):
-    assert hlo.Shape(dtype, (2, 4)).bytes == bits
-
-
 def test_no_program():
     with pytest.raises(ValueError, match="no ENTRY"):
         hlo.parse("HloModule nothing\n")
@@ -199,16 +194,3 @@ ENTRY %main (x.1: f32[64,128], y.1: f32[9,64,128], j.1: s32[]) -> f32[] {
 def test_a_fusion_in_a_fusion_reads_what_it_takes():
     found = hlo.parse(NESTED)
     assert bytes_of(found, found.entry, found.entry.root) == 2 * 4 * 64 * 128 + 4 + 4
-
-
-TWICE = """HloModule twice
-ENTRY %main (w: f32[64,128]) -> f32[64] {
-  %w = f32[64,128] parameter(0)
-  ROOT %c = f32[64] custom-call(%w, %w), custom_call_target="kernel"
-}
-"""
-
-
-def test_an_array_that_is_given_twice_is_read_once():
-    found = hlo.parse(TWICE)
-    assert bytes_of(found, found.entry, found.entry.root) == 4 * 64 * 128 + 4 * 64

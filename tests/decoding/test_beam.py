@@ -210,9 +210,3 @@ def test_nan_is_told():
 def test_a_config_says_what_is_wrong(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         BeamConfig(**arguments)
-
-
-def test_a_config_has_its_rules_defaults():
-    assert BeamConfig() == BeamConfig(4, "t5x", alpha=0.6)
-    expected = BeamConfig(4, "huggingface", length_penalty=1.0, early_stopping=False)
-    assert BeamConfig(rule="huggingface") == expected

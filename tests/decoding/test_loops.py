@@ -194,22 +194,6 @@ def test_a_draft_that_stops_in_doubt():
         assert int(few.stats.proposed[2]) == int(fast.stats.proposed[row])
 
 
-@pytest.mark.slow
-def test_no_guess_follows_eos_where_a_draft_may_stop():
-    never = decode(INPUTS, gamma=4, sampling=SAMPLED)
-    fast = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1e-9)
-    np.testing.assert_array_equal(fast.tokens, never.tokens)
-    ended = 0
-    for row in range(len(INPUTS)):
-        for block in range(int(fast.stats.target_calls[row])):
-            made = int(fast.trace.num_guesses[row, block])
-            guesses = np.asarray(never.trace.draft_tokens[row, block])
-            ends = np.flatnonzero(guesses == 1)
-            assert made == (ends[0] + 1 if len(ends) else 4)
-            ended += made < 4
-    assert ended > 5
-
-
 def test_a_draft_that_stopped_knows_what_was_emitted():
     """With the target as its own draft every guess is right, wherever blocks end: had the draft
     forgotten or kept a wrong token, it would guess wrongly. Rows -1 only fill the batch."""

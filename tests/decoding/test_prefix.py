@@ -12,7 +12,6 @@ import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
-from specdec.measure import chooser
 from specdec.models.base import forced
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
@@ -78,26 +77,6 @@ def test_every_method_continues_the_prefix(pair, expected, way):
     assert generated(pair, batch_size=3, **way) == expected
 
 
-def test_sampled_rows_of_a_ragged_batch_are_rows_alone(pair):
-    options = {"sampling": specdec.SamplingConfig(1.0), "gamma": 3}
-    together = generated(pair, batch_size=3, **options)
-    assert together == generated(pair, batch_size=1, **options)
-    assert together != generated(pair, batch_size=3, prefix=None, **options)
-
-
-def test_beams_are_found_alike_with_and_without_a_draft(pair):
-    rows = [0, 2, 3]  # Rows without a prefix have another program.
-    options = {"beam": specdec.BeamConfig(3), "num_return": 3, "max_decode_len": COUNT}
-    texts, prefixes = ([each[row] for row in rows] for each in (TEXTS, PREFIXES))
-    plain, fast = (
-        pair.generate(texts, prefix=prefixes, batch_size=3, **way, **options)
-        for way in ({"method": "beam"}, {"method": "speculative_beam", "gamma": 2})
-    )
-    for ours, theirs in zip(fast.beams, plain.beams, strict=True):
-        assert [beam.tokens.tolist() for beam in ours] == [beam.tokens.tolist() for beam in theirs]
-        np.testing.assert_allclose(*([b.score for b in row] for row in (ours, theirs)), rtol=1e-4)
-
-
 def test_the_prefix_is_prefilled_in_one_call_without_logits(pair, monkeypatch):
     calls = []
     extend, logits = T5Model._extend, T5Model._logits
@@ -153,19 +132,6 @@ def test_copying_looks_for_the_prefix(root):
     out = copying.generate([[5, 9, 3, 7, 11, 1]], prefix=[9, 3], gamma=3, trace=True)
     block = out.traces[0][0]
     assert (block.accepted + block.rejected)[0] == 7
-
-
-def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch):
-    seen = []
-
-    def choose(kind, batches, max_decode_len, agree):
-        seen.extend(batch.prompt.prefix_lengths.tolist() for batch in batches)
-        raise InterruptedError
-
-    monkeypatch.setattr(chooser, "choose", choose)
-    with pytest.raises(InterruptedError):
-        generated(pair, TEXTS[:2], [[7, 3], [4]], gamma="auto", batch_size=2)
-    assert seen == [[3, 2]]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
 """Loops that pause, move to larger arrays and take in other rows: tokens, counts and blocks are
 those of each batch alone in one program."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pairs import pair_of, texts
 from sizes import watch
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
-from specdec.checkpoints.huggingface import save_huggingface
 from specdec.core.compilation import num_programs
 from specdec.decoding import loop as loops
 from specdec.decoding import refilling
@@ -21,25 +18,9 @@ from specdec.decoding.engine import Engine
 from specdec.decoding.speculative_beam import SpeculativeBeamResult, searched_blocks
 from specdec.types import SamplingConfig
 
-LIMIT, ROWS, V = 32, 30, 19
+LIMIT, ROWS = 32, 30
 SAMPLED = SamplingConfig(1.0)
 BEAM = specdec.BeamConfig(3, "huggingface", length_penalty=2.0)  # It favours long outputs.
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory):
-    """Directories of tiny checkpoints by name."""
-    found = {}
-    made = (
-        ("t5", TINY["v1.1"], random_t5_params, 3), ("draft", TINY["v1.0"], random_t5_params, 1),
-        ("gpt", TINY_GPT["gpt"], random_gpt_params, 3),
-    )  # fmt: skip
-    for name, config, params, seed in made:
-        if name == "gpt":
-            config = dataclasses.replace(config, max_positions=128)
-        found[name] = tmp_path_factory.mktemp(name)
-        save_huggingface(found[name], config, jax.device_get(params(config, seed)))
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -49,16 +30,9 @@ def small_buckets(monkeypatch):
     watch(monkeypatch)
 
 
-def texts(count, generator, most):
-    return [
-        np.array([*generator.integers(2, V, size), 1], np.int32)
-        for size in generator.integers(1, most, count)
-    ]
-
-
 def batches_of(pair, rows=ROWS, most=14):
     """The last one is not full. With more than 15 tokens there are two sizes of inputs."""
-    ids = sorted(texts(rows, np.random.default_rng(0), most), key=len)
+    ids = sorted(texts(rows, most=most), key=len)
     return list(make_batches(ids, 8, pair.target.model))
 
 
@@ -96,12 +70,6 @@ def check(decoder, batches):
             assert abs(sums - near) < 1e-3  # Sums over arrays of another size are rounded apart.
             lengths.add(int(result.stats.emitted[row]))
     assert min(lengths) <= 16 < max(lengths)  # Some outgrew the first arrays.
-
-
-def pair_of(paths, target, draft):
-    over = specdec.Hierarchical(str(paths["draft"]), specdec.Copying())
-    names = {"draft": paths["draft"], "itself": paths[target], "hierarchical": over}
-    return specdec.load_pair(target=paths[target], draft=names.get(draft, draft))
 
 
 # test_crosses.py has other drafts, with rules, prefixes and samples.

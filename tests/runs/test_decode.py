@@ -1,15 +1,10 @@
 import shutil
 
-import gin
 import pytest
 from safetensors import numpy as safetensors
 
 from specdec.data.tasks import bundled_examples
 from specdec.decoding.batch_decoder import BatchDecoder
-from specdec.runs import gin_files
-from specdec.runs.decode_run import DecodeRun
-from specdec.runs.gin_bindings import configured
-from specdec.runs.prepared_run import PreparedRun
 from tests.runs.decoding import ROOT, main, read, start, without_time
 
 DESIGN_KEYS = {
@@ -78,17 +73,6 @@ def test_a_killed_run_continues(tiny, finished, tmp_path):
     assert (tmp_path / "decodes.jsonl").read_bytes() == whole
     assert without_time(read(tmp_path)[0]) == without_time(read(finished)[0])
     assert (tmp_path / "trace.html").read_bytes() == (finished / "trace.html").read_bytes()
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[3]", "[" * 200_000])
-def test_damaged_results_are_made_again(tiny, finished, tmp_path, text):
-    """Of the rows; so the run counts as one that has not finished."""
-    out = shutil.copytree(finished, tmp_path / "out")
-    gin_files.parse([str(tiny.gin)], [], ROOT)
-    prepared = PreparedRun(configured(DecodeRun), gin.operative_config_str(), out)
-    assert prepared.finished() == read(out)[0]
-    (out / "results.json").write_text(text)
-    assert prepared.finished() is None
 
 
 def test_rows_that_are_there_are_not_decoded_again(tiny, finished, tmp_path, monkeypatch):

@@ -112,21 +112,6 @@ def test_bytes_of_a_run(capsys):
     )
 
 
-def test_bytes_of_a_tree(capsys):
-    """3 + 6 + 6 guesses: 16 tokens are scored, and the draft is called once a level."""
-    bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
-    output = shown(capsys, [XXL, TREES / "branching.gin"], *bindings)
-    assert ": speculative, tree 3-2-1, temperature 0," in output
-    each, draft_each = 24 * 2 * 4 * 64 * 64 * 4 / 1e6, 8 * 2 * 4 * 6 * 64 * 4 / 1e6
-    # The draft's leaves are never in its cache; up to two tokens are fed before its guesses.
-    assert cells(output, "self-attention cache") == pytest.approx(
-        [each * (64 + 15 + 1), draft_each * (64 + 9 + 1 + 2)], abs=0.01
-    )
-    assert cells(output, "logits of one call") == pytest.approx(
-        [4 * 16 * 32128 * 4 / 1e6, 4 * 6 * 32128 * 4 / 1e6], abs=0.01
-    )
-
-
 MESHES = ROOT / "configs" / "meshes"
 
 
@@ -218,13 +203,6 @@ def test_weights_of_few_bits(capsys):
     assert cells(rounded, "all parameters")[0] == pytest.approx(
         cells(shown(capsys, [XXL]), "all parameters")[0] / 2, rel=0.01
     )
-
-
-def test_weights_of_few_bits_on_a_mesh(capsys):
-    quantized = ROOT / "configs" / "drafters" / "quantized.gin"
-    assert planned([XXL, quantized, MESHES / "1x8.gin"], []) == 2
-    assert "cannot be cut, and this mesh cuts" in capsys.readouterr().err
-    assert "data x model" in shown(capsys, [XXL, quantized, MESHES / "8x1.gin"], "BATCH_SIZE=8")
 
 
 @pytest.mark.parametrize(

@@ -164,17 +164,6 @@ def test_parts_of_another_number_of_processes_are_refused(tmp_path):
     parts(0, 1)
 
 
-@pytest.mark.parametrize("sizes", [[3], [1] * 100, [4, 4, 1, 4, 2]])
-def test_every_batch_is_someones(tmp_path, sizes):
-    for count in (1, 2, 3, 8):
-        shares = [
-            list(Parts(Processes(i, count), tmp_path, 0, lambda: iter(sizes)).mine(sizes))
-            for i in range(count)
-        ]
-        dealt = [share.pop(0) for _ in range(len(sizes)) for share in shares if share]
-        assert dealt == sizes
-
-
 def test_another_runs_decodes_are_not_replaced(tiny, few, whole, tmp_path, capsys, monkeypatch):
     (tmp_path / "decodes.jsonl").write_bytes((whole / "decodes.jsonl").read_bytes())
     monkeypatch.setattr(Processes, "exchange", lambda self, mine: [mine] * self.count)

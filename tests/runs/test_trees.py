@@ -121,29 +121,11 @@ AT_ONCE = [
     ("branching", ("BRANCHING=None", "Tree.parents=(-1, 0, -1)"), "in the order of levels"),
     ("best_first", ("NODES=2",), "has 5 to 68 nodes to choose from, got nodes = 2"),
 ]
-AFTER_LOADING = [
-    ("branching", ("BRANCHING=(321,)",), "has 321 guesses for one position; the vocabulary has"),
-    ("branching", ("VERIFIER=@BlockVerifier()",), "BlockVerifier verifies chains only"),
-    ("best_first", ("DRAFT=@Copying()",), "A best-first tree needs a draft model"),
-    (
-        "branching",
-        ("VERIFIER=@KSeqVerifier()", "TEMPERATURE=1.0"),
-        "KSeqVerifier needs siblings that are drawn independently",
-    ),
-]
 
 
 @pytest.mark.parametrize(("name", "bindings", "message"), AT_ONCE, ids=str)
 def test_trees_that_are_refused_at_once(
     tiny, tmp_path, capsys, nothing_is_loaded, name, bindings, message
-):
-    code = main(tiny, tmp_path / "out", *bindings, files=files(tiny, f"trees/{name}.gin"))
-    check_error(capsys, code, message, tmp_path / "out")
-
-
-@pytest.mark.parametrize(("name", "bindings", "message"), AFTER_LOADING, ids=str)
-def test_trees_that_are_refused_before_anything_is_written(
-    tiny, tmp_path, capsys, name, bindings, message
 ):
     code = main(tiny, tmp_path / "out", *bindings, files=files(tiny, f"trees/{name}.gin"))
     check_error(capsys, code, message, tmp_path / "out")

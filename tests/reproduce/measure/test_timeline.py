@@ -10,7 +10,6 @@ from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
-from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
 from specdec.drafters.copying import Copying
 from specdec.drafters.model import model_draft
@@ -93,20 +92,3 @@ def test_events_follow_one_another_and_leave_little_out(recorded):
     gaps = [b.start_ms - a.end_ms for a, b in itertools.pairwise(events)]
     durations = [event.end_ms - event.start_ms for event in events]
     assert np.median(gaps) < 0.5 * np.median(durations)  # Medians: the machine may be busy.
-
-
-def test_nothing_is_compiled_in_a_run_that_counts(pairs, monkeypatch):
-    after, decode = [], timeline._decode
-
-    def counted(*args):
-        result = decode(*args)
-        after.append(num_programs())
-        return result
-
-    monkeypatch.setattr(timeline, "_decode", counted)
-    before = num_programs()
-    record(pairs["other"], 2, SAMPLING["greedy"], 33, 0)
-    # At least the draft, the target's call, the verdict and the commit.
-    assert before + 4 <= after[0]
-    assert len(after) == 1 + timeline.REPETITIONS
-    assert all(found == after[0] for found in after)

@@ -12,8 +12,7 @@ import numpy as np
 from tiny import ragged_inputs, random_t5_params
 
 from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
-from specdec.checkpoints import save_huggingface, save_t5x
-from specdec.checkpoints.loading import load_model
+from specdec.checkpoints import save_huggingface
 from specdec.decoding import loop
 from specdec.decoding.batches import Batch
 from specdec.decoding.loop import decode
@@ -111,7 +110,6 @@ def main(directory: Path, part: str) -> None:
         if PROGRAMS.get(mesh_name) == part:
             (directory / f"{mesh_name}.hlo").write_text(compiled(pair))
     if part == "few":
-        report["T5X alike"] = t5x_alike(directory, MESHES["2x4"])
         report["errors"] = errors(directory)
     (directory / "report.json").write_text(json.dumps(report))
 
@@ -126,18 +124,6 @@ def shards(params) -> dict[str, list[int]]:
         jax.tree_util.keystr(path): [leaf.size, *{s.data.size for s in leaf.addressable_shards}]
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-
-
-def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
-    """Whether a target comes from T5X's arrays as it does from safetensors, on every device."""
-    params = random_t5_params(CONFIGS["target"], SEEDS["target"])
-    save_t5x(directory / "t5x", CONFIGS["target"], params, step=1)
-    packed = load_model(str(directory / "t5x"), "float32", partitioning=mesh.target).params
-    expected = load(directory, mesh).target.params
-    alike = jax.tree.map(
-        lambda a, b: a.sharding == b.sharding and np.array_equal(a, b), packed, expected
-    )
-    return all(jax.tree.leaves(alike))
 
 
 def compiled(pair) -> str:
@@ -159,12 +145,6 @@ def errors(directory: Path) -> dict[str, str]:
     """What is said of meshes that do not fit."""
     attempts = {
         "heads": lambda: load(directory, DeviceMesh(1, 8), "six_heads"),
-        "d_ff": lambda: load(directory, DeviceMesh(1, 3), "target"),
-        "draft": lambda: load_pair(
-            target=directory / "target",
-            draft=directory / "six_heads",
-            mesh=DeviceMesh(1, 8, draft_rules=T5X_RULES),
-        ),
         "batch": lambda: load(directory, DeviceMesh(2, 4)).generate([[5, 1]], batch_size=3),
         "devices": lambda: load(directory, DeviceMesh(4, 4)),
     }

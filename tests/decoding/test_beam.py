@@ -135,28 +135,6 @@ def test_a_row_does_not_depend_on_its_neighbours(config):
     assert alone.steps.tolist() == [0, 0, together.steps[5], *[0] * 9]
 
 
-@pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
-@pytest.mark.parametrize("limit", [1, 2, 16])
-def test_hypotheses_end_with_eos_or_at_the_limit(config, limit):
-    model, params = t5()
-    result = search(model, params, config, INPUTS, limit)
-    for row in range(len(INPUTS)):
-        found = lists(result, row)
-        assert len({tokens for tokens, _ in found}) == len(found)
-        assert [score for _, score in found] == sorted((s for _, s in found), reverse=True)
-        for tokens, _ in found:
-            assert EOS not in tokens[:-1]
-            assert tokens[-1] == EOS or len(tokens) == limit
-        ended = [tokens[-1] == EOS for tokens, _ in found]
-        if config.rule == "t5x":
-            assert all(ended) or not any(ended)
-        else:
-            assert len(found) == config.num_beams
-        empty = result.num_tokens[row] == 0
-        assert np.isneginf(result.scores[row][empty]).all()
-        assert not result.tokens[row][empty].any()
-
-
 def rows(count):
     """A prompt of as many rows."""
     return ToyModel(V).prompt(np.zeros((count, 1), np.int32), np.ones(count, np.int32))

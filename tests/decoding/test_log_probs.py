@@ -116,14 +116,3 @@ def test_alternatives(pairs):
 def test_nothing_is_kept_unless_asked(pairs):
     out = pairs["t5"].generate(TEXTS, gamma=2, max_decode_len=9)
     assert out.log_probs is out.adjusted_log_probs is out.alternatives is None
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [({"top_log_probs": 20}, "top_log_probs is 20, and the vocabulary has 19 tokens"),
-     ({"top_log_probs": -1}, "top_log_probs must be at least 0"),
-     ({"top_log_probs": 2, "method": "beam"}, "leave top_log_probs out")],
-)  # fmt: skip
-def test_bad_options(pairs, options, told):
-    with pytest.raises(ValueError, match=told):
-        pairs["t5"].generate(TEXTS, **options)

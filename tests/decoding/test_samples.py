@@ -171,20 +171,3 @@ def test_auto_chooses_for_as_many_rows(paths, monkeypatch):
     with pytest.raises(Stop):
         pair.generate(TEXTS, gamma="auto", num_samples=3, sampling=WARM, batch_size=2)
     assert (seen[0].batch_size, seen[0].num_samples) == (6, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [({"num_samples": 0}, "num_samples must be at least 1"),
-     ({"num_samples": 2}, "at temperature 0 all samples are the same: give sampling="),
-     ({"num_samples": 2, "method": "beam"}, "all samples are the same: give num_return")],
-)  # fmt: skip
-def test_bad_options(options, told):
-    with pytest.raises(ValueError, match=told):
-        specdec.Decoding(**options)
-
-
-def test_streams_have_one(paths):
-    pair = pair_of(paths, "t5", "draft")
-    with pytest.raises(ValueError, match="num_samples = 1"):
-        next(pair.stream(TEXTS[0], num_samples=2, sampling=WARM))

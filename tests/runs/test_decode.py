@@ -266,17 +266,11 @@ def test_output_directory_that_cannot_be_written(
     check_error(capsys, main(tiny, tmp_path / "out"), "Permission denied", tmp_path / "out")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "missing", "nan", "vocabulary"])
+@pytest.mark.parametrize("damage", ["nan", "vocabulary"])
 def test_damaged_checkpoints(tiny, tmp_path, capsys, damage):
     draft, directory = shutil.copytree(tiny.draft, tmp_path / "draft"), tmp_path / "out"
     weights = draft / "model.safetensors"
-    if damage == "truncated":
-        weights.write_bytes(weights.read_bytes()[:-100])
-        message = "model.safetensors"
-    elif damage == "missing":
-        weights.unlink()
-        message = str(draft)
-    elif damage == "nan":
+    if damage == "nan":
         arrays = safetensors.load_file(weights)
         name = sorted(arrays)[0]
         arrays[name] = arrays[name].copy()

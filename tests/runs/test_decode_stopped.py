@@ -202,19 +202,6 @@ def test_a_bad_row_is_skipped_by_rule(tiny, tmp_path, capsys, kind):
     assert not (tmp_path / "good" / "skipped.jsonl").exists()
 
 
-def test_many_bad_rows_are_counted_and_all_written(tiny, tmp_path, capsys):
-    file, out = tmp_path / "in.txt", tmp_path / "out"
-    file.write_text("a dog\n" + "\n" * 14 + "the cat\n")
-    for _ in range(2):  # The second run finds everything done, and says it again.
-        assert main(tiny, out, *SETTINGS, "BAD_ROWS='skip'", input_file=str(file)) == 0
-        error = capsys.readouterr().err
-        assert error.count("Skipped: ") == 10
-        assert "  and 4 more, in skipped.jsonl" in error
-        lines = (out / "skipped.jsonl").read_text().splitlines()
-        assert [json.loads(line)["id"] for line in lines] == list(range(1, 15))
-        assert sorted(row["id"] for row in read(out)[1]) == [0, 15]
-
-
 @pytest.mark.parametrize("line", ["no tab", "\tno input"])
 def test_bad_lines_of_a_pairs_file(tiny, tmp_path, capsys, line):
     (tmp_path / "test.tsv").write_text(f"a dog\tein Hund\n{line}\nthe cat\tdie Katze\n")

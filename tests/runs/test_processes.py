@@ -1,7 +1,6 @@
 """Several real processes decode one task together, on loopback."""
 
 import os
-import shutil
 import signal
 import socket
 import time
@@ -255,36 +254,3 @@ def test_processes_of_one_target_end_together_and_go_on(
     assert [code for code, *_ in ended(start_all(tiny, [tmp_path] * 2, *given))] == [0, 0]
     whole = alone_on_mesh(tiny, tmp_path_factory.mktemp("whole"), many, (1, 2))
     assert_same(tmp_path, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("problem", "words"),
-    [
-        ("weights", ["another run", "weights that every device holds"]),
-        ("checkpoint", ["Process 1 of 2", "truncated"]),
-    ],
-)
-def test_what_is_wrong_in_one_process_is_told_by_all(tiny, few, tmp_path, problem, words):
-    directories, other = [tmp_path / "a", tmp_path / "b"], tmp_path / "target"
-    shutil.copytree(tiny.target, other)
-    weights = other / "model.safetensors"
-    if problem == "weights":
-        shutil.copy(tiny.draft / weights.name, weights)
-    else:
-        weights.write_bytes(weights.read_bytes()[:-1000])
-    # The same name everywhere, as on hosts of their own.
-    for name, source in (("here", tiny.target), ("there", other)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "target").symlink_to(source)
-    given = [*on_mesh(1, 2), f"--gin.DATA_DIR={str(few)!r}", "--gin.TARGET='target'"]
-    cwds = (tmp_path / "here", tmp_path / "there")
-    runs = ended(start_all(tiny, directories, *given, cwds=cwds))
-    said = [error for *_, error in runs]
-    assert all(code in (1, 2) for code, *_ in runs), runs
-    for word in words:
-        assert any(word in error for error in said), said
-    for error in said:
-        assert error.splitlines()[-1].startswith("error: ")
-        assert "Traceback" not in error
-    assert not any(path.exists() for path in directories)

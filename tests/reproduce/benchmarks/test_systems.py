@@ -6,17 +6,14 @@ import importlib
 import importlib.util
 
 import jax
-import numpy as np
 import pytest
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
-from specdec.checkpoints import load_huggingface, save_huggingface
+from specdec.checkpoints import save_huggingface
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.reproduce.benchmarks.systems import (
     SYSTEMS,
-    huggingface,
     specdec_loop,
-    t5x,
 )
 from specdec.reproduce.benchmarks.workload import random_weights
 
@@ -119,40 +116,3 @@ def test_the_same_beams(name, workload, request):
         (found,) = system.decode(row, None)
         assert found == expected
         assert len(system.decode(row, [1])[0]) == 1
-
-
-def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
-    workload, checkpoints, tmp_path
-):
-    """The target's own decoder as the draft: were it given anything else, it would be rejected.
-
-    Beside an encoding times 1e5 the embedded tokens are nothing, and RMSNorm undoes the factor.
-    """
-    pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    target, params = load_huggingface(checkpoints / "target")
-    norm = {"scale": np.ones(target.d_model, np.float32)}
-    params = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
-    config = dataclasses.replace(target, num_encoder_layers=0, encoding_width=target.d_model)
-    projection = {"kernel": 1e5 * np.eye(target.d_model, dtype=np.float32)}
-    encoder = {"input_projection": projection, "encoder_norm": norm}
-    save_huggingface(tmp_path / "target", target, params)
-    save_huggingface(tmp_path / "draft", config, {**params, "encoder": encoder})
-    workload = dataclasses.replace(
-        workload, target=str(tmp_path / "target"), draft=str(tmp_path / "draft"), batch_size=1,
-    )  # fmt: skip
-    system = huggingface.System(workload, "assisted_constant", {"threads": 1})
-    assert isinstance(system._model, transformers.T5ForConditionalGeneration)
-    calls = []
-    system._model.decoder.register_forward_hook(lambda *_: calls.append(None))
-    tokens = system.decode([0], [12])
-    plain = specdec_loop.System(workload, "autoregressive", {})
-    assert tokens == [plain.decode([0], [12])[0]]
-    assert len(calls) <= -(-12 // (workload.gamma + 1)) + 1
-
-
-def test_t5x_is_absent_without_a_checkout(tmp_path):
-    with pytest.raises(ImportError, match="give --t5x_path"):
-        t5x.import_t5x(None)
-    with pytest.raises(ImportError, match="no T5X checkout at"):
-        t5x.import_t5x(str(tmp_path))

@@ -1,7 +1,6 @@
 """Alpha along a target's texts: what is on disk is used only for the same models and texts."""
 
 import dataclasses
-import json
 import shutil
 
 import pytest
@@ -39,14 +38,3 @@ def test_rows_of_other_texts_are_not_used(run, tmp_path):
     for name in ("texts.jsonl", "run.json"):
         (out / name).unlink()
     assert alphas(other.do(out)) == alphas(fresh)
-
-
-def test_other_inputs_are_another_measurement(run, tiny, tmp_path):
-    out = tmp_path / "out"
-    run.do(out)
-    path = tmp_path / "data" / "test.tsv"
-    path.write_text(path.read_text().replace("dog", "fox"))
-    changed = dataclasses.replace(run, task=pairs_file("toy", str(path.parent), "test"))
-    with pytest.raises(ValueError, match="holds another measurement"):
-        changed.do(out)
-    assert json.loads((out / "alpha.json").read_text())["drafts"]

@@ -11,8 +11,6 @@ from specdec.training.train import TextFiles
 from specdec.types import SamplingConfig
 from tests.runs.conftest import TEXTS
 
-GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
-
 
 @pytest.fixture(scope="module")
 def ngrams(tiny):
@@ -90,3 +88,9 @@ def test_tables_of_another_vocabulary_are_refused(tiny, ngrams, tmp_path):
     with pytest.raises(ValueError, match="another vocabulary"):
         specdec.load_pair(target=tiny.target, draft=specdec.Ngram(str(tmp_path / "n")))
     assert Vocabulary(tiny.target)
+
+
+def test_tables_have_a_temperature_of_their_own(tiny, ngrams):
+    pair = specdec.load_pair(target=tiny.target, draft=specdec.Ngram(ngrams))
+    with pytest.raises(ValueError, match="set the draft's own temperature"):
+        pair.generate(TEXTS, gamma=2, sampling=SamplingConfig(1.0, top_k=3))

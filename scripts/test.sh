@@ -18,7 +18,7 @@ oracle=(
 contracts=(tests/models/test_contract.py tests/drafters)
 programs=(
   tests/models/test_few_tokens.py
-  tests/decoding/test_programs.py tests/test_bundled_pair.py tests/test_real_weights.py
+  tests/decoding/test_program_text.py tests/test_bundled_pair.py tests/test_real_weights.py
 )
 # What is about programs themselves is compiled as it is for users. All other tests are mostly
 # compilation, which takes a third of the time without optimization. The core also runs for long: a

@@ -1,7 +1,6 @@
 """Small decodes as shapes, of every drafter, verifier and beam search."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,7 @@ from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftParams, OpenDraft, chain
 from specdec.drafters.copying import Copying
 from specdec.drafters.eagle import EagleDrafter
-from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.hierarchical import Hierarchical
-from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.quantized import Quantized
@@ -29,9 +26,6 @@ from specdec.drafters.shape import Tree
 from specdec.models.bart.config import BartConfig
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.heads import network as heads
-from specdec.models.heads.model import HeadsParams, TargetHeads
-from specdec.models.look_ahead import model as look_ahead
 from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config
 from specdec.testing.toys import dyadic_ngrams
@@ -59,13 +53,6 @@ _SHARED = {
 }  # fmt: skip
 _TARGETS = {
     "bart": BartConfig(**_COMMON, **_BART),
-    "m2m_100": BartConfig(
-        **_COMMON, **_BART, positions="tensor2tensor", pre_norm=True, embedding_norm=False,
-        activation="relu", logits_bias=False,
-    ),
-    "llama": RotaryConfig(
-        **_COMMON, num_layers=1, num_kv_heads=1, head_dim=64, tied_logits=False,
-    ),
     "t5gemma": RotaryConfig(
         **_COMMON | _SHARED, attention_softcap=50.0, logits_softcap=30.0, scaled_embedding=True,
         encoder=Stack(**_SHARED, attention_softcap=50.0),
@@ -82,32 +69,16 @@ GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
 SHAPE = Tree((2, 1, 1))
 
 
-@dataclasses.dataclass(frozen=True)
-class OnStates:
-    """What drafts on the target's states, with weights that have learned nothing."""
-
-    kind: str
+class Eagle:
+    """A layer on the target's states, with weights that have learned nothing."""
 
     def open(self, opening):
-        model, own = opening.target.model, opening.target.params
-        if self.kind == "eagle":
-            config = EagleConfig(WIDTH, WIDTH, 2, 64, 128, True)
-            layer = eagle.EagleModel(model, config)
-            weights = layer.pack(eagle.init_params(config, jax.random.key(0)))
-            make, params = functools.partial(EagleDrafter, layer), eagle.EagleParams(weights, own)
-        elif self.kind == "look-ahead":
-            config = look_ahead.LookAheadConfig(GAMMA, WIDTH)
-            weights = look_ahead.init_params(config, jax.random.key(0))["embeddings"]
-            ahead = look_ahead.LookAheadModel(model, config)
-            make = functools.partial(LookAheadDrafter, ahead)
-            params = look_ahead.LookAheadParams(weights, own)
-        else:
-            config = heads.HeadsConfig("blockwise", GAMMA, WIDTH, 128)
-            weights = heads.init_params(config, jax.random.key(0))
-            make = functools.partial(OffsetHeadsDrafter, TargetHeads(model, config))
-            params = HeadsParams(weights, own)
+        config, model = EagleConfig(WIDTH, WIDTH, 2, 64, 128, True), opening.target.model
+        layer = eagle.EagleModel(model, config)
+        weights = layer.pack(eagle.init_params(config, jax.random.key(0)))
+        params = eagle.EagleParams(weights, opening.target.params)
         return OpenDraft(
-            lambda gamma, stop_below: make(chain(gamma), False),
+            lambda gamma, stop_below: EagleDrafter(layer, chain(gamma), False),
             lambda sampling: DraftParams(params, sampling.traced()), params,
         )  # fmt: skip
 
@@ -155,9 +126,7 @@ CASES = {
     "int8": (Quantized(8), {}),
     "int4": (Quantized(4), {}),
     "hierarchical": (Hierarchical(Quantized(8), Copying()), {}),
-    "heads": (OnStates("heads"), {}),
-    "eagle": (OnStates("eagle"), {}),
-    "look-ahead": (OnStates("look-ahead"), {}),
+    "eagle": (Eagle(), {}),
     "beams": (None, {"method": "beam", "beam": BeamConfig(2)}),
     "speculative beams": (
         DRAFT,

@@ -57,7 +57,7 @@ def _products_in(module, computation, instruction):
 def test_products_are_of_one_size_whatever_gamma():
     plain = products(compiled(0))
     assert sum(plain.values()) >= 9  # A layer's eight, the logits.
-    for gamma in (1, 3, 7):
+    for gamma in (1, 7):
         assert products(compiled(gamma)) == plain
     assert products(compiled(8)) != plain  # Nine tokens are two tiles.
 

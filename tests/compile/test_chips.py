@@ -16,16 +16,10 @@ from specdec.models.partitioning import DeviceMesh
 @pytest.mark.parametrize(
     ("name", "chip", "count", "shape", "hosts"),
     [
-        ("v4", "v4", 1, (2, 2, 1), 1), ("v4-8", "v4", 4, (2, 2, 1), 1),
-        ("v4-16", "v4", 8, (2, 2, 2), 2), ("v4-32", "v4", 16, (2, 2, 4), 4),
-        ("v4-1024", "v4", 512, (8, 8, 8), 128), ("v5p", "v5p", 1, (2, 2, 1), 1),
-        ("v5p-8", "v5p", 4, (2, 2, 1), 1), ("v5p-32", "v5p", 16, (2, 2, 4), 4),
-        ("v5e", "v5e", 1, (1, 1), 1), ("v5e-4", "v5e", 4, (2, 2), 1),
-        ("v5e-8", "v5e", 8, (2, 4), 1), ("v5litepod-8", "v5e", 8, (2, 4), 1),
-        ("v5e-16", "v5e", 16, (4, 4), 4), ("v5litepod-16", "v5e", 16, (4, 4), 4),
-        ("v5e-256", "v5e", 256, (16, 16), 64), ("v6e-4", "v6e", 4, (2, 2), 1),
-        ("v6e-8", "v6e", 8, (2, 4), 1), ("v6e-16", "v6e", 16, (4, 4), 4),
-        ("v6e-32", "v6e", 32, (4, 8), 8),
+        ("v4", "v4", 1, (2, 2, 1), 1), ("v4-16", "v4", 8, (2, 2, 2), 2),
+        ("v4-1024", "v4", 512, (8, 8, 8), 128), ("v5p-8", "v5p", 4, (2, 2, 1), 1),
+        ("v5e", "v5e", 1, (1, 1), 1), ("v5litepod-8", "v5e", 8, (2, 4), 1),
+        ("v5e-16", "v5e", 16, (4, 4), 4), ("v6e-32", "v6e", 32, (4, 8), 8),
     ],
 )  # fmt: skip
 def test_names_are_googles(name, chip, count, shape, hosts):
@@ -40,26 +34,14 @@ def test_names_are_googles(name, chip, count, shape, hosts):
         assert each == dict.fromkeys(range(hosts), count // hosts)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("v5e-16", "16 x TPU v5e on 4 hosts"), ("v4-32", "16 x TPU v4 on 4 hosts"),
-        ("v4-8", "4 x TPU v4"), ("v6e", "TPU v6e"), ("h100", "H100"),
-    ],
-)  # fmt: skip
-def test_what_a_slice_is(name, words):
-    assert str(chips.find(name)) == words
-
-
-@pytest.mark.parametrize(("name", "kind"), [("h100", "H100"), ("h200", "H200")])
-def test_gpus(name, kind):
-    (device,) = compilers.devices(chips.find(name))
-    assert kind in device.device_kind
+def test_what_a_slice_is():
+    names = ("v5e-16", "v4-8", "v6e", "h100")
+    expected = ["16 x TPU v5e on 4 hosts", "4 x TPU v4", "TPU v6e", "H100"]
+    assert [str(chips.find(name)) for name in names] == expected
 
 
 @pytest.mark.parametrize("name", [
-    "v3", "v4-3", "v4-4", "v4-7", "v4-9", "v4-12", "v5e-2", "v5e-3", "v5e-12", "v6e-512", "v5p-48",
-    "h100-8", "v7-16", "v5e-", "v5e-016x", "V4", "", None, 4,
+    "v3", "v4-3", "v4-12", "v5e-2", "v6e-512", "h100-8", "v5e-016x", "V4", "", None, 4,
 ])  # fmt: skip
 def test_what_there_is_not(name):
     message = f"is called {re.escape(repr(name))}\\. .*v5p.*h200.*v4-8/16/.*v5e-1/4/8/"
@@ -90,14 +72,6 @@ def test_a_wheel_is_of_another_jax(monkeypatch, chip, package):
     monkeypatch.setattr(metadata, "version", lambda n: "0.0.7" if n == package else real(n))
     with pytest.raises(ValueError, match=rf"{package} 0.0.7 .*JAX {jax.__version__}.*compilers"):
         compilers.check(chips.find(chip))
-
-
-def test_the_user_has_set_a_variable(monkeypatch):
-    monkeypatch.setenv("TPU_WORKER_ID", "0")
-    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
-    compilers.devices.cache_clear()
-    compilers.devices(chips.find("v5e"))
-    assert compilers.os.environ["TPU_ACCELERATOR_TYPE"] == "v5litepod-8"
 
 
 def test_a_mesh_of_more_chips_than_there_are():

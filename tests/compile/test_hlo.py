@@ -35,11 +35,6 @@ def test_lines_are_read(module):
     assert [each.name for each in module.called(guess, "body")] == ["step"]
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("pred", 8), ("s4", 4), ("bf16", 16), ("f8e4m3fn", 8)])
-def test_bits(dtype, bits):
-    assert hlo.Shape(dtype, (2, 4)).bytes == bits
-
-
 def test_no_program():
     with pytest.raises(ValueError, match="no ENTRY"):
         hlo.parse("HloModule nothing\n")
@@ -166,49 +161,3 @@ ENTRY %main (a: (s32[], f32[64,64])) -> (s32[], f32[64,64]) {
 
 def test_what_is_read_ahead_belongs_to_the_phase_that_needs_it():
     assert Reader(hlo.parse(AHEAD)).phases().block["draft"].bytes == 4 * 64 * 64 * 4
-
-
-# A fusion in a fusion: of the kernel it takes the whole, of the stack a slice.
-NESTED = """HloModule nested
-%whole (k: f32[64,128]) -> f32[128,64] {
-  %k = f32[64,128] parameter(0)
-  ROOT %b = f32[128,64] bitcast(%k)
-}
-%part (s: f32[9,64,128], i: s32[]) -> f32[1,64,128] {
-  %s = f32[9,64,128] parameter(0)
-  %i = s32[] parameter(1)
-  ROOT %d = f32[1,64,128] dynamic-slice(%s, %i, %i, %i)
-}
-%outer (x: f32[64,128], y: f32[9,64,128], j: s32[]) -> f32[] {
-  %x = f32[64,128] parameter(0)
-  %y = f32[9,64,128] parameter(1)
-  %j = s32[] parameter(2)
-  %u = f32[128,64] fusion(%x), kind=kLoop, calls=%whole
-  %v = f32[1,64,128] fusion(%y, %j), kind=kLoop, calls=%part
-  ROOT %r = f32[] dot(%u, %v)
-}
-ENTRY %main (x.1: f32[64,128], y.1: f32[9,64,128], j.1: s32[]) -> f32[] {
-  %x.1 = f32[64,128] parameter(0)
-  %y.1 = f32[9,64,128] parameter(1)
-  %j.1 = s32[] parameter(2)
-  ROOT %f = f32[] fusion(%x.1, %y.1, %j.1), kind=kOutput, calls=%outer
-}
-"""
-
-
-def test_a_fusion_in_a_fusion_reads_what_it_takes():
-    found = hlo.parse(NESTED)
-    assert bytes_of(found, found.entry, found.entry.root) == 2 * 4 * 64 * 128 + 4 + 4
-
-
-TWICE = """HloModule twice
-ENTRY %main (w: f32[64,128]) -> f32[64] {
-  %w = f32[64,128] parameter(0)
-  ROOT %c = f32[64] custom-call(%w, %w), custom_call_target="kernel"
-}
-"""
-
-
-def test_an_array_that_is_given_twice_is_read_once():
-    found = hlo.parse(TWICE)
-    assert bytes_of(found, found.entry, found.entry.root) == 4 * 64 * 128 + 4 * 64

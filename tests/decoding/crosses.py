@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from sizes import watch
+from small_vocabularies import LINES
 from uneven import LIMIT, SAMPLED, ThreeKinds, texts
 
 import specdec
@@ -169,20 +170,7 @@ def options(case):
 def inputs(case):
     """Texts, and a prefix for each: those of a run are strings, and it has one prefix for all."""
     if case["entry"] == "interrupted run":
-        words = [
-            "quick",
-            "brown",
-            "fox",
-            "jumps",
-            "over",
-            "the",
-            "lazy",
-            "dog",
-            "and",
-            "sees",
-            "a",
-            "cat",
-        ]
+        words = LINES[0].split()[1:]
         given = [" ".join(words[i % 5 : i % 5 + 1 + i % 3]) for i in range(TEXTS)]
         return given, None if case["prefix"] == "none" else ["The"] * TEXTS
     prefixes = [row[:-1][: 1 + i % 4] for i, row in enumerate(texts(TEXTS, 1))]

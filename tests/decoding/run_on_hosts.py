@@ -4,7 +4,6 @@ For test_several_hosts.py; alone, as process 0 of 1, what they are compared with
 report-I.json, and chains.hlo, the program that sampled chains.
 """
 
-import gc
 import json
 import sys
 from pathlib import Path
@@ -18,21 +17,15 @@ from tiny import ragged_inputs, random_params
 
 from specdec import Copying, DeviceMesh, NoRepeatNgram, load_pair
 from specdec.checkpoints import save_huggingface, save_t5x
-from specdec.checkpoints.loading import load_model
 from specdec.checkpoints.parameters import StoredArray
 from specdec.core.processes import exchange
 from specdec.decoding import loop
-from specdec.models.t5.config import T5Config
 
 # Chains whose numbers are told too: what rounding would change, they show.
 CHAINS = WAYS["sampled"] | {"log_probs": True}
 RULES = CHAINS | {"rules": [NoRepeatNgram(2)]}
 PREFIX = CHAINS | {"prefix": [[5, 6, 7 + row % 40] for row in range(t5.ROWS)]}
 WHOLE, CUT, HALVES = "1x8", "1x8, draft as target", "2x4"
-FORMATS = {
-    "huggingface": save_huggingface,
-    "T5X": lambda path, config, params: save_t5x(path, config, params, step=1),
-}
 # model -> (mesh, way) -> what generate is given.
 SUITES = {
     "few": {"t5": {(WHOLE, "chains"): CHAINS}},
@@ -57,12 +50,6 @@ SUITES = {
 CONFIGS = {"t5": t5.CONFIGS, "gpt": {
     "target": families.TARGETS["gpt"], "draft": families.DRAFTS["gpt"],
 }}  # fmt: skip
-# A gigabyte of which programs take little; and of the same tree, for the programs alone.
-BIG = {"num_encoder_layers": 6, "num_decoder_layers": 6, "num_heads": 16}
-MEMORY = {
-    "large": T5Config(vocab_size=32128, d_model=1024, head_dim=64, d_ff=2816, **BIG),
-    "small": T5Config(vocab_size=64, d_model=32, head_dim=8, d_ff=64, **BIG),
-}
 
 
 def main(directory: Path, suite: str, index: int, count: int, address: str) -> None:
@@ -79,8 +66,6 @@ def main(directory: Path, suite: str, index: int, count: int, address: str) -> N
             reads.bytes = 0
             holds = held(load(directory, model, MESHES[WHOLE]))
             report["reads"][model] = [reads.bytes, holds]
-    if suite in FORMATS:
-        report["memory"] = memory(directory, suite, index)
     for model, cases in SUITES.get(suite, {}).items():
         for (mesh, way), options in cases.items():
             pair = load(directory, model, MESHES[mesh])
@@ -107,36 +92,6 @@ def save(directory: Path) -> None:
             save_huggingface(directory / family / name, config, params)
             if family == "t5":
                 save_t5x(directory / "t5x" / name, config, params, step=1)
-
-
-def memory(directory: Path, form: str, index: int) -> dict[str, int]:
-    """Bytes: what this process's devices hold of a target, its largest parameter, and by how much
-    the process grew at most while it was loaded.
-    """
-    if not index:
-        for name, config in MEMORY.items():
-            FORMATS[form](directory / name, config, jax.device_get(random_params(config, 0)))
-    exchange(b"")
-    partitioning = MESHES[WHOLE].target
-    load_model(str(directory / "small"), "float32", partitioning=partitioning)
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # The peak is from now on.
-    before = grown("VmRSS")
-    params = load_model(str(directory / "large"), "float32", partitioning=partitioning).params
-    jax.block_until_ready(params)
-    leaves = jax.tree.leaves(params)
-    return {
-        "grown": grown("VmHWM") - before,
-        "share": sum(shard.data.nbytes for leaf in leaves for shard in leaf.addressable_shards),
-        "largest": max(leaf.nbytes for leaf in leaves),
-    }
-
-
-def grown(name: str) -> int:
-    """A line of the kernel's about this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (found,) = (line for line in lines if line.startswith(f"{name}:"))
-    return 1024 * int(found.split()[1])
 
 
 def load(directory: Path, model: str, mesh: DeviceMesh):

@@ -5,7 +5,6 @@ Writes report.json, and <program>.hlo for programs as they were compiled. PART i
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -13,8 +12,7 @@ import numpy as np
 from tiny import ragged_inputs, random_t5_params
 
 from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
-from specdec.checkpoints import save_huggingface, save_t5x
-from specdec.checkpoints.loading import load_model
+from specdec.checkpoints import save_huggingface
 from specdec.decoding import loop
 from specdec.decoding.batches import Batch
 from specdec.decoding.loop import decode
@@ -89,7 +87,7 @@ def main(directory: Path, part: str) -> None:
         save_huggingface(directory / name, config, random_t5_params(config, SEEDS[name]))
     inputs = ragged_inputs(ROWS, 12, V)
     texts = [[t for t in row if t] for row in np.asarray(inputs).tolist()]
-    report = {"devices": jax.device_count(), "decodes": {}, "shards": {}, "seconds": {}}
+    report = {"devices": jax.device_count(), "decodes": {}, "shards": {}}
     for mesh_name, mesh in MESHES.items():
         pair = load(directory, mesh)
         if mesh:
@@ -98,7 +96,6 @@ def main(directory: Path, part: str) -> None:
             }  # fmt: skip
         ways = {way for name, way in PARTS[part] if mesh_name in (name, "one device")}
         for name in (way for way in WAYS if way in ways):
-            began = time.monotonic()
             output = pair.generate(
                 texts, max_decode_len=LIMIT, batch_size=BATCH, seed=SEED, **WAYS[name]
             )
@@ -110,11 +107,9 @@ def main(directory: Path, part: str) -> None:
                 "target_calls": output.stats.target_calls,
                 "beams": beams,
             }
-            report["seconds"][f"{mesh_name}, {name}"] = time.monotonic() - began
         if PROGRAMS.get(mesh_name) == part:
             (directory / f"{mesh_name}.hlo").write_text(compiled(pair))
     if part == "few":
-        report["T5X alike"] = t5x_alike(directory, MESHES["2x4"])
         report["errors"] = errors(directory)
     (directory / "report.json").write_text(json.dumps(report))
 
@@ -129,18 +124,6 @@ def shards(params) -> dict[str, list[int]]:
         jax.tree_util.keystr(path): [leaf.size, *{s.data.size for s in leaf.addressable_shards}]
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-
-
-def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
-    """Whether a target comes from T5X's arrays as it does from safetensors, on every device."""
-    params = random_t5_params(CONFIGS["target"], SEEDS["target"])
-    save_t5x(directory / "t5x", CONFIGS["target"], params, step=1)
-    packed = load_model(str(directory / "t5x"), "float32", partitioning=mesh.target).params
-    expected = load(directory, mesh).target.params
-    alike = jax.tree.map(
-        lambda a, b: a.sharding == b.sharding and np.array_equal(a, b), packed, expected
-    )
-    return all(jax.tree.leaves(alike))
 
 
 def compiled(pair) -> str:
@@ -162,12 +145,6 @@ def errors(directory: Path) -> dict[str, str]:
     """What is said of meshes that do not fit."""
     attempts = {
         "heads": lambda: load(directory, DeviceMesh(1, 8), "six_heads"),
-        "d_ff": lambda: load(directory, DeviceMesh(1, 3), "target"),
-        "draft": lambda: load_pair(
-            target=directory / "target",
-            draft=directory / "six_heads",
-            mesh=DeviceMesh(1, 8, draft_rules=T5X_RULES),
-        ),
         "batch": lambda: load(directory, DeviceMesh(2, 4)).generate([[5, 1]], batch_size=3),
         "devices": lambda: load(directory, DeviceMesh(4, 4)),
     }

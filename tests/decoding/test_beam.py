@@ -49,27 +49,15 @@ def lists(result, row):
     ]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [pytest.param(BeamConfig(1), marks=pytest.mark.slow), BeamConfig(1, "huggingface")],
-)
-def test_one_beam_is_greedy_decoding(config):
-    """T5X's one beam may also end with EOS where that is the second likeliest: then its path is."""
+def test_one_beam_is_greedy_decoding():
     model, params = t5()
     greedy = decode(
         Engine(model), EngineParams(params, SamplingConfig(0.0).traced()), prompt_of(model, INPUTS),
         np.arange(len(INPUTS)), 12, 0, output_bucket=BUCKET,
     )  # fmt: skip
-    found = search(model, params, config, INPUTS)
-    if config.rule == "huggingface":
-        np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
-        np.testing.assert_array_equal(found.num_tokens[:, 0], greedy.num_tokens)
-        return
-    for tokens, count, plain in zip(
-        found.tokens[:, 0], found.num_tokens[:, 0], np.asarray(greedy.tokens), strict=True
-    ):
-        before = tokens[: count - 1]
-        np.testing.assert_array_equal(before, plain[: len(before)])
+    found = search(model, params, BeamConfig(1, "huggingface"), INPUTS)
+    np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
+    np.testing.assert_array_equal(found.num_tokens[:, 0], greedy.num_tokens)
 
 
 def toy(contexts=7, vocab=4, seed=0):
@@ -96,10 +84,8 @@ def hypotheses(table, hashed, limit):
 
 
 PENALTIES = [
-    BeamConfig(64, "t5x", alpha=0.0),
-    BeamConfig(64, "t5x", alpha=0.6),
-    BeamConfig(64, "t5x", alpha=2.0),
-    *(BeamConfig(64, "huggingface", length_penalty=p) for p in (-1.0, 0.0, 0.6, 1.0, 2.0)),
+    *(BeamConfig(64, "t5x", alpha=alpha) for alpha in (0.0, 0.6, 2.0)),
+    *(BeamConfig(64, "huggingface", length_penalty=p) for p in (-1.0, 0.0, 2.0)),
     BeamConfig(64, "huggingface", length_penalty=2.0, early_stopping="never"),
 ]
 
@@ -108,7 +94,7 @@ PENALTIES = [
 def test_beams_as_many_as_there_are_outputs_find_the_best(config):
     """Against all outputs of up to four tokens. T5X's rule has those that end, if any does."""
     limit = 4
-    for seed in range(4):
+    for seed in range(2):
         model, table = toy(seed=seed)
         inputs = np.array([[2, 3, 1], [3, 1, 0], [2, 1, 0]])
         result = search(model, table, config, inputs, limit)
@@ -147,28 +133,6 @@ def test_a_row_does_not_depend_on_its_neighbours(config):
     assert lists(alone, 2) == lists(together, 5)
     assert not alone.num_tokens[:2].any()
     assert alone.steps.tolist() == [0, 0, together.steps[5], *[0] * 9]
-
-
-@pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
-@pytest.mark.parametrize("limit", [1, 2, 16])
-def test_hypotheses_end_with_eos_or_at_the_limit(config, limit):
-    model, params = t5()
-    result = search(model, params, config, INPUTS, limit)
-    for row in range(len(INPUTS)):
-        found = lists(result, row)
-        assert len({tokens for tokens, _ in found}) == len(found)
-        assert [score for _, score in found] == sorted((s for _, s in found), reverse=True)
-        for tokens, _ in found:
-            assert EOS not in tokens[:-1]
-            assert tokens[-1] == EOS or len(tokens) == limit
-        ended = [tokens[-1] == EOS for tokens, _ in found]
-        if config.rule == "t5x":
-            assert all(ended) or not any(ended)
-        else:
-            assert len(found) == config.num_beams
-        empty = result.num_tokens[row] == 0
-        assert np.isneginf(result.scores[row][empty]).all()
-        assert not result.tokens[row][empty].any()
 
 
 def rows(count):
@@ -214,23 +178,13 @@ def test_nan_is_told():
     ("arguments", "words"),
     [
         ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
-        ({"num_beams": 2.5}, "num_beams must be a whole number"),
         ({"rule": "google"}, "rule must be 't5x' or 'huggingface', got 'google'"),
         ({"alpha": -1.0}, "alpha must be finite and >= 0, got -1.0"),
         ({"length_penalty": 1.0}, "length_penalty belongs to rule='huggingface'"),
-        ({"early_stopping": False}, "early_stopping belongs to rule='huggingface'"),
         ({"rule": "huggingface", "alpha": 0.6}, "alpha belongs to rule='t5x'"),
-        ({"rule": "huggingface", "length_penalty": float("nan")}, "length_penalty must be finite"),
         ({"rule": "huggingface", "early_stopping": "always"}, 'False, True or "never"'),
-        ({"rule": "huggingface", "early_stopping": 1}, 'False, True or "never"'),
     ],
 )
 def test_a_config_says_what_is_wrong(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         BeamConfig(**arguments)
-
-
-def test_a_config_has_its_rules_defaults():
-    assert BeamConfig() == BeamConfig(4, "t5x", alpha=0.6)
-    expected = BeamConfig(4, "huggingface", length_penalty=1.0, early_stopping=False)
-    assert BeamConfig(rule="huggingface") == expected

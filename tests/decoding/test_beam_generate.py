@@ -1,29 +1,26 @@
-"""``pair.generate(method="beam")``: what comes out, and what it says of bad arguments."""
+"""``pair.generate`` by plain and speculative beams: what comes out, and bad arguments."""
 
 import re
 
-import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from pairs import pair_of
 
 import specdec
-from specdec.checkpoints import save_huggingface
+from specdec.core.theory_beams import beam_speedup, levels_per_call
 
 TEXTS = [[5, 9, 1], [3, 4, 8, 12, 1], [7, 1]]
 LIMIT = 10
+FAST = {"method": "speculative_beam"}
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pair")
-    save_huggingface(path, TINY["v1.1"], jax.device_get(random_t5_params(TINY["v1.1"], 3)))
-    return specdec.load_pair(target=path, draft=specdec.Copying())
+def pair(paths):
+    return pair_of(paths, "t5", "itself")
 
 
-@pytest.mark.parametrize("rule", ["t5x", pytest.param("huggingface", marks=pytest.mark.slow)])
-def test_the_best_and_the_others(pair, rule):
-    beam = specdec.BeamConfig(4, rule)
+def test_the_best_and_the_others(pair):
+    beam = specdec.BeamConfig(4)
     options = dict(method="beam", beam=beam, max_decode_len=LIMIT)
     out = pair.generate(TEXTS, num_return=3, batch_size=2, **options)
     alone = pair.generate(TEXTS, **options)
@@ -37,9 +34,8 @@ def test_the_best_and_the_others(pair, rule):
         np.testing.assert_array_equal(best.tokens, tokens)
         assert best.score == pytest.approx(row[0].score, abs=1e-4)
         for each in row:
-            length = len(each.tokens)
-            divided = ((5 + length) / 6) ** 0.6 if rule == "t5x" else length
-            if rule == "huggingface" or each.tokens[-1] == 1:
+            divided = ((5 + len(each.tokens)) / 6) ** 0.6
+            if each.tokens[-1] == 1:
                 assert each.score == pytest.approx(each.log_prob / divided, abs=1e-4)
     assert out.stats.emitted == sum(map(len, out.tokens))
     assert out.stats.num_rows == 3
@@ -61,30 +57,44 @@ def test_texts_of_hypotheses():
     assert str(first.text).startswith("Das Haus")
 
 
-GREEDY = specdec.SamplingConfig(0.0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"beam": specdec.BeamConfig(20)}, "num_beams is 20, more than the vocabulary's 19"),
         ({"num_return": 5}, "num_return must be in 1..4, got 5"),
-        ({"num_return": 0}, "num_return must be in 1..4, got 0"),
         ({"sampling": specdec.SamplingConfig(1.0)}, "Beam search draws nothing"),
         ({"sampling": specdec.SamplingConfig(0.0, top_k=3)}, "temperature 0 and nothing else"),
-        ({"sampling": specdec.SamplingConfig(0.0, top_p=0.5)}, "temperature 0 and nothing else"),
         ({"gamma": 3}, "Beam search has no draft: leave gamma out, got 3"),
         ({"tree": (2, 1)}, "leave tree out"),
-        ({"verifier": specdec.TokenVerifier()}, "leave verifier out"),
-        ({"stop_below": 0.5}, "leave stop_below out, got 0.5"),
-        ({"draft_sampling": GREEDY}, "leave draft_sampling out"),
         ({"trace": True}, "Beam search has no blocks"),
         ({"beam": 4}, "beam must be a BeamConfig"),
         ({"method": "speculative", "beam": specdec.BeamConfig()}, 'belong to method="beam"'),
-        ({"method": "autoregressive", "num_return": 2}, 'belong to method="beam"'),
         ({"method": "beams"}, "'beam' or 'speculative_beam', got 'beams'"),
+        (FAST | {"draft_beams": 3}, "draft_beams must be at least 4, got 3"),
+        (FAST | {"draft_beams": 20}, "draft_beams is 20, more than the vocabulary's 19 tokens"),
+        (FAST | {"gamma": 0}, 'got 0; for plain decoding use method="beam"'),
+        (FAST | {"gamma": 10}, "gamma must be in [1, max_decode_len - 1] = [1, 9], got 10"),
+        (FAST | {"gamma": "many"}, 'gamma must be a whole number or "auto"'),
+        (FAST | {"tree": (2, 1)}, "leave tree out"),
+        ({"draft_beams": 4}, 'draft_beams belongs to method="speculative_beam"'),
     ],
 )
 def test_bad_arguments(pair, arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        pair.generate(TEXTS, **({"method": "beam"} | arguments))
+        pair.generate(TEXTS, max_decode_len=LIMIT, **({"method": "beam"} | arguments))
+
+
+def test_fewer_tokens_than_draft_beams_would_be(pair):
+    options = {"beam": specdec.BeamConfig(7), "max_decode_len": LIMIT}
+    found = pair.generate(TEXTS[:1], **FAST, gamma=1, **options)
+    plain = pair.generate(TEXTS[:1], method="beam", **options)
+    np.testing.assert_array_equal(found.tokens[0], plain.tokens[0])
+    assert pair.generate([], **FAST).beams == []
+
+
+def test_predictions():
+    counts = [0, 5, 3, 2]
+    assert levels_per_call(counts, 2) == pytest.approx(1.7)
+    assert levels_per_call(counts, 1) == pytest.approx(1.5)
+    assert levels_per_call(counts, 0) == 1
+    assert beam_speedup(1.7, 2, 0.1, 1.5) == pytest.approx(1.0)

@@ -1,31 +1,25 @@
-"""Beam search against transformers and T5X: the same n-best lists, and scores within 1e-4."""
+"""Beam search against transformers: the same n-best lists, and scores within 1e-4.
+
+Against T5X: tests/integrations.
+"""
 
 import dataclasses
-import importlib
-import importlib.util
 import itertools
-import sys
-import types
-from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
 
-from specdec.checkpoints import load_huggingface, save_huggingface
-from specdec.checkpoints.loading import load_model, resolve
-from specdec.data.text import read_pairs
-from specdec.decoding.batches import Batch, make_batches
+from specdec.checkpoints import save_huggingface
+from specdec.checkpoints.loading import load_model
+from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.models.t5.network import Transformer
 
 # What they import warns of much that is theirs to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-WIDTHS = (1, 2, 4, 8)
 STOPPING = list(itertools.product((False, True, "never"), (0.0, 0.6, 1.0, 2.0)))
 TOLERANCE, LIMIT = 1e-4, 12
 SEVERAL_ENDS = dataclasses.replace(TINY["v1.1"], more_eos_ids=(7,))
@@ -46,7 +40,7 @@ class Reference:
         self._model = model.eval()
 
     def check(self, config, batch, limit):
-        """Fails unless both give the same lists; the number of rows with near ties told apart."""
+        """Fails unless both give the same lists."""
         ours = BeamDecoder(self.loaded, config, limit).decode(batch)
         inputs, counts = np.asarray(batch.prompt.inputs, np.int64), batch.prompt.input_lengths
         mask = np.arange(inputs.shape[1]) < np.asarray(counts)[:, None]
@@ -58,7 +52,7 @@ class Reference:
             output_scores=True,
         )  # fmt: skip
         shape = (len(inputs), config.num_beams, -1)
-        theirs, near = given.sequences[:, 1:].numpy().reshape(shape), 0
+        theirs = given.sequences[:, 1:].numpy().reshape(shape)
         eos_ids = self.loaded.model.eos_ids
         if config.num_beams > 1:  # Greedy search has none.
             scores = given.sequences_scores.numpy().reshape(shape[:2])
@@ -72,13 +66,7 @@ class Reference:
                     ours.tokens[row].tolist(), ours.num_tokens[row], strict=True
                 )
             ]
-            if mine == found:
-                continue
-            at = [index for index in range(config.num_beams) if mine[index] != found[index]]
-            gaps = np.diff(ours.scores[row][[at[0], at[-1]]])
-            assert np.abs(gaps).max() < TOLERANCE, (config, row, mine, found)
-            near += 1
-        return near
+            assert mine == found, (config, row)
 
 
 def _until_end(tokens, eos_ids):
@@ -100,16 +88,9 @@ def batch_of(model, rows, seed):
     return Batch(prompt_of(model, inputs), np.arange(rows))
 
 
-# In the plain run; the others are slow.
-PLAIN = [("v1.1", 4), ("v1.0", 2), ("v1.0", 8), ("several ends", 2)]
-
-
 @pytest.mark.parametrize(
     ("tiny", "width"),
-    [
-        pytest.param(*each, marks=[pytest.mark.slow] * (each not in PLAIN))
-        for each in itertools.product(CASES, WIDTHS)
-    ],
+    [("v1.1", 1), ("v1.1", 4), ("v1.0", 2), ("v1.0", 8), ("several ends", 2)],
     indirect=["tiny"],
     scope="module",
 )
@@ -118,132 +99,5 @@ def test_transformers(tiny, width):
     for seed, (early, penalty) in enumerate(STOPPING):
         if width == 1 and early == "never":
             continue  # transformers has no beams there; ours may go on after EOS.
-        if width == 8 and len(tiny.loaded.model.eos_ids) > 1:
-            return  # 24 candidates of 19 tokens: transformers then counts ended beams as live.
         config = BeamConfig(width, "huggingface", length_penalty=penalty, early_stopping=early)
-        assert tiny.check(config, batch_of(tiny.loaded.model, 8, seed), LIMIT) == 0
-
-
-@pytest.fixture(scope="module")
-def bundled(torch):
-    return Reference(torch, Path(resolve("quickstart", "target")))
-
-
-@pytest.fixture(scope="module")
-def pair():
-    import specdec
-
-    return specdec.load_pair("quickstart")
-
-
-def check_sentences(bundled, pair, texts, widths, batch_size):
-    """Sentences with another stopping rule each; how many rows were told apart by rounding."""
-    ids, near = pair.token_ids(texts, max_input_len=128), 0
-    for width in widths:
-        stopping = [each for each in STOPPING if width > 1 or each[0] != "never"]
-        batches = make_batches(ids, batch_size, bundled.loaded.model)
-        for number, batch in enumerate(batches):
-            early, penalty = stopping[number % len(stopping)]
-            config = BeamConfig(width, "huggingface", length_penalty=penalty, early_stopping=early)
-            near += bundled.check(config, batch, 32)
-    return near
-
-
-@pytest.mark.slow
-def test_transformers_on_the_bundled_target(bundled, pair):
-    texts = ["The house is old, but I like it.", "I would like a cup of tea, please."]
-    assert check_sentences(bundled, pair, texts, (4,), 1) == 0
-
-
-@pytest.mark.slow
-def test_transformers_on_300_sentences(bundled, pair, data_dir):
-    """At each width, the same lists; the stopping forms are spread over the batches."""
-    pairs = read_pairs(data_dir / "ende_tatoeba" / "test.tsv")
-    texts = [source for source, _ in pairs[:1800:6]]
-    assert len(texts) == 300
-    assert check_sentences(bundled, pair, texts, WIDTHS, 5) == 0
-
-
-@pytest.fixture(scope="module")
-def t5x_decoding(request):
-    """T5X's decoding.py, of a checkout or installed; it needs nothing else of T5X."""
-    path = request.config.getoption("--t5x_path")
-    if path is None:
-        if importlib.util.find_spec("t5x") is None:
-            pytest.skip("T5X is not installed; --t5x_path=DIR names a checkout of it")
-        return importlib.import_module("t5x.decoding")
-    root = Path(path).absolute() / "t5x"
-    spec = importlib.util.spec_from_file_location("t5x_decoding", root / "decoding.py")
-    assert spec is not None
-    assert spec.loader is not None
-    # The package's own __init__ imports much more; an empty one stands in for it meanwhile.
-    package = types.ModuleType("t5x")
-    package.__path__ = [str(root)]
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "t5x", package)
-        spec.loader.exec_module(module)
-    return module
-
-
-def t5x_lists(decoding, config, params, inputs, beams, limit):
-    """T5X's beams, best first, of the teacher-forced network: no cache of ours."""
-    network, count = Transformer(config), beams.num_beams
-    encoded = network.apply({"params": params}, inputs, method=network.encode)
-    encoded, wide = (jnp.repeat(array, count, axis=0) for array in (encoded, inputs))
-
-    def tokens_to_logits(state):
-        logits = network.apply(
-            {"params": params}, encoded, wide, state.sequences, method=network.decode
-        )
-        return jax.lax.dynamic_index_in_dim(logits, state.cur_index, 1, keepdims=False), {}
-
-    tokens, scores = decoding.beam_search(
-        jnp.zeros((len(inputs), limit), jnp.int32), {}, tokens_to_logits, config.eos_id,
-        num_decodes=count, alpha=beams.alpha, max_decode_len=limit,
-    )  # fmt: skip
-    return np.asarray(tokens)[:, ::-1], np.asarray(scores)[:, ::-1]
-
-
-def check_t5x(decoding, loaded, config, params, batch, beams, limit):
-    """Fails unless all that T5X fills its places with is the same."""
-    ours = BeamDecoder(loaded, beams, limit).decode(batch)
-    tokens, scores = t5x_lists(decoding, config, params, batch.prompt.inputs, beams, limit)
-    there = scores > -1e6
-    np.testing.assert_array_equal(there, ours.num_tokens > 0)
-    np.testing.assert_allclose(ours.scores[there], scores[there], atol=TOLERANCE, rtol=0)
-    np.testing.assert_array_equal(ours.tokens[there][:, :limit], tokens[there])
-    return there
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("case", ["v1.1", "v1.0"])
-def test_t5x(t5x_decoding, tmp_path, case, width):
-    config, seed = CASES[case]
-    params = random_t5_params(config, seed)
-    save_huggingface(tmp_path, config, jax.device_get(params))
-    loaded, filled = load_model(str(tmp_path), "float32"), []
-    for number, alpha in enumerate((0.6, 0.0, 1.5)):
-        batch = batch_of(loaded.model, 8, number)
-        beams = BeamConfig(width, alpha=alpha)
-        there = check_t5x(t5x_decoding, loaded, config, params, batch, beams, LIMIT)
-        filled.append(there.mean())
-    assert max(filled) > 0.5
-
-
-@pytest.mark.parametrize("width", [4])
-def test_t5x_on_the_bundled_target(t5x_decoding, bundled_t5x, width):
-    loaded, config, params, batch = bundled_t5x
-    there = check_t5x(t5x_decoding, loaded, config, params, batch, BeamConfig(width), 24)
-    assert there.all()
-
-
-@pytest.fixture(scope="module")
-def bundled_t5x(pair):
-    config, params = load_huggingface(resolve("quickstart", "target"))
-    params = jax.tree.map(jnp.asarray, params)
-    texts = ["The house is old, but I like it.", "I would like a cup of tea, please.",
-             "He is tired.", "She said that she would come tomorrow."]  # fmt: skip
-    ids = pair.token_ids(texts, max_input_len=128)
-    (batch,) = make_batches(ids, 4, pair.target.model)
-    return pair.target, config, params, batch
+        tiny.check(config, batch_of(tiny.loaded.model, 8, seed), LIMIT)

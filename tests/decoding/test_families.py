@@ -66,8 +66,7 @@ class Family:
         if name in ("medusa", "eagle"):
             return self.heads(name)
         return {
-            "model": model, "copying": specdec.Copying(), "n-gram": specdec.Ngram(str(tables)),
-            "8 bits": specdec.Quantized(), "4 bits": specdec.Quantized(bits=4, group=4),
+            "model": model, "4 bits": specdec.Quantized(bits=4, group=4),
             "8 bits of a draft": specdec.Quantized(of=model),
             "over copying": specdec.Hierarchical(model, specdec.Copying()),
             "8 bits over n-gram": specdec.Hierarchical(
@@ -75,10 +74,6 @@ class Family:
             ),
             "merged": specdec.Merged((model, specdec.Copying())),
         }[name]  # fmt: skip
-
-    def generated(self, draft, **options):
-        pair = specdec.load_pair(target=self.target, draft=self.draft(draft))
-        return pair.generate(TEXTS, **GREEDY | options)
 
 
 def outweighing(path, array):
@@ -91,52 +86,30 @@ def family_of(tmp_path_factory):
     return functools.cache(lambda name: Family(name, tmp_path_factory.mktemp(name)))
 
 
-DRAFTS = [
-    ("copying", CHAIN), ("n-gram", CHAIN), ("8 bits", TREE), ("4 bits", CHAIN),
-    ("8 bits of a draft", CHAIN), ("model", BEST_FIRST), ("over copying", CHAIN),
-    ("8 bits over n-gram", CHAIN), ("merged", TREE), ("medusa", TREE), ("eagle", TREE),
-    ("eagle", CHAIN),
+# tests/families.py has a model as the draft of each family, test_crosses.py other drafts of a T5.
+CASES = [
+    ("bart", "merged", TREE), ("marian", "medusa", TREE), ("t5gemma", "eagle", TREE),
+    ("t5gemma2", "model", BEST_FIRST), ("m2m_100", "8 bits over n-gram", CHAIN),
+    ("t5gemma2", "model", TREE | {"verifier": specdec.TraversalVerifier()}),
+    slow("llama", "over copying", CHAIN), slow("marian", "4 bits", CHAIN),
+    slow("t5gemma", "8 bits of a draft", CHAIN), slow("llama", "eagle", CHAIN),
+    slow("bart", "model", CHAIN | {"verifier": specdec.BlockVerifier()}),
+    slow("marian", "model", TREE | {"verifier": specdec.KSeqVerifier()}),
 ]  # fmt: skip
-QUICK = {"t5gemma": ("eagle", TREE), "t5gemma2": ("model", BEST_FIRST)}
 
 
-def quick_or_slow(cases, quick):
-    return [
-        (family, *case) if quick.get(family) == case else slow(family, *case)
-        for family in FAMILIES
-        for case in cases
-        # Its texts have another vocabulary than its outputs.
-        if not (family == "marian" and case[0] in ("copying", "over copying", "merged"))
-    ]
-
-
-@pytest.mark.parametrize(("family", "draft", "way"), quick_or_slow(DRAFTS, QUICK))
-def test_every_draft(family_of, family, draft, way):
+@pytest.mark.parametrize(("family", "draft", "way"), CASES)
+def test_drafts_and_verifiers(family_of, family, draft, way):
     """In a batch of texts of several lengths; and guesses something right."""
     tiny = family_of(family)
     assert len(set(map(tuple, tiny.expected))) > 3, "texts should be told apart"
-    out = tiny.generated(draft, **way)
+    pair = specdec.load_pair(target=tiny.target, draft=tiny.draft(draft))
+    out = pair.generate(TEXTS, **GREEDY | way)
     assert [row.tolist() for row in out.tokens] == tiny.expected
     assert out.stats.accepted > 0
 
 
-VERIFIERS = [
-    (specdec.BlockVerifier(), CHAIN), (specdec.TraversalVerifier(), TREE),
-    (specdec.RecursiveVerifier(), TREE), (specdec.KSeqVerifier(), TREE),
-]  # fmt: skip
-QUICK_VERIFIERS = {"t5gemma2": VERIFIERS[1]}
-
-
-@pytest.mark.parametrize(("family", "verifier", "way"), quick_or_slow(VERIFIERS, QUICK_VERIFIERS))
-def test_every_verifier(family_of, family, verifier, way):
-    tiny = family_of(family)
-    out = tiny.generated("model", verifier=verifier, **way)
-    assert [row.tolist() for row in out.tokens] == tiny.expected
-    assert out.stats.accepted > 0
-
-
-@pytest.mark.parametrize("draft", ["model", slow("medusa"), slow("eagle")])
-@pytest.mark.parametrize("family", ["marian", *map(slow, ("llama", "t5gemma", "t5gemma2"))])
+@pytest.mark.parametrize(("family", "draft"), [("marian", "model"), slow("t5gemma2", "eagle")])
 def test_targets_in_8_bits(family_of, family, draft):
     """Other tokens than in 32 bits, but the same with a draft as without."""
     tiny = family_of(family)

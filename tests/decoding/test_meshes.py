@@ -79,16 +79,10 @@ def test_each_device_holds_its_part_of_the_target(report):
     assert any(held == [size // 8] for size, *held in in_two.values())
 
 
-def test_t5x_checkpoints_too_are_read_into_their_shards(report):
-    assert report["T5X alike"]
-
-
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
         ("heads", ["of 8 devices", "num_heads = 6 and d_ff = 20", "divides 2", "('heads', None)"]),
-        ("d_ff", ["of 3 devices", "num_heads = 8", "vocab_size = 64", "divides 8"]),
-        ("draft", ["num_heads = 6"]),
         ("batch", ["batch_size is 3", "2 parts", "multiple of 2"]),
         ("devices", ["4 x 4", "16 devices", "this process has 8"]),
     ],

@@ -34,13 +34,7 @@ PLAIN, SPECULATIVE = {"method": "autoregressive"}, {"gamma": 2}
 
 
 @pytest.mark.parametrize(
-    ("options", "sampling"),
-    [
-        pytest.param(PLAIN, "greedy", id="plain-greedy"),
-        pytest.param(PLAIN, "sampled", id="plain-sampled", marks=pytest.mark.slow),
-        pytest.param(SPECULATIVE, "greedy", id="speculative-greedy", marks=pytest.mark.slow),
-        pytest.param(SPECULATIVE, "sampled", id="speculative-sampled"),
-    ],
+    ("options", "sampling"), [(PLAIN, "greedy"), (SPECULATIVE, "sampled")], ids=str
 )
 def test_the_row_is_named(options, sampling):
     sampling = SAMPLINGS[sampling]

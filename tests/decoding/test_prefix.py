@@ -9,15 +9,12 @@ import pytest
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
-from specdec.api import Pair
 from specdec.checkpoints import save_huggingface
 from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
-from specdec.measure import chooser
 from specdec.models.base import forced
 from specdec.models.t5.model import T5Model
 from specdec.models.t5.network import Transformer
-from specdec.training.ngrams import count_ngrams
 
 CONFIG = dataclasses.replace(TINY["v1.0"], num_encoder_layers=1)
 TEXTS = [[5, 9, 3, 7, 1], [4, 1], [12, 8, 8, 2, 6, 1], [9, 9, 4, 1]]
@@ -68,107 +65,16 @@ def generated(pair, texts=TEXTS, prefix=PREFIXES, **options):
     return [row.tolist() for row in out.tokens]
 
 
-def slow(*values):
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
 @pytest.mark.parametrize(
     "way",
     [
-        {"method": "autoregressive"}, {"gamma": 3},
-        *slow(
-            {"method": "beam", "beam": ONE_BEAM},
-            {"gamma": 3, "stop_below": 0.3}, {"tree": (2, 1)},
-            {"tree": specdec.Tree(nodes=6, depth=3)},
-            {"method": "speculative_beam", "gamma": 2, "beam": ONE_BEAM},
-        ),
+        {"method": "autoregressive"}, {"gamma": 3}, {"tree": specdec.Tree(nodes=6, depth=3)},
+        {"method": "speculative_beam", "gamma": 2, "beam": ONE_BEAM},
     ],
     ids=lambda way: "-".join(way),
 )  # fmt: skip
 def test_every_method_continues_the_prefix(pair, expected, way):
     assert generated(pair, batch_size=3, **way) == expected
-
-
-class Tables:
-    """An opening with n-gram tables of no file."""
-
-    def ngrams(self, path):
-        return count_ngrams(TEXTS + PREFIXES, CONFIG.vocab_size, order=3, start_id=0)
-
-
-@pytest.mark.parametrize(
-    "kind", ["copying", *slow("ngram", "random", "quantized", "over", "merged")]
-)
-def test_every_draft_continues_the_prefix(pair, root, expected, kind):
-    if kind == "ngram":
-        drafted = Pair(pair.target, specdec.Ngram("none").open(Tables()), None)
-    else:
-        model = str(root / "draft")
-        draft = {
-            "copying": specdec.Copying(), "random": specdec.Random(),
-            "quantized": specdec.Quantized(),
-            "over": specdec.Hierarchical(model, specdec.Copying(), 2),
-            "merged": specdec.Merged((model, specdec.Copying())),
-        }[kind]  # fmt: skip
-        drafted = specdec.load_pair(target=root / "target", draft=draft)
-    shape = {"tree": (1, 1)} if kind == "merged" else {"gamma": 3}
-    assert generated(drafted, batch_size=3, **shape) == expected
-
-
-@pytest.mark.parametrize(
-    "way", [{"method": "autoregressive"}, *slow({"gamma": 3})], ids=lambda way: next(iter(way))
-)
-def test_sampled_rows_of_a_ragged_batch_are_rows_alone(pair, way):
-    options = {"sampling": specdec.SamplingConfig(1.0)} | way
-    together = generated(pair, batch_size=4, **options)
-    assert together == generated(pair, batch_size=1, **options)
-    assert together != generated(pair, batch_size=4, prefix=None, **options)
-
-
-# Rows without a prefix have another program than those with one.
-@pytest.mark.parametrize("rows", [[0, 2, 3], *slow([0, 1, 2, 3])], ids=["forced", "all"])
-def test_beams_are_found_alike_with_and_without_a_draft(pair, rows):
-    options = {"beam": specdec.BeamConfig(3), "num_return": 3, "max_decode_len": COUNT}
-    texts, prefixes = ([each[row] for row in rows] for each in (TEXTS, PREFIXES))
-    plain, fast = (
-        pair.generate(texts, prefix=prefixes, batch_size=3, **way, **options)
-        for way in ({"method": "beam"}, {"method": "speculative_beam", "gamma": 2})
-    )
-    for ours, theirs in zip(fast.beams, plain.beams, strict=True):
-        assert [beam.tokens.tolist() for beam in ours] == [beam.tokens.tolist() for beam in theirs]
-        np.testing.assert_allclose(*([b.score for b in row] for row in (ours, theirs)), rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_transformers_continue_the_same(pair, root):
-    """``decoder_input_ids`` there: the start token and the prefix. Greedy, and beams' scores."""
-    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
-    transformers = pytest.importorskip("transformers")
-    transformers.logging.disable_progress_bar()
-    model = transformers.T5ForConditionalGeneration.from_pretrained(root / "target").eval()
-    generator = np.random.default_rng(0)
-    texts = [[*generator.integers(2, 19, size).tolist(), 1] for size in range(3, 11)]
-    prefixes = [generator.integers(2, 19, size % 5).tolist() for size in range(8)]
-    beam = specdec.BeamConfig(3, "huggingface")
-    ours = generated(pair, texts, prefixes, gamma=3, max_decode_len=40, batch_size=4)
-    beams = pair.generate(
-        texts, prefix=prefixes, method="beam", beam=beam, max_decode_len=20, batch_size=4
-    ).beams
-    for text, prefix, found, best in zip(texts, prefixes, ours, beams, strict=True):
-        given = {
-            "input_ids": torch.tensor([text]), "do_sample": False,
-            "decoder_input_ids": torch.tensor([[0, *prefix]]),
-        }  # fmt: skip
-        with torch.no_grad():
-            whole = model.generate(**given, max_new_tokens=40)
-            beamed = model.generate(
-                **given, max_new_tokens=20, num_beams=3, return_dict_in_generate=True,
-                output_scores=True,
-            )  # fmt: skip
-        assert found == whole[0, 1 + len(prefix) :].tolist()
-        assert best[0].tokens.tolist() == beamed.sequences[0, 1 + len(prefix) :].tolist()
-        assert best[0].score == pytest.approx(float(beamed.sequences_scores[0]), rel=1e-4)
-    assert sum(map(len, ours)) > 100
 
 
 def test_the_prefix_is_prefilled_in_one_call_without_logits(pair, monkeypatch):
@@ -190,11 +96,8 @@ def test_the_prefix_is_prefilled_in_one_call_without_logits(pair, monkeypatch):
     assert calls == [16]
 
 
-@pytest.mark.parametrize(
-    "way", [{"method": "autoregressive"}, *slow({"gamma": 2})], ids=lambda way: next(iter(way))
-)
-def test_prefixes_of_a_bucket_share_their_program(pair, way):
-    options = {"max_decode_len": 6} | way
+def test_prefixes_of_a_bucket_share_their_program(pair):
+    options = {"max_decode_len": COUNT, "method": "autoregressive"}
     generated(pair, TEXTS[:1], None, **options)
     before = num_programs()
     for length in (1, 2, 9, 16):
@@ -204,7 +107,7 @@ def test_prefixes_of_a_bucket_share_their_program(pair, way):
     assert num_programs() == before + 2
 
 
-@pytest.mark.parametrize("empty", [None, "", [], np.zeros(0, np.int32), [[]] * 4])
+@pytest.mark.parametrize("empty", ["", np.zeros(0, np.int32), [[]] * 4])
 def test_no_prefix_is_as_before(pair, empty):
     """Then the decoder begins with the start token alone, as in batches that know no prefixes."""
     prefixes = pair.prefix_ids(empty, 4, max_input_len=16)
@@ -214,35 +117,21 @@ def test_no_prefix_is_as_before(pair, empty):
     )
     jax.tree.map(np.testing.assert_array_equal, batch.prompt, plain.prompt)
     assert batch.prompt.prefix.tolist() == [[0]] * 4
-    assert generated(pair, prefix=empty, gamma=2) == generated(pair, prefix=None, gamma=2)
+    assert generated(pair, prefix=empty, gamma=3) == generated(pair, prefix=None, gamma=3)
 
 
 def test_one_prefix_for_all(pair):
-    each = generated(pair, prefix=[[7, 3]] * 4, gamma=2)
-    assert generated(pair, prefix=[7, 3], gamma=2) == each
-    assert generated(pair, prefix=np.array([7, 3]), gamma=2) == each
+    each = generated(pair, prefix=[[7, 3]] * 4, gamma=3)
+    assert generated(pair, prefix=[7, 3], gamma=3) == each
+    assert generated(pair, prefix=np.array([7, 3]), gamma=3) == each
     assert generated(pair, [], [7, 3]) == []
 
 
 def test_copying_looks_for_the_prefix(root):
     copying = specdec.load_pair(target=root / "target", draft=specdec.Copying())
-    out = copying.generate([[5, 9, 3, 7, 11, 1]], prefix=[9, 3], gamma=2, trace=True)
+    out = copying.generate([[5, 9, 3, 7, 11, 1]], prefix=[9, 3], gamma=3, trace=True)
     block = out.traces[0][0]
     assert (block.accepted + block.rejected)[0] == 7
-
-
-@pytest.mark.parametrize("what", ["gamma", "tree"])
-def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch, what):
-    seen = []
-
-    def choose(kind, batches, max_decode_len, agree):
-        seen.extend(batch.prompt.prefix_lengths.tolist() for batch in batches)
-        raise InterruptedError
-
-    monkeypatch.setattr(chooser, "choose", choose)
-    with pytest.raises(InterruptedError):
-        generated(pair, TEXTS[:2], [[7, 3], [4]], **{what: "auto"}, batch_size=2)
-    assert seen == [[3, 2]]
 
 
 @pytest.mark.parametrize(
@@ -252,16 +141,12 @@ def test_a_choice_is_measured_behind_the_prefix(pair, monkeypatch, what):
         ([5] * 513, r"prefix has 513 tokens, more than max_input_len = 512; shorten it"),
         ([[5], [6], [7] * 600, []], r"prefix 2 has 600 tokens, more than max_input_len = 512"),
         ([5, 19], r"prefix has a token outside the vocabulary \[0, 19\)"),
-        ([[5], [6], [-1], []], r"prefix 2 has a token outside"),
         ([5, 1], r"prefix contains token 1, which ends an output: leave EOS out"),
-        ([[5], [6], [1], []], r"prefix 2 contains token 1, which ends an output"),
         ([0.5] * 4, r"prefix 0 must be a string or a list of token ids"),
         ("The", r"prefix is a string, but this pair has no vocabulary"),
-        (["The", [], [], []], r"prefix 0 is a string, but this pair has no vocabulary"),
         (5, r"prefix must be a string, token ids, or a list with one of these .*, got 5"),
-        ({"a": 1}, r"prefix must be a string, token ids, or"),
     ],
-    ids=range(12),
+    ids=range(8),
 )  # fmt: skip
 def test_one_clear_error(pair, prefix, message):
     with pytest.raises(ValueError, match=message):

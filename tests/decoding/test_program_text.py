@@ -17,7 +17,6 @@ from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models import packed
-from specdec.models.products import few_tokens
 from specdec.models.t5.model import T5Model
 from specdec.types import SamplingConfig
 
@@ -135,19 +134,3 @@ def test_a_write_of_a_whole_cache_is_seen(monkeypatch):
     monkeypatch.setattr(packed.kv, "write", written_whole)
     module, caches = program(0, 0.0)
     assert writes(module, caches)[1]
-
-
-@pytest.mark.parametrize("tokens", [16, 23, 32])
-def test_tokens_of_a_prompt_share_their_reductions(tokens):
-    """XLA allocates for each operand of each reduction whenever a program is called."""
-
-    def operands(count):
-        kernel = few_tokens.pack(jnp.ones((64, 48)))
-        compiled = jax.jit(few_tokens.product).lower(kernel, jnp.ones((1, count, 64))).compile()
-        module = parsed(compiled)
-        return sum(
-            len(each.operands) for computation in module.computations.values()
-            for each in computation if each.opcode == "reduce"
-        )  # fmt: skip
-
-    assert 0 < operands(tokens) <= 2 * operands(6)

@@ -1,18 +1,14 @@
 """Loops that pause, move to larger arrays and take in other rows: tokens, counts and blocks are
 those of each batch alone in one program."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pairs import pair_of, texts
 from sizes import watch
-from slow import slow
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
 import specdec
-from specdec.checkpoints.huggingface import save_huggingface
 from specdec.core.compilation import num_programs
 from specdec.decoding import loop as loops
 from specdec.decoding import refilling
@@ -24,25 +20,9 @@ from specdec.decoding.engine import Engine
 from specdec.decoding.speculative_beam import SpeculativeBeamResult
 from specdec.types import SamplingConfig
 
-LIMIT, ROWS, V = 32, 30, 19
+LIMIT, ROWS = 32, 30
 SAMPLED = SamplingConfig(1.0)
 BEAM = specdec.BeamConfig(3, "huggingface", length_penalty=2.0)  # It favours long outputs.
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory):
-    """Directories of tiny checkpoints by name."""
-    found = {}
-    made = (
-        ("t5", TINY["v1.1"], random_t5_params, 3), ("draft", TINY["v1.0"], random_t5_params, 1),
-        ("gpt", TINY_GPT["gpt"], random_gpt_params, 3),
-    )  # fmt: skip
-    for name, config, params, seed in made:
-        if name == "gpt":
-            config = dataclasses.replace(config, max_positions=128)
-        found[name] = tmp_path_factory.mktemp(name)
-        save_huggingface(found[name], config, jax.device_get(params(config, seed)))
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +32,10 @@ def small_buckets(monkeypatch):
     watch(monkeypatch)
 
 
-def texts(count, generator, most):
-    return [
-        np.array([*generator.integers(2, V, size), 1], np.int32)
-        for size in generator.integers(1, most, count)
-    ]
-
-
-def batches_of(pair, rows=ROWS, most=14, prefixes=None):
+def batches_of(pair, rows=ROWS, most=14):
     """The last one is not full. With more than 15 tokens there are two sizes of inputs."""
-    ids = sorted(texts(rows, np.random.default_rng(0), most), key=len)
-    return list(make_batches(ids, 8, pair.target.model, prefixes))
+    ids = sorted(texts(rows, most=most), key=len)
+    return list(make_batches(ids, 8, pair.target.model))
 
 
 def alone(decoder, batch):
@@ -100,27 +73,18 @@ def check(decoder, batches):
     assert min(lengths) <= 16 < max(lengths)  # Some outgrew the first arrays.
 
 
-def pair_of(paths, target, draft):
-    names = {"gpt": paths["gpt"], "draft": paths["draft"], "itself": paths[target]}
-    return specdec.load_pair(target=paths[target], draft=names.get(draft, draft))
-
-
+# test_crosses.py has other drafts, with rules, prefixes and samples.
 CASES = {
-    "plain": ("t5", "draft", {"method": "autoregressive"}),
-    "tree": ("t5", "draft", {"tree": (2, 2, 1)}),
-    "best-first": ("t5", "draft", {"tree": specdec.Tree(nodes=6, depth=3, siblings=2)}),
     "copying": ("t5", specdec.Copying(), {"gamma": 3}),
-    "its copy in few bits": ("t5", specdec.Quantized(), {"gamma": 3}),
-    "beams": ("t5", "draft", {"method": "beam", "beam": BEAM}),
+    # What it guesses behind an EOS that is not accepted does not depend on the arrays' size.
+    "hierarchical": ("t5", "hierarchical", {"gamma": 3}),
     "speculative beams": ("t5", "draft", {"method": "speculative_beam", "beam": BEAM, "gamma": 2}),
-    "gpt": ("gpt", "itself", {"gamma": 3}),
     "gpt, copying in a tree": ("gpt", specdec.Copying(), {"tree": (3, 1)}),
-    "gpt, beams": ("gpt", "itself", {"method": "speculative_beam", "beam": BEAM, "gamma": 2}),
+    "gpt, beams": ("gpt", "itself", {"method": "beam", "beam": BEAM}),
 }  # fmt: skip
-QUICK = ("copying", "speculative beams", "gpt, copying in a tree")
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_rows_are_those_of_each_batch_alone(name, paths):
     target, draft, options = CASES[name]
     pair = pair_of(paths, target, draft)
@@ -149,30 +113,6 @@ def test_a_batch_moves_to_larger_arrays_by_itself(paths):
         found, most = decoder.decode(batch, limit=limit, trace=True), limit or LIMIT
         np.testing.assert_array_equal(found.num_tokens, np.minimum(expected.num_tokens, most))
         np.testing.assert_array_equal(found.tokens[:, :most], expected.tokens[:, :most])
-
-
-@pytest.mark.slow
-def test_merged_drafts(paths):
-    pair = pair_of(paths, "t5", specdec.Merged((str(paths["draft"]), specdec.Copying())))
-    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, tree=(1, 1))
-    check(decoder, batches_of(pair))
-
-
-def test_hierarchical_drafts(paths):
-    """What it guesses behind an EOS that is not accepted does not depend on the arrays' size."""
-    pair = pair_of(paths, "t5", specdec.Hierarchical(str(paths["draft"]), specdec.Copying()))
-    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
-    check(decoder, batches_of(pair))
-
-
-@pytest.mark.slow
-def test_prefixes(paths):
-    """Prefixes of two sizes and none: the arrays grow for them, too."""
-    pair = pair_of(paths, "t5", "draft")
-    generator = np.random.default_rng(1)
-    prefixes = [row[:-1] for row in texts(ROWS, generator, 20)]
-    decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
-    check(decoder, batches_of(pair, prefixes=prefixes))
 
 
 def test_fewer_steps_and_programs(paths):

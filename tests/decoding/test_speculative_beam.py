@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import prompt_of
 
 from specdec.decoding.beam import BeamLoop
 from specdec.decoding.beam_blocks import ENDS, BeamDraft, BeamEngine
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.loop import decode
 from specdec.decoding.speculative_beam import SpeculativeBeamLoop
-from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
 from specdec.testing import beam_mutants
 
@@ -74,10 +73,10 @@ def differing(found, expected):
 
 
 @pytest.mark.parametrize(
-    "gamma",
-    [pytest.param(gamma, marks=[pytest.mark.slow] * (gamma != 3)) for gamma in (1, 2, 3, 4)],
+    ("config", "gamma"),
+    [*((config, 3) for config in RULES.values()), (T5X, 1), (HUGGING_FACE, 4)],
+    ids=[*RULES, "a short block", "a long block"],
 )
-@pytest.mark.parametrize("config", RULES.values(), ids=RULES)
 def test_tables(config, gamma):
     """Drafts that are the target, near it, and unlike it; u = W and more."""
     model, table, near = toy(0)
@@ -100,7 +99,7 @@ def test_tables(config, gamma):
 
 
 @pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_other_tables_and_several_ends(config, seed):
     model, table, near = toy(seed, (1, 4))
     expected = plain(model, table, config)
@@ -109,7 +108,7 @@ def test_other_tables_and_several_ends(config, seed):
 
 
 @pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
-@pytest.mark.parametrize("limit", [0, 1, 2, 5, 7, 16])
+@pytest.mark.parametrize("limit", [0, 1, 5, 16])
 def test_limits_inside_a_block(config, limit):
     model, table, near = toy(3)
     expected = plain(model, table, config, limit=limit)
@@ -118,33 +117,6 @@ def test_limits_inside_a_block(config, limit):
     if limit:
         at_limit = found.counts.ends[:, ENDS.index("limit")]
         np.testing.assert_array_equal(at_limit, expected.steps == limit)
-
-
-@functools.cache
-def t5(name, seed):
-    model = T5Model(TINY[name])
-    return model, model.pack(random_t5_params(TINY[name], seed))
-
-
-@pytest.mark.slow  # test_prefix.py and test_gpt.py have networks in the plain run.
-def test_networks():
-    """Caches of keys and values, positions of tokens that lie side by side, ragged rows."""
-    model, params = t5("v1.1", 3)
-    inputs = np.asarray(ragged_inputs(8, 8, 19))
-    for config, (draft, theirs), u in (
-        (T5X, (model, params), 3),
-        (HUGGING_FACE, t5("v1.0", 1), 6),
-    ):
-        expected = plain(model, params, config, inputs)
-        found = speculative(
-            model, params, theirs, config, u=u, gamma=2, inputs=inputs, draft_model=draft
-        )
-        np.testing.assert_array_equal(found.beams.tokens, expected.tokens)
-        np.testing.assert_array_equal(found.beams.num_tokens, expected.num_tokens)
-        np.testing.assert_array_equal(found.beams.steps, expected.steps)
-        np.testing.assert_allclose(found.beams.scores, expected.scores, rtol=1e-4)
-        if draft is model:
-            assert found.counts.ends[:, ENDS.index("miss")].sum() == 0
 
 
 def test_a_row_does_not_depend_on_its_neighbours():

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,31 +17,22 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5x_layouts import write_native, write_orbax, write_single_file
 from tiny import TINY, TINY_GPT
 
-import specdec
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
 from specdec.checkpoints.architectures import parameter_shapes
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
 from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
-from specdec.drafters.shape import Chain
-from specdec.measure import rows
-from specdec.measure.choice import Candidate, Choice, keep
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads.network import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
-from specdec.reproduce.pieces import kept
 from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.text.vocabulary import train_vocabulary
 from specdec.training import checkpointing
-from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.ngrams import count_ngrams
-from specdec.training.on_policy import OnPolicy, OnPolicyBatches
-from specdec.training.scored import ScoredBatches
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results"
 V = 19
 IDS = [[2, 3, 4, 1], [5, 6, 1]]
 TEXTS = ["the cat sat on the mat", "a dog"]
@@ -50,12 +40,6 @@ LINES = [*TEXTS, "the quick brown fox jumps over the lazy dog"] * 20
 HEADS = {
     "heads": HeadsConfig("medusa", 3, 16), "blockwise": HeadsConfig("blockwise", 3, 16, 8),
     "eagle": EagleConfig(16, 12, 2, 6, 20, reads_encoding=True), "ahead": LookAheadConfig(3, 16),
-}  # fmt: skip
-# A page, and a directory of results that it shows.
-PAGES = {
-    "docs/beams.md": "results/benchmark_beams", "docs/families.md": "results/benchmark_translators",
-    "docs/performance.md": "results/benchmark_quickstart",
-    "docs/reproduction.md": "results/reproduction_lm", "README.md": "results/accelerators",
 }  # fmt: skip
 
 
@@ -222,79 +206,10 @@ def _decoded(root: Path) -> None:
     rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:-1]))
 
 
-def _measured(root: Path) -> None:
-    """What runs keep to go on: rows, a study, choices."""
-    lines = [rows.line_of(Measured(i, [i, 2 * i], 0.5 * i)) for i in range(4)]
-    (root / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
-    kept(root / "study.json", {"seed": 3, "names": ["a", "b"]}, lambda: {"alpha": [0.5, 0.25]})
-    for name, choice in CHOICES.items():
-        keep(root / name, "key", choice)
-    scores(root / "scores")
-    outputs(root)
-
-
-def scores(directory: Path) -> list[Any]:
-    """The batches of a target whose distributions are kept in a directory."""
-
-    def score(params: Any, batch: Any) -> tuple[Any, None]:
-        return jax.nn.log_softmax(params[batch.targets % len(params)]), None
-
-    params = np.random.default_rng(0).normal(size=(7, V)).astype("f4")
-    directory.mkdir(exist_ok=True)
-    scored = ScoredBatches(directory, BATCHES, 1, score, params, 3)
-    return list(itertools.islice(scored.from_step(0), 4))
-
-
-def outputs(directory: Path) -> list[Any]:
-    """Batches of a draft's outputs that are kept in a directory."""
-
-    def generate(params: Any, batch: Any, step: int) -> Any:
-        return TokenBatch(batch.inputs, np.full_like(batch.targets, step))
-
-    made = OnPolicyBatches(directory, BATCHES, OnPolicy(refresh_every=3), generate, 0)
-    return list(itertools.islice(made.from_step(0, lambda: 1), 3))
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """A row of a measurement."""
-
-    id: int
-    tokens: list[int]
-    value: float
-
-
-BATCHES = Batches([TokenPair([3, 4, 5, 6], [7, 8])] * 40, BatchingOptions(32, (8,)))
-_TREE = specdec.Tree((2, 1))
-CHOICES = {
-    "gamma": Choice("gamma", Chain(2), (0.7,), 0.1, {1: 1.0}, (Candidate(Chain(2), 1.9),)),
-    "tree": Choice(
-        "tree", _TREE, (0.5, 0.2), 0.1, {1: 1.0, 3: 1.2},
-        (Candidate(_TREE, 1.7, 1.4, 1.3), Candidate(Chain(2), 1.5, 1.2, 1.1)),
-    ),
-    "beams": Choice(
-        "beams", None, (0.2, 0.3, 0.5), 0.1, {1: 1.0, 2: 1.1}, (Candidate(Chain(1), 1.1, 0.9),)
-    ),
-}  # fmt: skip
-
-
-def _pages(root: Path) -> None:
-    """This repository's results and pages."""
-    (root / "results").mkdir()
-    names = ["docs", "configs", "README.md", *(f"results/{p.name}" for p in RESULTS.iterdir())]
-    for name in names:
-        path = ROOT / name
-        if name in PAGES.values():
-            shutil.copytree(path, root / name)
-        else:
-            (root / name).symlink_to(path)
-
-
 GOOD: dict[str, Callable[[Path], None]] = {
     "drafts": _drafts, "shards": _shards, "t5": _t5, "fast": _fast, "gpt": _gpt, "bytes": _bytes,
     **{name: _t5x(name) for name in ("native", "ours", "single", "orbax", "plain")},
     "run": _run, "gin": _gin, "texts": _texts, "decoded": _decoded,
-    "measured": _measured, "pages": _pages,
 }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The kinds of files that the project reads."""
+"""The kinds of files that the project reads, less those that runs keep to go on: their tests are
+in tests/measure, tests/training and tests/reproduce.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,18 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz_good import CHOICES, HEADS, PAGES
+from fuzz_good import HEADS
 from fuzz_readers import (
     Check,
     all_rows,
-    choice,
     draft_model,
     gin_file,
     heads,
-    measured_rows,
     ngrams,
     of_ids,
-    page,
     resumed,
-    study,
     target,
-    training_outputs,
     training_run,
-    training_scores,
     training_settings,
 )
 
@@ -125,20 +121,12 @@ def _kinds() -> dict[str, Kind]:
         ),
         "run: results.json": Kind("decoded", "out/results.json", "json", resumed),
         "run: skipped.jsonl": Kind("decoded", "out/skipped.jsonl", "lines", resumed),
-        "measurement: rows": Kind("measured", "rows.jsonl", "lines", measured_rows),
-        "training: scores": Kind("measured", "scores/top_tokens.npy", "bytes", training_scores),
-        "training: outputs": Kind("measured", "on_policy/0.npz", "bytes", training_outputs),
-        "measurement: a study": Kind("measured", "study.json", "json", study),
     }  # fmt: skip
     for name in HEADS:
         found[f"{name}: config.json"] = Kind("drafts", f"{name}/config.json", "json", heads(name))
         found[f"{name}: weights"] = Kind(
             "drafts", f"{name}/model.safetensors", "tensors", heads(name)
         )
-    for name in CHOICES:
-        found[f"choices: {name}"] = Kind("measured", f"{name}/choices/*.json", "json", choice(name))
-    for name in PAGES:
-        found[f"results: {name}"] = Kind("pages", f"{PAGES[name]}/*.json", "json", page(name))
     return found
 
 

@@ -1,24 +1,8 @@
 """Damage to files: what happens to them on disks and in copies, and what people edit by hand.
 
 A mutation is a name and a function that makes the damaged content. Each form of file has those of
-its bytes, which come first and are the same for all:
-
-==============  ===================================================================================
-bytes           empty; truncated to 1 byte, a quarter, a half, all but 1 byte; a bit flipped; a byte
-                zeroed; bytes inserted, removed, appended; written twice; a Git-LFS pointer or a web
-                page in the file's place; a directory in its place
-json            each value replaced by each of ``VALUES``; removed; a number times 10, negated; a
-                string cut; a key of an object, an entry of a list there twice; a list reversed;
-                nested 200,000 deep at the top and at a value; a NaN; another value at the top
-lines           a line removed, there twice, empty; two exchanged; not UTF-8, a NUL, a carriage
-                return, a tab inside; what stands behind "=" replaced by each of ``VALUES``, and
-                nested deep
-tensors         of safetensors: each array removed, renamed, there under a second name; in another
-                shape, dtype or byte order; NaN, infinity, times 10, times 1e30, negated, zeroed,
-                its entries plus one, a row there twice, reversed; each entry of the metadata
-                removed and replaced; the header's JSON damaged as ``json`` says
-msgpack         of Flax: its tree damaged as ``json`` says, its arrays as those of ``tensors``
-==============  ===================================================================================
+its bytes, and its own: values of JSON replaced, removed, there twice, nested deep; lines removed,
+exchanged, not UTF-8; arrays in another shape or dtype, NaN, scaled, reversed; the same of msgpack.
 
 :func:`mutations` draws some of them; the same seed gives the same ones.
 """

@@ -16,15 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from fuzz_good import (
-    CHOICES,
     IDS,
     SETTINGS,
     TEXTS,
-    Measured,
     V,
     decoded,
-    outputs,
-    scores,
     told,
 )
 from tiny import TINY
@@ -34,12 +30,6 @@ from specdec.core.randomness import BlockRandom
 from specdec.data.text import BadRow
 from specdec.decoding.batches import make_batches
 from specdec.drafters.ngram_tables import distribution
-from specdec.measure import rows
-from specdec.measure.choice import keep, remembered
-from specdec.models.toy import ToyModel
-from specdec.reproduce.pages import files as page_files
-from specdec.reproduce.pages import sections as pages
-from specdec.reproduce.pieces import kept
 from specdec.training import checkpointing
 
 Check = Callable[[], Any]
@@ -185,75 +175,5 @@ def all_rows(open_task: Callable[[Path], Any]) -> Callable[[Path], Check]:
                     raise Changed(f"a row has {row.input!r}")
 
         return check
-
-    return read
-
-
-def measured_rows(root: Path) -> Check:
-    batches = list(make_batches([np.array([2, 1])] * 4, 2, ToyModel(3)))
-    made = [Measured(i, [i, 2 * i], 0.5 * i) for i in range(4)]
-
-    def measure(batch: Any, indices: Any) -> list[Measured]:
-        return [made[row] for row in indices]
-
-    found = rows.measure_rows(root / "rows.jsonl", batches, Measured, measure)
-
-    def check() -> None:
-        if found != made:
-            raise Changed(f"rows are {found}")
-
-    return check
-
-
-def training_scores(root: Path) -> Check:
-    scores(root / "scores")
-    return lambda: None
-
-
-def training_outputs(root: Path) -> Check:
-    """Its numbers have a checksum in the file: they are those that were written."""
-    found = outputs(root)
-
-    def check() -> None:
-        if [int(batch.targets[0, 0]) for batch in found] != [0, 1, 2]:
-            raise Changed(f"the outputs are {found}")
-
-    return check
-
-
-def study(root: Path) -> Check:
-    settings = {"seed": 3, "names": ["a", "b"]}
-    found = kept(root / "study.json", settings, lambda: {"alpha": [0.5, 0.25]})
-
-    def check() -> None:
-        if not {"alpha", "settings"} <= found.keys():
-            raise Changed(f"the study is {found}")
-
-    return check
-
-
-def choice(name: str) -> Callable[[Path], Check]:
-    """What is remembered was checked as it was made, and replaces a damaged file."""
-
-    def read(root: Path) -> Check:
-        found = remembered(root / name, "key")
-
-        def check() -> None:
-            str(found)
-            keep(root / name, "key", CHOICES[name])
-            kept = remembered(root / name, "key")
-            if kept != CHOICES[name] and next((root / name / "choices").iterdir()).is_file():
-                raise Changed("nothing can be kept there any more")
-
-        return check
-
-    return read
-
-
-def page(name: str) -> Callable[[Path], Check]:
-    def read(root: Path) -> Check:
-        section = pages.sections(root)[name]
-        changed = page_files.rewrite(root / name, section, check=True)
-        return lambda: changed
 
     return read

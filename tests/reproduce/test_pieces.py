@@ -30,11 +30,6 @@ def test_a_damaged_file_is_one_clear_error(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_settings_is_of_others(tmp_path):
-    (tmp_path / "study.json").write_text("{}")
-    assert kept(tmp_path / "study.json", SETTINGS, lambda: {"a": 1}).result["a"] == 1
-
-
 @dataclasses.dataclass
 class Constant:
     path: tuple[str, ...]

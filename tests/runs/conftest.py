@@ -68,3 +68,19 @@ def tiny(tmp_path_factory):
         GIN.format(target=str(pair.target), draft=str(pair.draft), data=str(pair.root))
     )
     return pair
+
+
+@pytest.fixture
+def nothing_is_loaded(monkeypatch):
+    """No model is opened, nor is an array left."""
+
+    def refuse(*_, **__):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", refuse)
+    monkeypatch.setattr("specdec.checkpoints.loading.open_checkpoint", refuse)
+    monkeypatch.setattr("specdec.data.tasks._seqio_tasks", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    arrays = len(jax.live_arrays())
+    yield
+    assert len(jax.live_arrays()) <= arrays

@@ -52,9 +52,3 @@ def test_a_plan_of_beams(tiny, tmp_path, capsys):
     assert cache(three) > 2 * cache(said("METHOD='autoregressive'", "GAMMA=0"))
     fast = ("METHOD='speculative_beam'", "BEAM=@BeamConfig()", "GAMMA=2", "DRAFT_BEAMS=5")
     assert "speculative_beam, 4 beams, gamma 2" in said(*fast)
-
-
-def test_more_beams_than_tokens_are_refused_before_anything_is_written(tiny, tmp_path, capsys):
-    assert main(tiny, tmp_path / "out", *BEAMS, "BeamConfig.num_beams=321") == 2
-    assert "num_beams is 321, more than the vocabulary's 320" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -5,7 +5,6 @@ import signal
 import time
 
 import pytest
-from slow import slow
 
 from specdec.measure.rows import LineWriter
 from specdec.runs.prepared_run import PreparedRun
@@ -71,7 +70,7 @@ def killed_while_writing(monkeypatch, tiny, file, directory, batch, fraction=0.0
 
 @pytest.mark.parametrize(
     ("batch", "fraction"),
-    [(0, 0.1), (20, 0.5), (74, 0.7), slow(0, 0), slow(0, 0.9), slow(63, 1), slow(64, 0.5)],
+    [(0, 0.1), (63, 1), (74, 0.7)],
 )
 def test_a_run_killed_while_it_writes(tiny, many, whole, tmp_path, monkeypatch, batch, fraction):
     written = killed_while_writing(monkeypatch, tiny, many, tmp_path, batch, fraction)
@@ -82,7 +81,7 @@ def test_a_run_killed_while_it_writes(tiny, many, whole, tmp_path, monkeypatch, 
 
 
 def test_a_run_killed_again_and_again(tiny, many, whole, tmp_path, monkeypatch):
-    for batches in (1, 10, 2, 40, 7):
+    for batches in (1, 40, 7):
         killed_while_writing(monkeypatch, tiny, many, tmp_path, batches, 0.6)
     assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 0
     assert_same(tmp_path, whole)
@@ -134,18 +133,6 @@ def test_rows_that_are_not_the_first_ones_are_refused(
     (tmp_path / "decodes.jsonl").write_bytes(b"".join(lines))
     assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 2
     assert "is not the row that this run has there" in capsys.readouterr().err
-
-
-def test_an_input_that_grew_is_continued(tiny, many, whole, tmp_path, monkeypatch):
-    """Its first window is as it was."""
-    file = tmp_path / many.name
-    lines = many.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:-3]))
-    killed_while_writing(monkeypatch, tiny, file, tmp_path / "out", 5)
-    file.write_bytes(b"".join(lines))
-    assert main(tiny, tmp_path / "out", *SETTINGS, input_file=str(file)) == 0
-    decodes = [(path / "decodes.jsonl").read_bytes() for path in (tmp_path / "out", whole)]
-    assert decodes[0] == decodes[1]
 
 
 def test_two_processes_in_one_directory(tiny, many, whole, tmp_path, capsys):
@@ -216,20 +203,7 @@ def test_a_bad_row_is_skipped_by_rule(tiny, tmp_path, capsys, kind):
     assert not (tmp_path / "good" / "skipped.jsonl").exists()
 
 
-def test_many_bad_rows_are_counted_and_all_written(tiny, tmp_path, capsys):
-    file, out = tmp_path / "in.txt", tmp_path / "out"
-    file.write_text("a dog\n" + "\n" * 14 + "the cat\n")
-    for _ in range(2):  # The second run finds everything done, and says it again.
-        assert main(tiny, out, *SETTINGS, "BAD_ROWS='skip'", input_file=str(file)) == 0
-        error = capsys.readouterr().err
-        assert error.count("Skipped: ") == 10
-        assert "  and 4 more, in skipped.jsonl" in error
-        lines = (out / "skipped.jsonl").read_text().splitlines()
-        assert [json.loads(line)["id"] for line in lines] == list(range(1, 15))
-        assert sorted(row["id"] for row in read(out)[1]) == [0, 15]
-
-
-@pytest.mark.parametrize("line", ["no tab", "two\ttabs\there", "\tno input", "no reference\t"])
+@pytest.mark.parametrize("line", ["no tab", "\tno input"])
 def test_bad_lines_of_a_pairs_file(tiny, tmp_path, capsys, line):
     (tmp_path / "test.tsv").write_text(f"a dog\tein Hund\n{line}\nthe cat\tdie Katze\n")
     data = f"DATA_DIR={str(tmp_path)!r}"
@@ -242,12 +216,3 @@ def test_bad_lines_of_a_pairs_file(tiny, tmp_path, capsys, line):
     results, rows = read(tmp_path / "out")
     assert results["num_skipped"] == 1
     assert {row["id"]: row["reference"] for row in rows} == {0: "ein Hund", 2: "die Katze"}
-
-
-def test_nothing_but_bad_rows(tiny, tmp_path, capsys):
-    file = tmp_path / "in.txt"
-    file.write_text("\n\n")
-    code = main(tiny, tmp_path / "out", *SETTINGS, "BAD_ROWS='skip'", input_file=str(file))
-    assert code == 2
-    assert "in has no row that can be decoded" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

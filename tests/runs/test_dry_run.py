@@ -7,15 +7,15 @@ from pathlib import Path
 
 import jax
 import pytest
-from slow import slow
 from tiny import EVERY, TINY, TINY_BART, TINY_ROTARY, random_params, random_t5_params
 
-from specdec.checkpoints import save_huggingface, save_t5x
+from specdec.checkpoints import save_t5x
 from specdec.checkpoints.architectures import count_parameters, decode_model
 from specdec.runs import dry_run
 from specdec.runs import main as command
 from specdec.runs.command_line import Given
 
+pytestmark = pytest.mark.usefixtures("nothing_is_loaded")
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "configs" / "experiments"
 CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
@@ -51,20 +51,6 @@ def parameters(output):
     return [float(count.replace(",", "")) for count in found]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_loaded(monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("loaded or allocated")
-
-    monkeypatch.setattr("specdec.runs.prepared_run.load_pair", refuse)
-    monkeypatch.setattr("specdec.checkpoints.loading.open_checkpoint", refuse)
-    monkeypatch.setattr("specdec.data.tasks._seqio_tasks", refuse)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    arrays = len(jax.live_arrays())
-    yield
-    assert len(jax.live_arrays()) <= arrays
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_experiment(path, capsys):
     output = shown(capsys, [path])
@@ -82,22 +68,15 @@ def test_every_drafter(path, capsys):
     assert len(parameters(output)) in (1, 2)
 
 
-# Millions of parameters, all and of a decode step; T5 v1.1 XXL has 11,135.3 and 5,567.7.
+# Millions of parameters, all and of a decode step.
 @pytest.mark.parametrize(
     ("name", "total", "step"),
     [
         ("google/t5-v1_1-small", 77.0, 38.5),
-        ("google/t5-v1_1-base", 247.6, 123.8),
-        ("google/t5-v1_1-large", 783.2, 391.6),
-        ("google/t5-v1_1-xl", 2849.8, 1424.9),
-        ("google/t5-v1_1-xxl", 11135.3, 5567.7),
         ("google/flan-t5-xxl", 11135.3, 5567.7),
-        ("t5-small", 60.5, 38.5),
         ("google-t5/t5-3b", 2851.6, 1442.3),
         ("elsewhere/t5-11b", 11307.3, 5670.1),
-        ("gpt2", 124.4, 123.7),
         ("distilgpt2", 81.9, 81.1),
-        ("openai-community/gpt2-medium", 354.8, 353.8),
         ("openai-community/gpt2-xl", 1557.6, 1556.0),
     ],
 )
@@ -116,33 +95,6 @@ def test_parameters_are_those_of_the_models_arrays(variant):
     assert [*count_parameters(config)] == sizes
 
 
-@pytest.mark.parametrize("variant", ["m2m_100", "t5gemma2", *map(slow, ("bart", "llama"))])
-def test_bytes_of_each_family(tmp_path, capsys, variant):
-    """By hand: keys and values that several heads of queries share are there once."""
-    config, rows = EVERY[variant], 2048
-    save_huggingface(tmp_path / "it", config, jax.device_get(random_params(config, 0)))
-    models = [f"{name}={str(tmp_path / 'it')!r}" for name in ("TARGET", "DRAFT")]
-    sizes = ("MAX_INPUT_LEN=30", "MAX_DECODE_LEN=16", "DTYPE='float32'", "GAMMA=3")
-    output = shown(capsys, [QUICKSTART], *models, *sizes, f"BATCH_SIZE={rows}")
-    heads = getattr(config, "num_kv_heads", config.num_heads)
-    layer = 2 * rows * heads * config.head_dim * 4 / 1e6  # Of a position.
-    each, length, inputs = layer * config.num_decoder_layers, 16 + 3 + 1, 32
-    held = length + inputs if variant == "llama" else length
-    assert cells(output, "self-attention cache") == pytest.approx([each * held] * 2, abs=0.01)
-    crossed = 0 if variant == "llama" else inputs
-    assert cells(output, "cross-attention") == pytest.approx([each * crossed] * 2, abs=0.01)
-    beyond = [line for line in output.splitlines() if line.startswith("the cache of ")]
-    if variant != "t5gemma2":
-        assert not beyond
-        return
-    # Two tokens before each of the four that the target scores, or of two that its draft is fed.
-    for line, needed in zip(beyond, (2 + 4, 2 + 2), strict=True):
-        said = f"keeps all positions; 1 of 2 layers need only {needed} of them: "
-        assert said in line
-        cost = float(re.search(r": ([\d.]+) MB more than needed$", line)[1])
-        assert cost == pytest.approx(layer * (length - needed), abs=0.01)
-
-
 def test_bytes_of_a_run(capsys):
     """By hand: layers x (keys and values) x batch x heads x head_dim x length x bytes."""
     bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
@@ -158,33 +110,6 @@ def test_bytes_of_a_run(capsys):
     assert cells(output, "logits of one call") == pytest.approx(
         [4 * 8 * 32128 * 4 / 1e6, 4 * 2 * 32128 * 4 / 1e6], abs=0.01
     )
-
-
-def test_bytes_of_a_tree(capsys):
-    """3 + 6 + 6 guesses: 16 tokens are scored, and the draft is called once a level."""
-    bindings = ("BATCH_SIZE=4", "MAX_INPUT_LEN=100", "MAX_DECODE_LEN=60", "DTYPE='float32'")
-    output = shown(capsys, [XXL, TREES / "branching.gin"], *bindings)
-    assert ": speculative, tree 3-2-1, temperature 0," in output
-    each, draft_each = 24 * 2 * 4 * 64 * 64 * 4 / 1e6, 8 * 2 * 4 * 6 * 64 * 4 / 1e6
-    # The draft's leaves are never in its cache; up to two tokens are fed before its guesses.
-    assert cells(output, "self-attention cache") == pytest.approx(
-        [each * (64 + 15 + 1), draft_each * (64 + 9 + 1 + 2)], abs=0.01
-    )
-    assert cells(output, "logits of one call") == pytest.approx(
-        [4 * 16 * 32128 * 4 / 1e6, 4 * 6 * 32128 * 4 / 1e6], abs=0.01
-    )
-    dynamic = shown(capsys, [XXL, TREES / "best_first.gin"], *bindings)
-    assert "best-first tree of 16 nodes, 5 deep" in dynamic
-    assert cells(dynamic, "logits of one call") == pytest.approx(
-        [4 * 17 * 32128 * 4 / 1e6, 4 * 4 * 32128 * 4 / 1e6], abs=0.01
-    )
-
-
-def test_a_tree_that_is_to_be_chosen_and_drafts_that_are_merged(capsys):
-    assert ": speculative, tree auto, " in shown(capsys, [XXL, TREES / "auto.gin"])
-    merged = ("DRAFT=@Merged()", "Merged.drafts=('google/t5-v1_1-small', @Copying())")
-    assert planned([XXL, TREES / "branching.gin"], merged) == 2
-    assert "--dry_run plans one draft, not google/t5-v1_1-small + " in capsys.readouterr().err
 
 
 MESHES = ROOT / "configs" / "meshes"
@@ -223,14 +148,6 @@ def test_what_does_not_fit_says_where_it_would(capsys):
     assert "Fits: " in shown(capsys, [QUICKSTART], "HARDWARE=98e6")
 
 
-def test_a_plan_without_guesses(capsys):
-    plain = shown(capsys, [XXL, ROOT / "configs/methods/autoregressive.gin"])
-    assert cells(plain, "logits of one call")[0] == pytest.approx(0.13)
-    chosen = shown(capsys, [XXL], "GAMMA='auto'")
-    assert ": speculative, gamma auto, temperature 0," in chosen
-    assert cells(chosen, "logits of one call")[0] == pytest.approx(0.13)
-
-
 def test_what_is_read_and_what_would_be_written(capsys, tmp_path):
     given = Given([str(XXL)], ["BAD_ROWS='skip'"], str(tmp_path / "out"), "test")
     assert command.decode(given, ROOT, dry_run=True, distributed=True) == 0
@@ -253,12 +170,6 @@ def test_a_file_or_texts_in_the_place_of_the_task(capsys):
     assert "Reads rows of given_texts: texts = ['a', 'b']" in capsys.readouterr().out
     assert command.decode(given, ROOT, input_file="no.txt", dry_run=True) == 0
     assert "Reads rows of text_file: path = 'no.txt'" in capsys.readouterr().out
-
-
-def test_a_directorys_config_json_comes_first(tiny, capsys):
-    output = shown(capsys, [tiny.gin])
-    assert output.count("config.json") == 2
-    assert str(tiny.target) in output
 
 
 def test_drafts_that_are_no_checkpoint(capsys):
@@ -294,40 +205,34 @@ def test_weights_of_few_bits(capsys):
     )
 
 
-def test_weights_of_few_bits_on_a_mesh(capsys):
-    quantized = ROOT / "configs" / "drafters" / "quantized.gin"
-    assert planned([XXL, quantized, MESHES / "1x8.gin"], []) == 2
-    assert "cannot be cut, and this mesh cuts" in capsys.readouterr().err
-    assert "data x model" in shown(capsys, [XXL, quantized, MESHES / "8x1.gin"], "BATCH_SIZE=8")
-
-
 @pytest.mark.parametrize(
-    ("binding", "message"),
+    ("bindings", "message"),
     [
-        ("TARGET='nowhere/at/all'", "nowhere/at/all is neither a directory nor named as a public"),
-        ("DRAFT='google/t5-v1_1-huge'", "has no t5_1_1_huge, only t5_1_1_110b, t5_1_1_base"),
-        ("HARDWARE='tpu_v4'", "No chip or slice is called 'tpu_v4'. One chip: v4,"),
-        ("HARDWARE=0", "HARDWARE must be a chip's name, such as 'v4' or 'h200', or bytes of"),
-        ("GAMMA=0", "gamma must be in"),
-        ("GAMA=3", "Did you mean GAMMA?"),
-        ("DTYPE='int8'", "dtype must be 'float32' or 'bfloat16'"),
+        (("TARGET='nowhere/at/all'",), "nowhere/at/all is neither a directory nor named as a pub"),
+        (("DRAFT='google/t5-v1_1-huge'",), "has no t5_1_1_huge, only t5_1_1_110b, t5_1_1_base"),
+        (("HARDWARE='tpu_v4'",), "No chip or slice is called 'tpu_v4'. One chip: v4,"),
+        (("HARDWARE=0",), "HARDWARE must be a chip's name, such as 'v4' or 'h200', or bytes of"),
+        (("GAMMA=0",), "gamma must be in"),
+        (("DeviceMesh.model=3",), "A mesh axis of 3 devices does not divide num_heads = 64 and"),
+        (("DRAFT_RULES=%TARGET_RULES",), "does not divide num_heads = 6: choose a size that"),
+        (
+            ("DeviceMesh.data=2", "BATCH_SIZE=3"),
+            "batch_size is 3, but the mesh cuts a batch into 2",
+        ),
+        (
+            ("DRAFT=@Merged()", "Merged.drafts=('google/t5-v1_1-small', @Copying())"),
+            "--dry_run plans one draft, not google/t5-v1_1-small + ",
+        ),
     ],
+    ids=str,
 )
-def test_mistakes_are_told_in_one_line(capsys, binding, message):
-    code = planned([XXL], [binding])
+def test_mistakes_are_told_in_one_line(capsys, bindings, message):
+    code = planned([XXL, MESHES / "1x8.gin"], bindings)
     told = capsys.readouterr()
-    assert code == 2
-    assert told.out == ""
+    assert (code, told.out) == (2, "")
     assert told.err.startswith("error: ")
     assert told.err.count("\n") == 1
     assert message in told.err
-
-
-def test_a_damaged_config_json(tiny, tmp_path, capsys):
-    (tmp_path / "config.json").write_text("{")
-    bindings = [f"DRAFT={str(tmp_path)!r}"]
-    assert planned([tiny.gin], bindings) == 2
-    assert "is not valid JSON" in capsys.readouterr().err
 
 
 def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
@@ -338,23 +243,3 @@ def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
     config, found = dry_run.find_config(str(tmp_path), ROOT)
     assert found == "its shapes"
     assert dataclasses.replace(config, relative_attention_max_distance=12) == TINY["v1.0"]
-
-
-@pytest.mark.parametrize(
-    ("bindings", "message"),
-    [
-        (("DeviceMesh.model=3",), "A mesh axis of 3 devices does not divide num_heads = 64 and"),
-        (("DRAFT_RULES=%TARGET_RULES",), "does not divide num_heads = 6: choose a size that"),
-        (
-            ("DeviceMesh.data=2", "BATCH_SIZE=3"),
-            "batch_size is 3, but the mesh cuts a batch into 2",
-        ),
-    ],
-)
-def test_meshes_that_do_not_fit(capsys, bindings, message):
-    code = planned([XXL, MESHES / "1x8.gin"], bindings)
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, "")
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    assert message in told.err

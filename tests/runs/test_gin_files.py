@@ -65,47 +65,28 @@ def parse(tmp_path, text, *bindings):
     gin_files.parse([str(path)], bindings, ROOT)
 
 
-def test_unused_macro_in_a_file(tmp_path):
-    with pytest.raises(ValueError, match=r"Unknown macro GAMA.*mean GAMMA\?"):
-        parse(tmp_path, "GAMA = 1\nGAMMA = 2\nSamplingConfig.top_k = %GAMMA")
-
-
-def test_unused_macro_on_the_command_line(tmp_path):
-    with pytest.raises(ValueError, match="Unknown macro GAMA"):
-        parse(tmp_path, "GAMMA = 2\nSamplingConfig.top_k = %GAMMA", "GAMA=3")
-
-
-def test_macro_used_but_not_set(tmp_path):
-    with pytest.raises(ValueError, match=r"GAMA is used but nowhere set.*GAMMA\?"):
-        parse(tmp_path, "GAMMA = 2\nSamplingConfig.top_k = (%GAMMA, %GAMA)")
-
-
-def test_required_macro(tmp_path):
-    with pytest.raises(ValueError, match="GAMMA must be set"):
-        parse(tmp_path, "GAMMA = %gin.REQUIRED\nSamplingConfig.top_k = %GAMMA")
+@pytest.mark.parametrize(
+    ("text", "bindings", "message"),
+    [
+        ("GAMA = 1\nSamplingConfig.top_k = 2", (), "Unknown macro GAMA"),
+        ("A = 1\nSamplingConfig.top_k = %A", ("GAMA=3",), "Unknown macro GAMA"),
+        ("a/B = 3\nB = 4\nSamplingConfig.top_k = %B", (), "Unknown macro a/B"),
+        ("GAMMA = 2\nSamplingConfig.top_k = (%GAMMA, %GAMA)", (), r"GAMA is used but.*GAMMA\?"),
+        ("GAMMA = %gin.REQUIRED\nSamplingConfig.top_k = %GAMMA", (), "GAMMA must be set"),
+        ("A = 3\nB = = 4", (), r"run\.gin:2"),
+        ("A = 3\nSamplingConfig.top_k = %A", ("A=checkpoints/target",), "needs quotes"),
+        # T5X's import its modules, which need not be installed.
+        ("import no_such_system.network", (), r"imports what is not there: .*another system\?"),
+    ],
+)
+def test_what_is_wrong_with_a_configuration(tmp_path, text, bindings, message):
+    with pytest.raises(ValueError, match=message):
+        parse(tmp_path, text, *bindings)
 
 
 def test_a_macro_may_use_another(tmp_path):
     parse(tmp_path, "A = 3\nB = %A\nSamplingConfig.top_k = %B")
     assert gin.query_parameter("A/gin.macro.value") == 3
-
-
-def test_a_macro_may_have_a_scope(tmp_path):
-    parse(tmp_path, "a/B = {'x': [3, 'b/C']}\nSamplingConfig.top_k = %a/B")
-    with pytest.raises(ValueError, match="Unknown macro a/B"):
-        parse(tmp_path, "a/B = 3\nB = 4\nSamplingConfig.top_k = %B")
-
-
-def test_each_parse_starts_afresh(tmp_path):
-    parse(tmp_path, "A = 3\nSamplingConfig.top_k = %A")
-    parse(tmp_path, "SamplingConfig.top_p = 0.5")
-    with pytest.raises(ValueError, match="top_k"):
-        gin.query_parameter("SamplingConfig.top_k")
-
-
-def test_syntax_error_names_the_line(tmp_path):
-    with pytest.raises(ValueError, match=r"run\.gin:2"):
-        parse(tmp_path, "A = 3\nB = = 4")
 
 
 @pytest.mark.parametrize(
@@ -122,15 +103,3 @@ def test_a_damaged_file_is_one_clear_error(tmp_path, content, message):
     with pytest.raises(ValueError, match=rf"run\.gin, or a file that is included, {message}") as e:
         gin_files.parse([str(path)], [], ROOT)
     assert "\n" not in str(e.value)
-
-
-def test_a_configuration_of_another_system(tmp_path):
-    """T5X's import its modules, which need not be installed."""
-    for line in ("import no_such_system.network", "from no_such_system import models"):
-        with pytest.raises(ValueError, match=r"imports what is not there: .*another system\?.*run"):
-            parse(tmp_path, line)
-
-
-def test_unquoted_text(tmp_path):
-    with pytest.raises(ValueError, match="needs quotes"):
-        parse(tmp_path, "A = 3\nSamplingConfig.top_k = %A", "A=checkpoints/target")

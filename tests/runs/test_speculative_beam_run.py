@@ -60,9 +60,3 @@ def test_auto(tiny, tmp_path, monkeypatch, capsys):
     assert results["method"] == "beam"
     assert results["gamma_choice"]["shape"] is None
     assert "Speculation does not pay here" in capsys.readouterr().err
-
-
-def test_a_draft_without_a_distribution_is_refused_before_writing(tiny, tmp_path, capsys):
-    assert main(tiny, tmp_path / "out", *FAST, "GAMMA=2", "DRAFT=@Copying()") == 2
-    assert "need a draft with a distribution over tokens" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

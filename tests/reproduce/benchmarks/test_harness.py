@@ -2,14 +2,12 @@
 
 import dataclasses
 import functools
-import re
 
 import pytest
 
-from specdec.core.progress import say
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.reproduce.benchmarks import harness
-from specdec.reproduce.benchmarks.harness import Measurement, check_systems, measure
+from specdec.reproduce.benchmarks.harness import check_systems, measure
 from specdec.reproduce.benchmarks.workload import WorkloadError
 
 PLAIN, SPECULATIVE = "specdec autoregressive", "specdec speculative"
@@ -79,24 +77,6 @@ def test_ratios_memory_and_compile_time(natural, answer):
     assert plain.load_seconds == 2.0
 
 
-def test_it_says_what_it_does(natural, answer, capsys, monkeypatch):
-    monkeypatch.setattr(harness.Progress, "display", lambda bar, **_: say(str(bar)))
-    answer({PLAIN: TOKENS, SPECULATIVE: TOKENS})
-    measure(natural, (PLAIN, SPECULATIVE), 2, {"threads": 1})
-    said = capsys.readouterr().err
-    assert f"Loading {SPECULATIVE}, 2 of 2 systems" in said
-    assert f"First run of {PLAIN}, which compiles" in said
-    assert re.search(rf"{SPECULATIVE}, repetition 2 of 2: 2 of 4 runs, .*runs/s, \d+ s left", said)
-    assert "4 of 4 runs" in said.splitlines()[-1]
-
-
-def test_a_token_is_compared_with_a_token():
-    fast = Measurement("a", seconds=(1.0, 2.0), num_tokens=10)
-    slow = Measurement("b", seconds=(4.0, 4.0), num_tokens=20)
-    assert fast.speedup_over(slow).low == 1.0
-    assert fast.speedup_over(slow).high == 2.0
-
-
 def test_the_reference_sets_the_lengths_of_the_others(natural, answer):
     answers = answer({PLAIN: TOKENS, CT2: TOKENS})
     measure(natural, (PLAIN, CT2), 2, {"threads": 1})
@@ -104,33 +84,11 @@ def test_the_reference_sets_the_lengths_of_the_others(natural, answer):
     assert all(lengths == [3, 2] for name, _, lengths in answers.asked if name == CT2)
 
 
-def test_beams_end_by_themselves(natural, answer):
-    """No length is told, other lengths are no error, and another rule's system is absent."""
-    found = {BEAMS: TOKENS, "T5X beams": [[5, 6, 1], [7, 7, 1]]}
-    answers = answer(found)
-    workload = dataclasses.replace(natural, beam=BeamConfig(2))
-    systems = (BEAMS, "T5X beams", "transformers beams")
-    _, t5x, transformers = measure(workload, systems, 1, {"threads": 1})
-    assert {lengths for _, first, lengths in answers.asked if not first} == {None}
-    assert t5x.same_rows == 1
-    assert t5x.num_tokens == 6
-    assert transformers.absent == "its rule is not t5x's"
-    found["T5X beams"][1][0] = 8
-    with pytest.raises(WorkloadError, match=r"only 1 of 2 rows .* not decode the same weights"):
-        measure(workload, systems, 1, {"threads": 1})
-
-
 def test_every_other_repetition_goes_the_other_way_round(natural, answer):
     answers = answer({PLAIN: TOKENS, CT2: TOKENS})
     measure(natural, (PLAIN, CT2), 2, {"threads": 1})
     timed = [name for name, first, _ in answers.asked if not first][2:]
     assert timed == [PLAIN, CT2, CT2, PLAIN]
-
-
-def test_an_absent_system_is_listed(natural, answer):
-    answer({PLAIN: TOKENS, T5X: TOKENS}, absent=(T5X,))
-    measurements = measure(natural, (PLAIN, T5X), 1, {"threads": 1})
-    assert measurements[1] == Measurement(T5X, absent="not installed")
 
 
 def test_another_length_is_refused(natural, answer):
@@ -143,17 +101,6 @@ def test_other_weights_are_refused(natural, answer):
     answer({PLAIN: TOKENS, CT2: [[5, 6, 1], [8, 1]]})
     with pytest.raises(WorkloadError, match=r"only 1 of 2 rows .* not decode the same weights"):
         measure(natural, (PLAIN, CT2), 1, {"threads": 1})
-
-
-def test_int8_may_say_something_else(natural, answer):
-    answer({PLAIN: TOKENS, INT8: [[9, 6, 1], [8, 1]]})
-    assert measure(natural, (PLAIN, INT8), 1, {"threads": 1})[1].same_rows == 0
-
-
-def test_forced_acceptance_says_something_else(tiny_workload, answer):
-    twelve = [[3] * 12, [4] * 12]
-    answer({PLAIN: twelve, SPECULATIVE: [[9] * 12, [9] * 12]})
-    measure(tiny_workload, (PLAIN, SPECULATIVE), 1, {"threads": 1})
 
 
 @pytest.mark.parametrize(
@@ -172,27 +119,6 @@ def test_forced_acceptance_says_something_else(tiny_workload, answer):
 def test_systems_that_cannot_do_it(natural, systems, changes, message):
     with pytest.raises(WorkloadError, match=message):
         check_systems(dataclasses.replace(natural, **changes), systems)
-
-
-def test_random_weights_must_be_exported_for_others(tiny_workload):
-    with pytest.raises(WorkloadError, match="needs a checkpoint of the random weights"):
-        check_systems(tiny_workload, (PLAIN, CT2))
-
-
-def test_no_repetition(natural):
-    with pytest.raises(WorkloadError, match="at least one repetition, got 0"):
-        measure(natural, (PLAIN,), 0, {"threads": 1})
-
-
-@pytest.mark.slow
-def test_real_processes(tiny_workload):
-    plain, speculative = measure(tiny_workload, (PLAIN, SPECULATIVE), 2, {"threads": 1})
-    for measurement in (plain, speculative):
-        assert measurement.num_tokens == 24
-        assert len(measurement.seconds) == 2
-        assert measurement.compile_seconds > 0
-        assert measurement.memory_bytes > 0
-        assert "jax" in measurement.versions
 
 
 def test_a_process_that_fails_says_why(natural):

@@ -61,9 +61,3 @@ def test_forced_acceptance_is_said_and_its_tokens_are_not_compared(tiny_workload
     shown = report.text(report.numbers(tiny_workload, [PLAIN, FAST], None))
     assert shown.startswith("tiny, batch 2, input 6, output 12, FORCED acceptance 0.5")
     assert "2/2" not in shown
-
-
-def test_says_when_speculation_does_not_pay(tiny_workload):
-    slow = DECODER | {"predicted_speedup": 0.98}
-    shown = report.text(report.numbers(tiny_workload, [PLAIN, FAST], slow))
-    assert "Plain decoding is faster here" in shown

@@ -6,20 +6,16 @@ import importlib
 import importlib.util
 
 import jax
-import numpy as np
 import pytest
 from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
 
-from specdec.checkpoints import load_huggingface, save_huggingface
-from specdec.data.tasks import given_texts
+from specdec.checkpoints import save_huggingface
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.reproduce.benchmarks.systems import (
     SYSTEMS,
-    huggingface,
     specdec_loop,
-    t5x,
 )
-from specdec.reproduce.benchmarks.workload import WorkloadError, random_weights, text
+from specdec.reproduce.benchmarks.workload import random_weights
 
 OTHERS = [name for name, entry in SYSTEMS.items() if not (entry.own or entry.beams) and entry.needs]
 # CTranslate2 does not let EOS come first, which these random weights often do.
@@ -70,41 +66,17 @@ def _expected(workload):
     return specdec_loop.System(workload, "autoregressive", {}).decode([0, 1], [12, 12])
 
 
+def test_the_same_tokens_of_specdec_itself(gpt_workload):
+    system = specdec_loop.System(gpt_workload, "speculative", {})
+    assert system.decode([0, 1], [12, 12]) == _expected(gpt_workload)
+
+
+# T5s, and of each of transformers' and CTranslate2's a GPT.
 @pytest.mark.parametrize(
-    ("method", "pair"),
-    [
-        pytest.param("autoregressive_float32", "workload", marks=pytest.mark.slow),
-        pytest.param("autoregressive_float32", "gpt_workload", marks=pytest.mark.slow),
-        pytest.param("speculative", "workload", marks=pytest.mark.slow),
-        ("speculative", "gpt_workload"),
-    ],
-)
-def test_the_same_tokens_of_specdec_itself(method, pair, request):
-    workload = request.getfixturevalue(pair)
-    system = specdec_loop.System(workload, method, {})
-    assert system.decode([0, 1], [12, 12]) == _expected(workload)
-
-
-@pytest.mark.parametrize(
-    "method", [pytest.param("autoregressive_int8", marks=pytest.mark.slow), "speculative_int8"]
-)
-def test_8_bits_of_a_gpt(method, gpt_workload):
-    """The lengths are those that it is told, and EOS is a token like any other."""
-    found = specdec_loop.System(gpt_workload, method, {}).decode([0, 1], [12, 12])
-    assert [len(row) for row in found] == [12, 12]
-
-
-@pytest.mark.slow
-def test_drawn_gpts(gpt_workload):
-    """Weights that are drawn in the process: no file, forced acceptance, one's own copy."""
-    drawn = dataclasses.replace(gpt_workload, target=GPT, draft=GPT, forced_alpha=0.5)
-    for method in ("autoregressive", "speculative", "speculative_quantized"):
-        found = specdec_loop.System(drawn, method, {}).decode([0, 1], [12, 12])
-        assert [len(row) for row in found] == [12, 12]
-
-
-@pytest.mark.parametrize("pair", ["workload", "gpt_workload"])
-@pytest.mark.parametrize("name", OTHERS)
+    ("name", "pair"),
+    [*((name, "workload") for name in OTHERS),
+     *((name, "gpt_workload") for name in ("transformers greedy", "CTranslate2 float32"))],
+)  # fmt: skip
 def test_the_same_tokens(name, pair, request):
     entry, workload = SYSTEMS[name], request.getfixturevalue(pair)
     for package in entry.needs:
@@ -144,74 +116,3 @@ def test_the_same_beams(name, workload, request):
         (found,) = system.decode(row, None)
         assert found == expected
         assert len(system.decode(row, [1])[0]) == 1
-
-
-@pytest.mark.slow
-def test_the_same_beams_of_ctranslate2():
-    """On the bundled target, whose rows do not begin with EOS."""
-    pytest.importorskip("ctranslate2")
-    ct2 = importlib.import_module("specdec.reproduce.benchmarks.systems.ct2")
-    task = given_texts(["Where is the station?", "The house is old, but I like it."])
-    beam = BeamConfig(4, "huggingface", early_stopping=True)
-    (workload,) = text(task, num_examples=2, max_decode_len=24, beam=beam)
-    reference = specdec_loop.System(workload, "autoregressive", {})
-    system = ct2.System(workload, "float32", {"threads": 1})
-    for row in ([0], [1]):
-        assert system.decode(row, None) == reference.decode(row, None)
-
-
-def test_ctranslate2_knows_one_rule_of_beams(workload):
-    ct2 = importlib.import_module("specdec.reproduce.benchmarks.systems.ct2")
-    pytest.importorskip("ctranslate2")
-    beam = BeamConfig(3, "huggingface")
-    workload = dataclasses.replace(workload, lengths=None, batch_size=1, beam=beam)
-    with pytest.raises(WorkloadError, match="CTranslate2 knows early_stopping=True"):
-        ct2.System(workload, "float32", {"threads": 1})
-
-
-def test_transformers_in_8_bits_quantizes_what_gpt2_calls_conv1d(gpt_workload):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    model = huggingface.System(gpt_workload, "greedy_int8", {"threads": 1})._model
-    kinds = {type(module).__name__ for module in model.transformer.h.modules()}
-    assert "Conv1D" not in kinds
-    found = model.transformer.h[0].mlp.c_fc
-    assert isinstance(found, torch.ao.nn.quantized.dynamic.Linear)
-    assert found.weight().shape == (GPT.d_ff, GPT.d_model)
-
-
-def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
-    workload, checkpoints, tmp_path
-):
-    """The target's own decoder as the draft: were it given anything else, it would be rejected.
-
-    Beside an encoding times 1e5 the embedded tokens are nothing, and RMSNorm undoes the factor.
-    """
-    pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    target, params = load_huggingface(checkpoints / "target")
-    norm = {"scale": np.ones(target.d_model, np.float32)}
-    params = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
-    config = dataclasses.replace(target, num_encoder_layers=0, encoding_width=target.d_model)
-    projection = {"kernel": 1e5 * np.eye(target.d_model, dtype=np.float32)}
-    encoder = {"input_projection": projection, "encoder_norm": norm}
-    save_huggingface(tmp_path / "target", target, params)
-    save_huggingface(tmp_path / "draft", config, {**params, "encoder": encoder})
-    workload = dataclasses.replace(
-        workload, target=str(tmp_path / "target"), draft=str(tmp_path / "draft"), batch_size=1,
-    )  # fmt: skip
-    system = huggingface.System(workload, "assisted_constant", {"threads": 1})
-    assert isinstance(system._model, transformers.T5ForConditionalGeneration)
-    calls = []
-    system._model.decoder.register_forward_hook(lambda *_: calls.append(None))
-    tokens = system.decode([0], [12])
-    plain = specdec_loop.System(workload, "autoregressive", {})
-    assert tokens == [plain.decode([0], [12])[0]]
-    assert len(calls) <= -(-12 // (workload.gamma + 1)) + 1
-
-
-def test_t5x_is_absent_without_a_checkout(tmp_path):
-    with pytest.raises(ImportError, match="give --t5x_path"):
-        t5x.import_t5x(None)
-    with pytest.raises(ImportError, match="no T5X checkout at"):
-        t5x.import_t5x(str(tmp_path))

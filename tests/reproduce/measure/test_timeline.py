@@ -10,7 +10,6 @@ from tiny import TINY, random_t5_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
-from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
 from specdec.drafters.copying import Copying
 from specdec.drafters.model import model_draft
@@ -56,16 +55,9 @@ def recorded(pairs):
     return record(pairs["itself"], 3, SAMPLING["greedy"], LENGTH, 0)
 
 
-@pytest.mark.parametrize(
-    ("draft", "gamma", "sampling"),
-    [
-        ("other", 3, "sampled"), pytest.param("other", 0, "sampled", marks=pytest.mark.slow),
-        pytest.param("copying", 3, "sampled", marks=pytest.mark.slow),
-        pytest.param("other", 3, "greedy", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
-def test_the_tokens_are_those_of_generate(draft, gamma, sampling, pairs):
-    pair, sampling = pairs[draft], SAMPLING[sampling]
+@pytest.mark.parametrize(("draft", "gamma"), [("other", 3), ("copying", 3), ("other", 0)])
+def test_the_tokens_are_those_of_generate(draft, gamma, pairs):
+    pair, sampling, seen = pairs[draft], SAMPLING["sampled"], set()
     for seed in (0, 5):
         found = record(pair, gamma, sampling, LENGTH, seed)
         expected = pair.generate(
@@ -73,6 +65,7 @@ def test_the_tokens_are_those_of_generate(draft, gamma, sampling, pairs):
             sampling=sampling, max_decode_len=LENGTH, seed=seed, trace=True,
         )  # fmt: skip
         np.testing.assert_array_equal(found.tokens, expected.tokens[0])
+        seen.add(tuple(found.tokens))
         assert found.gamma == gamma
         emitted = [event.emitted for event in found.events if event.kind == "target"]
         assert emitted == [
@@ -84,23 +77,14 @@ def test_the_tokens_are_those_of_generate(draft, gamma, sampling, pairs):
             if gamma
             else ["target_encoder"] + len(emitted) * ["target"]
         )
-
-
-def test_seeds_matter(pairs):
-    """Else the comparisons above could not fail."""
-    one, other = (record(pairs["other"], 3, SAMPLING["sampled"], LENGTH, seed) for seed in (0, 5))
-    assert list(one.tokens) != list(other.tokens)
-
-
-def test_events_count_all_tokens(recorded):
-    assert sum(event.emitted for event in recorded.events) == len(recorded.tokens) == LENGTH
-    assert all((event.emitted > 0) == (event.kind == "target") for event in recorded.events)
-    # It accepts its own guesses; the last block is cut at the limit.
-    assert [e.emitted for e in recorded.events if e.emitted] == [4] * 5
+    assert len(seen) == 2  # Else the comparisons could not fail.
 
 
 def test_events_follow_one_another_and_leave_little_out(recorded):
     events = recorded.events
+    # It accepts its own guesses; the last block is cut at the limit.
+    assert [e.emitted for e in events if e.kind == "target"] == [4] * 5
+    assert len(recorded.tokens) == LENGTH
     assert 0 <= events[0].start_ms < 0.1 * recorded.total_ms
     assert all(event.start_ms < event.end_ms for event in events)
     assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(events))
@@ -108,40 +92,3 @@ def test_events_follow_one_another_and_leave_little_out(recorded):
     gaps = [b.start_ms - a.end_ms for a, b in itertools.pairwise(events)]
     durations = [event.end_ms - event.start_ms for event in events]
     assert np.median(gaps) < 0.5 * np.median(durations)  # Medians: the machine may be busy.
-
-
-def test_the_run_of_median_time_is_kept(pairs, recorded, monkeypatch):
-    def lasting(ms):
-        return dataclasses.replace(recorded, events=(timeline.Event("target", 0.0, ms, 1),))
-
-    runs = map(lasting, [1.0, 9.0, 30.0, 7.0, 6.0, 8.0, 0.0])
-    monkeypatch.setattr(timeline, "_decode", lambda *_: next(runs))
-    found = record(pairs["other"], 0, SAMPLING["greedy"], LENGTH, 0)
-    assert found.total_ms == 8.0
-    assert next(runs).total_ms == 0.0
-
-
-def test_nothing_is_compiled_in_a_run_that_counts(pairs, monkeypatch):
-    after, decode = [], timeline._decode
-
-    def counted(*args):
-        result = decode(*args)
-        after.append(num_programs())
-        return result
-
-    monkeypatch.setattr(timeline, "_decode", counted)
-    before = num_programs()
-    record(pairs["other"], 2, SAMPLING["greedy"], 33, 0)
-    # At least the draft, the target's call, the verdict and the commit.
-    assert before + 4 <= after[0]
-    assert len(after) == 1 + timeline.REPETITIONS
-    assert all(found == after[0] for found in after)
-
-
-def test_a_timeline_is_of_one_row(pairs):
-    pair = pairs["other"]
-    decoder = pair.decoder(
-        method="autoregressive", gamma=0, sampling=SAMPLING["greedy"], max_decode_len=4, seed=0
-    )
-    with pytest.raises(ValueError, match="of one row, this batch has 2"):
-        timeline.record(decoder, batch_of(pair, TEXT, TEXT))

@@ -42,24 +42,11 @@ def test_table_2():
     ]  # fmt: skip
 
 
-def test_a_tree_is_no_row_of_the_papers():
-    tree = {"bigram": {"t1": {"tree-2-1": DECODE | {"tree": "tree 2-1"}, "gamma2": DECODE}}}
-    (row,) = rows(paper_tables.TABLE_2(changed(table_2=tree)))
-    assert row[3] == "2"
-
-
 def test_table_5_has_a_row_for_each_lenience():
     assert rows(paper_tables.TABLE_5(CONTENT)) == [
         ["Toy", "bigram", "1", "1", "0.50", "0.000"],
         ["Toy", "bigram", "1", "0.5", "0.62", "0.125"],
     ]
-
-
-def test_the_fastest_decoder_of_a_task_and_a_temperature():
-    slower, greedy = DECODE | {"measured_speedup_decoder": 1.2}, DECODE | {"temperature": 0.0}
-    decodes = {"bigram": {"t1": {"gamma2": slower, "gamma3": DECODE}, "t0": {"gamma2": greedy}}}
-    found = rows(paper_tables.FASTEST(changed(table_2=decodes)))
-    assert [(row[2], row[-2]) for row in found] == [("1", "**1.37**"), ("0", "**1.37**")]
 
 
 def test_the_papers_rows_are_beside_them():

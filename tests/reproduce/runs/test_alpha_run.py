@@ -1,14 +1,10 @@
 """Alpha along a target's texts: what is on disk is used only for the same models and texts."""
 
 import dataclasses
-import json
 import shutil
 
-import jax
-import numpy as np
 import pytest
 
-from specdec.checkpoints import open_checkpoint, save_huggingface
 from specdec.data.tasks import pairs_file
 from specdec.reproduce.runs.alpha_run import AlphaRun
 from specdec.types import SamplingConfig
@@ -32,20 +28,6 @@ def alphas(content):
     return [draft["alpha"] for draft in content.result["drafts"].values()]
 
 
-@pytest.mark.slow
-def test_a_draft_that_was_trained_again_is_measured_again(run, tmp_path):
-    (draft,), out = run.drafts, tmp_path / "out"
-    first = run.do(out)
-    config, params = open_checkpoint(draft)
-    params = jax.tree.map(lambda a: np.asarray(a) * 1.5, params)
-    vocabulary = shutil.copyfile(f"{draft}/spiece.model", tmp_path / "spiece.model")
-    shutil.rmtree(draft)
-    save_huggingface(draft, config, params, vocabulary)
-    second = run.do(out)
-    assert alphas(first) != alphas(second)
-    assert alphas(second) == alphas(run.do(tmp_path / "fresh"))
-
-
 def test_rows_of_other_texts_are_not_used(run, tmp_path):
     out = tmp_path / "out"
     assert run.do(out).measured
@@ -56,14 +38,3 @@ def test_rows_of_other_texts_are_not_used(run, tmp_path):
     for name in ("texts.jsonl", "run.json"):
         (out / name).unlink()
     assert alphas(other.do(out)) == alphas(fresh)
-
-
-def test_other_inputs_are_another_measurement(run, tiny, tmp_path):
-    out = tmp_path / "out"
-    run.do(out)
-    path = tmp_path / "data" / "test.tsv"
-    path.write_text(path.read_text().replace("dog", "fox"))
-    changed = dataclasses.replace(run, task=pairs_file("toy", str(path.parent), "test"))
-    with pytest.raises(ValueError, match="holds another measurement"):
-        changed.do(out)
-    assert json.loads((out / "alpha.json").read_text())["drafts"]

@@ -1,6 +1,5 @@
 """Benchmark configurations: all of them are complete, and one runs from file to table."""
 
-import json
 from pathlib import Path
 
 import gin
@@ -13,10 +12,6 @@ from specdec.runs.command_line import Given
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "configs" / "benchmarks").glob("*.gin"))
-TINY = {
-    "vocab_size": 19, "d_model": 16, "num_heads": 2, "head_dim": 8, "d_ff": 24,
-    "num_encoder_layers": 1, "num_decoder_layers": 2,
-}  # fmt: skip
 WORKLOAD = "workload.random_weights"
 
 
@@ -45,36 +40,6 @@ def test_configurations_are_complete(config, pairs, tmp_path):
 def _main(tmp_path, config, *bindings):
     files = [str(ROOT / "configs" / "benchmarks" / config)]
     return main(Given(files, bindings, str(tmp_path / "out"), "test"), ROOT, t5x_path=None)
-
-
-@pytest.mark.slow
-def test_the_gpu_configuration_runs_with_small_shapes(tmp_path, capsys):
-    shapes = [
-        f"t5_1_1_{size}/config.T5Config.{name} = {value}"
-        for size in ("small", "xxl")
-        for name, value in TINY.items()
-    ]
-    code = _main(
-        tmp_path, "gpu.gin", *shapes, f"benchmark.run.workloads = (@xxl/{WORKLOAD},)",
-        f"{WORKLOAD}.output_lens = (12,)", f"{WORKLOAD}.input_lens = (6,)",
-        f"{WORKLOAD}.forced_alphas = (0.75,)", "benchmark.run.repetitions = 1",
-        "benchmark.run.speed_repetitions = 1",
-    )  # fmt: skip
-    shown = capsys.readouterr().out
-    assert code == 0
-    assert "FORCED acceptance 0.75" in shown
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    (workload,) = results["workloads"]
-    assert workload["dtype"] == "bfloat16"
-    assert [s["system"] for s in workload["systems"]] == [
-        "specdec autoregressive", "specdec speculative",
-    ]  # fmt: skip
-    assert workload["breakdown"]["alpha"] == 0.75
-    assert workload["breakdown"]["bandwidth"] > 0
-    assert results["threads"] >= 1
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "operative_config.gin", "results.json",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,6 @@
 """A whole reproduction of a toy study, killed and continued."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,20 +44,6 @@ def reproduce(config, directory, *bindings):
     return main(Given([str(config)], bindings, str(directory), "again"), ROOT)
 
 
-def numbers(directory):
-    """The summary without times and provenance."""
-    study = json.loads((directory / "summary.json").read_text())["studies"]["toy"]
-    return {
-        "alpha": {t: a["drafts"] for t, a in study["alpha"].items()},
-        "tokens": [
-            (t, shape, r["num_tokens"], r["accepted_histogram"])
-            for by_temperature in study["table_2"].values()
-            for t, by_shape in by_temperature.items()
-            for shape, r in by_shape.items()
-        ],
-    }
-
-
 @pytest.fixture(scope="module")
 def whole(config, tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
@@ -81,31 +62,6 @@ def test_tables_are_written(whole, capsys):
     assert {"device", "versions", "git_sha", "command"} <= set(summary)
 
 
-@pytest.mark.slow
-def test_a_killed_reproduction_goes_on(config, whole, tmp_path):
-    """kill -9 somewhere, then again to the end: the same numbers, nothing done twice."""
-    command = [
-        sys.executable, str(ROOT / "scripts" / "reproduce.py"), f"--gin_file={config}",
-        f"--output_dir={tmp_path}",
-    ]  # fmt: skip
-    with open(tmp_path / "log", "w") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log, env=os.environ)
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            if list(tmp_path.glob("toy/table_2/*/t1/*/results*")):
-                break
-            time.sleep(0.2)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert not (tmp_path / "summary.json").exists()
-    kept = {p: p.read_bytes() for p in tmp_path.glob("toy/**/*.jsonl")}
-    assert kept
-    assert reproduce(config, tmp_path) == 0
-    for path, before in kept.items():
-        assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
-    assert numbers(tmp_path) == numbers(whole)
-
-
 @pytest.mark.parametrize(
     ("binding", "message"),
     [
@@ -120,13 +76,6 @@ def test_mistakes_are_one_line(config, tmp_path, capsys, binding, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.splitlines()[-1].startswith("error: ")
-
-
-def test_without_matplotlib_nothing_is_begun(config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert reproduce(config, tmp_path / "new") == 2
-    assert "The figures need matplotlib" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_another_reproduction_is_not_mixed_in(config, whole, capsys):

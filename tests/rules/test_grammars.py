@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 import random
 import re
 import sys
@@ -18,33 +17,13 @@ from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.spelling import Finish, Spelling
 from specdec.text.base import CLEAN_UP
 
-transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
-
 TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
 WARM = specdec.SamplingConfig(1.0)
 EOS = (1, 11)
 SMALL = [
-    b"",
-    b"",
-    b"a",
-    b"ab",
-    b"b",
-    b"\xc3",
-    b"\xa4",
-    "ä".encode(),
-    b" a",
-    b" ",
-    b"",
-    b"b",
-    b".",
-    b"aba",
-    b"",
-    b"",
-]
-
-
-def cleaned_up(text):
-    return transformers.PreTrainedTokenizerBase.clean_up_tokenization(None, text)
+    b"", b"", b"a", b"ab", b"b", b"\xc3", b"\xa4", "ä".encode(), b" a", b" ", b"", b"b", b".",
+    b"aba", b"", b"",
+]  # fmt: skip
 
 
 class Small:
@@ -84,10 +63,6 @@ def nested(count):
     return schema
 
 
-CYCLIC = {"type": "object"}
-CYCLIC["properties"] = {"a": CYCLIC}
-
-
 def row(*prefix):
     return RowStart(np.array([*prefix, 0, 0]), np.int32(len(prefix)), np.int32(8), 8)
 
@@ -125,9 +100,7 @@ def following(rule, state):
 
 @pytest.mark.parametrize("strips", ["nothing", "one token", "until text", "cleans up"])
 @pytest.mark.parametrize("before", [(), (4,)])
-@pytest.mark.parametrize(
-    "pattern", ["a|ab|aba", "(ab|ä){1,2}", " ?a? ?b?$", "^a ?[.]?$", "(ä|b)?.b", "ac|b|ä"]
-)
+@pytest.mark.parametrize("pattern", ["a|ab|aba", " ?a? ?b?$", "^a ?[.]?$", "(ä|b)?.b"])
 def test_every_tokenization_of_a_match_and_nothing_else(pattern, before, strips):
     words = Small(strips)
     rule = specdec.Regex(pattern).open(RuleTarget(16, EOS, False, 8, words))
@@ -321,15 +294,10 @@ def test_a_decoder_only_model():
     ("make", "told"),
     [
         (lambda: specdec.Regex(""), "needs a regular expression that is not empty"),
-        (lambda: specdec.Regex(3), "needs a regular expression"),
         (lambda: specdec.JsonSchema("{"), "schema is not JSON: "),
-        (lambda: specdec.JsonSchema({"a": {1, 2}}), "schema is not JSON: "),
         (lambda: specdec.JsonSchema("[]"), r"needs a JSON object, got \[\]"),
         (lambda: specdec.JsonSchema("[" * 100_000), "JsonSchema's schema is nested too deep"),
-        (lambda: specdec.JsonSchema('{"a":' * 100_000), "JsonSchema's schema is nested too deep"),
         (lambda: specdec.JsonSchema(nested(5000)), "JsonSchema's schema is nested too deep"),
-        (lambda: specdec.JsonSchema(CYCLIC), "schema is not JSON: Circular reference"),
-        (lambda: specdec.JsonSchema({"const": math.nan}), "schema is not JSON: Out of range float"),
         (lambda: specdec.JsonSchema("{1" + "0" * 9000), "schema is not JSON: "),
     ],
 )
@@ -342,14 +310,10 @@ def test_what_cannot_be(make, told):
     ("rule", "told"),
     [
         (specdec.Regex("["), r"Regex\('\['\) is refused by outlines-core: .+"),
-        (specdec.Regex("a)|(b"), "is refused by outlines-core"),
         (specdec.Regex("(?=a)b"), "is refused by outlines-core"),
-        (specdec.Regex("^a|^b"), "is refused by outlines-core"),
         (specdec.JsonSchema({"type": "x"}), "is refused by outlines-core: Unsupported type: x"),
         (specdec.Regex("ac"), r"Regex\('ac'\) leaves no token: no pieces"),
         (specdec.JsonSchema(nested(300)), "JsonSchema.* JSON of at most 127 levels"),
-        (specdec.JsonSchema(json.dumps(nested(300))), "JsonSchema.* JSON of at most 127 levels"),
-        (specdec.JsonSchema({"const": 10**400}), "JsonSchema.*and numbers of 64 bits"),
         (specdec.JsonSchema({"const": "\ud800"}), "JsonSchema.* is refused by outlines-core: 'utf"),
         (specdec.JsonSchema({"x" * 5000: 1}), r"JsonSchema\('{\"x+… is refused by outlines-core"),
         (
@@ -357,9 +321,7 @@ def test_what_cannot_be(make, told):
             "JsonSchema.* more than 10000",
         ),
         (specdec.Regex("(" * 100_000 + ")" * 100_000), r"Regex\('\(+… is refused by outlines-core"),
-        (specdec.Regex("[" * 100_000), r"Regex\('\[+… is refused by outlines-core"),
         (specdec.Regex("a{10001}"), "repeats something more than 10000 times"),
-        (specdec.Regex("a{2," + "9" * 9000 + "}"), "repeats something more than 10000 times"),
         (specdec.Regex(r"a\\{0,10001}"), "repeats something more than 10000 times"),
     ],
 )

@@ -107,8 +107,6 @@ RULES = {
 STEEP, COINS, QUARTERS = rolled((3, 1, 0), 4, 0), rolled((1, 1, 0), 2, 1), rolled((2, 1, 1), 4, 2)
 # Where a token less would leave one distribution for both rows.
 _WIDE = {"no token twice", "first token", "suppressed", "suppressed at first", "sequences"}
-# Penalties by two counts have too many distributions: the draft does not follow these.
-UNFOLLOWED = {"frequency"}
 
 
 def opened(rules):

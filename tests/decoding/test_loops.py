@@ -59,23 +59,14 @@ def decode(inputs, *, gamma=3, sampling=GREEDY, limit=12, seed=0, row_ids=None, 
 
 
 INPUTS = ragged_inputs(24, 8, V)
-ROWS = 60_000  # Of statistical tests.
 
 
-@pytest.mark.parametrize(
-    ("gamma", "self_draft"),
-    [(3, False), *(pytest.param(*s, marks=pytest.mark.slow) for s in ((5, False), (3, True)))],
-)
-def test_greedy_equals_the_reference(gamma, self_draft):
-    plain, fast = decode(INPUTS, gamma=0), decode(INPUTS, gamma=gamma, self_draft=self_draft)
+def test_greedy_equals_the_reference():
+    plain, fast = decode(INPUTS, gamma=0), decode(INPUTS)
     np.testing.assert_array_equal(plain.tokens, fast.tokens)
     np.testing.assert_array_equal(plain.num_tokens, fast.num_tokens)
     lengths = set(np.asarray(plain.num_tokens).tolist())
     assert len(lengths) > 3, "rows should end at different places for this test to mean anything"
-    if self_draft:  # Every guess is right: gamma + 1 tokens a call but for the row's end.
-        np.testing.assert_array_equal(
-            fast.stats.target_calls, -(-np.asarray(plain.num_tokens) // (gamma + 1))
-        )
 
 
 def test_the_reference_is_the_network():
@@ -93,7 +84,7 @@ def test_the_reference_is_the_network():
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-@pytest.mark.parametrize("limit", [1, 4, 7, 16])
+@pytest.mark.parametrize("limit", [1, 7])
 def test_a_limit_cuts_the_same_decode_short(sampling, limit):
     long, short = (decode(INPUTS, sampling=sampling, limit=n) for n in (16, limit))
     for row in range(len(INPUTS)):
@@ -200,29 +191,6 @@ def test_a_draft_that_stops_in_doubt():
         assert int(few.stats.proposed[2]) == int(fast.stats.proposed[row])
 
 
-@pytest.mark.slow
-def test_a_sampling_draft_stops_after_an_unlikely_guess():
-    fast = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1.0)
-    made = np.asarray(fast.trace.num_guesses)[np.asarray(fast.trace.num_emitted) > 0]
-    assert set(made.tolist()) == {1}
-
-
-@pytest.mark.slow
-def test_no_guess_follows_eos_where_a_draft_may_stop():
-    never = decode(INPUTS, gamma=4, sampling=SAMPLED)
-    fast = decode(INPUTS, gamma=4, sampling=SAMPLED, stop_below=1e-9)
-    np.testing.assert_array_equal(fast.tokens, never.tokens)
-    ended = 0
-    for row in range(len(INPUTS)):
-        for block in range(int(fast.stats.target_calls[row])):
-            made = int(fast.trace.num_guesses[row, block])
-            guesses = np.asarray(never.trace.draft_tokens[row, block])
-            ends = np.flatnonzero(guesses == 1)
-            assert made == (ends[0] + 1 if len(ends) else 4)
-            ended += made < 4
-    assert ended > 5
-
-
 def test_a_draft_that_stopped_knows_what_was_emitted():
     """With the target as its own draft every guess is right, wherever blocks end: had the draft
     forgotten or kept a wrong token, it would guess wrongly. Rows -1 only fill the batch."""
@@ -236,17 +204,6 @@ def test_a_draft_that_stopped_knows_what_was_emitted():
     assert np.asarray(result.trace.num_guesses)[row_ids < 0].max() == 1
     made = np.asarray(result.trace.num_guesses)[np.asarray(result.trace.num_emitted) > 0]
     assert set(made.tolist()) == {1, 2, 3, 4}
-
-
-@pytest.mark.slow
-def test_mean_acceptance_probability_is_the_acceptance_rate():
-    """Both estimate alpha on the same positions; 5 standard errors (false alarm < 1e-6)."""
-    result = decode(ragged_inputs(ROWS, 8, V), sampling=SAMPLED, limit=8)
-    examined = int(result.stats.examined.sum())
-    alpha = float(result.stats.acceptance_prob_sum.sum()) / examined
-    rate = float(result.stats.accepted.sum()) / examined
-    assert 0.05 < alpha < 0.95
-    assert abs(alpha - rate) < 5 * np.sqrt(alpha * (1 - alpha) / examined)
 
 
 def test_one_compile_for_each_shape_and_topology():
@@ -294,23 +251,3 @@ def test_the_loop_is_its_step():
     for row in range(6):
         n = int(state.num_tokens[row])
         np.testing.assert_array_equal(whole.tokens[row, :n], state.tokens[row, :n])
-
-
-def test_the_decode_as_part_of_another_program():
-    """As inside T5X: the target is packed in that program, the draft is one of its constants."""
-    engine, known = speculating(3, GREEDY)
-
-    @jax.jit
-    def predict(params, key):
-        seed = jax.random.bits(key, dtype=jnp.uint32)
-        drafter = jax.lax.optimization_barrier(known.drafter)
-        params = EngineParams(engine.target.pack(params), GREEDY.traced(), drafter)
-        return engine_decode.function(
-            engine, params, prompt_of(engine.target, INPUTS), jnp.arange(len(INPUTS)), 12, seed,
-            output_bucket=16,
-        )  # fmt: skip
-
-    inside = predict(random_t5_params(TINY["v1.1"], TARGET_SEED), jax.random.key(0))
-    outside = decode(INPUTS)
-    np.testing.assert_array_equal(inside.tokens, outside.tokens)
-    np.testing.assert_array_equal(inside.stats.accepted, outside.stats.accepted)

@@ -103,7 +103,6 @@ TARGET = jnp.asarray(SAMPLED.table(2))
 STEEP = jnp.asarray(np.stack([np.roll(TARGET[0], i % 3) for i in range(31)]))
 Q = {
     "model": np.round(np.exp(quarters_table(31, 2)), 6),
-    "bigram": np.array([[2, 0, 2], [1, 0, 3]]) / 4,
     "copying": np.eye(3),
 }
 GRIDS = {

@@ -9,22 +9,20 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 cd "$repo"
-# By purpose: the core (oracle, verifiers, loops; contracts and drafters), the rest of the package,
-# and tests/reproduce.
-oracle=(
-  tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/verifiers tests/core
+# By purpose: what proves decoding lossless, what is about programs themselves, and the rest.
+core=(
+  tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/verifiers tests/core tests/drafters
   tests/decoding/test_loops.py tests/decoding/test_sizes.py tests/decoding/test_chi_square.py
+  tests/models/test_contract.py
 )
-contracts=(tests/models/test_contract.py tests/drafters)
 programs=(
   tests/models/test_few_tokens.py
   tests/decoding/test_program_text.py tests/test_bundled_pair.py tests/test_real_weights.py
 )
-# What is about programs themselves is compiled as it is for users. All other tests are mostly
-# compilation, which takes a third of the time without optimization. The core also runs for long: a
-# little optimization is best for it.
+# What is about programs is compiled as it is for users. All other tests are mostly compilation,
+# which takes a third of the time without optimization.
 quickly="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-quickly="$quickly --xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level"
+quickly="$quickly --xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level=0"
 
 make_venv "$repo/.venv-test" --editable "$repo[test,notebooks,bench]"
 export PATH="$repo/.venv-test/bin:$PATH"
@@ -52,19 +50,17 @@ run() {
   python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal "$@" || tests=$?
 }
 run_quickly() {
-  XLA_FLAGS="${XLA_FLAGS:-} $quickly=$1" run "${@:2}"
+  XLA_FLAGS="${XLA_FLAGS:-} $quickly" run "$@"
 }
 if [ "${1:-}" = --core ]; then
-  run_quickly 1 "${oracle[@]}" "${@:2}"
-  run_quickly 0 "${contracts[@]}" "${@:2}"
+  run_quickly "${core[@]}" "${@:2}"
 elif [ "${1:-}" = --reproduce ]; then
-  run_quickly 0 tests/reproduce "${@:2}"
+  run_quickly tests/reproduce "${@:2}"
 elif [ $# -gt 0 ]; then
   run "$@"
 else
-  run_quickly 1 "${oracle[@]}"
   run "${programs[@]}"
-  run_quickly 0 "${oracle[@]/#/--ignore=}" "${programs[@]/#/--ignore=}" tests
+  run_quickly "${programs[@]/#/--ignore=}" tests
 fi
 wait
 cat "$checked/log"

@@ -33,18 +33,6 @@ class ToyHeads(WholeVocabulary):
         return params[rows % len(params)]
 
 
-def heads_chain(model, gamma):
-    """A drafter by gamma, as those of models."""
-    del model
-    return OffsetHeadsDrafter(ToyHeads(), Topology.chain(gamma))
-
-
-def heads_tree(model, tree, independent=False):
-    """A drafter of a tree, as those of models."""
-    del model
-    return OffsetHeadsDrafter(ToyHeads(), tree, independent)
-
-
 @dataclasses.dataclass(frozen=True)
 class ToyLayer(WholeVocabulary):
     """A layer on hidden states, whose cache holds a number made of each token and its state.
@@ -108,25 +96,17 @@ def numbers_of(tokens, states):
     return 5 * states[..., 0].astype(jnp.int32) + tokens + 1
 
 
-def eagle_chain(model, gamma):
-    """A drafter by gamma, as those of models."""
-    del model
-    return EagleDrafter(ToyLayer(), Topology.chain(gamma))
+HEADS = OffsetHeadsDrafter, ToyHeads()
+EAGLE = EagleDrafter, ToyLayer()
+LOOK_AHEAD = LookAheadDrafter, ToyLookAhead()
+DRAFTS = [HEADS, EAGLE, LOOK_AHEAD]
 
 
-def eagle_tree(model, tree, independent=False):
-    """A drafter of a tree, as those of models."""
-    del model
-    return EagleDrafter(ToyLayer(), tree, independent)
+def chain_of(drafter, draft):
+    """Makes a drafter of a model and gamma, as those of models."""
+    return lambda model, gamma: drafter(draft, Topology.chain(gamma))
 
 
-def look_ahead_chain(model, gamma):
-    """A drafter by gamma, as those of models."""
-    del model
-    return LookAheadDrafter(ToyLookAhead(), Topology.chain(gamma))
-
-
-def look_ahead_tree(model, tree, independent=False):
-    """A drafter of a tree, as those of models."""
-    del model
-    return LookAheadDrafter(ToyLookAhead(), tree, independent)
+def tree_of(drafter, draft):
+    """Makes a drafter of a model and a tree, as those of models."""
+    return lambda model, tree, independent=False: drafter(draft, tree, independent)

@@ -146,3 +146,31 @@ def kseq_grid(targets, drafts, siblings, proposal):
         return {round(float(x), 7) for x in found}
 
     return grid(proposal, apart(acceptance), apart(final))
+
+
+def block_grid(targets, drafts, gamma, proposal):
+    """Of block verification of chains, from its docstring."""
+    acceptance, final, reaches = set(), set(), {ONE}
+    for p in targets:
+        final |= cumulative(p)
+    for level in range(1, gamma + 1):
+        reaches = {
+            min(ONE, reach * p[x] / q[x])
+            for reach in reaches
+            for p, q in itertools.product(targets, drafts)
+            for x in range(len(p))
+            if q[x]
+        }
+        for reach, p, q in itertools.product(reaches, targets, drafts):
+            rest = tuple(max(reach * a - b, 0) for a, b in zip(p, q, strict=True))
+            mass = sum(rest)
+            if mass + 1 - reach:
+                acceptance.add(mass / (mass + 1 - reach))
+            if mass:
+                final |= cumulative(norm(rest))
+        acceptance |= reaches if level == gamma else set()
+    for p, q in itertools.product(targets, drafts):
+        rest = tuple(max(a - b, 0) for a, b in zip(p, q, strict=True))
+        if sum(rest):
+            final |= cumulative(norm(rest))
+    return grid(proposal, acceptance, final)

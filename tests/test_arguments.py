@@ -71,24 +71,12 @@ def test_a_small_seed_gives_the_keys_that_it_always_gave(seed):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"gamma": 2.0}, "gamma must be a whole number, got 2.0"),
-        ({"gamma": True}, "gamma must be a whole number, got True"),
         ({"gamma": "2"}, 'gamma must be a whole number or "auto", got \'2\''),
         ({"gamma": 0}, r"gamma must be in \[1, max_decode_len - 1\] = \[1, 3\], got 0"),
-        ({"max_decode_len": 4.0}, "max_decode_len must be a whole number"),
-        ({"max_decode_len": "4"}, "max_decode_len must be a whole number"),
-        ({"max_decode_len": 0}, "max_decode_len must be at least 1"),
-        ({"batch_size": 1.5}, "batch_size must be a whole number"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"max_input_len": None}, "max_input_len must be a whole number"),
-        ({"seed": 1.0}, "seed must be a whole number"),
         ({"seed": 2**64}, "seed must be in"),
-        ({"stop_below": "0.5"}, r"stop_below must be in \[0, 1\], got '0.5'"),
         ({"stop_below": float("nan")}, r"stop_below must be in \[0, 1\]"),
         ({"sampling": 0.5}, r"sampling must be a SamplingConfig, such as .*, got 0.5"),
-        ({"sampling": None}, "sampling must be a SamplingConfig"),
-        ({"sampling": {"temperature": 1}}, "sampling must be a SamplingConfig"),
-        ({"draft_sampling": 1.0}, "draft_sampling must be a SamplingConfig"),
         ({"verifier": BlockVerifier}, "verifier must be an object such as"),
         ({"verifier": "block"}, "verifier must be an object such as"),
         ({"method": "greedy"}, "method must be"),
@@ -104,14 +92,10 @@ def test_one_clear_error(pair, option, message):
     [
         ({"max_new_tokens": 20}, r"no keyword max_new_tokens \(got 20\): pass max_decode_len=20"),
         ({"num_beams": 4}, r'no keyword num_beams .*: pass method="beam", beam=specdec.BeamConfig'),
-        ({"temperature": 0.7}, r"no keyword temperature .*: pass sampling=specdec.SamplingConfig"),
         ({"num_return_sequences": 2}, "pass num_samples=2 and sampling=specdec.SamplingConfig"),
         ({"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
          r"pass rules=\(specdec.RepetitionPenalty\(penalty=1.2\), specdec.NoRepeatNgram\("),
-        ({"repetition_penalty": "x"}, r"pass rules=\(\.\.\.\)"),
         ({"guidance_scale": 2.0}, "not supported: outputs differ from those of transformers'"),
-        ({"stop_strings": ["."]}, r"no keyword stop_strings .*: pass stop=\['\.'\]"),
-        ({"max_time": 2.0}, "pass time_limit=2.0"),
         ({"gama": 3}, "no keyword gama .*: did you mean gamma?"),
         ({"xyzzy": 3}, r"no keyword xyzzy .*: help\(specdec.Decoding\) lists"),
     ],
@@ -126,9 +110,7 @@ def test_help_lists_every_option_of_decoding():
     assert listed.replace(",", "").split() == [field.name for field in dataclasses.fields(Decoding)]
 
 
-@pytest.mark.parametrize(
-    ("length", "most", "expected"), [(64, 1024, 4), (3, 1024, 2), (2, 1024, 1), (64, 2, 2)]
-)
+@pytest.mark.parametrize(("length", "most", "expected"), [(3, 1024, 2), (64, 2, 2)])
 def test_a_gamma_that_is_not_given_fits_output_and_draft(pair, length, most, expected):
     short = Pair(pair.target, dataclasses.replace(pair.draft, most_guesses=most), None)
     found = short.generate(TEXTS, max_decode_len=length, trace=True)
@@ -166,20 +148,13 @@ def test_width_is_of_plain_decoding(pair):
     ("option", "message"),
     [
         ({"tree": (2, 1), "gamma": 2}, r"Give gamma, .*, or tree .*, not both; got gamma = 2"),
-        ({"tree": "auto", "gamma": "auto"}, "not both; got gamma = 'auto'"),
         ({"tree": (2, 1), "method": "autoregressive"}, "Plain decoding has no guesses: tree must"),
         ({"tree": (2, 1), "stop_below": 0.5}, "A tree cannot stop early: stop_below must be 0"),
         ({"tree": ()}, r"branching must be a few whole numbers, such as \(3, 2, 1\), got \(\)"),
-        ({"tree": (2, 0)}, "each of branching must be at least 1, got 0"),
-        ({"tree": (-2,)}, "each of branching must be at least 1, got -2"),
         ({"tree": (2.0, 1)}, "each of branching must be a whole number, got 2.0"),
-        ({"tree": "3-2"}, "branching must be a few whole numbers, .* got '3-2'"),
-        ({"tree": 3}, "branching must be a few whole numbers, .* got 3"),
-        ({"tree": specdec.Tree}, "branching must be a few whole numbers"),
         ({"tree": (20,)}, "has 20 guesses for one position; the vocabulary has 19 tokens"),
         ({"tree": (2, 1, 1, 1)}, "has 4 guesses in a row; .* max_decode_len = 4 .* room for 3"),
         ({"tree": (2, 1), "verifier": BlockVerifier()}, "BlockVerifier verifies chains only: give"),
-        ({"tree": (2, 1), "verifier": specdec.LenientVerifier(0.5)}, "LenientVerifier verifies ch"),
     ],
 )  # fmt: skip
 def test_one_clear_error_for_a_tree(pair, option, message):
@@ -192,22 +167,12 @@ def test_one_clear_error_for_a_tree(pair, option, message):
     [
         ({}, r"A tree has one of branching, parents and nodes, such as .*; got none"),
         ({"branching": (2,), "nodes": 4}, "got branching and nodes"),
-        ({"branching": (2,), "parents": (-1,)}, "got branching and parents"),
         ({"branching": (2,), "depth": 3}, "depth is of a tree with nodes; this one has branching"),
         ({"branching": (32, 32)}, "A tree has at most 1024 nodes, this one has 1056: tree 32-32"),
-        ({"branching": (9,) * 400}, "A tree has at most 1024 nodes"),
         ({"nodes": 1025, "depth": 300, "siblings": 4}, "at most 1024 nodes, this one has 1025"),
         ({"parents": (-1, 1)}, r"parents\[1\] is 1; a parent must be in \[-1, 1\)"),
-        ({"parents": (0,)}, r"parents\[0\] is 0; a parent must be in \[-1, 0\)"),
         ({"parents": (-1, 0, -1)}, r"parents must be in the order of levels, got \(-1, 0, -1\)"),
-        ({"parents": (-2,)}, "each of parents must be at least -1, got -2"),
-        ({"parents": ()}, "parents must be a few whole numbers"),
         ({"nodes": 4}, "A tree with nodes needs its depth too"),
-        ({"nodes": 0, "depth": 1}, "nodes must be at least 1, got 0"),
-        ({"nodes": 4, "depth": 0}, "depth must be at least 1, got 0"),
-        ({"nodes": 4.5, "depth": 2}, "nodes must be a whole number, got 4.5"),
-        ({"nodes": 4, "depth": 2, "siblings": 0}, "siblings must be at least 1, got 0"),
-        ({"nodes": 2, "depth": 3}, "has 3 to .* nodes to choose from, got nodes = 2"),
         ({"nodes": 9, "depth": 2, "siblings": 2}, "has 2 to 6 nodes to choose from, got nodes = 9"),
         ({"nodes": 4, "depth": 2, "independent": True}, "independent must be False"),
     ],
@@ -231,10 +196,9 @@ def test_a_tree_is_given_in_several_ways(pair):
     ("draft", "tree", "message"),
     [
         (specdec.Copying(), specdec.Tree(nodes=4, depth=2), "A best-first tree needs a draft mode"),
-        (Random(), specdec.Tree(nodes=4, depth=2), "A best-first tree needs a draft model; with"),
         (specdec.Hierarchical("quickstart", specdec.Copying(), 2), (2, 1), "chains only: give gam"),
     ],
-    ids=["copying", "random", "hierarchical"],
+    ids=["copying", "hierarchical"],
 )  # fmt: skip
 def test_trees_that_a_draft_cannot_grow(draft, tree, message):
     with pytest.raises(ValueError, match=message):
@@ -245,13 +209,9 @@ def test_trees_that_a_draft_cannot_grow(draft, tree, message):
     ("texts", "message"),
     [
         ("one", "wrap it in a list"),
-        ({"a": [5, 1]}, "texts must be a list of texts, got dict"),
         (None, "texts must be a list of texts, got NoneType"),
         ([[5.0, 1.0]], "text 0 must be a string or a non-empty list of token ids"),
-        ([[True, True]], "text 0 must be a string or a non-empty list of token ids"),
-        ([[]], "text 0 must be"),
         ([[5, 1], [19, 1]], r"text 1 has a token outside the vocabulary \[0, 19\)"),
-        ([[5, 1], [-1, 1]], "text 1 has a token outside"),
         (["a"], "text 0 is a string, but this pair has no vocabulary"),
     ],
 )
@@ -263,10 +223,7 @@ def test_texts_of_another_kind(pair, texts, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (("1.0",), "temperature must be finite"), ((None,), "temperature must be finite"),
-        ((True,), "temperature must be finite"), ((float("nan"),), "temperature must be finite"),
-        ((1.0, 2.5), "top_k .* must be a whole number"), ((1.0, -1), "top_k .* must be at least 0"),
-        ((1.0, 0, 0.0), r"top_p must be in \(0, 1\]"), ((1.0, 0, "1"), "top_p must be in"),
+        (("1.0",), "temperature must be finite"), ((1.0, -1), "top_k .* must be at least 0"),
     ],
 )  # fmt: skip
 def test_samplings(fields, message):
@@ -278,7 +235,6 @@ def test_samplings(fields, message):
     ("arguments", "message"),
     [
         ({"target": "quickstart", "draft": specdec.Copying}, "draft must be a checkpoint's path"),
-        ({"target": "quickstart", "draft": 3}, "draft must be a checkpoint's path"),
         ({"target": 3, "draft": "quickstart"}, "target must be a checkpoint's path"),
     ],
 )

@@ -20,7 +20,6 @@ from oracle_cases import (
     distances,
     distances_of,
 )
-from slow import slow
 
 from specdec.core.standardize import spread
 from specdec.drafters.base import DraftParams, chain
@@ -41,7 +40,7 @@ def test_lossless(name):
 
 @pytest.mark.parametrize(
     ("gamma", "limit"),
-    [(1, 6), (4, 2), slow(4, 5), slow(3, 6)],
+    [(1, 6), (4, 2)],
 )
 def test_lossless_at_other_lengths(gamma, limit):
     # A coin-flip model keeps the grid small. gamma 4, limit 2: every block crosses the limit.
@@ -72,15 +71,9 @@ def stopping(drafter=ModelDrafter):
     return functools.partial(drafter, stop_below=0.3)
 
 
-@pytest.mark.parametrize(
-    ("name", "gamma"),
-    [
-        ("temperature 1", 2), ("greedy", 2), slow("temperature 0.5", 2), slow("top-k", 2),
-        slow("top-k", 3),
-    ],
-)  # fmt: skip
-def test_lossless_when_the_draft_stops_in_doubt(name, gamma):
-    assert max(distances(CASES[name], gamma=gamma, limit=3, drafter=stopping())) < LOSSLESS
+@pytest.mark.parametrize("name", ["temperature 1", "greedy"])
+def test_lossless_when_the_draft_stops_in_doubt(name):
+    assert max(distances(CASES[name], gamma=2, limit=3, drafter=stopping())) < LOSSLESS
 
 
 def test_a_residual_drawn_from_where_the_draft_stopped_is_caught():
@@ -120,7 +113,7 @@ def terse(sampling, drafter=ModelDrafter):
     fine = dataclasses.replace(CASES["top-k"], sampling=sampling, grid=Grid(4, 12, 60))
     target = dyadic_table(CONTEXTS, 4, 3)
     params = DraftParams(jnp.asarray(quarters_table(CONTEXTS, 2)), sampling.traced())
-    return distances_of(drafter(TerseToy(4), 2), params, fine, jnp.asarray(target), limit=2)
+    return distances_of(drafter(TerseToy(4), 1), params, fine, jnp.asarray(target), limit=2)
 
 
 @pytest.mark.parametrize("sampling", [SamplingConfig(1.0), SamplingConfig(0.0)])
@@ -135,17 +128,11 @@ def test_a_draft_vocabulary_in_another_order_is_caught():
 @pytest.mark.parametrize(
     "verifier",
     [
-        mutants.RedrawFromTarget,
-        mutants.WrongResidualRow,
-        mutants.InclusiveAccept,
-        mutants.SharedKeys,
-        mutants.KeepGoing,
-        mutants.BonusFromResidual,
-        mutants.DroppedBonus,
-        mutants.SwappedRows,
-        mutants.OffByOne,
+        mutants.RedrawFromTarget, mutants.WrongResidualRow, mutants.InclusiveAccept,
+        mutants.SharedKeys, mutants.KeepGoing, mutants.BonusFromResidual, mutants.DroppedBonus,
+        mutants.SwappedRows, mutants.OffByOne,
     ],
-)
+)  # fmt: skip
 def test_broken_verifiers_are_caught(verifier):
     assert max(distances(CASES["temperature 1"], gamma=2, limit=3, verifier=verifier())) > CAUGHT
 
@@ -252,7 +239,7 @@ def test_broken_verifiers_are_caught_when_greedy(verifier):
     assert max(distances(CASES["greedy"], gamma=2, limit=3, verifier=verifier())) > CAUGHT
 
 
-@pytest.mark.parametrize("name", ["temperature 0.5", "top-k", "top-p"])
+@pytest.mark.parametrize("name", ["temperature 0.5", "top-k"])
 def test_an_unwarped_q_is_caught(name):
     case = CASES[name]
     if name == "temperature 0.5":  # p**0.5 is off the dyadic grid; a fine one is close enough.
@@ -264,6 +251,5 @@ def test_an_unwarped_q_is_caught(name):
 
 
 @pytest.mark.parametrize("model", [mutants.StaleTarget, mutants.AddingCache])
-@pytest.mark.parametrize("name", ["temperature 1", slow("greedy")])
-def test_broken_caches_are_caught(name, model):
-    assert max(distances(CASES[name], gamma=2, limit=3, model=model)) > CAUGHT
+def test_broken_caches_are_caught(model):
+    assert max(distances(CASES["temperature 1"], gamma=2, limit=3, model=model)) > CAUGHT

@@ -42,15 +42,3 @@ def test_caches_are_the_sessions_own():
     session = Path(os.environ["SPECDEC_TEST_SESSION"])
     assert cache_directory().is_relative_to(session)
     assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"]
-
-
-def test_a_shared_directory_is_filled_once(once):
-    filled = []
-
-    def fill(path):
-        filled.append(path)
-        (path / "file").write_text("here")
-
-    assert once("example", fill) == once("example", fill)
-    assert (once("example", fill) / "file").read_text() == "here"
-    assert len(filled) <= 1

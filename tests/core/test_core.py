@@ -53,17 +53,16 @@ def compiled_standardize(logits, sampling):
     return standardize(logits, sampling)
 
 
-@pytest.mark.parametrize("vocab", [1, 2, 37, 64])
-@pytest.mark.parametrize("all_", [False, True])
-def test_standardize_with_any_numbers_in_one_program(vocab, all_):
+@pytest.mark.parametrize(
+    ("vocab", "all_", "platform"),
+    [(1, False, platforms.CPU), (2, True, platforms.CPU), (37, False, platforms.TPU),
+     (64, True, platforms.CPU), (64, True, platforms.TPU)],
+    ids=lambda each: getattr(each, "name", each),
+)  # fmt: skip
+def test_standardize_with_any_numbers_in_one_program(vocab, all_, platform):
     """As static numbers would: many settings, half of them on logits full of ties."""
-    check_any_numbers(vocab, all_)
-
-
-@pytest.mark.parametrize("all_", [False, True])
-def test_standardize_with_any_numbers_on_accelerators(all_):
-    with platforms.compiling_for(platforms.TPU):
-        check_any_numbers(37, all_)
+    with platforms.compiling_for(platform):
+        check_any_numbers(vocab, all_)
 
 
 def check_any_numbers(vocab, all_):
@@ -86,11 +85,7 @@ def check_any_numbers(vocab, all_):
 
 @pytest.mark.parametrize(
     ("function", "temperature"),
-    [
-        *((compiled_standardize, t) for t in (1e-3, 1e-7, 1e-8, 1e-12, 1e-38, 1e-46)),
-        (standardize, 1e-8),
-        *(pytest.param(standardize, t, marks=pytest.mark.slow) for t in (1e-3, 1e-12, 1e-46)),
-    ],
+    [*((compiled_standardize, t) for t in (1e-3, 1e-8, 1e-38, 1e-46)), (standardize, 1e-8)],
 )
 def test_at_a_tiny_temperature_all_is_on_the_largest(temperature, function):
     """Logits in tens, and as far apart as a model can have them; ties share."""
@@ -125,35 +120,17 @@ def test_argmax_of_nan_is_a_token(platform):
         assert 0 <= int(argmax(jnp.full((1, 5), jnp.nan))[0]) < 5
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"temperature": -1.0}, "temperature must be finite and >= 0"),
-        ({"temperature": float("nan")}, "temperature must be finite"),
-        ({"top_k": -1}, r"top_k \(0 keeps all\) must be at least 0"),
-        ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
-        ({"top_p": 1.1}, r"top_p must be in \(0, 1\]"),
-        ({"min_p": 1.1}, r"min_p must be in \[0, 1\]"),
-        ({"min_p": -0.1}, r"min_p must be in \[0, 1\]"),
-        ({"typical_p": 0.0}, r"typical_p must be in \(0, 1\]"),
-    ],
-)
-def test_sampling_config_refuses(fields, message):
-    with pytest.raises(ValueError, match=message):
-        SamplingConfig(**fields)
-
-
-@pytest.mark.parametrize("vocab", [3, 64, 200])
+@pytest.mark.parametrize("vocab", [3, 200])
 def test_draw_inverts_the_cdf_exactly(vocab):
     """Over a fine grid of uniforms each token gets its own share, and zeros get none."""
     weights = np.random.default_rng(vocab).exponential(size=vocab).astype(np.float32)
     weights[[0, vocab // 2]] = 0
-    count = 200_000
+    count = 50_000
     uniforms = (np.arange(count, dtype=np.float64) / count).astype(np.float32)
     tiled = jnp.broadcast_to(jnp.asarray(weights), (count, vocab))
     tokens = np.asarray(jax.jit(draw)(tiled, jnp.asarray(uniforms)))
     share = np.bincount(tokens, minlength=vocab) / count
-    np.testing.assert_allclose(share, weights / weights.sum(), atol=2e-5)
+    np.testing.assert_allclose(share, weights / weights.sum(), atol=5e-5)
     assert share[0] == share[vocab // 2] == 0
 
 
@@ -192,7 +169,7 @@ def test_a_row_keeps_its_numbers_whatever_its_place():
 
 
 @pytest.mark.parametrize("platform", platforms.PLATFORMS.values(), ids=lambda each: each.name)
-@pytest.mark.parametrize("batch", [1, 3, 40])
+@pytest.mark.parametrize("batch", [3, 40])
 def test_rows_are_set_where_each_is(platform, batch):
     """By the definition, entry by entry; 40 rows are more than a TPU writes apart."""
     rng = np.random.default_rng(batch)
@@ -238,7 +215,7 @@ def by_hand(p, tokens, q, relative, lenience):
     return sum(accepted)
 
 
-@pytest.mark.parametrize("lenience", [1.0, 0.7, 0.3, 0.05])
+@pytest.mark.parametrize("lenience", [1.0, 0.3])
 @pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "point mass"])
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "sampled"])
 def test_lenient_acceptance_prob(lenience, drawn, greedy):

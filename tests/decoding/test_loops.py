@@ -62,14 +62,11 @@ INPUTS = ragged_inputs(24, 8, V)
 
 
 def test_greedy_equals_the_reference():
-    plain, fast, whole = (decode(INPUTS, **way) for way in ({"gamma": 0}, {}, {"self_draft": True}))
-    for found in (fast, whole):
-        np.testing.assert_array_equal(plain.tokens, found.tokens)
-        np.testing.assert_array_equal(plain.num_tokens, found.num_tokens)
-    counts = np.asarray(plain.num_tokens)
-    assert len(set(counts.tolist())) > 3, "rows should end at different places"
-    # Every guess is right: gamma + 1 tokens a call but for the row's end.
-    np.testing.assert_array_equal(whole.stats.target_calls, -(-counts // 4))
+    plain, fast = decode(INPUTS, gamma=0), decode(INPUTS)
+    np.testing.assert_array_equal(plain.tokens, fast.tokens)
+    np.testing.assert_array_equal(plain.num_tokens, fast.num_tokens)
+    lengths = set(np.asarray(plain.num_tokens).tolist())
+    assert len(lengths) > 3, "rows should end at different places for this test to mean anything"
 
 
 def test_the_reference_is_the_network():
@@ -87,7 +84,7 @@ def test_the_reference_is_the_network():
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-@pytest.mark.parametrize("limit", [1, 4, 7, 16])
+@pytest.mark.parametrize("limit", [1, 7])
 def test_a_limit_cuts_the_same_decode_short(sampling, limit):
     long, short = (decode(INPUTS, sampling=sampling, limit=n) for n in (16, limit))
     for row in range(len(INPUTS)):
@@ -254,23 +251,3 @@ def test_the_loop_is_its_step():
     for row in range(6):
         n = int(state.num_tokens[row])
         np.testing.assert_array_equal(whole.tokens[row, :n], state.tokens[row, :n])
-
-
-def test_the_decode_as_part_of_another_program():
-    """As inside T5X: the target is packed in that program, the draft is one of its constants."""
-    engine, known = speculating(3, GREEDY)
-
-    @jax.jit
-    def predict(params, key):
-        seed = jax.random.bits(key, dtype=jnp.uint32)
-        drafter = jax.lax.optimization_barrier(known.drafter)
-        params = EngineParams(engine.target.pack(params), GREEDY.traced(), drafter)
-        return engine_decode.function(
-            engine, params, prompt_of(engine.target, INPUTS), jnp.arange(len(INPUTS)), 12, seed,
-            output_bucket=16,
-        )  # fmt: skip
-
-    inside = predict(random_t5_params(TINY["v1.1"], TARGET_SEED), jax.random.key(0))
-    outside = decode(INPUTS)
-    np.testing.assert_array_equal(inside.tokens, outside.tokens)
-    np.testing.assert_array_equal(inside.stats.accepted, outside.stats.accepted)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from sizes import watch
-from slow import slow
 from uneven import SAMPLED, ThreeKinds, assert_alike, texts, write
 
 import specdec
@@ -58,11 +57,10 @@ def expected(pair):
         return found(pair, 1)
 
 
-@pytest.mark.parametrize("batch_size", [2, slow(3)])
-def test_a_sample_that_has_ended_is_whole(pair, batch_size, small_buckets, monkeypatch):
+def test_a_sample_that_has_ended_is_whole(pair, small_buckets, monkeypatch):
     """It waits for the text's other samples, while arrays shrink to what those need."""
     changes = watch(monkeypatch)
-    assert_alike(found(pair, batch_size), expected(pair))
+    assert_alike(found(pair, 2), expected(pair))
     assert changes.shrank_and_grew()
 
 
@@ -118,11 +116,8 @@ def test_mutants_are_caught(name, pair, small_buckets, monkeypatch, own_programs
     assert any(one["tokens"].tolist() != other["tokens"].tolist() for one, other in pairs)
 
 
-@pytest.mark.parametrize(
-    "name", ["cuts too much", slow("ended samples need nothing"), slow("keeps the end")]
-)
-def test_who_watches_sees_what_is_cut(name, pair, small_buckets, monkeypatch, own_programs):
+def test_who_watches_sees_what_is_cut(pair, small_buckets, monkeypatch, own_programs):
     watch(monkeypatch)
-    monkeypatch.setattr(*MUTANTS[name])
+    monkeypatch.setattr(*MUTANTS["cuts too much"])
     with pytest.raises(AssertionError, match="cut"):
         found(pair, 2)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CASES, LOSSLESS, distances_of
-from slow import slow
 from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
 
 import specdec
@@ -71,41 +70,27 @@ def decode(config, params, target_params, sampling, inputs):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("layout", "layers"), [pytest.param("in_out", 0, marks=pytest.mark.slow), ("out_in", 1)]
-)
-def test_the_packed_draft_is_the_network(layout, layers, params):
-    config = dataclasses.replace(DRAFT, num_encoder_layers=layers)
+def test_the_packed_draft_is_the_network(params):
     inputs = ragged_inputs(3, 9, 19)
     tokens = jax.random.randint(jax.random.key(2), (3, 7), 0, 19)
-    target, model = T5Model(TARGET, layout), T5Model(config, layout)
-    weights = random_t5_params(config, 1)
+    target, model = T5Model(TARGET, "out_in"), T5Model(DRAFT, "out_in")
+    weights = random_t5_params(DRAFT, 1)
     prompt = prompt_of(target, inputs)
     start = jax.jit(target.start, static_argnums=2)
     encoded = start(target.pack(params), prompt, 1).encoded
     encoding = Transformer(TARGET).apply({"params": params}, inputs, method="encode")
-    truth = Transformer(config).apply({"params": weights}, inputs, tokens, encoding)
+    truth = Transformer(DRAFT).apply({"params": weights}, inputs, tokens, encoding)
     logits = logits_along(model, model.pack(weights), prompt, tokens, encoded)
     np.testing.assert_allclose(logits, truth, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [pytest.param("greedy", marks=pytest.mark.slow), "temperature 1"])
-def test_the_targets_own_decoder_guesses_everything(name, params):
+def test_the_targets_own_decoder_guesses_everything(params):
     """Rows of different texts and lengths: another row's encoding would be rejected soon."""
     config, target, draft = decoder_alone(params)
-    stats = decode(config, draft, target, SAMPLING[name], ragged_inputs(4, 9, 19)).stats
+    stats = decode(config, draft, target, SAMPLING["temperature 1"], ragged_inputs(4, 9, 19)).stats
     assert stats.examined.min() >= GAMMA
     np.testing.assert_array_equal(stats.accepted, stats.examined)
     np.testing.assert_allclose(stats.acceptance_prob_sum / stats.examined, 1, atol=1e-4)
-
-
-@pytest.mark.slow  # test_a_pair_of_directories has the same of its tokens.
-def test_greedy_is_plain_decoding(params):
-    inputs = ragged_inputs(4, 9, 19)
-    result = decode(DRAFT, random_t5_params(DRAFT, 1), params, SAMPLING["greedy"], inputs)
-    plain = decode(None, None, params, SAMPLING["greedy"], inputs)
-    np.testing.assert_array_equal(result.tokens, plain.tokens)
-    assert (result.stats.accepted < result.stats.examined).all(), "nothing was ever rejected"
 
 
 def test_alpha_along_a_text_is_that_of_the_decode(params):
@@ -139,11 +124,7 @@ def test_lossless(name):
     assert max(off) < LOSSLESS
 
 
-@pytest.mark.parametrize(
-    ("form", "layers"),
-    [("t5x", 0), ("orbax", 1), ("huggingface", 0),
-     slow("t5x", 1), slow("orbax", 0), slow("huggingface", 1)],
-)  # fmt: skip
+@pytest.mark.parametrize(("form", "layers"), [("t5x", 0), ("orbax", 1), ("huggingface", 0)])
 def test_checkpoints_of_every_format(form, layers, tmp_path):
     config = dataclasses.replace(
         DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128
@@ -204,22 +185,12 @@ def test_another_targets_width_is_refused(saved, tmp_path):
         specdec.load_pair(target=tmp_path / "other", draft=saved[1])
 
 
-@pytest.mark.parametrize("width", [0, -3, "wide"])
+@pytest.mark.parametrize("width", [0, "wide"])
 def test_a_width_that_is_none_is_refused(saved, width):
     path = saved[1] / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"encoding_width": width}))
     with pytest.raises(CheckpointError, match=r"config\.json"):
         open_huggingface(saved[1])
-
-
-@pytest.mark.parametrize("given", [None, 5])
-def test_it_needs_the_targets_encoding(given):
-    inputs = jnp.ones((1, 4), jnp.int32)
-    encoding = given and jnp.ones((1, 4, given))
-    with pytest.raises(ValueError, match=f"width 16, but was given {given}"):
-        Transformer(DRAFT).apply(
-            {"params": random_t5_params(DRAFT, 0)}, inputs, encoding, method="encode"
-        )
 
 
 def test_a_model_that_reads_tokens_has_layers():

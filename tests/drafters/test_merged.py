@@ -24,9 +24,3 @@ def test_drafts_of_one_tree_have_a_limit_together():
 def test_a_chain_is_refused():
     with pytest.raises(ValueError, match="random \\+ copying is a tree"):
         Merged((Random(), Copying())).open(Opened()).make(3, 0.0)
-
-
-@pytest.mark.parametrize("drafts", [(), (Random(),), "quickstart"])
-def test_one_draft_is_not_several(drafts):
-    with pytest.raises(ValueError, match="two drafts or more"):
-        Merged(drafts)

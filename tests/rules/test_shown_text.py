@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 import tokenizers
 from small_vocabularies import write_marian
-from tiny import TINY, random_t5_params
 from tokenizers import decoders, models, pre_tokenizers
 
-import specdec
-from specdec.checkpoints import save_huggingface
 from specdec.rules.base import RowStart, RuleTarget
 from specdec.rules.forbidden import Forbidden
 from specdec.rules.grammars import Regex
@@ -140,13 +137,10 @@ KINDS = {
     "ByteFallback": by_fallback,
     "Llama's": lambda path: by_fallback(path, decoders.Strip(" ", 1, 0)),
     "GPT-2's": bpe,
-    "WordPiece": word_pieces,
     "WordPiece, cleaned up": lambda path: word_pieces(path, **CLEANS_UP),
-    "Metaspace": unigram,
     "Metaspace, cleaned up": lambda path: unigram(path, **CLEANS_UP),
     "no first space": lambda path: unigram(path, "never", **CLEANS_UP),
     "Marian's": marian,
-    "Marian's, cleaned up": lambda path: marian(path, **CLEANS_UP),
 }
 
 
@@ -192,7 +186,7 @@ def strings_of(words, tokens, generator):
     return [each for each in found if known.issuperset(each.encode())] or ["a"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_row_ends_where_its_text_has_the_string_and_nowhere_else(words, seed):
     generator, found = random.Random(seed), [0, 0]
     for _ in range(4):
@@ -237,12 +231,8 @@ def test_forbidden_lets_no_token_pass_that_would_show_the_string(words):
             allowed = np.asarray(rule.table.finds(state.text)) == 0
             for token in tokens:
                 text = added_text(words, prefix, [*output, token])
-                assert allowed[token] != any(each in text for each in strings), (
-                    strings,
-                    prefix,
-                    output,
-                    token,
-                )
+                told = (strings, prefix, output, token)
+                assert allowed[token] != any(each in text for each in strings), told
             kept = [token for token in tokens if allowed[token]]
             output.append(generator.choice(kept))
             assert np.isfinite(rule.allow(state, logits)[output[-1]])
@@ -298,58 +288,6 @@ def test_a_prompt_that_ends_inside_of_a_character_is_not_shown_again(tmp_path):
     assert ends(words, ["ä"], [ended, a], [a, begun]) == 1
 
 
-def test_spaces_that_are_cleaned_up(tmp_path):
-    words = byt5(tmp_path, **CLEANS_UP)
-
-    def ids(text):
-        return [byte + 3 for byte in text.encode()]
-
-    assert ends(words, ["s."], ids("Haus .")) == 6
-    assert ends(words, [" ."], ids("Haus . ")) is None
-    assert ends(words, [" ."], ids("Haus  .")) == 7
-    assert ends(words, ["s "], ids("Haus .")) == 5  # So it is shown there.
-    assert ends(words, ["s!"], ids("s !")) == ends(words, ["s,"], ids("s ,")) == 3
-    assert ends(words, ["a'b"], ids("a ' b")) == 5
-    assert ends(words, ["a''s"], ids("a ' 's")) == 6  # One after the other.
-    # Behind a prompt that ends in a space nothing of it is taken away.
-    assert ends(words, [" ."], ids(" ."), ids("Haus")) is None
-    assert ends(words, ["."], ids("."), ids("Haus ")) == 1
-
-
-def test_first_pieces(tmp_path):
-    words = word_pieces(tmp_path)
-    continued = next(i for i, piece in enumerate(words.pieces()) if words.decode([i])[:2] == "##")
-    shown = words.decode([continued])
-    assert ends(words, [shown], [continued]) == 1
-    assert ends(words, [shown], [continued], [continued]) is None
-    stripped = unigram(tmp_path)
-    a = WORDS.index(f"{SPACED}a") + 2
-    assert ends(stripped, [" a"], [a, a]) == 2
-    assert ends(stripped, [" a"], [a], [a]) == 1
-
-
-def test_whitespace_that_is_stripped(tmp_path):
-    words = marian(tmp_path)
-    space, a = (words.pieces().index(piece) for piece in (b" ", b" a"))
-    x = words.pieces().index(b"a")
-    assert ends(words, [" "], [space, a, space, space]) is None
-    assert ends(words, [" "], [space, a, space, space, x]) == 5
-    assert ends(words, ["a  a"], [a, space, a]) == 3
-
-
-def test_what_is_in_front_of_a_text_that_is_stripped():
-    words = Spelt("dropped", Finish(strips=True))
-    the, space, s, lead, tail, a = (
-        words.pieces().index(piece) for piece in (b"the", b" ", b"s", b"\xe2\x80", b"\x80", b"a")
-    )
-    assert ends(words, [" a"], [space, a], [a]) == 2
-    assert ends(words, [" a"], [space, a], [space]) is None
-    assert ends(words, [" a"], [space, a], [lead, space]) is None
-    # Half of a surrogate is no character.
-    surrogate = [words.pieces().index(piece) for piece in (b"\xed", b"\xa0")] + [tail]
-    assert ends(words, ["thes"], [the, *surrogate, s]) == 5
-
-
 def test_the_token_that_ends_an_output_shows_nothing(tmp_path):
     words = bpe(tmp_path)
     a, b = words.encode("ab")
@@ -386,9 +324,8 @@ def suffixes(directory):
     return text_table("stop", ["a"], target_of(words))
 
 
-@pytest.mark.parametrize("prefixed", [False, True])
 @pytest.mark.parametrize(
-    "pattern", ["[aus.,'! ä]*", "(a|us|ä| |[.])+", " ?(a|us|ä)( a| us| [.]|ä)*"]
+    ("pattern", "prefixed"), [("(a|us|ä| |[.])+", False), (" ?(a|us|ä)( a| us| [.]|ä)*", True)]
 )
 def test_outputs_of_a_grammar_show_a_match(words, pattern, prefixed):
     pytest.importorskip("outlines_core")
@@ -415,32 +352,3 @@ def test_outputs_of_a_grammar_show_a_match(words, pattern, prefixed):
             state = allowed[token]
             output.append(int(token))
     assert ended > 50
-
-
-def test_bytes_that_are_not_shown_in_outputs(tmp_path):
-    """Of 2,500 random outputs none is missed, and none is cut that did not end."""
-    config = dataclasses.replace(TINY["v1.1"], vocab_size=384)
-    for role, seed in (("target", 0), ("draft", 1)):
-        words = settings(tmp_path, tokenizer_class="ByT5Tokenizer")
-        params = jax.device_get(random_t5_params(config, seed))
-        save_huggingface(tmp_path / role, config, params, words)
-    pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
-    kept = [byte + 3 for byte in b"the\xc3\x9f"]
-    some = specdec.Suppressed([token for token in range(384) if token not in kept])
-    options = {
-        "gamma": 2, "max_decode_len": 12, "sampling": specdec.SamplingConfig(1.0), "seed": 5,
-        "num_samples": 50, "batch_size": 50,
-    }  # fmt: skip
-    texts = [f"text {i}" for i in range(50)]
-    out = pair.generate(texts, rules=(some,), stop=["the"], **options)
-    torn = 0
-    for sample in (sample for row in out.samples for sample in row):
-        whole = pair.vocabulary.decode(sample.tokens.tolist())
-        assert (sample.ended == "stop") == ("the" in whole)
-        assert "the" not in pair.vocabulary.decode(sample.tokens[:-1].tolist())
-        assert sample.text == whole.partition("the")[0]
-        pieces = b"".join(bytes([token - 3]) for token in sample.tokens.tolist())
-        torn += "the" in whole and b"the" not in pieces
-    assert torn > 10
-    out = pair.generate(texts, rules=(some, Forbidden(["the"])), **options)
-    assert not any("the" in sample.text for row in out.samples for sample in row)

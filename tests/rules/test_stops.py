@@ -1,7 +1,6 @@
 """Stop strings and stop tokens: where they end an output, and that all before is as it was."""
 
 import dataclasses
-import random
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.rules.base import RowStart, RuleTarget
-from specdec.rules.spelling import Spelling
 from specdec.rules.stops import Stops, cut_before, open_stops
 from specdec.rules.texts import text_table
 from specdec.testing.oracle import exact_distribution, model_distribution, total_variation
@@ -87,47 +85,6 @@ def test_mutants_are_caught(mutant):
     right = open_stops(["ab"], TARGET)
     wrong = mutant(right.tokens, right.text)
     assert off(["ab"], has("ab"), *CHAIN, stops=wrong) > CAUGHT
-
-
-class Random:
-    """A vocabulary of random pieces, of parts of characters too."""
-
-    def __init__(self, generator):
-        letters = "abä ".encode()
-        self._pieces = [
-            bytes(generator.choice(letters) for _ in range(generator.randint(0, 4)))
-            for _ in range(40)
-        ]
-
-    def pieces(self):
-        return self._pieces
-
-    def spelling(self, size):
-        return Spelling.of_bytes(self._pieces[:size])
-
-    def decode(self, ids):
-        return b"".join(self._pieces[i] for i in ids).decode("utf-8", "replace")
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_automaton_finds_what_is_there(seed):
-    generator = random.Random(seed)
-    words = Random(generator)
-    strings = ["".join(generator.choice("abä ") for _ in range(generator.randint(1, 5)))
-               for _ in range(generator.randint(1, 6))]  # fmt: skip
-    table = text_table("stop", strings, RuleTarget(40, (), True, 8, words))
-    spelt = [each.encode() for each in strings]
-    for _ in range(50):
-        state, text = int(table.begin(RowStart(np.zeros(1, int), 0, 12, 12))), b""
-        for _ in range(12):
-            token = generator.randrange(40)
-            text += words.pieces()[token]
-            expected = any(each in text for each in spelt)
-            assert bool(table.finds(state)[token]) == expected
-            state = int(table.behind(state, token))
-            assert (state == table.found) == expected
-            if expected:
-                break
 
 
 @pytest.fixture(scope="module")

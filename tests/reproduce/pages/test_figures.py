@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from specdec.decoding.batches import Block
+from specdec.decoding.blocks import Block
 from specdec.reproduce import paper, paper_figures
 from specdec.reproduce.measure.figures import BLUE, GREEN, ORANGE, PURPLE, VERMILION, YELLOW
 from specdec.reproduce.measure.timeline import Event, Timeline

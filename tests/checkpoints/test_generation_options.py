@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def checkpoint(tmp_path):
     config = TINY["v1.1"]
-    save_huggingface(tmp_path / "t5", config, jax.device_get(random_t5_params(config, 0)))
+    save_huggingface(tmp_path / "t5", config, jax.device_get(random_params(config, 0)))
     return tmp_path / "t5"
 
 
@@ -245,7 +245,7 @@ def test_values_without_end_are_cut(checkpoint):
 
 def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
     config = TINY["v1.1"]
-    save_huggingface(tmp_path / "plain", config, jax.device_get(random_t5_params(config, 1)))
+    save_huggingface(tmp_path / "plain", config, jax.device_get(random_params(config, 1)))
     write(checkpoint, num_beams=4)
     with pytest.warns(UserWarning, match="has options for generating") as caught:
         specdec.load_pair(target=checkpoint, draft=tmp_path / "plain")
@@ -297,7 +297,7 @@ def test_values_that_are_none(checkpoint, options, told):
 def test_a_first_token_is_not_forced_behind_a_prompt(tmp_path):
     """As transformers has it: only a single token before it is followed by a forced one."""
     config = TINY_GPT["gpt_untied"]
-    save_huggingface(tmp_path, config, jax.device_get(random_gpt_params(config, 0)))
+    save_huggingface(tmp_path, config, jax.device_get(random_params(config, 0)))
     write(tmp_path, forced_bos_token_id=7, begin_suppress_tokens=[3])
     pair = specdec.load_pair(target=tmp_path, draft=tmp_path)
     assert pair.target.rules == (specdec.Suppressed([3], at=0),)

@@ -17,7 +17,7 @@ from specdec.checkpoints import (
     save_huggingface,
 )
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 
 CONFIG = T5Config(40, 8, 1, 1, 2, 4, 16)
 QUERY = "encoder.block.0.layer.0.SelfAttention.q.weight"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 from specdec import DeviceMesh
 from specdec.checkpoints import save_huggingface, save_t5x
@@ -18,7 +18,7 @@ from specdec.models.t5 import packing
 @pytest.fixture(params=["huggingface", "t5x"])
 def checkpoint(request, tmp_path):
     config = TINY["v1.1"]
-    params = random_t5_params(config, 0)
+    params = random_params(config, 0)
     if request.param == "huggingface":
         save_huggingface(tmp_path / "model", config, params)
         return tmp_path / "model", params
@@ -61,7 +61,7 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
 def test_what_is_too_large_for_fewer_bits_keeps_its_own(int8):
     """And nothing else that was asked for is forgotten."""
     config = TINY["v1.1"]
-    params = jax.tree.map(np.array, random_t5_params(config, 0))
+    params = jax.tree.map(np.array, random_params(config, 0))
     params["decoder"]["decoder_norm"]["scale"][0] = 1e5  # Beyond float16.
     params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"][0, 0] = 1e5
     found = load_packed(config, params, "test", "float16", int8=int8)
@@ -77,7 +77,7 @@ def test_what_is_too_large_for_fewer_bits_keeps_its_own(int8):
 
 def test_a_checkpoint_is_one_target_in_bfloat16(tmp_path):
     """Packed from float32, as inside T5X, and loaded: the same numbers."""
-    params = random_t5_params(TINY["v1.1"], 0)
+    params = random_params(TINY["v1.1"], 0)
     save_huggingface(tmp_path, TINY["v1.1"], params)
     loaded = load_model(str(tmp_path), "bfloat16")
     expected = loaded.model.pack(params)

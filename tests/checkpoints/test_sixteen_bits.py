@@ -1,6 +1,5 @@
 """A checkpoint of 16 bits stays one, and generates what it would if it were widened at load."""
 
-import dataclasses
 import itertools
 import json
 
@@ -12,11 +11,11 @@ from safetensors import safe_open
 from tiny import (
     EVERY,
     TINY,
+    changed,
     logits_along,
     prompt_of,
     ragged_inputs,
     random_params,
-    random_t5_params,
 )
 
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
@@ -26,14 +25,14 @@ from specdec.core.compilation import decode_jit
 # Sizes are whole vectors, as of every published T5. Of others a sum's rest may be added in another
 # order, which is rounded otherwise.
 CONFIGS = {
-    "v1.1": dataclasses.replace(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192),
-    "v1.0": dataclasses.replace(TINY["v1.0"], d_model=64, head_dim=16, d_ff=128),
-    "marian": dataclasses.replace(EVERY["marian"], d_model=64, d_ff=128, max_positions=80),
-    "t5gemma2": dataclasses.replace(
+    "v1.1": changed(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192),
+    "v1.0": changed(TINY["v1.0"], d_model=64, head_dim=16, d_ff=128),
+    "marian": changed(EVERY["marian"], d_model=64, d_ff=128, max_positions=80),
+    "t5gemma2": changed(
         EVERY["t5gemma2"], d_model=64, head_dim=16, d_ff=128,
-        encoder=dataclasses.replace(EVERY["t5gemma2"].encoder, d_model=64, head_dim=16, d_ff=128),
+        encoder=changed(EVERY["t5gemma2"].encoder, d_model=64, head_dim=16, d_ff=128),
     ),
-    "llama": dataclasses.replace(EVERY["llama"], d_model=64, head_dim=16, d_ff=128),
+    "llama": changed(EVERY["llama"], d_model=64, head_dim=16, d_ff=128),
 }  # fmt: skip
 WRITERS = {"huggingface": save_huggingface, "t5x": lambda *args: save_t5x(*args[:3], 0, args[-1])}
 
@@ -81,7 +80,7 @@ def test_logits_are_those_of_the_widened_weights(variant, form, dtype, tmp_path)
 def test_a_factor_of_the_head_is_not_rounded_to_16_bits(tmp_path):
     """A head that is separate and scaled: the one kernel that something is multiplied into."""
     config = TINY["v1.1"]
-    save_huggingface(tmp_path, config, random_t5_params(config, 0), None, "float16")
+    save_huggingface(tmp_path, config, random_params(config, 0), None, "float16")
     described = json.loads((tmp_path / "config.json").read_text())
     described["scale_decoder_outputs"] = True
     (tmp_path / "config.json").write_text(json.dumps(described))
@@ -93,7 +92,7 @@ def test_a_factor_of_the_head_is_not_rounded_to_16_bits(tmp_path):
 
 def test_memory_is_that_of_the_file(tmp_path):
     config = TINY["v1.1"]
-    save_huggingface(tmp_path, config, random_t5_params(config, 0), None, "float16")
+    save_huggingface(tmp_path, config, random_params(config, 0), None, "float16")
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(load_both(tmp_path)[0].params))
     with safe_open(tmp_path / "model.safetensors", framework="numpy") as file:
         names = file.keys()

@@ -30,7 +30,7 @@ from t5x_layouts import (
     write_orbax,
     write_single_file,
 )
-from tiny import TINY, TINY_T5, ragged_inputs, random_t5_params
+from tiny import TINY, TINY_T5, changed, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import (
@@ -45,18 +45,17 @@ from specdec.checkpoints import (
     save_t5x,
 )
 from specdec.checkpoints.t5x_files import chunk_shape, kvstore
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 # Shapes as T5X can write them: it has no other max_distance than 128.
 CONFIGS = {
-    name: dataclasses.replace(config, relative_attention_max_distance=128)
-    for name, config in TINY.items()
+    name: changed(config, relative_attention_max_distance=128) for name, config in TINY.items()
 } | {
-    "deep": dataclasses.replace(
+    "deep": changed(
         TINY["v1.1"], num_encoder_layers=3, num_decoder_layers=2, relative_attention_num_buckets=6
     ),
     # As many layers as the model is wide: which axis of a scanned norm is which, is a convention.
-    "square": dataclasses.replace(TINY["v1.1"], d_model=2, num_encoder_layers=2),
+    "square": changed(TINY["v1.1"], d_model=2, num_encoder_layers=2),
     "umt5": TINY_T5["umt5"],
 }
 
@@ -68,7 +67,7 @@ def network():
 
 def network_of(name):
     config = CONFIGS[name]
-    return config, jax.tree.map(np.asarray, random_t5_params(config, 0))
+    return config, jax.tree.map(np.asarray, random_params(config, 0))
 
 
 def native(directory, params):

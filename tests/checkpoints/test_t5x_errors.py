@@ -23,7 +23,7 @@ from t5x_layouts import (
 
 from specdec.checkpoints import CheckpointError, open_checkpoint, open_t5x, save_t5x
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 
 CONFIG = T5Config(40, 8, 2, 1, 2, 4, 16)
 QUERY = "encoder/layers_0/attention/query/kernel"

@@ -13,7 +13,7 @@ from small_vocabularies import (
     write_marian,
     write_nllb,
 )
-from tiny import TINY_ROTARY, random_rotary_params
+from tiny import TINY_ROTARY, random_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, load_huggingface, save_huggingface
@@ -300,7 +300,7 @@ def test_what_is_saved_has_the_vocabulary(made, tmp_path, family):
 def test_images_are_refused(tmp_path):
     """T5Gemma 2's tokens of them, as its files tell; a copy keeps that."""
     config = dataclasses.replace(TINY_ROTARY["t5gemma2"], image_ids=(5, 6, 7))
-    params = jax.device_get(random_rotary_params(config, 0))
+    params = jax.device_get(random_params(config, 0))
     for name in ("one", "two"):
         save_huggingface(tmp_path / name, config, params)
         config, params = load_huggingface(tmp_path / name)

@@ -4,7 +4,6 @@ Writes report.json and logits.npz, and <mesh>.hlo of one call of a target as it 
 test_family_meshes.py.
 """
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from run_on_meshes import shards
-from tiny import random_params
+from tiny import changed, random_params
 
 from specdec import DeviceMesh, SamplingConfig, load_pair
 from specdec.checkpoints import save_huggingface
@@ -68,9 +67,9 @@ TARGETS = {
 }  # fmt: skip
 DRAFTS = {
     "gpt": GPTConfig(d_model=16, num_layers=1, num_heads=2, d_ff=20, **GPT),
-    **{family: dataclasses.replace(TARGETS[family], d_ff=8) for family in ("marian", "m2m_100")},
+    **{family: changed(TARGETS[family], d_ff=8) for family in ("marian", "m2m_100")},
     **{
-        family: dataclasses.replace(TARGETS[family], num_layers=1)
+        family: changed(TARGETS[family], num_layers=1)
         for family in ("qwen2", "t5gemma", "t5gemma2")
     },
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from run_on_meshes import BATCH, CONFIGS, LIMIT, MESHES, ROWS, SEED, SEEDS, V
-from tiny import ragged_inputs, random_t5_params
+from tiny import ragged_inputs, random_params
 
 from specdec import Heads, SamplingConfig, load_pair
 from specdec.checkpoints import save_huggingface
@@ -32,7 +32,7 @@ WAYS = {
 
 
 def main(directory: Path) -> None:
-    target, params = directory / "target", random_t5_params(CONFIGS["target"], SEEDS["target"])
+    target, params = directory / "target", random_params(CONFIGS["target"], SEEDS["target"])
     save_huggingface(target, CONFIGS["target"], params)
     texts = [[t for t in row if t] for row in np.asarray(ragged_inputs(ROWS, 12, V)).tolist()]
     decodes = {}

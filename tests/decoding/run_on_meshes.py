@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from tiny import ragged_inputs, random_t5_params
+from tiny import ragged_inputs, random_params
 
 from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
 from specdec.checkpoints import save_huggingface, save_t5x
@@ -86,7 +86,7 @@ INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
 def main(directory: Path, part: str) -> None:
     loop.FIRST_BUCKET = 16  # Arrays grow, as rows take the places of others.
     for name, config in CONFIGS.items():
-        save_huggingface(directory / name, config, random_t5_params(config, SEEDS[name]))
+        save_huggingface(directory / name, config, random_params(config, SEEDS[name]))
     inputs = ragged_inputs(ROWS, 12, V)
     texts = [[t for t in row if t] for row in np.asarray(inputs).tolist()]
     report = {"devices": jax.device_count(), "decodes": {}, "shards": {}, "seconds": {}}
@@ -133,7 +133,7 @@ def shards(params) -> dict[str, list[int]]:
 
 def t5x_alike(directory: Path, mesh: DeviceMesh) -> bool:
     """Whether a target comes from T5X's arrays as it does from safetensors, on every device."""
-    params = random_t5_params(CONFIGS["target"], SEEDS["target"])
+    params = random_params(CONFIGS["target"], SEEDS["target"])
     save_t5x(directory / "t5x", CONFIGS["target"], params, step=1)
     packed = load_model(str(directory / "t5x"), "float32", partitioning=mesh.target).params
     expected = load(directory, mesh).target.params

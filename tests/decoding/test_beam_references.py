@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.checkpoints.loading import load_model, resolve
@@ -20,7 +20,7 @@ from specdec.data.text import read_pairs
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 # What they import warns of much that is theirs to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -91,7 +91,7 @@ def _until_end(tokens, eos_ids):
 def tiny(request, torch, tmp_path_factory):
     config, seed = CASES[request.param]
     path = tmp_path_factory.mktemp("tiny")
-    save_huggingface(path, config, jax.device_get(random_t5_params(config, seed)))
+    save_huggingface(path, config, jax.device_get(random_params(config, seed)))
     return Reference(torch, path)
 
 
@@ -220,7 +220,7 @@ def check_t5x(decoding, loaded, config, params, batch, beams, limit):
 @pytest.mark.parametrize("case", ["v1.1", "v1.0"])
 def test_t5x(t5x_decoding, tmp_path, case, width):
     config, seed = CASES[case]
-    params = random_t5_params(config, seed)
+    params = random_params(config, seed)
     save_huggingface(tmp_path, config, jax.device_get(params))
     loaded, filled = load_model(str(tmp_path), "float32"), []
     for number, alpha in enumerate((0.6, 0.0, 1.5)):

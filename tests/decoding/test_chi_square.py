@@ -12,16 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.gpt.model import GPTModel
-from specdec.models.gpt.network import Transformer as GPT
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer as T5
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer as GPT
+from specdec.models.transformer.network import Transformer as T5
 from specdec.testing import mutants
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
@@ -36,10 +35,10 @@ CASES = {"t5": (5, 9, 3, 1), "gpt": (5, 9, 3, 7, 12), "gpt from nothing": ()}
 @functools.cache
 def models(case):
     """(target, its parameters, draft, its parameters) that agree now and then."""
-    kind, configs, random = (T5Model, TINY, random_t5_params)
+    kind, configs, random = (TransformerModel, TINY, random_params)
     names = ("v1.1", "v1.0")
     if case != "t5":
-        kind, configs, random = (GPTModel, TINY_GPT, random_gpt_params)
+        kind, configs, random = (TransformerModel, TINY_GPT, random_params)
         names = ("gpt", "gpt_untied")
     found = []
     for name, seed in zip(names, (3, 1), strict=True):
@@ -67,10 +66,10 @@ def exact_joint(case):
     if case == "t5":
         texts = jnp.tile(jnp.array(text), (V, 1))
         given = texts, jnp.array([[0, token] for token in range(V)])
-        network, params = T5(config), random_t5_params(config, 3)
+        network, params = T5(config), random_params(config, 3)
     else:
         given = (jnp.array([(*(text or (config.start_id,)), token) for token in range(V)]),)
-        network, params = GPT(config), random_gpt_params(config, 3)
+        network, params = GPT(config), random_params(config, 3)
     logits = network.apply({"params": params}, *given)[:, -POSITIONS:]
     probs = np.asarray(jax.nn.softmax(logits), np.float64)
     distribution = {(EOS,): probs[0, 0, EOS]}

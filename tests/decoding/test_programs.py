@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from slow import slow
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.core import compilation, platforms
 from specdec.core.topology import Topology
@@ -24,8 +24,8 @@ from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.ngram import NgramDrafter
 from specdec.drafters.random import RandomDrafter
-from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
 from specdec.testing.toys import dyadic_ngrams
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
@@ -80,8 +80,8 @@ TREE = Topology.branching((2, 1))
 
 def engine_of(name, verifier):
     """A tiny T5 as an accelerator packs it, with each kind of drafter."""
-    target, draft = (T5Model(TINY[variant], "in_out") for variant in ("v1.1", "v1.0"))
-    weights, sampling = draft.pack(random_t5_params(TINY["v1.0"], 1)), SAMPLED.traced()
+    target, draft = (TransformerModel(TINY[variant], "in_out") for variant in ("v1.1", "v1.0"))
+    weights, sampling = draft.pack(random_params(TINY["v1.0"], 1)), SAMPLED.traced()
     tables = dataclasses.replace(dyadic_ngrams(2), unigram=jnp.full(19, 1 / 19))
     sampled, counted = DraftParams(weights, sampling), DraftParams(tables, sampling)
     drafter, params = {
@@ -96,7 +96,7 @@ def engine_of(name, verifier):
         "independent tree": (ModelTreeDrafter(draft, TREE, independent=True), sampled),
         "best-first tree": (BestFirstDrafter(draft, 4, 2, 2), sampled),
     }[name]
-    packed = target.pack(random_t5_params(TINY["v1.1"], 0))
+    packed = target.pack(random_params(TINY["v1.1"], 0))
     return Engine(target, drafter, verifier), EngineParams(packed, sampling, params)
 
 
@@ -152,7 +152,7 @@ def test_every_decode_lowers_for_accelerators(accelerator, name, verifier, greed
 def test_what_only_the_cpu_can_do_does_not_lower(accelerator):
     """The test above can fail: it would find such a part."""
 
-    class OnlyCpu(T5Model):
+    class OnlyCpu(TransformerModel):
         def logits(self, params, hidden):
             parent = functools.partial(super().logits, params)
             return jax.lax.platform_dependent(hidden, cpu=parent)

@@ -1,15 +1,13 @@
 """Loops that pause, move to larger arrays and take in other rows: tokens, counts and blocks are
 those of each batch alone in one program."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from sizes import watch
 from slow import slow
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, changed, random_params
 
 import specdec
 from specdec.checkpoints.huggingface import save_huggingface
@@ -32,12 +30,12 @@ def paths(tmp_path_factory):
     """Directories of tiny checkpoints by name."""
     found = {}
     made = (
-        ("t5", TINY["v1.1"], random_t5_params, 3), ("draft", TINY["v1.0"], random_t5_params, 1),
-        ("gpt", TINY_GPT["gpt"], random_gpt_params, 3),
+        ("t5", TINY["v1.1"], random_params, 3), ("draft", TINY["v1.0"], random_params, 1),
+        ("gpt", TINY_GPT["gpt"], random_params, 3),
     )  # fmt: skip
     for name, config, params, seed in made:
         if name == "gpt":
-            config = dataclasses.replace(config, max_positions=128)
+            config = changed(config, max_positions=128)
         found[name] = tmp_path_factory.mktemp(name)
         save_huggingface(found[name], config, jax.device_get(params(config, seed)))
     return found

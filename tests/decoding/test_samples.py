@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from slow import slow
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints.heads import init_params, save_heads
@@ -35,14 +35,14 @@ def paths(tmp_path_factory):
     t5, width = TINY["v1.1"], TINY["v1.1"].d_model
     made = {"t5": (t5, 3), "draft": (TINY["v1.0"], 1), "gpt": (TINY_GPT["gpt"], 3)}
     for name, (config, seed) in made.items():
-        params = (random_gpt_params if name == "gpt" else random_t5_params)(config, seed)
+        params = random_params(config, seed)
         found[name] = root / name
         save_huggingface(found[name], config, jax.device_get(params))
     heads = {
         "medusa": HeadsConfig("medusa", 2, width), "eagle": EagleConfig(width, 8, 2, 4, 16, True),
         "look-ahead": LookAheadConfig(2, width),
     }  # fmt: skip
-    target = jax.device_get(random_t5_params(t5, 3))
+    target = jax.device_get(random_params(t5, 3))
     for name, shape in heads.items():
         found[name] = root / name
         save_heads(found[name], shape, init_params(shape, jax.random.key(0)), target)

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.decoding.beam import BeamLoop
 from specdec.decoding.beam_blocks import ENDS, BeamDraft, BeamEngine
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.loop import decode
 from specdec.decoding.speculative_beam import SpeculativeBeamLoop
-from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
 from specdec.testing import beam_mutants
 
 BUCKET, V = 16, 6
@@ -122,8 +122,8 @@ def test_limits_inside_a_block(config, limit):
 
 @functools.cache
 def t5(name, seed):
-    model = T5Model(TINY[name])
-    return model, model.pack(random_t5_params(TINY[name], seed))
+    model = TransformerModel(TINY[name])
+    return model, model.pack(random_params(TINY[name], seed))
 
 
 @pytest.mark.slow  # test_prefix.py and test_gpt.py have networks in the plain run.

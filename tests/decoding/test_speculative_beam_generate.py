@@ -5,7 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -54,7 +54,7 @@ def test_the_bundled_pair(pair, width):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     path = tmp_path_factory.mktemp("pair")
-    save_huggingface(path, TINY["v1.1"], jax.device_get(random_t5_params(TINY["v1.1"], 3)))
+    save_huggingface(path, TINY["v1.1"], jax.device_get(random_params(TINY["v1.1"], 3)))
     return path
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from oracle_cases import CASES, LOSSLESS, distances_of
 from slow import slow
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, changed, logits_along, prompt_of, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingface
@@ -19,14 +19,14 @@ from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.measure.alpha import replay
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 from specdec.runs.convert import convert
 from specdec.types import SamplingConfig
 
 TARGET = TINY["v1.1"]
-DRAFT = dataclasses.replace(
+DRAFT = changed(
     TARGET, d_model=8, num_encoder_layers=1, num_decoder_layers=1, encoding_width=TARGET.d_model
 )
 SAMPLING = {"greedy": SamplingConfig(0.0), "temperature 1": SamplingConfig(1.0)}
@@ -35,7 +35,7 @@ GAMMA, LIMIT = 3, 24
 
 @pytest.fixture(scope="module")
 def params():
-    return random_t5_params(TARGET, 0)
+    return random_params(TARGET, 0)
 
 
 def decoder_alone(params):
@@ -44,7 +44,7 @@ def decoder_alone(params):
     Beside an encoding times 1e5 the embedded tokens are nothing, and RMSNorm undoes the factor. It
     leaves alone what a norm of scale 1 has made, so the target's last one gets that scale.
     """
-    config = dataclasses.replace(TARGET, num_encoder_layers=0, encoding_width=TARGET.d_model)
+    config = changed(TARGET, num_encoder_layers=0, encoding_width=TARGET.d_model)
     norm = {"scale": jnp.ones(TARGET.d_model)}
     target = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
     projection = {"kernel": 1e5 * jnp.eye(TARGET.d_model)}
@@ -54,11 +54,11 @@ def decoder_alone(params):
 
 def speculating(config, params, target_params, sampling, gamma=GAMMA):
     """An engine and its parameters; plain decoding without a draft's config."""
-    target, traced = T5Model(TARGET), sampling.traced()
+    target, traced = TransformerModel(TARGET), sampling.traced()
     known = EngineParams(target.pack(target_params), traced)
     if config is None:
         return Engine(target), known
-    draft = T5Model(config)
+    draft = TransformerModel(config)
     drawn = DraftParams(draft.pack(params), traced)
     return Engine(target, ModelDrafter(draft, gamma)), dataclasses.replace(known, drafter=drawn)
 
@@ -75,11 +75,11 @@ def decode(config, params, target_params, sampling, inputs):
     ("layout", "layers"), [pytest.param("in_out", 0, marks=pytest.mark.slow), ("out_in", 1)]
 )
 def test_the_packed_draft_is_the_network(layout, layers, params):
-    config = dataclasses.replace(DRAFT, num_encoder_layers=layers)
+    config = changed(DRAFT, num_encoder_layers=layers)
     inputs = ragged_inputs(3, 9, 19)
     tokens = jax.random.randint(jax.random.key(2), (3, 7), 0, 19)
-    target, model = T5Model(TARGET, layout), T5Model(config, layout)
-    weights = random_t5_params(config, 1)
+    target, model = TransformerModel(TARGET, layout), TransformerModel(config, layout)
+    weights = random_params(config, 1)
     prompt = prompt_of(target, inputs)
     start = jax.jit(target.start, static_argnums=2)
     encoded = start(target.pack(params), prompt, 1).encoded
@@ -102,7 +102,7 @@ def test_the_targets_own_decoder_guesses_everything(name, params):
 @pytest.mark.slow  # test_a_pair_of_directories has the same of its tokens.
 def test_greedy_is_plain_decoding(params):
     inputs = ragged_inputs(4, 9, 19)
-    result = decode(DRAFT, random_t5_params(DRAFT, 1), params, SAMPLING["greedy"], inputs)
+    result = decode(DRAFT, random_params(DRAFT, 1), params, SAMPLING["greedy"], inputs)
     plain = decode(None, None, params, SAMPLING["greedy"], inputs)
     np.testing.assert_array_equal(result.tokens, plain.tokens)
     assert (result.stats.accepted < result.stats.examined).all(), "nothing was ever rejected"
@@ -145,10 +145,8 @@ def test_lossless(name):
      slow("t5x", 1), slow("orbax", 0), slow("huggingface", 1)],
 )  # fmt: skip
 def test_checkpoints_of_every_format(form, layers, tmp_path):
-    config = dataclasses.replace(
-        DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128
-    )
-    save_huggingface(tmp_path / "draft", config, random_t5_params(config, 0))
+    config = changed(DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128)
+    save_huggingface(tmp_path / "draft", config, random_params(config, 0))
     found, _ = open_huggingface(tmp_path / "draft")
     assert (found.encoding_width, found.num_encoder_layers) == (TARGET.d_model, layers)
     assert convert(str(tmp_path / "draft"), str(tmp_path / "out"), form) <= 1e-5
@@ -157,7 +155,7 @@ def test_checkpoints_of_every_format(form, layers, tmp_path):
 def test_transformers_runs_it_when_the_projection_is_added(tmp_path):
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
-    weights = random_t5_params(DRAFT, 1)
+    weights = random_params(DRAFT, 1)
     save_huggingface(tmp_path / "draft", DRAFT, weights)
     theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "draft").eval()
     inputs = np.full((2, 5), 3)
@@ -176,7 +174,7 @@ def test_transformers_runs_it_when_the_projection_is_added(tmp_path):
 @pytest.fixture
 def saved(tmp_path, params):
     save_huggingface(tmp_path / "target", TARGET, params)
-    save_huggingface(tmp_path / "draft", DRAFT, random_t5_params(DRAFT, 1))
+    save_huggingface(tmp_path / "draft", DRAFT, random_params(DRAFT, 1))
     return tmp_path / "target", tmp_path / "draft"
 
 
@@ -198,8 +196,8 @@ def test_it_is_no_target(saved):
 
 
 def test_another_targets_width_is_refused(saved, tmp_path):
-    other = dataclasses.replace(TARGET, d_model=12)
-    save_huggingface(tmp_path / "other", other, random_t5_params(other, 0))
+    other = changed(TARGET, d_model=12)
+    save_huggingface(tmp_path / "other", other, random_params(other, 0))
     with pytest.raises(ValueError, match=r"encoding of width 16, but that of .* has 12"):
         specdec.load_pair(target=tmp_path / "other", draft=saved[1])
 
@@ -218,7 +216,7 @@ def test_it_needs_the_targets_encoding(given):
     encoding = given and jnp.ones((1, 4, given))
     with pytest.raises(ValueError, match=f"width 16, but was given {given}"):
         Transformer(DRAFT).apply(
-            {"params": random_t5_params(DRAFT, 0)}, inputs, encoding, method="encode"
+            {"params": random_params(DRAFT, 0)}, inputs, encoding, method="encode"
         )
 
 

@@ -4,16 +4,14 @@ It is ``gemma.research.t5gemma`` of google-deepmind/gemma, whose positions start
 and whose windows reach one token less far than transformers', which this project follows.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tiny import TINY_ROTARY, ragged_inputs, random_rotary_params
+from tiny import TINY_ROTARY, changed, ragged_inputs, random_params
 
-from specdec.models.rotary.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 theirs = pytest.importorskip(
     "gemma.research.t5gemma.t5gemma", reason="google-deepmind/gemma is not installed"
@@ -26,10 +24,10 @@ NORMS = {
 ATTENTIONS = {"self_attention": "attn", "encoder_decoder_attention": "cross_attn"}
 # Their scores are divided by the root of head_dim, and their keys are shared by some heads each.
 SCALE = {"query_scalar": None}
-ENCODER = dataclasses.replace(
+ENCODER = changed(
     TINY_ROTARY["t5gemma"].encoder, **SCALE, num_heads=4, num_kv_heads=2, window=(2, 2)
 )
-CONFIG = dataclasses.replace(TINY_ROTARY["t5gemma"], **SCALE, encoder=ENCODER)
+CONFIG = changed(TINY_ROTARY["t5gemma"], **SCALE, encoder=ENCODER)
 
 
 def their_model():
@@ -85,7 +83,7 @@ def their_params(params):
 
 
 def test_logits_are_those_of_their_code():
-    params = jax.device_get(random_rotary_params(CONFIG, 0))
+    params = jax.device_get(random_params(CONFIG, 0))
     texts = np.where(ragged_inputs(3, 9, 19) == 1, 2, ragged_inputs(3, 9, 19))
     outputs = np.random.default_rng(0).integers(1, 19, (3, 8))
     found = Transformer(CONFIG).apply({"params": params}, texts, outputs)

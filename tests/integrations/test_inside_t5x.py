@@ -17,13 +17,13 @@ import pytest
 import sentencepiece
 from flax.core import unfreeze
 from scipy import stats
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import load_huggingface, open_t5x, save_huggingface, save_t5x
 from specdec.checkpoints.loading import resolve
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 
 # T5X and what it imports warn of much that is theirs to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -100,7 +100,7 @@ def drafts(tmp_path_factory):
     """Drafts for the tiny targets, each of another kind."""
     root = tmp_path_factory.mktemp("drafts")
     config = CONFIGS["v1.0"]
-    params = jax.device_get(random_t5_params(config, 1))
+    params = jax.device_get(random_params(config, 1))
     save_huggingface(root / "huggingface", config, params)
     save_t5x(root / "t5x", config, params, step=7)
     with (root / "t5x" / "spiece.model").open("wb") as file:  # Of another target.
@@ -121,7 +121,7 @@ def greedy(t5x):
 
     @functools.cache
     def decode(name):
-        params = random_t5_params(CONFIGS[name], 3)  # Rows end at many different lengths.
+        params = random_params(CONFIGS[name], 3)  # Rows end at many different lengths.
         batch = batch_of(ragged_inputs(24, 8, V))
         plain = plain_model(t5x, CONFIGS[name], topk=1)
         return params, batch, *jax.jit(plain.predict_batch_with_aux)(params, batch)
@@ -177,7 +177,7 @@ def t5x_beams(t5x, width, alpha):
     plain = t5x.models.EncoderDecoderModel(
         module_of(t5x, CONFIGS["v1.1"]), **passing_through(V), optimizer_def=None, decode_fn=search
     )
-    params, batch = random_t5_params(CONFIGS["v1.1"], 3), batch_of(ragged_inputs(24, 8, V))
+    params, batch = random_params(CONFIGS["v1.1"], 3), batch_of(ragged_inputs(24, 8, V))
     every = {"return_all_decodes": True, "num_decodes": width}
     found = jax.jit(functools.partial(plain.predict_batch_with_aux, **every))(params, batch)
     return params, batch, found
@@ -251,7 +251,7 @@ def test_t5xs_defaults_for_decodes(t5x):
 def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, drafts):
     """As infer.gin restores them: bfloat16, whatever the network's dtype."""
     config = CONFIGS["v1.1"]
-    params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), random_t5_params(config, 3))
+    params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), random_params(config, 3))
     batch = batch_of(ragged_inputs(200, 8, V))
     plain, model = plain_model(t5x, config, topk=1), speculative_model(module_of(t5x, config))
     # Else XLA on CPU may leave out a rounding, and with it the mistake that is looked for.
@@ -262,7 +262,7 @@ def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, draf
 
 def test_the_target_as_its_own_draft_is_always_accepted(t5x, tmp_path):
     config = CONFIGS["v1.1"]
-    params = jax.device_get(random_t5_params(config, 3))
+    params = jax.device_get(random_params(config, 3))
     save_t5x(tmp_path, config, params, step=1)
     model = speculative_model(module_of(t5x, config), draft=str(tmp_path))
     tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch_of(ragged_inputs(8, 8, V)))
@@ -273,7 +273,7 @@ def test_the_target_as_its_own_draft_is_always_accepted(t5x, tmp_path):
 def test_sampling_follows_the_targets_law_and_the_key(t5x, drafts):
     """First two tokens of one input, 8,192 times; a chi-square at a false-alarm rate of 1e-6."""
     config = CONFIGS["v1.1"]
-    params = random_t5_params(config, 3)
+    params = random_params(config, 3)
     rows = 8192
     inputs = jnp.tile(ragged_inputs(1, 8, V), (rows, 1))
     sampling = specdec.SamplingConfig(temperature=1.5, top_k=6)
@@ -351,7 +351,7 @@ def test_what_cannot_be_decoded(t5x, drafts):
     ):
         with pytest.raises(ValueError, match=message):
             speculative_model(target, **changes)
-    params, batch = random_t5_params(config, 3), batch_of(ragged_inputs(2, 8, V), limit=3)
+    params, batch = random_params(config, 3), batch_of(ragged_inputs(2, 8, V), limit=3)
     with pytest.raises(ValueError, match="outputs have 3 tokens"):
         speculative_model(module).predict_batch(params, batch)
 
@@ -380,7 +380,7 @@ def test_logits_of_a_checkpoint_that_t5x_wrote(t5x, data_dir, monkeypatch):
     params = jax.tree.map(jnp.asarray, stored)
     trained = Transformer(config).apply({"params": params}, inputs, tokens)
     np.testing.assert_allclose(trained, expected, rtol=0, atol=1e-5)
-    model = T5Model(config)
+    model = TransformerModel(config)
     prompt = prompt_of(model, jnp.asarray(inputs))
     decoded = logits_along(model, model.pack(stored), prompt, jnp.asarray(tokens))
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=1e-5)
@@ -389,7 +389,7 @@ def test_logits_of_a_checkpoint_that_t5x_wrote(t5x, data_dir, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_checkpoint_written_here_opens_in_t5x(t5x, tmp_path, dtype):
     config = CONFIGS["v1.1"]
-    params = jax.device_get(random_t5_params(config, 3))
+    params = jax.device_get(random_params(config, 3))
     save_t5x(tmp_path, config, params, step=7, dtype=dtype)
     shapes = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, LIMIT)}
     partitioner = t5x.partitioning.PjitPartitioner(num_partitions=1)

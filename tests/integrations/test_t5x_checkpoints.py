@@ -12,10 +12,10 @@ from flax.core import unfreeze
 from flax.serialization import msgpack_restore
 from flax.traverse_util import flatten_dict
 from t5x_layouts import NETWORKS, laid_out, parameter_axes, write_current
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, changed, ragged_inputs, random_params
 
 from specdec.checkpoints import open_t5x
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 # T5X and what it imports warn of much that is theirs to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,7 +58,7 @@ def test_layouts_are_those_of_the_modules(t5x, network, changes, name):
     described = parameter_axes(config, network, *changes.values())
     axes = flatten_dict(made["params_axes"], sep="/")
     assert described == {path.removesuffix("_axes"): each.names for path, each in axes.items()}
-    ours = laid_out(random_t5_params(config, 0), config, network, *changes.values())
+    ours = laid_out(random_params(config, 0), config, network, *changes.values())
     theirs = flatten_dict(made["params"], sep="/")
     assert all(leaf.dtype == jnp.float32 for leaf in theirs.values())
     assert {path: leaf.shape for path, leaf in theirs.items()} == {
@@ -161,7 +161,7 @@ def test_log_probabilities_of_an_output(written, config, writer, dtype, tmp_path
     getattr(written, writer)(tmp_path / "model", *([dtype] if dtype else []))
     found, opened = open_t5x(tmp_path / "model")
     own_biases = written.network != "t5"
-    assert found == dataclasses.replace(config, relative_bias_in_every_layer=own_biases)
+    assert found == changed(config, relative_bias_in_every_layer=own_biases)
     inputs, output = ragged_inputs(6, 40, V), ragged_inputs(6, 30, V, seed=1)
     tokens = jnp.pad(output, ((0, 0), (1, 0)))[:, :-1]
     params = jax.tree.map(lambda a: a.astype(dtype or a.dtype).astype(a.dtype), written.params)

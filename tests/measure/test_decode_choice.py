@@ -7,7 +7,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
@@ -40,7 +40,7 @@ FREE = {size: f"{size} guesses that cost nothing" for size in decode_choice.FREE
 
 @pytest.fixture(scope="module")
 def models():
-    return [load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)]
+    return [load_packed(TINY["v1.1"], random_params(TINY["v1.1"], i), "tiny") for i in (0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -420,7 +420,7 @@ def test_nothing_in_it_is_a_cpus(models, seconds):
     seconds[0]["gamma 2"] = 0.1
     with platforms.compiling_for(platforms.TPU):
         target, draft = (
-            load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)
+            load_packed(TINY["v1.1"], random_params(TINY["v1.1"], i), "tiny") for i in (0, 1)
         )
         pair = Pair(target, model_draft(draft), None)
         assert pair.target.model.layout == "in_out"

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny import EVERY, TINY_BART, TINY_ROTARY, TINY_T5, prompt_of
+from tiny import EVERY, TINY_BART, TINY_ROTARY, TINY_T5, changed, prompt_of
 
 from specdec.checkpoints.architectures import decode_model, init_params
 from specdec.measure.device_share import DeviceShare
@@ -30,7 +30,7 @@ CONFIGS = {
     "wide, merged attention": RotaryConfig(
         vocab_size=512, **SHARED, merged_attention=True, encoder=Stack(**SHARED)
     ),
-    "wide, tied": dataclasses.replace(WIDE, tied_logits=True, gated=False, activation="relu"),
+    "wide, tied": changed(WIDE, tied_logits=True, gated=False, activation="relu"),
 }
 
 

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from tiny import changed
 
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
@@ -18,7 +19,7 @@ TARGET = T5Config(
     vocab_size=64, d_model=32, num_encoder_layers=1, num_decoder_layers=3, num_heads=8,
     head_dim=4, d_ff=48,
 )  # fmt: skip
-DRAFT = dataclasses.replace(TARGET, num_decoder_layers=1, num_heads=4)
+DRAFT = changed(TARGET, num_decoder_layers=1, num_heads=4)
 PLAN = MemoryPlan(
     TARGET, DRAFT, DeviceMesh(), batch_size=4, gamma=3, input_len=16, output_len=32
 )  # fmt: skip

@@ -16,14 +16,13 @@ from tiny import (
     prompt_of,
     ragged_inputs,
     random_params,
-    random_t5_params,
 )
 
 from specdec.checkpoints.architectures import decode_model, network
 from specdec.core import platforms
 from specdec.core.topology import CHAIN, Topology, TracedTopology
-from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
 
 BATCH, LENGTH, MAX_LEN = 3, 6, 12
 
@@ -284,11 +283,11 @@ def test_packed_is_the_network(variant):
 
 def test_t5_in_bfloat16_is_close_to_float32():
     config = TINY["v1.1"]
-    params = random_t5_params(config, 3)
+    params = random_params(config, 3)
     inputs, tokens = ragged_inputs(2, 7, 19), jnp.ones((2, 4), jnp.int32)
     both = []
     for dtype in ("float32", "bfloat16"):
-        model = T5Model(dataclasses.replace(config, dtype=dtype))
+        model = TransformerModel(dataclasses.replace(config, dtype=dtype))
         packed = model.pack(params)
         assert packed.layers[0].wi.dtype == jnp.dtype(dtype)
         start = jax.jit(model.start, static_argnums=2)(packed, prompt_of(model, inputs), 8)
@@ -305,10 +304,10 @@ def test_t5_in_bfloat16_is_close_to_float32():
 )
 def test_kernels_stored_in_16_bits_compute_in_32(variant):
     config = TINY_T5[variant]
-    params = random_t5_params(config, 0)
+    params = random_params(config, 0)
     inputs, tokens = ragged_inputs(BATCH, 7, 19), jnp.full((BATCH, 1), 3)
     logits = []
-    model = T5Model(config, "out_in")
+    model = TransformerModel(config, "out_in")
     for stored in (None, "float16"):
         packed = model.pack(params, narrow=stored)
         assert packed.layers[0].wi.dtype == jnp.dtype(stored or "float32")
@@ -324,8 +323,8 @@ def test_kernels_stored_in_16_bits_compute_in_32(variant):
 def test_logits_of_bfloat16_are_not_rounded_to_it(layout):
     """Else tokens tie that do not; T5X computes logits in float32 too."""
     config = dataclasses.replace(TINY["v1.1"], dtype="bfloat16")
-    params = random_t5_params(config, 3)
-    model = T5Model(config, layout)
+    params = random_params(config, 3)
+    model = TransformerModel(config, layout)
     packed = model.pack(params)
     hidden = jax.random.normal(jax.random.key(0), (2, 3, config.d_model), jnp.bfloat16)
     exact = np.asarray(hidden, np.float64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from slow import slow
-from tiny import EVERY, prompt_of, ragged_inputs, random_params, random_t5_params
+from tiny import EVERY, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints.architectures import decode_model
 from specdec.core import platforms
@@ -16,7 +16,7 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.packed import NEG_INF
+from specdec.models.attention import NEG_INF
 from specdec.models.products import fused
 from specdec.types import SamplingConfig
 
@@ -258,6 +258,6 @@ def test_what_has_none():
         assert kernels_of(platform, model, params) == 0
     assert kernels_of(platforms.GPU, model, params, batch=1, count=129) == 0
     assert (
-        kernels_of(platforms.GPU, model, model.pack(random_t5_params(model.config, 0), int8=True))
+        kernels_of(platforms.GPU, model, model.pack(random_params(model.config, 0), int8=True))
         == 2 * 2
     )

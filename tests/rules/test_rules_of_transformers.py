@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from slow import slow
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -53,7 +53,7 @@ RULES = {
 def t5(directory, rare):
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
-    config, params = TINY["v1.1"], jax.tree.map(np.array, random_t5_params(TINY["v1.1"], 3))
+    config, params = TINY["v1.1"], jax.tree.map(np.array, random_params(TINY["v1.1"], 3))
     params["decoder"]["logits_dense"]["kernel"][:, 1] *= rare
     save_huggingface(directory, config, params)
     model = transformers.T5ForConditionalGeneration.from_pretrained(directory, dtype=torch.float32)

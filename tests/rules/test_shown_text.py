@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 from small_vocabularies import write_marian
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 from tokenizers import decoders, models, pre_tokenizers
 
 import specdec
@@ -422,7 +422,7 @@ def test_bytes_that_are_not_shown_in_outputs(tmp_path):
     config = dataclasses.replace(TINY["v1.1"], vocab_size=384)
     for role, seed in (("target", 0), ("draft", 1)):
         words = settings(tmp_path, tokenizer_class="ByT5Tokenizer")
-        params = jax.device_get(random_t5_params(config, seed))
+        params = jax.device_get(random_params(config, seed))
         save_huggingface(tmp_path / role, config, params, words)
     pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
     kept = [byte + 3 for byte in b"the\xc3\x9f"]

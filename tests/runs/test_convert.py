@@ -20,9 +20,8 @@ from tiny import (
     TINY_GPT,
     TINY_ROTARY,
     TINY_T5,
-    random_gpt_params,
+    changed,
     random_params,
-    random_t5_params,
 )
 
 from specdec.checkpoints import (
@@ -31,18 +30,18 @@ from specdec.checkpoints import (
     open_t5x,
     save_huggingface,
 )
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.runs import convert as conversion
 from specdec.runs.convert import convert
 from specdec.training.checkpointing import checkpoints, load_params, prepare_directory, save
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = dataclasses.replace(TINY["v1.1"], relative_attention_max_distance=128)
+CONFIG = changed(TINY["v1.1"], relative_attention_max_distance=128)
 
 
 @pytest.fixture(scope="module")
 def params():
-    return jax.tree.map(np.asarray, random_t5_params(CONFIG, 0))
+    return jax.tree.map(np.asarray, random_params(CONFIG, 0))
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_to_hugging_face(source, dtype, sources, params, tmp_path):
 def test_log_probs_of_what_was_t5xs(variant, dtype, tmp_path):
     """transformers reads what T5X's checkpoint decodes as; a UMT5's logits are not scaled."""
     pytest.importorskip("transformers")
-    config = dataclasses.replace(TINY_T5[variant], relative_attention_max_distance=128)
+    config = changed(TINY_T5[variant], relative_attention_max_distance=128)
     params = jax.tree.map(np.asarray, init_params(config, jax.random.key(0)))
     write_native(tmp_path / "t5x" / "checkpoint_7", params)
     convert(str(tmp_path / "t5x"), str(tmp_path / "out"), "huggingface", dtype)
@@ -204,7 +203,7 @@ def test_a_model_in_fewer_bits_and_back(variant, tmp_path):
 def test_log_probs_of_a_gpt_in_fewer_bits(tmp_path):
     pytest.importorskip("transformers")
     config = TINY_GPT["gpt_untied"]
-    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_gpt_params(config, 0)))
+    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_params(config, 0)))
     convert(str(tmp_path / "gpt"), str(tmp_path / "half"), "huggingface", "bfloat16")
     assert_same_log_probs(tmp_path / "half", tmp_path / "half", (9, 4))
 
@@ -227,7 +226,7 @@ def test_a_model_as_a_training_run_and_back(variant, tmp_path):
 
 def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
     config = TINY_GPT["gpt"]
-    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+    params = jax.tree.map(np.asarray, random_params(config, 0))
     save_huggingface(tmp_path / "gpt", config, params)
     done = run_script(
         f"--source={tmp_path / 'gpt'}", f"--output_dir={tmp_path / 'out'}", "--format=t5x"
@@ -241,7 +240,7 @@ def test_a_gpt_is_no_t5x_checkpoint(tmp_path):
 
 def test_a_gpt_whose_logits_come_back_changed_is_refused(tmp_path, monkeypatch):
     config = TINY_GPT["gpt"]
-    params = jax.tree.map(np.asarray, random_gpt_params(config, 0))
+    params = jax.tree.map(np.asarray, random_params(config, 0))
     save_huggingface(tmp_path / "gpt", config, params)
     save = conversion.checkpoints.save_huggingface
 

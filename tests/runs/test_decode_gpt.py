@@ -5,7 +5,7 @@ import re
 
 import jax
 import pytest
-from tiny import TINY, random_gpt_params, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -47,7 +47,7 @@ def write_tokenizer(path, lines, kept="<|endoftext|>"):
 
 def save_gpt(directory, seed, tokenizer):
     """Draft and target share most of their weights, so that some guesses are accepted."""
-    params, noise = (random_gpt_params(CONFIG, each) for each in (7, 8))
+    params, noise = (random_params(CONFIG, each) for each in (7, 8))
     params = jax.tree.map(lambda a, b: a + 0.1 * seed * b, params, noise)
     save_huggingface(directory, CONFIG, jax.device_get(params), tokenizer)
 
@@ -180,7 +180,7 @@ def test_a_vocabulary_of_another_size(gpt, tmp_path, capsys):
         vocab_size=280, max_positions=64, d_model=16, num_layers=1, num_heads=2, d_ff=16,
         eos_id=0, start_id=0, pad_id=0,
     )  # fmt: skip
-    params = jax.device_get(random_gpt_params(config, 0))
+    params = jax.device_get(random_params(config, 0))
     save_huggingface(tmp_path / "draft", config, params)
     line = refused(gpt, capsys, tmp_path, f"DRAFT={str(tmp_path / 'draft')!r}")
     assert "Target and draft have different vocabularies: vocab_size is 300 for the target" in line
@@ -188,9 +188,7 @@ def test_a_vocabulary_of_another_size(gpt, tmp_path, capsys):
 
 
 def test_models_of_two_kinds(gpt, tmp_path, capsys):
-    save_huggingface(
-        tmp_path / "t5", TINY["v1.1"], jax.device_get(random_t5_params(TINY["v1.1"], 0))
-    )
+    save_huggingface(tmp_path / "t5", TINY["v1.1"], jax.device_get(random_params(TINY["v1.1"], 0)))
     t5 = f"{str(tmp_path / 't5')!r}"
     line = refused(gpt, capsys, tmp_path, f"DRAFT={t5}")
     assert f"({gpt.target}) is decoder-only, the draft ({tmp_path / 't5'}) an encoder-dec" in line

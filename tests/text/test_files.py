@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from small_vocabularies import train_model, write_json, write_m2m100, write_marian
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
@@ -64,7 +64,7 @@ def test_a_text_ends_at_the_models_eos_alone(bpe, tmp_path, own):
     """The vocabulary's EOS inside of an output, which the model does not end with, cuts nothing."""
     config = dataclasses.replace(TINY_GPT["gpt"], vocab_size=300, eos_id=5, start_id=0, pad_id=0)
     for role, seed in (("target", 0), ("draft", 1)):
-        save_huggingface(tmp_path / role, config, jax.device_get(random_gpt_params(config, seed)))
+        save_huggingface(tmp_path / role, config, jax.device_get(random_params(config, seed)))
         if own == "vocab.json":
             shutil.copy(bpe / "vocab.json", tmp_path / role)
             shutil.copy(bpe / "merges.txt", tmp_path / role)
@@ -118,7 +118,7 @@ def pair(spiece, tmp_path):
     write_json(source / "added_tokens.json", {"<": PIECES + 100})
     write_json(source / "special_tokens_map.json", {"mask_token": "<mask>"})
     for role, seed in (("target", 0), ("draft", 1)):
-        params = jax.device_get(random_t5_params(T5, seed))
+        params = jax.device_get(random_params(T5, seed))
         save_huggingface(tmp_path / role, T5, params, source / "spiece.model")
     return tmp_path / "target", tmp_path / "draft"
 

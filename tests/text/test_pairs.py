@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from small_vocabularies import LINES, train_model, write_json
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
@@ -28,7 +28,7 @@ T5 = dataclasses.replace(CONFIG, vocab_size=ROWS)
 
 
 def save(directory, config, vocabulary=None, seed=0):
-    save_huggingface(directory, config, jax.device_get(random_t5_params(config, seed)), vocabulary)
+    save_huggingface(directory, config, jax.device_get(random_params(config, seed)), vocabulary)
 
 
 def test_only_byt5_is_known_by_its_config_alone(tmp_path):
@@ -162,7 +162,7 @@ def test_a_vocabulary_of_another_model_is_refused(spiece, saved, tmp_path, name)
 def test_a_pair_with_tokenizer_json_alone(saved, tmp_path):
     """Text in and out, and the file goes with the checkpoint."""
     for name, seed in (("target", 0), ("draft", 1)):
-        params = jax.device_get(random_t5_params(T5, seed))
+        params = jax.device_get(random_params(T5, seed))
         save_huggingface(tmp_path / name, T5, params, saved)
     pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
     assert pair.vocabulary.encode("<extra_id_0>") == [PIECES + 99]
@@ -173,7 +173,7 @@ def test_padding_of_the_embedding_may_differ(spiece, tmp_path):
     target_rows, draft_rows = ROWS, ROWS - 8
     for name, rows, seed in (("target", target_rows, 0), ("draft", draft_rows, 0)):
         config = dataclasses.replace(T5, vocab_size=rows)
-        save_huggingface(tmp_path / name, config, random_t5_params(config, seed), spiece)
+        save_huggingface(tmp_path / name, config, random_params(config, seed), spiece)
     with pytest.warns(UserWarning, match=f"have {target_rows} and {draft_rows} rows"):
         pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
     texts = [[5, 6, 1], [7, 8, 9, 1]]
@@ -191,7 +191,7 @@ def test_padding_of_the_embedding_may_differ(spiece, tmp_path):
 def test_another_size_without_a_common_vocabulary_names_the_remedy(tmp_path):
     for name, rows in (("target", 160), ("draft", 152)):
         config = dataclasses.replace(T5, vocab_size=rows)
-        save_huggingface(tmp_path / name, config, random_t5_params(config, 0))
+        save_huggingface(tmp_path / name, config, random_params(config, 0))
     with pytest.raises(ValueError, match=r"put the same spiece\.model beside both"):
         specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
 
@@ -203,7 +203,7 @@ def test_a_pair_with_its_files_continues_texts(tmp_path):
     trained.save_model(str(tmp_path))
     config = dataclasses.replace(TINY_GPT["gpt"], vocab_size=300, eos_id=0, start_id=0, pad_id=0)
     for role, seed in (("target", 0), ("draft", 1)):
-        save_huggingface(tmp_path / role, config, jax.device_get(random_gpt_params(config, seed)))
+        save_huggingface(tmp_path / role, config, jax.device_get(random_params(config, seed)))
         for name in ("vocab.json", "merges.txt"):
             shutil.copyfile(tmp_path / name, tmp_path / role / name)
     pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")

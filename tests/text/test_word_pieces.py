@@ -7,8 +7,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from specdec.checkpoints import save_huggingface
 from specdec.data.inputs import text_ids
 from specdec.models.gpt.config import GPTConfig
-from specdec.models.gpt.model import GPTModel
-from specdec.models.gpt.network import init_params
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import init_params
 from specdec.runs.train import word_pieces
 from specdec.text.opening import open_tokenizer
 from specdec.text.word_pieces import START_ID, train_word_pieces
@@ -70,7 +70,7 @@ def test_transformers_opens_what_is_saved_beside_a_model(vocabulary, tmp_path):
 
 
 def test_a_prompt_begins_as_the_texts_of_training(vocabulary):
-    model = GPTModel(
+    model = TransformerModel(
         GPTConfig(
             vocab_size=48, max_positions=32, d_model=4, num_layers=1, num_heads=1, d_ff=4,
             eos_id=1, start_id=START_ID,

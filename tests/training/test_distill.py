@@ -11,10 +11,11 @@ import pytest
 from distilling import distill_tiny, from_encoding
 from run_tiny import recipe
 from slow import slow
+from tiny import changed
 
 from specdec.checkpoints import save_huggingface
 from specdec.data.text import write_pairs
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.training import distill
 from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import load_params
@@ -34,7 +35,7 @@ def test_a_distilled_draft_agrees_more_with_its_target(
 
     per_token = distill.per_token
     monkeypatch.setattr(distill, "per_token", recorded)
-    draft = dataclasses.replace(tiny_model, num_heads=1)
+    draft = changed(tiny_model, num_heads=1)
     if starts == "encoding":
         draft = from_encoding(draft)
     distill_tiny(tmp_path, data_directory, draft, target_directory, cross_entropy_weight=0.25)
@@ -146,7 +147,7 @@ def test_a_draft_can_begin_as_one_that_starts_from_tokens_alone(tiny_model, targ
     jax.tree.map(np.testing.assert_array_equal, {**params, "encoder": encoder}, expected)
     assert 0 < np.std(projection) < 0.2 * tiny_model.d_model**-0.5
     with pytest.raises(ValueError, match="is of another network"):
-        first_params(dataclasses.replace(model, d_ff=3), 0, str(target_directory))
+        first_params(changed(model, d_ff=3), 0, str(target_directory))
 
 
 def test_another_width_than_the_targets_is_refused(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_tiny import recipe
+from tiny import changed
 
 from specdec.checkpoints import architectures
 from specdec.data.text import read_pairs
@@ -138,7 +139,7 @@ def test_a_dialog_is_trained_on_its_outputs(tmp_path, texts, model, capsys):
 
 
 def test_a_draft_is_distilled_from_its_target(tmp_path, texts, model, target, capsys):
-    draft = dataclasses.replace(model, d_model=8, d_ff=16, num_heads=1)
+    draft = changed(model, d_model=8, d_ff=16, num_heads=1)
     options = settings(texts)
     del options["vocabulary_path"]
     options["loop"] = dataclasses.replace(options["loop"], total_steps=60, eval_every=30)

@@ -12,7 +12,7 @@ import pytest
 from run_tiny import recipe
 from safetensors.numpy import load_file, save_file
 from slow import slow
-from tiny import EVERY, TINY_GPT, random_gpt_params, random_params
+from tiny import EVERY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, architectures, save_huggingface
@@ -233,7 +233,7 @@ def test_states_along_a_text_have_the_networks_logits(variant):
 )
 def test_heads_of_a_gpt_draft_for_it(tmp_path, kind):
     config = dataclasses.replace(TINY_GPT["gpt"])
-    params = random_gpt_params(config, 4)
+    params = random_params(config, 4)
     save_huggingface(tmp_path / "target", config, params)
     shape = HeadsConfig("medusa", 2, config.d_model)
     if kind == "eagle":

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from distilling import distill_tiny, from_encoding
 from slow import slow
-from tiny import TINY_GPT, random_gpt_params
+from tiny import TINY_GPT, changed, random_params
 
 from specdec.checkpoints import architectures
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.training import distill, on_policy, teacher_forcing
 from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params
@@ -114,7 +114,7 @@ def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model, starts):
 
 def test_a_gpt_continues_the_prompts_of_a_batch():
     config = dataclasses.replace(TINY_GPT["gpt"], dtype="float32")
-    params = random_gpt_params(config, 4)
+    params = random_params(config, 4)
     pairs = [([3, 4, 5, 6], [7, 8]), ([9, 10], [11, 12, 13])]
     rows = [teacher_forcing.training_pair(config, *pair) for pair in pairs]
     batch = TokenBatch(*(np.zeros((3, 12), np.int32) for _ in range(2)))
@@ -156,7 +156,7 @@ def test_a_draft_learns_from_its_own_outputs(
         return lambda params: results.append(means(params)) or results[-1]
 
     monkeypatch.setattr(distill, "per_token", recorded)
-    draft = dataclasses.replace(tiny_model, num_heads=1)
+    draft = changed(tiny_model, num_heads=1)
     if starts == "encoding":
         draft = from_encoding(draft)
     distill_tiny(

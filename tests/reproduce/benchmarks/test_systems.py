@@ -8,7 +8,7 @@ import importlib.util
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, changed, random_params
 
 from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.data.tasks import given_texts
@@ -36,12 +36,12 @@ def _saved(root, config, params_of):
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    return _saved(tmp_path_factory.mktemp("checkpoints"), T5, random_t5_params)
+    return _saved(tmp_path_factory.mktemp("checkpoints"), T5, random_params)
 
 
 @pytest.fixture(scope="module")
 def gpts(tmp_path_factory):
-    return _saved(tmp_path_factory.mktemp("gpts"), GPT, random_gpt_params)
+    return _saved(tmp_path_factory.mktemp("gpts"), GPT, random_params)
 
 
 def _on_files(workload, checkpoints):
@@ -192,7 +192,7 @@ def test_transformers_assisted_by_a_draft_that_starts_from_the_encoding(
     target, params = load_huggingface(checkpoints / "target")
     norm = {"scale": np.ones(target.d_model, np.float32)}
     params = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
-    config = dataclasses.replace(target, num_encoder_layers=0, encoding_width=target.d_model)
+    config = changed(target, num_encoder_layers=0, encoding_width=target.d_model)
     projection = {"kernel": 1e5 * np.eye(target.d_model, dtype=np.float32)}
     encoder = {"input_projection": projection, "encoder_norm": norm}
     save_huggingface(tmp_path / "target", target, params)

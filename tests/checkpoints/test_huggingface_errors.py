@@ -288,7 +288,7 @@ def test_special_tokens_come_from_the_generation_config(checkpoint, tmp_path):
     (checkpoint / "generation_config.json").write_text(text)
     config, params = load_huggingface(checkpoint)
     assert (config.eos_id, config.more_eos_ids) == (5, (3,))
-    assert (config.decoder_start_id, config.pad_id) == (6, 0)
+    assert (config.start_id, config.pad_id) == (6, 0)
     save_huggingface(tmp_path / "again", config, params)
     assert load_huggingface(tmp_path / "again")[0] == config
 

@@ -10,9 +10,8 @@ from specdec import DeviceMesh
 from specdec.checkpoints import save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed
 from specdec.checkpoints.parameters import StoredArray
-from specdec.models import stores
 from specdec.models.placing import place
-from specdec.models.t5 import packing
+from specdec.models.transformer import packing
 
 
 @pytest.fixture(params=["huggingface", "t5x"])
@@ -47,8 +46,7 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
         waiting.clear()
         return placed
 
-    for module in (packing, stores):
-        monkeypatch.setattr(module, "place", placing)
+    monkeypatch.setattr(packing, "place", placing)
     monkeypatch.setattr(StoredArray, "read", counting(StoredArray.read))
     loaded = load_model(str(directory), "bfloat16", partitioning=mesh and mesh.target)
     assert len(reads) == len(jax.tree.leaves(params))

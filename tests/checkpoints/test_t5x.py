@@ -131,7 +131,7 @@ def test_a_checkpoint_of_t5x_itself(data_dir):
         pytest.skip(f"{data_dir} has no t5x_tiny, a checkpoint that T5X wrote")
     config, params = open_t5x(directory / "checkpoint_3")
     assert (config.vocab_size, config.d_model, config.d_ff, config.head_dim) == (32128, 4, 8, 2)
-    assert config.gated
+    assert config.decoder.gated
     assert not config.tied_logits
     generator = np.random.default_rng(0)
     inputs = generator.integers(2, 32128, (2, 24))

@@ -218,7 +218,7 @@ def test_languages_that_files_tell(made, tmp_path, where):
         tell("generation_config", decoder_start_token_id=code)
         tell("config", decoder_start_token_id=code)
     told = specdec.load_pair(target=tmp_path, draft=specdec.Copying())
-    start = told.target.model.config.decoder_start_id
+    start = told.target.model.config.start_id
     assert (told.target.first_token, start) == ((None, code) if where == "start" else (code, 2))
     assert not any(isinstance(rule, ForcedFirst) for rule in told.target.rules)
     assert tokenizer.convert_tokens_to_ids("de_DE") in told.vocabulary.encode("a", add_eos=True)
@@ -226,7 +226,7 @@ def test_languages_that_files_tell(made, tmp_path, where):
         target=tmp_path, draft=specdec.Copying(), source_language="en_XX", target_language="ro_RO"
     )
     code = tokenizer.convert_tokens_to_ids("ro_RO")
-    start = other.target.model.config.decoder_start_id
+    start = other.target.model.config.start_id
     assert (other.target.first_token, start) == ((None, code) if where == "start" else (code, 2))
     assert other.vocabulary.encode("a", add_eos=True) != told.vocabulary.encode("a", add_eos=True)
 

@@ -17,7 +17,7 @@ import pytest
 import sentencepiece
 from flax.core import unfreeze
 from scipy import stats
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_params
+from tiny import TINY, changed, logits_along, prompt_of, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import load_huggingface, open_t5x, save_huggingface, save_t5x
@@ -31,14 +31,18 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]
 # T5X's position biases have one shape.
 BIASES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-CONFIGS = {name: dataclasses.replace(config, **BIASES) for name, config in TINY.items()}
+CONFIGS = {name: changed(config, **BIASES) for name, config in TINY.items()}
 V, LIMIT = 19, 12
 COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
 
 
 def module_of(t5x, config, **changes):
     network = t5x.examples.t5.network
-    activations = (config.activation, "linear") if config.gated else (config.activation,)
+    activations = (
+        (config.decoder.activation, "linear")
+        if config.decoder.gated
+        else (config.decoder.activation,)
+    )
     fields = {
         "vocab_size": config.vocab_size, "dtype": config.dtype, "emb_dim": config.d_model,
         "num_heads": config.num_heads, "num_encoder_layers": config.num_encoder_layers,
@@ -372,7 +376,7 @@ def test_logits_of_a_checkpoint_that_t5x_wrote(t5x, data_dir, monkeypatch):
     monkeypatch.setattr(
         t5x.examples.t5.layers, "RelativePositionBiases", lambda **field: biases(**field | count)
     )
-    assert config.relative_attention_num_buckets == 4
+    assert config.decoder.positions.buckets == 4
     expected = module_of(t5x, config).apply(
         {"params": arrays}, inputs, tokens, np.ones_like(tokens), enable_dropout=False
     )

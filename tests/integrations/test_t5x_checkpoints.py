@@ -1,6 +1,5 @@
 """T5X's networks and the checkpoints that T5X itself writes of them, against the tests' layouts."""
 
-import dataclasses
 import importlib
 import json
 
@@ -26,7 +25,7 @@ SIZES = {
     "num_decoder_layers": 4, "relative_attention_num_buckets": 32,
     "relative_attention_max_distance": 128,
 }  # fmt: skip
-CONFIGS = {name: dataclasses.replace(config, **SIZES) for name, config in TINY.items()}
+CONFIGS = {name: changed(config, **SIZES) for name, config in TINY.items()}
 V = 19
 
 
@@ -37,7 +36,7 @@ def module_of(t5x, config, network, **changes):
         "num_heads": config.num_heads, "head_dim": config.head_dim, "dropout_rate": 0.0,
         "num_encoder_layers": config.num_encoder_layers,
         "num_decoder_layers": config.num_decoder_layers,
-        "mlp_activations": ("gelu", "linear") if config.gated else ("relu",),
+        "mlp_activations": ("gelu", "linear") if config.decoder.gated else ("relu",),
         "logits_via_embedding": config.tied_logits,
     }  # fmt: skip
     if network != "t5":

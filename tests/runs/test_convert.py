@@ -1,6 +1,5 @@
 """scripts/convert.py: between T5X, Hugging Face and Orbax, and only what computes the same."""
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -146,7 +145,7 @@ def test_a_step_is_chosen(sources, params, tmp_path):
     ],
 )
 def test_what_t5x_cannot_say_is_refused(field, value, params, tmp_path):
-    config = dataclasses.replace(CONFIG, **{field: value})
+    config = changed(CONFIG, **{field: value})
     save_huggingface(tmp_path / "source", config, params)
     with pytest.raises(CheckpointError, match=f"t5x changes {field} from {value!r}"):
         convert(str(tmp_path / "source"), str(tmp_path / "out"), "t5x")

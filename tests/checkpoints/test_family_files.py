@@ -190,16 +190,12 @@ def test_configs_of_other_networks(made, rewritten, tmp_path, name, changes, wor
 
 
 def test_settings_that_no_family_has(tmp_path):
-    for name, fields, words in (
-        (
-            "llama",
-            {"query_key_norms": True, "biases": "qkv"},
-            "No family of transformers has these settings",
-        ),
-        ("marian", {"positions": "tensor2tensor"}, "No family of transformers has these settings"),
+    for name, fields in (
+        ("llama", {"query_key_norms": True, "biases": "qkv"}),
+        ("marian", {"positions": "tensor2tensor"}),
     ):
         config = changed(EVERY[name], **fields)
-        with pytest.raises(CheckpointError, match=words):
+        with pytest.raises(CheckpointError, match="No family of transformers has these settings"):
             save_huggingface(tmp_path / name, config, jax.device_get(random_params(config, 0)))
 
 

@@ -38,11 +38,7 @@ COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "droppe
 
 def module_of(t5x, config, **changes):
     network = t5x.examples.t5.network
-    activations = (
-        (config.decoder.activation, "linear")
-        if config.decoder.gated
-        else (config.decoder.activation,)
-    )
+    activations = (config.decoder.activation, *["linear"] * config.decoder.gated)
     fields = {
         "vocab_size": config.vocab_size, "dtype": config.dtype, "emb_dim": config.d_model,
         "num_heads": config.num_heads, "num_encoder_layers": config.num_encoder_layers,

@@ -192,9 +192,7 @@ def test_another_architecture_is_refused(
     options = settings(texts)
     del options["vocabulary_path"]
     options["distillation"] = distill.DistillationOptions(str(target_directory))
-    with pytest.raises(
-        ValueError, match="The draft is decoder-only, the target an encoder-decoder"
-    ):
+    with pytest.raises(ValueError, match="The draft is decoder-only, the target an enc"):
         distill.distill(tmp_path, model=model, **options)
     with pytest.raises(ValueError, match="Only a T5 learns together with its draft"):
         mutual.learn_together(

@@ -27,12 +27,8 @@ from specdec.models.products.quantized import Kernel
 from specdec.models.stores import store_of
 from specdec.models.transformer import network
 from specdec.models.transformer.model import TransformerModel
-from specdec.models.transformer.packing import (
-    PackedLayer,
-    PackedNorm,
-    PackedTransformer,
-    Packer,
-)
+from specdec.models.transformer.packed import PackedLayer, PackedNorm, PackedTransformer
+from specdec.models.transformer.packing import Packer
 from specdec.models.transformer.parts import EncodedInputs
 from specdec.types import Distribution, Encoded, Params
 

@@ -19,56 +19,26 @@ _ROPE = Rope()
 
 
 def Stack(
-    *,
-    d_model: int,
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    d_ff: int,
-    activation: Activation = "silu",
-    shifted_norms: bool = False,
-    norms_after: bool = False,
-    query_key_norms: bool = False,
-    qkv_biases: bool = False,
-    query_scalar: float | None = None,
-    attention_softcap: float | None = None,
-    rope: Rope = _ROPE,
-    sliding: tuple[bool, ...] = (),
-    window: tuple[int, int] | None = None,
-    sliding_rope: Rope | None = None,
-    layer_norm_epsilon: float = 1e-6,
-) -> TransformerStack:
-    """A decoder's layers, or an encoder's."""
+    *, shifted_norms: bool = False, norms_after: bool = False, qkv_biases: bool = False,
+    layer_norm_epsilon: float = 1e-6, activation: Activation = "silu", rope: Rope = _ROPE,
+    sliding_rope: Rope | None = None, **others: Any,
+) -> TransformerStack:  # fmt: skip
+    """A decoder's layers, or an encoder's; others are called as in :class:`TransformerStack`."""
     kind, place = "shifted_rms" if shifted_norms else "rms", "both" if norms_after else "before"
     return TransformerStack(
-        d_model=d_model, num_layers=num_layers, num_heads=num_heads, num_kv_heads=num_kv_heads,
-        head_dim=head_dim, d_ff=d_ff, activation=activation, positions=Rotary(rope, sliding_rope),
-        norm=Norm(kind, layer_norm_epsilon, place), biases="qkv" if qkv_biases else "none",
-        query_key_norms=query_key_norms, query_scalar=query_scalar, sliding=sliding, window=window,
-        attention_softcap=attention_softcap,
+        positions=Rotary(rope, sliding_rope), norm=Norm(kind, layer_norm_epsilon, place),
+        biases="qkv" if qkv_biases else "none", activation=activation, **others,
     )  # fmt: skip
 
 
 def RotaryConfig(
-    *,
-    vocab_size: int,
-    trained_positions: int = 8192,
-    scaled_embedding: bool = False,
-    tied_logits: bool = True,
-    logits_softcap: float | None = None,
-    encoder: TransformerStack | Mapping[str, Any] | None = None,
-    merged_attention: bool = False,
-    shared_embedding: bool = True,
-    dropout_rate: float = 0.0,
-    dtype: str = "float32",
-    pad_id: int = 0,
-    eos_id: int | None = 1,
-    more_eos_ids: tuple[int, ...] = (),
-    start_id: int = 2,
-    image_ids: tuple[int, ...] = (),
-    **stack: Any,
-) -> TransformerConfig:
+    *, vocab_size: int, trained_positions: int = 8192, scaled_embedding: bool = False,
+    tied_logits: bool = True, logits_softcap: float | None = None,
+    encoder: TransformerStack | Mapping[str, Any] | None = None, merged_attention: bool = False,
+    shared_embedding: bool = True, dropout_rate: float = 0.0, dtype: str = "float32",
+    pad_id: int = 0, eos_id: int | None = 1, more_eos_ids: tuple[int, ...] = (), start_id: int = 2,
+    image_ids: tuple[int, ...] = (), **stack: Any,
+) -> TransformerConfig:  # fmt: skip
     """A decoder, whose layers are those of :func:`Stack`, and with ``encoder`` an encoder-decoder.
 
     The Gemma Team 2024 and 2025, "Gemma 2", "Gemma 3"; Grattafiori et al. 2024, "The Llama 3 Herd

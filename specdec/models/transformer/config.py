@@ -24,6 +24,13 @@ def _positive(name: str, value: Any) -> Any:
     return value
 
 
+def _make(value: Any, **kinds: type) -> None:
+    """Makes parts of a frozen value of the dicts that JSON has for them."""
+    for name, kind in kinds.items():
+        if isinstance(given := getattr(value, name), Mapping):
+            object.__setattr__(value, name, kind(**given))
+
+
 Size = Annotated[int, Whole(1, MOST_SIZE)]
 Rate = Annotated[float, Real("a number in [0, 1)", 0, BELOW_1)]
 Positive = Annotated[float, _positive]
@@ -33,15 +40,11 @@ Ids = Annotated[tuple[int, ...], lambda name, given: tuple(given)]  # JSON's are
 
 @checked(named=True)
 class Relative:
-    """T5's positions: a bias of each head for each bucket of distances (Raffel et al. 2020).
-
-    Attributes:
-      in_every_layer: each layer has biases of its own (UMT5), instead of the stack's.
-    """
+    """T5's positions: a bias of each head for each bucket of distances (Raffel et al. 2020)."""
 
     buckets: Size = 32
     distance: Size = 128  # The farthest that is told from farther ones.
-    in_every_layer: bool = False
+    in_every_layer: bool = False  # Each layer has biases of its own (UMT5), not the stack's.
 
     def __post_init__(self):
         if self.buckets < 4 or self.buckets % 2 or self.distance <= self.buckets // 2:
@@ -143,7 +146,7 @@ class Stack:
     num_kv_heads: Size | None = None  # G, which divides H: heads of queries share each; None for H.
     head_dim: Size  # K. H * K need not equal D, but for absolute positions.
     d_ff: Size  # Hidden width of the feed-forward block, F.
-    positions: Positions = dataclasses.field(default_factory=Rotary)
+    positions: Positions = Rotary()
     norm: Norm = Norm()
     activation: Activation = "silu"
     gated: bool = True  # The feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
@@ -169,14 +172,14 @@ class Stack:
             object.__setattr__(self, "window", reach)
         elif any(self.sliding):
             raise ValueError("Stack.window must be given where layers are sliding.")
-        self._check()
-
-    def _check(self) -> None:
         if self.num_heads % self.kv_heads:
             raise ValueError(
                 f"Stack.num_kv_heads must divide num_heads = {self.num_heads}, got {self.kv_heads}."
             )
-        kind = type(self.positions)
+        self._check_family()
+
+    def _check_family(self) -> None:
+        kind, positions = type(self.positions), self.positions
         own = (self.norm.kind, self.norm.place, self.biases)
         if any(each not in known for each, known in zip(own, _COMBINED[kind], strict=True)):
             raise ValueError(
@@ -186,8 +189,16 @@ class Stack:
             raise ValueError(
                 f"Stack.norm.embedding and gated with {kind.__name__} positions are in no family."
             )
-        if isinstance(self.positions, Absolute):
-            self._check_absolute(self.positions)
+        if isinstance(positions, Absolute):
+            if self.inner != self.d_model:
+                raise ValueError(
+                    f"Stack.num_heads must divide d_model = {self.d_model}, got {self.num_heads}."
+                )
+            if positions.kind != "learned" and (self.d_model % 2 or self.d_model < 4):
+                raise ValueError(
+                    "Stack.d_model must be even and at least 4 for sines and cosines, got "
+                    f"{self.d_model}."
+                )
         elif kind is Rotary and self.head_dim % 2:
             raise ValueError(f"Stack.head_dim must be even, got {self.head_dim}.")
         rotary = self.query_key_norms or self.attention_softcap or self.window
@@ -195,17 +206,6 @@ class Stack:
             raise ValueError(
                 "Stack.num_kv_heads, query_key_norms, attention_softcap and window are of rotary "
                 "positions only."
-            )
-
-    def _check_absolute(self, positions: Absolute) -> None:
-        if self.num_heads * self.head_dim != self.d_model:
-            raise ValueError(
-                f"Stack.num_heads must divide d_model = {self.d_model}, got {self.num_heads}."
-            )
-        if positions.kind != "learned" and (self.d_model % 2 or self.d_model < 4):
-            raise ValueError(
-                "Stack.d_model must be even and at least 4 for sines and cosines, got "
-                f"{self.d_model}."
             )
 
     @property
@@ -230,9 +230,7 @@ class Stack:
     def rope_of(self, sliding: bool) -> Rope:
         """Rotation of layers that see a window, or of the others."""
         positions = cast(Rotary, self.positions)
-        if sliding and positions.sliding_rope is not None:
-            return positions.sliding_rope
-        return positions.rope
+        return (sliding and positions.sliding_rope) or positions.rope
 
 
 @checked(named=True)
@@ -287,9 +285,9 @@ class TransformerConfig:
 
     def __post_init__(self):
         _make(self, decoder=Stack, encoder=Stack, logits=Logits)
-        ends = () if self.eos_id is None else (self.eos_id,)
-        ids = {"pad_id": (self.pad_id,), "start_id": (self.start_id,)}
-        for name, tokens in (ids | {"eos_id": (*ends, *self.more_eos_ids)}).items():
+        ends = () if self.eos_id is None else (self.eos_id, *self.more_eos_ids)
+        ids = {"pad_id": (self.pad_id,), "start_id": (self.start_id,), "eos_id": ends}
+        for name, tokens in ids.items():
             for token in tokens:
                 whole(f"TransformerConfig.{name}", token, 0, self.vocab_size - 1)
         if self.decoder.num_layers == 0:
@@ -303,16 +301,15 @@ class TransformerConfig:
             )
 
     def _check_encoder(self, encoder: Stack) -> None:
-        kinds = [(type(stack.positions), stack.norm) for stack in (self.decoder, encoder)]
-        if kinds[0] != kinds[1] or self.decoder.biases != encoder.biases:
+        own, other = ((type(s.positions), s.norm, s.biases) for s in (self.decoder, encoder))
+        if own != other:
             raise ValueError("TransformerConfig.encoder must have the decoder's kind of norms.")
-        if self.decoder.biases == "qkv":
+        if encoder.biases == "qkv":
             raise ValueError("Stack.biases of queries, keys and values are of decoders alone.")
         if encoder.num_layers == 0 and self.encoding_width is None:
             raise ValueError("Stack.num_layers must be at least 1 in an encoder, got 0.")
-        if encoder.d_model != self.d_model and (
-            self.merged_attention or self.encoder_vocab_size is None
-        ):
+        shares = self.merged_attention or self.encoder_vocab_size is None
+        if shares and encoder.d_model != self.d_model:
             raise ValueError(
                 "TransformerConfig.encoder.d_model must be the decoder's where they share an "
                 f"embedding or keys, got {encoder.d_model} and {self.d_model}."
@@ -378,13 +375,6 @@ class TransformerConfig:
     def with_logits(self, **changes: Any) -> TransformerConfig:
         """The config with other logits."""
         return dataclasses.replace(self, logits=dataclasses.replace(self.logits, **changes))
-
-
-def _make(value: Any, **kinds: type) -> None:
-    """Makes parts of a frozen value of the dicts that JSON has for them."""
-    for name, kind in kinds.items():
-        if isinstance(given := getattr(value, name), Mapping):
-            object.__setattr__(value, name, kind(**given))
 
 
 def _positions(fields: Mapping[str, Any]) -> Positions:

@@ -34,12 +34,14 @@ from specdec.models import attention, filler
 from specdec.models import cache as kv
 from specdec.models.base import continued
 from specdec.models.partitioning import Partitioning, constrain, ways
-from specdec.models.products.quantized import Int8Kernel, Kernel, int8_rows
+from specdec.models.products.quantized import Kernel, int8_rows
 from specdec.models.stores import Store, store_of
+from specdec.models.transformer import packed as stored
 from specdec.models.transformer import packing
-from specdec.models.transformer.arithmetic import capped, check_encoding, embedding_scale
-from specdec.models.transformer.config import Absolute, Stack, TransformerConfig
-from specdec.models.transformer.packing import PackedEncoder, PackedTransformer, Packer
+from specdec.models.transformer.arithmetic import capped, check_encoding
+from specdec.models.transformer.config import Stack, TransformerConfig
+from specdec.models.transformer.packed import PackedLayer, PackedTransformer, axis_sizes
+from specdec.models.transformer.packing import Packer
 from specdec.models.transformer.parts import EncodedInputs, Parts, hidden, products_of
 from specdec.models.transformer.views import Block, views_of
 from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
@@ -71,21 +73,7 @@ class TransformerModel:
     @property
     def axis_sizes(self) -> dict[str, dict[str, int]]:
         """Sizes along each logical axis that a mesh may cut, by their names."""
-        cfg, found = self.config, {}
-        for name, stack in cfg.stacks.items():
-            before = "" if name == "decoder" else f"{name}."
-            heads = "num_kv_heads" if stack.kv_heads < stack.num_heads else "num_heads"
-            own = {
-                "heads": (heads, stack.kv_heads), "mlp": ("d_ff", stack.d_ff),
-                "joined_kv": (heads, stack.kv_heads),  # Cut between heads, not inside one.
-                "embed": ("d_model", stack.d_model), "kv": ("head_dim", stack.head_dim),
-            }  # fmt: skip
-            for axis, (size_name, size) in own.items():
-                found.setdefault(axis, {})[before + size_name] = size
-        found["vocab"] = {"vocab_size": cfg.vocab_size}
-        if cfg.encoder_vocab_size is not None:
-            found["vocab"]["encoder_vocab_size"] = cfg.encoder_vocab_size
-        return found
+        return axis_sizes(self.config)
 
     @property
     def vocab_size(self) -> int:
@@ -196,29 +184,15 @@ class TransformerModel:
     ) -> tuple[TransformerModel, PackedTransformer]:
         """The decoder's kernels, and the logits', in few bits; all else is shared."""
         self.check_whole()
-        tied = params.logits is None
-        logits = self.ops.tied(params.embedding) if tied else params.logits
-        if bits == 8 and isinstance(logits, Int8Kernel):
-            raise ValueError("The model's weights have 8 bits already: choose Quantized(bits=4).")
-        quantize = jax.jit(functools.partial(self.ops.quantize, bits=bits, group=group))
-        layers = tuple(
-            dataclasses.replace(layer, **{name: quantize(k) for name, k in kernels.items()})
-            for layer, kernels in zip(params.layers, self.kernels(params), strict=True)
-        )
-        params = dataclasses.replace(params, layers=layers, logits=quantize(logits))
-        if of_target:
-            params = dataclasses.replace(params, encoder=None, cross_kv=None)
-        return self, params
+        return self, stored.quantized(params, self.ops, bits, group, of_target=of_target)
 
     def kernels(self, params: PackedTransformer) -> list[dict[str, Kernel]]:
         """Each decoder layer's that are there, by name; the rest are norms and biases."""
-        names = packing.LAYER_KERNELS
-        found = ({name: getattr(layer, name) for name in names} for layer in params.layers)
-        return [{n: kernel for n, kernel in each.items() if kernel is not None} for each in found]
+        return stored.kernels(params)
 
     def logical_axes(self, params: T) -> T:
         """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
-        return packing.logical_axes(params)
+        return stored.logical_axes(params)
 
     def check_whole(self) -> None:
         """Raises ValueError on a mesh that cuts kernels, which weights of few bits do not allow."""
@@ -291,15 +265,13 @@ class TransformerModel:
         x = self._embedded(stack, table, inputs)
         if encoder.input_projection is not None:
             x = hidden(x + self.ops.product(encoder.input_projection, encoding))
-        x = self._with_positions(parts, encoder, x, np.arange(inputs.shape[1])[None])
-        views = views_of(stack).encoder(encoder, mask)
-        for i, layer in enumerate(encoder.layers):
-            x = parts.entering(x, layer.self_norm)
-            h = parts.attention_within(layer, x, views(i, layer))
-            x = parts.added(x, h, layer.self_out, layer.out_bias, layer.self_post_norm)
-            x = parts.entering(x, layer.mlp_norm)
-            h = parts.feed_forward(layer, x)
-            x = parts.added(x, h, layer.wo, layer.wo_bias, layer.mlp_post_norm)
+        x = parts.with_positions(encoder, x, np.arange(inputs.shape[1])[None])
+        views = views_of(stack).encoder(encoder.relpos, mask)
+
+        def attend(i: int, layer: PackedLayer, x: Float[Array, "b s d"]) -> Float[Array, "b s i"]:
+            return parts.attention_within(layer, x, views(i, layer.relpos))
+
+        x = parts.through(encoder.layers, x, attend)
         return parts.normed(x, encoder.final_norm)
 
     def attended(
@@ -361,26 +333,23 @@ class TransformerModel:
         cfg, keys, values = self.config, [], []
         parts = self._parts(cfg.decoder)
         block = Block(topology, cache.length, cache.keys[0].shape[2], x.shape[1], after)
-        views = views_of(cfg.decoder).decoder(params, block)
+        views = views_of(cfg.decoder).decoder(params.relpos, block)
         if params.positions is not None:
-            x = self._with_positions(parts, params, x, block.positions)
+            x = parts.with_positions(params, x, block.positions)
         merged, crossed = (encoded or None, None) if cfg.merged_attention else (None, encoded)
-        for i, (layer, *old) in enumerate(
-            zip(params.layers, cache.keys, cache.values, strict=True)
-        ):
-            x = parts.entering(x, layer.self_norm)
-            view, at = views(i, layer), cache.length + after
+
+        def attend(i: int, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
+            view, at = views(i, layer.relpos), cache.length + after
+            old = cache.keys[i], cache.values[i]
             h, key, value = parts.self_attention(layer, x, old, view, at, merged, i)
             keys.append(key)
             values.append(value)
-            x = parts.added(x, h, layer.self_out, layer.out_bias, layer.self_post_norm)
-            if crossed:
-                x = parts.entering(x, layer.cross_norm)
-                h = parts.cross_attention(layer, x, crossed, i)
-                x = parts.added(x, h, layer.cross_out, layer.cross_bias, layer.cross_post_norm)
-            x = parts.entering(x, layer.mlp_norm)
-            h = parts.feed_forward(layer, x)
-            x = parts.added(x, h, layer.wo, layer.wo_bias, layer.mlp_post_norm)
+            return h
+
+        def cross(i: int, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
+            return parts.cross_attention(layer, x, crossed, i)
+
+        x = parts.through(params.layers, x, attend, cross if crossed else None)
         return x, kv.KVCache(tuple(keys), tuple(values), cache.length)
 
     def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
@@ -409,25 +378,9 @@ class TransformerModel:
     def _embedded(
         self, stack: Stack, table: Kernel | None, tokens: Int[Array, "b t"]
     ) -> Float[Array, "b t d"]:
-        embedded = self.ops.embed(table, tokens).astype(self.dtype)
-        # Else widening is fused with what follows, which then may round otherwise.
-        x = hidden(jax.lax.optimization_barrier(embedded))
-        return x * embedding_scale(stack.d_model, x.dtype) if self.config.scaled_embedding else x
-
-    def _with_positions(
-        self, parts: Parts, packed: PackedEncoder | PackedTransformer, x: Float[Array, "b t d"],
-        positions: Int[AnyArray, "#b t"],
-    ) -> Float[Array, "b t d"]:  # fmt: skip
-        """Embedded tokens with their positions, where these are absolute."""
-        if not isinstance(parts.stack.positions, Absolute):
-            return x
-        # Only filler and finished rows, whose output is fixed, can be beyond the last position.
-        last = parts.stack.positions.count - 1
-        positions = jnp.broadcast_to(jnp.clip(positions, 0, last), x.shape[:2])
-        x = hidden(x + self.ops.embed(packed.positions, positions).astype(self.dtype))
-        if packed.embedding_norm is None:
-            return x
-        return jax.lax.optimization_barrier(hidden(parts.normed(x, packed.embedding_norm)))
+        return self._parts(stack).embedded(
+            table, tokens, self.dtype, scaled=self.config.scaled_embedding
+        )
 
     def logits(
         self, params: PackedTransformer, hidden: Float[Array, "b t d"]

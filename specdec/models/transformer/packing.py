@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.core.pytrees import pytree
 from specdec.models.partitioning import Axes, Partitioning, ways
 from specdec.models.placing import place
 from specdec.models.products.quantized import Kernel
@@ -32,120 +31,17 @@ from specdec.models.stores import Store, at_most
 from specdec.models.transformer import tree
 from specdec.models.transformer.arithmetic import sinusoids
 from specdec.models.transformer.config import Absolute, Stack, TransformerConfig
+from specdec.models.transformer.packed import (
+    AXES,
+    OF_HEADS,
+    PackedEncoder,
+    PackedLayer,
+    PackedNorm,
+    PackedTransformer,
+)
 from specdec.types import Params
 
-T = TypeVar("T")
 Tree: TypeAlias = Mapping[str, Any]  # Of a checkpoint's parameters: Flax's nested dicts.
-# Fields of a layer that are kernels; the rest are norms and biases.
-LAYER_KERNELS = ("self_qkv", "self_out", "wi", "wo", "cross_query", "cross_out")
-
-
-@pytree
-class PackedNorm:
-    """A norm's parameters: factors, and what a LayerNorm adds.
-
-    An RMSNorm's factors are wide, as they are multiplied, but with the rounding of the activations'
-    dtype; a LayerNorm's have that dtype.
-    """
-
-    norm_scale: Float[Array, " d"]
-    norm_bias: Float[Array, " d"] | None = None
-
-
-@pytree
-class PackedLayer:
-    """One layer; kernels in the model's layout. What its stack has not is None."""
-
-    self_norm: PackedNorm | None  # None where nothing is normalised before the first part.
-    self_qkv: Kernel  # D -> (R + 2) J
-    qkv_bias: Float[Array, "r+2 j"] | None
-    self_out: Kernel  # I -> D
-    out_bias: Float[Array, " d"] | None
-    mlp_norm: PackedNorm
-    wi: Kernel  # D -> F, or 2F when gated
-    wi_bias: Float[Array, " f"] | None
-    wo: Kernel  # F -> D
-    wo_bias: Float[Array, " d"] | None
-    query_norm: PackedNorm | None = None
-    key_norm: PackedNorm | None = None
-    self_post_norm: PackedNorm | None = None
-    mlp_post_norm: PackedNorm | None = None
-    cross_norm: PackedNorm | None = None
-    cross_query: Kernel | None = None  # D -> I
-    query_bias: Float[Array, " i"] | None = None
-    cross_out: Kernel | None = None  # I -> D
-    cross_bias: Float[Array, " d"] | None = None
-    cross_post_norm: PackedNorm | None = None
-    relpos: Float[Array, "h r"] | None = None  # Position biases, where each layer has its own.
-
-
-@pytree
-class PackedEncoder:
-    """An encoder."""
-
-    embedding: Kernel | None  # [V, D]; None where it has the decoder's.
-    positions: Float[Array, "p d"] | None
-    embedding_norm: PackedNorm | None
-    layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"] | None
-    final_norm: PackedNorm
-    # W -> D, for a draft that starts from its target's encoding of width W.
-    input_projection: Kernel | None = None
-
-
-@pytree
-class PackedTransformer:
-    """Decode parameters; those of no other part are the decoder's.
-
-    A decoder alone, and a draft that starts from what its target made of the inputs, have no
-    encoder and no cross_kv. Where a step's parameters are alone, no embedding is there but a tied
-    one.
-    """
-
-    encoder: PackedEncoder | None
-    embedding: Kernel | None  # [V, D]; shared with the logits when they are tied.
-    positions: Float[Array, "p d"] | None
-    embedding_norm: PackedNorm | None
-    cross_kv: Kernel | None  # Encoder's D -> 2LJ, every layer's keys and values.
-    kv_bias: Float[Array, "2l j"] | None
-    layers: tuple[PackedLayer, ...]
-    relpos: Float[Array, "h r"] | None  # Position biases; None where layers have their own.
-    final_norm: PackedNorm
-    logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
-    logits_bias: Float[Array, " v"] | None = None  # Or of N output tokens.
-    output_tokens: Int[Array, " n"] | None = None  # Tokens of the logits, in order; None for all.
-
-
-# Logical axes.
-AXES: dict[str, Axes] = {
-    **dict.fromkeys(("self_qkv", "cross_query", "cross_kv"), ("embed", "joined_kv")),
-    **dict.fromkeys(("qkv_bias", "kv_bias"), ("stack", "joined_kv")),
-    "query_bias": ("joined_kv",),
-    **dict.fromkeys(("self_out", "cross_out"), ("joined_kv", "embed")),
-    "wi": ("embed", "mlp"),
-    "wi_bias": ("mlp",),
-    "wo": ("mlp", "embed"),
-    "embedding": ("vocab", "embed"),
-    "positions": ("length", "embed"),
-    "relpos": ("heads", "relpos_buckets"),
-    **dict.fromkeys(("norm_scale", "norm_bias"), ("embed",)),
-    **dict.fromkeys(("out_bias", "cross_bias", "wo_bias"), ("embed",)),
-    "logits": ("embed", "vocab"),
-    "logits_bias": ("vocab",),
-    "output_tokens": (None,),
-    "input_projection": ("encoding", "embed"),
-}
-_OF_HEADS = ("query_norm", "key_norm")
-
-
-def logical_axes(packed: T) -> T:
-    """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
-
-    def axes(path: Any, _: Any) -> Axes:
-        names = [each.name for each in path if isinstance(each, jax.tree_util.GetAttrKey)]
-        return ("kv",) if set(names) & {*_OF_HEADS} else AXES[names[-1]]
-
-    return jax.tree_util.tree_map_with_path(axes, packed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +154,7 @@ class Packer:
                 for ours, part in names.items()
             }
         if stack.query_key_norms:
-            post |= {each: self.norm(own[each], ("kv",)) for each in _OF_HEADS}
+            post |= {each: self.norm(own[each], ("kv",)) for each in OF_HEADS}
         if cross is not None:
             post |= {
                 "cross_norm": norms[1],

@@ -13,8 +13,9 @@ values, R = H / G, K head_dim, I = H * K, J = G * K, D d_model, F d_ff.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +29,19 @@ from specdec.models import cache as kv
 from specdec.models.partitioning import HIDDEN_AXES, MLP_AXES, Partitioning, constrain, ways
 from specdec.models.products import few_tokens, fused, plain
 from specdec.models.products.quantized import Kernel
-from specdec.models.transformer.arithmetic import ACTIVATIONS, turned
-from specdec.models.transformer.config import Rotary, Stack
-from specdec.models.transformer.packing import PackedLayer, PackedNorm
+from specdec.models.transformer.arithmetic import ACTIVATIONS, embedding_scale, turned
+from specdec.models.transformer.config import Absolute, Rotary, Stack
+from specdec.models.transformer.packed import (
+    PackedEncoder,
+    PackedLayer,
+    PackedNorm,
+    PackedTransformer,
+)
 from specdec.models.transformer.views import View, hidden_padding
+from specdec.types import AnyArray
+
+# What a layer, of this number, makes of states.
+Attend: TypeAlias = Callable[[int, PackedLayer, Float[Array, "b t d"]], Float[Array, "b t i"]]
 
 
 @pytree
@@ -67,6 +77,29 @@ class Parts:
     def ops(self) -> ModuleType:
         """See :func:`products_of`."""
         return products_of(self.layout)
+
+    def embedded(
+        self, table: Kernel | None, tokens: Int[Array, "b t"], dtype: jnp.dtype, *, scaled: bool
+    ) -> Float[Array, "b t d"]:
+        """The tokens' rows of an embedding."""
+        # Else widening is fused with what follows, which then may round otherwise.
+        rows = jax.lax.optimization_barrier(self.ops.embed(table, tokens).astype(dtype))
+        return hidden(rows) * embedding_scale(self.stack.d_model, dtype) if scaled else hidden(rows)
+
+    def with_positions(
+        self, packed: PackedEncoder | PackedTransformer, x: Float[Array, "b t d"],
+        positions: Int[AnyArray, "#b t"],
+    ) -> Float[Array, "b t d"]:  # fmt: skip
+        """Embedded tokens with their positions, where these are absolute."""
+        if not isinstance(self.stack.positions, Absolute):
+            return x
+        # Only filler and finished rows, whose output is fixed, can be beyond the last position.
+        last = self.stack.positions.count - 1
+        positions = jnp.broadcast_to(jnp.clip(positions, 0, last), x.shape[:2])
+        x = hidden(x + self.ops.embed(packed.positions, positions).astype(x.dtype))
+        if packed.embedding_norm is None:
+            return x
+        return jax.lax.optimization_barrier(hidden(self.normed(x, packed.embedding_norm)))
 
     def fuses(self, x: Float[Array, "b t d"], *others: Kernel) -> bool:
         """Whether ``fused`` does products of x with such others: all have its dtype.
@@ -259,6 +292,24 @@ class Parts:
         else:
             inner = act(inner)
         return constrain(inner, MLP_AXES)
+
+    def through(
+        self, layers: Sequence[PackedLayer], x: Float[Array, "b t d"], attend: Attend,
+        cross: Attend | None = None,
+    ) -> Float[Array, "b t d"]:  # fmt: skip
+        """States behind all layers: each is attention, ``cross``-attention, and feed-forward."""
+        for i, layer in enumerate(layers):
+            x = self.entering(x, layer.self_norm)
+            h = attend(i, layer, x)
+            x = self.added(x, h, layer.self_out, layer.out_bias, layer.self_post_norm)
+            if cross is not None:
+                x = self.entering(x, layer.cross_norm)
+                h = cross(i, layer, x)
+                x = self.added(x, h, layer.cross_out, layer.cross_bias, layer.cross_post_norm)
+            x = self.entering(x, layer.mlp_norm)
+            h = self.feed_forward(layer, x)
+            x = self.added(x, h, layer.wo, layer.wo_bias, layer.mlp_post_norm)
+        return x
 
     def logits(
         self, x: Float[Array, "b t d"], norm: PackedNorm, kernel: Kernel, tied: bool,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -21,7 +21,8 @@ from specdec.models.attention import NEG_INF
 from specdec.models.partitioning import constrain
 from specdec.models.transformer.arithmetic import angles, relative_position_buckets, within
 from specdec.models.transformer.config import Absolute, Relative, Stack
-from specdec.models.transformer.packing import PackedEncoder, PackedLayer, PackedTransformer
+
+Table: TypeAlias = Float[Array, "h r"] | None  # Position biases of each bucket, if there are such.
 
 
 class View(NamedTuple):
@@ -31,7 +32,7 @@ class View(NamedTuple):
     by: Float[Array, "b t k/2"] | None = None
 
 
-Views: TypeAlias = Callable[[int, PackedLayer], View]  # Of the i-th layer.
+Views: TypeAlias = Callable[[int, Table], View]  # Of a layer, by its number and its own table.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,73 +63,64 @@ class Block:
 
 
 class Positions(Protocol):
-    """Views of an encoder's layers, and of a decoder's."""
+    """Views of an encoder's layers, and of a decoder's, whose stack may have a table."""
 
-    def encoder(self, encoder: PackedEncoder, mask: Bool[Array, "b s"]) -> Views: ...
+    def encoder(self, table: Table, mask: Bool[Array, "b s"]) -> Views: ...
 
-    def decoder(self, decoder: PackedTransformer, block: Block) -> Views: ...
+    def decoder(self, table: Table, block: Block) -> Views: ...
+
+
+def views_of(stack: Stack) -> Positions:
+    """The views of a stack with its positions."""
+    if isinstance(stack.positions, Relative):
+        return RelativeViews(stack.positions)
+    return AbsoluteViews() if isinstance(stack.positions, Absolute) else RotaryViews(stack)
 
 
 @dataclasses.dataclass(frozen=True)
 class RelativeViews:
     """Biases by distance."""
 
-    stack: Stack
+    positions: Relative
 
-    def encoder(self, encoder: PackedEncoder, mask: Bool[Array, "b s"]) -> Views:
-        padding = hidden_padding(mask)
-        position = jnp.arange(mask.shape[1])
-        buckets = self._buckets(position[None, :] - position[:, None], bidirectional=True)
-        return _of_tables(encoder.relpos, lambda relpos: relpos[:, buckets] + padding)
+    def encoder(self, table: Table, mask: Bool[Array, "b s"]) -> Views:
+        padding, at = hidden_padding(mask), jnp.arange(mask.shape[1])
+        buckets = self._buckets(at[None, :] - at[:, None], bidirectional=True)
+        return _of_tables(table, lambda table: table[:, buckets] + padding)
 
-    def decoder(self, decoder: PackedTransformer, block: Block) -> Views:
+    def decoder(self, table: Table, block: Block) -> Views:
         mask, at = block.seen, block.positions
-        relative = block.entries[:, None, :] - at[:, :, None]
-        buckets = self._buckets(relative, bidirectional=False)
+        buckets = self._buckets(block.entries[:, None, :] - at[:, :, None], bidirectional=False)
 
-        def bias_of(relpos: Float[Array, "h r"]) -> Float[Array, "b h t m"]:
-            bias = relpos[:, buckets].transpose(1, 0, 2, 3)
+        def bias_of(table: Float[Array, "h r"]) -> Float[Array, "b h t m"]:
+            bias = table[:, buckets].transpose(1, 0, 2, 3)
             bias = constrain(bias, ("batch", "heads", "length", None))
             return jnp.where(mask[:, None], bias, NEG_INF)
 
-        return _of_tables(decoder.relpos, bias_of)
+        return _of_tables(table, bias_of)
 
     def _buckets(self, relative: Int[Array, "*shape"], *, bidirectional: bool) -> Array:
-        positions = self.stack.positions
-        assert isinstance(positions, Relative)
-        return relative_position_buckets(relative, positions, bidirectional=bidirectional)
+        return relative_position_buckets(relative, self.positions, bidirectional=bidirectional)
 
 
-def _of_tables(
-    shared: Float[Array, "h r"] | None, bias_of: Callable[[Array], Float[Array, "b h t m"]]
-) -> Views:
+def _of_tables(shared: Table, bias_of: Callable[[Array], Float[Array, "b h t m"]]) -> Views:
     """Views of layers with a table in common, or each with its own."""
-    if shared is not None:
-        view = View(bias_of(shared))
-        return lambda i, layer: view
-
-    def view_of(i: int, layer: PackedLayer) -> View:
-        assert layer.relpos is not None
-        return View(bias_of(layer.relpos))
-
-    return view_of
+    if shared is None:
+        return lambda i, own: View(bias_of(cast(Array, own)))
+    view = View(bias_of(shared))
+    return lambda i, own: view
 
 
-@dataclasses.dataclass(frozen=True)
 class AbsoluteViews:
     """Nothing but masks: positions are in the states."""
 
-    stack: Stack
-
-    def encoder(self, encoder: PackedEncoder, mask: Bool[Array, "b s"]) -> Views:
-        del encoder
+    def encoder(self, table: Table, mask: Bool[Array, "b s"]) -> Views:
         view = View(hidden_padding(mask))
-        return lambda i, layer: view
+        return lambda i, own: view
 
-    def decoder(self, decoder: PackedTransformer, block: Block) -> Views:
-        del decoder
+    def decoder(self, table: Table, block: Block) -> Views:
         view = View(jnp.where(block.seen, 0.0, NEG_INF)[:, None])
-        return lambda i, layer: view
+        return lambda i, own: view
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,13 +129,11 @@ class RotaryViews:
 
     stack: Stack
 
-    def encoder(self, encoder: PackedEncoder, mask: Bool[Array, "b s"]) -> Views:
-        del encoder
+    def encoder(self, table: Table, mask: Bool[Array, "b s"]) -> Views:
         positions = jnp.arange(mask.shape[1])[None]
         return self._views(mask[:, None], positions, positions)
 
-    def decoder(self, decoder: PackedTransformer, block: Block) -> Views:
-        del decoder
+    def decoder(self, table: Table, block: Block) -> Views:
         return self._views(block.seen, block.positions, block.entries)
 
     def _views(
@@ -158,14 +148,7 @@ class RotaryViews:
             bias = jnp.where(mask, 0.0, NEG_INF)[:, None]
             by = angles(stack.rope_of(sliding), stack.head_dim, positions)
             found[sliding] = View(bias, by)
-        return lambda i, layer: found[stack.slides(i)]
-
-
-def views_of(stack: Stack) -> Positions:
-    """The views of a stack with its positions."""
-    if isinstance(stack.positions, Relative):
-        return RelativeViews(stack)
-    return AbsoluteViews(stack) if isinstance(stack.positions, Absolute) else RotaryViews(stack)
+        return lambda i, own: found[stack.slides(i)]
 
 
 def hidden_padding(mask: Bool[Array, "b s"]) -> Float[Array, "b 1 1 s"]:

@@ -12,10 +12,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tiny import (
-    changed,
-    random_params,
-)
+from tiny import changed, random_params
 
 from specdec.core.topology import CHAIN, Forest
 from specdec.decoding.engine import Engine, EngineParams

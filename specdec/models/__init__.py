@@ -9,10 +9,10 @@
    (``partitioning.py``, ``placing.py``), perhaps in few bits.
 3. :class:`~specdec.models.transformer.model.TransformerModel` is the loop's
    :class:`~specdec.models.base.Model`. ``start`` encodes a text and prefills the cache
-   (``cache.py``). ``extend`` embeds a block's tokens, pads them for the device (``filler.py``), asks
-   ``views.py`` what each of them sees, and goes through the layers: norm, part (``parts.py``:
-   attention, cross-attention, feed-forward), residual. ``logits`` is the last product, and
-   ``commit`` keeps some of the block.
+   (``cache.py``). ``extend`` embeds a block's tokens, pads them for the device (``filler.py``),
+   asks ``views.py`` what each of them sees, and goes through the layers: norm, part
+   (``parts.py``: attention, cross-attention, feed-forward), residual. ``logits`` is the last
+   product, and ``commit`` keeps some of the block.
 
 ``transformer/network.py``, of ``blocks.py``, is the same network in Flax: it is trained, and scores
 whole texts. ``arithmetic.py`` has what both compute. ``t5``, ``gpt``, ``bart`` and ``rotary`` make

@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
-from tiny import (
-    EVERY,
-    TINY,
-    changed,
-    logits_along,
-    prompt_of,
-    ragged_inputs,
-    random_params,
-)
+from tiny import EVERY, TINY, changed, logits_along, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed

@@ -1,4 +1,4 @@
-"""GPT-2: prompts are ragged, prefilled, checked and copied from."""
+"""A decoder alone: prompts are ragged, prefilled, checked and copied from."""
 
 import dataclasses
 import re
@@ -7,16 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow import slow
 from tiny import TINY_GPT, changed, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.compilation import decode_jit
 from specdec.models.transformer.model import TransformerModel
 from specdec.models.transformer.network import Transformer
-from specdec.training.ngrams import count_ngrams
 
 PROMPTS = [[5, 9, 3, 7], [], [4], list(range(2, 18))]
 
@@ -78,56 +75,6 @@ def test_ragged_prompts_in_a_batch_are_rows_alone():
         alone = jnp.array([given or [config.start_id]])
         expected = network.apply({"params": params}, alone)[0, -1]
         np.testing.assert_allclose(row, expected, rtol=4e-5, atol=4e-5)
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    root = tmp_path_factory.mktemp("gpt")
-    config = TINY_GPT["gpt"]
-    for role, seed in (("target", 0), ("draft", 1)):
-        params = jax.device_get(random_params(config, seed))
-        save_huggingface(root / role, config, params)
-    return specdec.load_pair(target=root / "target", draft=root / "draft")
-
-
-GREEDY = {"max_decode_len": 20, "batch_size": 4, "sampling": specdec.SamplingConfig(0.0)}
-
-
-@pytest.fixture(scope="module")
-def expected(pair):
-    """Plain decoding's own tokens."""
-    return [
-        row.tolist() for row in pair.generate(PROMPTS, method="autoregressive", **GREEDY).tokens
-    ]
-
-
-CHAIN, TREE = {"gamma": 3}, {"tree": (2, 1)}
-BEST_FIRST = {"tree": specdec.Tree(nodes=4, depth=2, siblings=2)}
-QUICK = [("copying", CHAIN), ("n-gram", CHAIN), ("8 bits", TREE), ("model", BEST_FIRST)]
-SLOWER = [("n-gram", TREE), ("merged", TREE), ("over copying", CHAIN), ("over n-gram", CHAIN)]
-
-
-@pytest.mark.parametrize(("name", "way"), [*QUICK, *(slow(*each) for each in SLOWER)])
-def test_every_draft_continues_the_same(pair, expected, name, way, tmp_path):
-    """And guesses something right: of the prompts' own continuations the tables are made."""
-    model, tables = pair.draft.model.source, str(tmp_path / "ngrams.safetensors")
-    if "n-gram" in name:
-        texts = [prompt + row for prompt, row in zip(PROMPTS, expected, strict=True)]
-        config = TINY_GPT["gpt"]
-        counted = count_ngrams(texts, config.vocab_size, order=2, start_id=config.start_id)
-        save_ngrams(tables, counted, None)
-    draft = {
-        "copying": specdec.Copying(), "n-gram": specdec.Ngram(tables),
-        "8 bits": specdec.Quantized(), "model": model,
-        "over copying": specdec.Hierarchical(model, specdec.Copying()),
-        "over n-gram": specdec.Hierarchical(model, specdec.Ngram(tables)),
-        "merged": specdec.Merged((model, specdec.Copying())),
-    }[name]  # fmt: skip
-    out = specdec.load_pair(target=pair.target.source, draft=draft).generate(
-        PROMPTS, **GREEDY, **way
-    )
-    assert [row.tolist() for row in out.tokens] == expected
-    assert out.stats.accepted > 0
 
 
 def test_copying_is_from_the_prompt(tmp_path):

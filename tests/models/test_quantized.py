@@ -9,15 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tiny import (
-    EVERY,
-    TINY,
-    changed,
-    logits_along,
-    prompt_of,
-    ragged_inputs,
-    random_params,
-)
+from slow import slow
+from tiny import EVERY, TINY, changed, logits_along, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints.architectures import decode_model
 from specdec.core.compilation import decode_jit
@@ -52,17 +45,13 @@ def rounded4(kernel, layout, group=GROUP):
     return out
 
 
-def slow(*values):
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
 def rounded(kernel, bits, layout):
     return rounded8(kernel) if bits == 8 else rounded4(kernel, layout)
 
 
 @pytest.mark.parametrize("layout", OPS)
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("tokens", [1, 8, *slow(3, 70)])
+@pytest.mark.parametrize("tokens", [1, 8, slow(3), slow(70)])
 @pytest.mark.parametrize(("size", "rows"), [(48, 33), (4224, 16)])  # One chunk; two.
 def test_products_are_those_of_the_rounded_kernel(size, rows, tokens, bits, layout):
     kernel = jax.random.normal(jax.random.key(0), (size, rows)) * size**-0.5
@@ -239,7 +228,7 @@ def loop_carries(text):
     return [re.findall(r"(\w+)\[([\d,]*)\]", each) for each in tuples]
 
 
-@pytest.mark.parametrize("layout", ["out_in", *slow("in_out")])
+@pytest.mark.parametrize("layout", ["out_in", slow("in_out")])
 def test_a_decode_loop_carries_int8_and_no_widened_copy(layout):
     """Compiled as it is for users; otherwise kernels would be widened once, before the loop."""
     config = changed(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192)

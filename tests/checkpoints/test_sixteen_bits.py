@@ -20,10 +20,7 @@ CONFIGS = {
     "v1.1": changed(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192),
     "v1.0": changed(TINY["v1.0"], d_model=64, head_dim=16, d_ff=128),
     "marian": changed(EVERY["marian"], d_model=64, d_ff=128, max_positions=80),
-    "t5gemma2": changed(
-        EVERY["t5gemma2"], d_model=64, head_dim=16, d_ff=128,
-        encoder=changed(EVERY["t5gemma2"].encoder, d_model=64, head_dim=16, d_ff=128),
-    ),
+    "t5gemma2": changed(EVERY["t5gemma2"], d_model=64, head_dim=16, d_ff=128),
     "llama": changed(EVERY["llama"], d_model=64, head_dim=16, d_ff=128),
 }  # fmt: skip
 WRITERS = {"huggingface": save_huggingface, "t5x": lambda *args: save_t5x(*args[:3], 0, args[-1])}

@@ -15,7 +15,7 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models import packed
+from specdec.models import cache as kv
 from specdec.models.products import few_tokens
 from specdec.models.transformer.model import TransformerModel
 from specdec.types import SamplingConfig
@@ -131,7 +131,7 @@ def written_whole(entries, new, start):
 
 def test_a_write_of_a_whole_cache_is_seen(monkeypatch):
     """The test above can fail."""
-    monkeypatch.setattr(packed.kv, "write", written_whole)
+    monkeypatch.setattr(kv, "write", written_whole)
     module, caches = program(0, 0.0)
     assert writes(module, caches)[1]
 

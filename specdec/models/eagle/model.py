@@ -12,7 +12,6 @@ Shapes: B batch, T tokens of a call, D the target's hidden width, W the layer's,
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +79,7 @@ class EagleModel:
     def _layer(self) -> TransformerModel:
         return TransformerModel(self.config.layer, layout=self.target.layout)
 
-    def pack(self, params: Any, narrow: str | None = None) -> PackedEagle:
+    def pack(self, params: Params, narrow: str | None = None) -> PackedEagle:
         """Decode parameters of a tree of :func:`init_params`.
 
         Args:

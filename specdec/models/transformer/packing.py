@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.models.partitioning import Axes, Partitioning, ways
-from specdec.models.placing import place
+from specdec.models.placing import Readable, place
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import Store, at_most
 from specdec.models.transformer import tree
@@ -42,6 +42,7 @@ from specdec.models.transformer.packed import (
 from specdec.types import Params
 
 Tree: TypeAlias = Mapping[str, Any]  # Of a checkpoint's parameters: Flax's nested dicts.
+Leaf: TypeAlias = Array | np.ndarray | Readable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Packer:
         """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
-    def put(self, array: Any, axes: Axes) -> Array:
+    def put(self, array: Leaf, axes: Axes) -> Array:
         """Puts an array on its devices."""
         return place(array, axes, self.partitioning)
 
@@ -75,15 +76,15 @@ class Packer:
         """A decoder's kernel or an embedding, in its own bits or fewer."""
         return at_most(self.narrow or self.dtype, array)
 
-    def decoder_kernel(self, name: str, *kernels: Any) -> Kernel:
+    def decoder_kernel(self, name: str, *kernels: Leaf) -> Kernel:
         """Kernels as one, which is read at every step."""
         return self.store.kernel(self.stored(self._fused(name, kernels)))
 
-    def encoder_kernel(self, name: str, *kernels: Any) -> Kernel:
+    def encoder_kernel(self, name: str, *kernels: Leaf) -> Kernel:
         """Kernels as one, which is read once a text."""
         return self.store.whole(at_most(self.dtype, self._fused(name, kernels)))
 
-    def _fused(self, name: str, kernels: Sequence[Any]) -> Array:
+    def _fused(self, name: str, kernels: Sequence[Leaf]) -> Array:
         axes = AXES[name]
         fused = [self.put(kernel, axes) for kernel in kernels]
         if len(fused) == 1:
@@ -95,7 +96,7 @@ class Packer:
         table = self.put(parameters["embedding"], AXES["embedding"])
         return self.store.embedding(self.stored(table))
 
-    def vector(self, name: str, array: Any) -> Array:
+    def vector(self, name: str, array: Leaf) -> Array:
         """A bias, or a table of positions."""
         return self.put(array, AXES[name]).astype(self.dtype)
 
@@ -119,7 +120,7 @@ class Packer:
         biases = parameters["relpos_bias"]["rel_embedding"]
         return self.put(biases, AXES["relpos"]).astype(jnp.float32)
 
-    def _qkv(self, stack: Stack, own: Tree, name: str) -> list[Array]:
+    def _qkv(self, stack: Stack, own: Tree, name: str) -> list[Leaf]:
         """Kernels or biases of R queries of a key's size, and of key and value."""
         if "qkv" in own:
             array, axes = own["qkv"][name], ("stack", "joined_kv")
@@ -128,7 +129,7 @@ class Packer:
         parts = ("query", "key", "value")
         return [part for each in parts for part in _apart(stack, own[each][name])]
 
-    def _stacked(self, name: str, parts: Sequence[Any]) -> Array:
+    def _stacked(self, name: str, parts: Sequence[Leaf]) -> Array:
         """Biases of joined kernels, one below the other."""
         rows = [self.put(part, ("joined_kv",)) for part in parts]
         return self.vector(name, jnp.stack(rows))
@@ -246,7 +247,7 @@ class Packer:
         return kernel, bias, generated
 
 
-def _apart(stack: Stack, joined: Any) -> list[Any]:
+def _apart(stack: Stack, joined: Leaf) -> list[Leaf]:
     """A query's parameters [..., I] as R of a key's size; a key's or value's own."""
     if stack.num_heads == stack.kv_heads:
         return [joined]

@@ -17,6 +17,7 @@ from tiny import logits_along
 import specdec
 from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.checkpoints.architectures import init_params, network, parameter_shapes
+from specdec.checkpoints.families import MODEL_TYPES
 from specdec.models import attention
 from specdec.models.transformer import model as decode_model
 from specdec.models.transformer import views
@@ -87,6 +88,13 @@ def test_what_is_written(torch, made, tmp_path, name):
     }
     halves = jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(np.float32), params)
     jax.tree.map(np.testing.assert_array_equal, load_huggingface(tmp_path / "half")[1], halves)
+
+
+def test_every_model_type_has_a_row(torch):
+    import transformers
+
+    kinds = {getattr(transformers, family.kind) for family in FAMILIES.values()}
+    assert set(MODEL_TYPES) == {kind.config_class.model_type for kind in kinds}
 
 
 def flat(params):

@@ -119,7 +119,7 @@ def test_sines_that_are_others(made, rewritten, tmp_path):
     tables = {name.format(stack): sines for stack in ("encoder", "decoder")}
     other = {path: 0.5 * table for path, table in tables.items()}
     found = rewritten(directory, tmp_path / "other", lambda tensors: tensors | other)
-    assert load_huggingface(found)[0].positions == "learned"
+    assert load_huggingface(found)[0].decoder.positions.kind == "learned"
     assert_same_log_probs(families.read(model, found), found)
     rounded = {path: table.astype("f2") for path, table in tables.items()}
     near = rewritten(directory, tmp_path / "near", lambda tensors: tensors | rounded)
@@ -140,7 +140,7 @@ def test_without_a_bias_of_the_logits_there_is_none(made, rewritten, tmp_path):
         return {name: a for name, a in tensors.items() if name != "final_logits_bias"}
 
     found = rewritten(directory, tmp_path / "it", change)
-    assert not load_huggingface(found)[0].logits_bias
+    assert not load_huggingface(found)[0].logits.bias
     assert_same_log_probs(families.read(model, found), found)
 
 

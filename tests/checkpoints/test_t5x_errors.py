@@ -164,7 +164,7 @@ def test_shapes_that_no_t5_has(checkpoint):
     edit(checkpoint, f"target/decoder/{BIAS}", np.ones((2, 5), np.float32))
     message = refusal(checkpoint)
     assert "shapes that no T5 has" in message
-    assert "relative_attention_num_buckets must be even" in message
+    assert "buckets must be even" in message
 
 
 def test_a_leaf_that_describes_no_array(checkpoint):
@@ -334,7 +334,11 @@ def test_more_than_memory_holds(tmp_path, params):
     for changes in ({"shape": [2**42, 8]}, {"chunks": [2**42, 8]}):
         file.write_text(json.dumps(fields | changes))
         message = refusal(tmp_path)
-        named = ("token_embedder/embedding", "decoder/logits_dense", "T5Config.vocab_size must be")
+        named = (
+            "token_embedder/embedding",
+            "decoder/logits_dense",
+            "Config.vocab_size must be",
+        )
         assert any(name in message for name in named)
 
 

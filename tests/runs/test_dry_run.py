@@ -123,7 +123,7 @@ def test_bytes_of_each_family(tmp_path, capsys, variant):
     models = [f"{name}={str(tmp_path / 'it')!r}" for name in ("TARGET", "DRAFT")]
     sizes = ("MAX_INPUT_LEN=30", "MAX_DECODE_LEN=16", "DTYPE='float32'", "GAMMA=3")
     output = shown(capsys, [QUICKSTART], *models, *sizes, f"BATCH_SIZE={rows}")
-    heads = getattr(config, "num_kv_heads", config.num_heads)
+    heads = config.decoder.kv_heads
     layer = 2 * rows * heads * config.head_dim * 4 / 1e6  # Of a position.
     each, length, inputs = layer * config.num_decoder_layers, 16 + 3 + 1, 32
     held = length + inputs if variant == "llama" else length

@@ -85,7 +85,8 @@ def model_type_of(config: TransformerConfig) -> str | None:
     if encoder is None or not isinstance(positions, Relative):
         return None
     alike = dataclasses.replace(config.decoder, num_layers=encoder.num_layers) == encoder
-    if not alike or config.logits.tied != config.logits.scaled:
+    known = (encoder.activation, encoder.gated) in FEED_FORWARDS.values()
+    if not (alike and known) or config.logits.tied != config.logits.scaled:
         return None
     return "umt5" if positions.in_every_layer else "t5"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 from jaxtyping import Array, Float, Int
@@ -132,12 +132,12 @@ def logical_axes(packed: T) -> T:
 
 
 def axis_sizes(config: TransformerConfig) -> dict[str, dict[str, int]]:
-    """Sizes along each logical axis that a mesh may cut, by their names."""
-    found: dict[str, dict[str, int]] = {"vocab": {"vocab_size": config.vocab_size}}
-    if config.encoder_vocab_size is not None:
-        found["vocab"]["encoder_vocab_size"] = config.encoder_vocab_size
-    for name, stack in config.stacks.items():
-        before = "" if name == "decoder" else f"{name}."
+    """Sizes along each logical axis that a mesh may cut, by their names.
+
+    An encoder's are those that are not the decoder's, too.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for name, stack in reversed(config.stacks.items()):
         heads = "num_kv_heads" if stack.kv_heads < stack.num_heads else "num_heads"
         own = {
             "heads": (heads, stack.kv_heads), "mlp": ("d_ff", stack.d_ff),
@@ -145,7 +145,12 @@ def axis_sizes(config: TransformerConfig) -> dict[str, dict[str, int]]:
             "embed": ("d_model", stack.d_model), "kv": ("head_dim", stack.head_dim),
         }  # fmt: skip
         for axis, (size_name, size) in own.items():
-            found.setdefault(axis, {})[before + size_name] = size
+            sizes = found.setdefault(axis, {})
+            if size not in sizes.values():
+                sizes[size_name if name == "decoder" else f"{name}.{size_name}"] = size
+    found["vocab"] = {"vocab_size": config.vocab_size}
+    if config.encoder_vocab_size not in (None, config.vocab_size):
+        found["vocab"]["encoder_vocab_size"] = cast(int, config.encoder_vocab_size)
     return found
 
 

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -347,7 +347,7 @@ class TransformerModel:
             return h
 
         def cross(i: int, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
-            return parts.cross_attention(layer, x, crossed, i)
+            return parts.cross_attention(layer, x, cast(EncodedInputs, crossed), i)
 
         x = parts.through(params.layers, x, attend, cross if crossed else None)
         return x, kv.KVCache(tuple(keys), tuple(values), cache.length)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from specdec import checkpoints
 from specdec.checkpoints import CheckpointError
@@ -68,11 +69,11 @@ def convert(
             after = load_params(partial)
         if form != "huggingface" and vocabulary is not None:
             copy_vocabulary(vocabulary, partial)
-        new = dataclasses.asdict(after[0])
+        old, new = (flatten_dict(dataclasses.asdict(each), sep=".") for each in (config, after[0]))
         changed = [
-            f"{name} from {old!r} to {new[name]!r}"
-            for name, old in dataclasses.asdict(config).items()
-            if name not in _NOT_ARITHMETIC and old != new[name]
+            f"{name} from {value!r} to {new.get(name)!r}"
+            for name, value in old.items()
+            if name not in _NOT_ARITHMETIC and value != new.get(name)
         ]
         difference = float(jnp.abs(_logits(before, config) - _logits(after, config)).max())
         if changed or not difference <= TOLERANCE:

@@ -19,8 +19,7 @@ from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.checkpoints.architectures import init_params, network, parameter_shapes
 from specdec.checkpoints.families import MODEL_TYPES
 from specdec.models import attention
-from specdec.models.transformer import model as decode_model
-from specdec.models.transformer import views
+from specdec.models.transformer import parts, views
 from specdec.models.transformer.arithmetic import angles, turned
 from specdec.models.transformer.config import Stack
 from specdec.models.transformer.model import TransformerModel
@@ -224,9 +223,10 @@ def _turned_encoder(patch):
 
 
 def _off_by_one(patch):
-    right = TransformerModel._with_positions
-    broken = lambda self, parts, packed, x, at: right(self, parts, packed, x, at + 1)  # noqa: E731
-    patch.setattr(TransformerModel, "_with_positions", broken)
+    right = Parts.with_positions
+    patch.setattr(
+        Parts, "with_positions", lambda self, packed, x, at: right(self, packed, x, at + 1)
+    )
 
 
 def _adds_to_the_sum(patch):
@@ -246,7 +246,7 @@ def _set(owner, name, value):
 
 MUTANTS = {
     "no root of the width": (
-        _set(decode_model, "embedding_scale", lambda width, dtype: 1),
+        _set(parts, "embedding_scale", lambda width, dtype: 1),
         ("gemma2", "mbart", "t5gemma", "t5gemma2"),
     ),
     "the next position": (_off_by_one, ("bart", "m2m_100")),

@@ -178,5 +178,5 @@ def test_a_chain_is_bounded_as_a_tree_is(gamma):
 )  # fmt: skip
 def test_sizes_of_networks_are_bounded(config, field):
     """Names of so many layers are never made."""
-    with pytest.raises(ValueError, match=rf"({field}|num_layers) must be in [01]\.\."):
+    with pytest.raises(ValueError, match=rf"({field}|num_layers) must be in 1\.\."):
         changed(config, **{field: 10**19})

@@ -149,7 +149,7 @@ def test_fields_of_the_feed_forward_that_transformers_prefers(checkpoint):
     path = checkpoint / "config.json"
     assert json.loads(path.read_text())["feed_forward_proj"] == "gated-gelu"
     set_field(path, "dense_act_fn", "silu")
-    assert load_huggingface(checkpoint)[0].activation == "silu"
+    assert load_huggingface(checkpoint)[0].decoder.activation == "silu"
     set_field(path, "is_gated_act", False)
     assert "DenseReluDense.wi.weight" in refusal(checkpoint)
 

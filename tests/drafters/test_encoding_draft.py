@@ -221,5 +221,5 @@ def test_it_needs_the_targets_encoding(given):
 
 
 def test_a_model_that_reads_tokens_has_layers():
-    with pytest.raises(ValueError, match=r"num_encoder_layers must be in 1\.\..*, got 0"):
+    with pytest.raises(ValueError, match=r"num_layers must be in 1\.\..*, got 0"):
         T5Config(19, 8, 0, 1, 2, 4, 16)

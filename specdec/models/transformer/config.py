@@ -31,6 +31,11 @@ def _make(value: Any, **kinds: type) -> None:
             object.__setattr__(value, name, kind(**given))
 
 
+def _layers(name: str, value: Any) -> int:
+    """Of a stack: 0 is a matter of the whole network."""
+    return value if type(value) is int and value == 0 else whole(name, value, 1, MOST_LAYERS)
+
+
 Size = Annotated[int, Whole(1, MOST_SIZE)]
 Rate = Annotated[float, Real("a number in [0, 1)", 0, BELOW_1)]
 Positive = Annotated[float, _positive]
@@ -141,7 +146,7 @@ class Stack:
     """A decoder's layers, or an encoder's."""
 
     d_model: Size  # Width of the residual stream, D.
-    num_layers: Annotated[int, Whole(0, MOST_LAYERS)]
+    num_layers: Annotated[int, _layers]  # 0 in an encoder of a draft, if its target's serves.
     num_heads: Size  # H
     num_kv_heads: Size | None = None  # G, which divides H: heads of queries share each; None for H.
     head_dim: Size  # K. H * K need not equal D, but for absolute positions.
@@ -290,8 +295,7 @@ class TransformerConfig:
         for name, tokens in ids.items():
             for token in tokens:
                 whole(f"TransformerConfig.{name}", token, 0, self.vocab_size - 1)
-        if self.decoder.num_layers == 0:
-            raise ValueError("Stack.num_layers must be at least 1 in a decoder, got 0.")
+        whole("Stack.num_layers", self.decoder.num_layers, 1, MOST_LAYERS)
         if self.encoder is not None:
             self._check_encoder(self.encoder)
         elif self.merged_attention or self.encoding_width or self.encoder_vocab_size:
@@ -306,8 +310,8 @@ class TransformerConfig:
             raise ValueError("TransformerConfig.encoder must have the decoder's kind of norms.")
         if encoder.biases == "qkv":
             raise ValueError("Stack.biases of queries, keys and values are of decoders alone.")
-        if encoder.num_layers == 0 and self.encoding_width is None:
-            raise ValueError("Stack.num_layers must be at least 1 in an encoder, got 0.")
+        least = 1 if self.encoding_width is None else 0
+        whole("Stack.num_layers", encoder.num_layers, least, MOST_LAYERS)
         shares = self.merged_attention or self.encoder_vocab_size is None
         if shares and encoder.d_model != self.d_model:
             raise ValueError(
